@@ -1,0 +1,59 @@
+# Two commands: `make run` starts the broker, `make test` tests it. Both set up what they need.
+#
+# Everything is installed into .venv; a target whose name is a file is made once and kept.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help run demo test style types tests faults bench clean
+
+help:  ## What can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+run: $(VENV)/.installed  ## Set up and start the broker with the queues of examples/Config.json
+	$(BIN)/bendybus serve --config examples/Config.json
+
+demo: $(VENV)/.installed-dev  ## A short tour: an unmodified Azure SDK against a broker of its own
+	$(BIN)/python examples/tour.py
+
+test: tests  ## Set up and run the tests (under ten minutes)
+
+style: $(VENV)/.installed-dev  ## ruff: rules and layout
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev  ## mypy --strict on src
+	$(BIN)/mypy
+
+tests: $(VENV)/.installed-dev
+	$(BIN)/pytest
+
+faults: $(VENV)/.installed-dev  ## kill -9 under load, 50 times, and count what became of every message
+	$(BIN)/python tests/faults/crash_check.py --kills 50
+
+bench: $(VENV)/.installed-bench  ## Side by side with RabbitMQ 4: rates, CPU, latency, memory
+	$(BIN)/python tests/bench/run.py $(ARGS)
+
+clean:  ## Remove what the other targets made
+	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# -- set-up ---------------------------------------------------------------------
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit("Bendybus needs Python 3.11 or later; this is %s" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/pip install --quiet --group dev
+	touch $@
+
+$(VENV)/.installed-bench: $(VENV)/.installed-dev
+	$(BIN)/pip install --quiet --group bench
+	touch $@

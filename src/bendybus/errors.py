@@ -1,0 +1,247 @@
+"""Every error the product raises on purpose, in one tree.
+
+    BrokerError                 .condition  .status  .retryable
+    ├ WireError                 bytes that are not AMQP             -> close the connection
+    │   ├ FrameTooLarge         a frame beyond the agreed size
+    │   └ NestingTooDeep        types inside types inside types
+    ├ ProtocolError             legal bytes at the wrong moment     -> .scope says what to close
+    ├ RequestError              the caller can mend it              -> this operation only
+    │   ├ ArgumentError         400   ├ InvalidOperation     400   ├ EntityDisabled  400
+    │   ├ Unauthorized          401   ├ QuotaExceeded        403   ├ MessageSizeExceeded 403
+    │   ├ EntityNotFound        404   ├ MessageNotFound      404   ├ EntityExists    409
+    │   ├ MessageLockLost       410   ├ SessionLockLost      410   ├ SessionCannotBeLocked 410
+    │   └ NotSupported          501
+    ├ Unavailable               503, try again
+    │   ├ ServerBusy            ├ StoreUnavailable     └ PartitionMoved
+    │   └ OperationTimeout      408
+    └ SetupError                the server does not start; the operator reads the text
+        ├ ConfigError           ├ DataFolderInUse
+        └ StoreError            ├ StoreCorrupted       └ SchemaTooNew
+
+Each class carries the AMQP condition and the HTTP status that a client is to
+see, so no other module maps errors. The text names the entity, the state and
+the input; a fault inside the broker (a failed `assert`, a bug) is never shown.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+__all__ = [
+    "ArgumentError",
+    "BrokerError",
+    "ConfigError",
+    "DataFolderInUse",
+    "EntityDisabled",
+    "EntityExists",
+    "EntityNotFound",
+    "FrameTooLarge",
+    "InvalidOperation",
+    "MessageLockLost",
+    "MessageNotFound",
+    "MessageSizeExceeded",
+    "NestingTooDeep",
+    "NotSupported",
+    "OperationTimeout",
+    "PartitionMoved",
+    "ProtocolError",
+    "QuotaExceeded",
+    "RequestError",
+    "SchemaTooNew",
+    "Scope",
+    "ServerBusy",
+    "SessionCannotBeLocked",
+    "SessionLockLost",
+    "SetupError",
+    "StoreCorrupted",
+    "StoreError",
+    "StoreUnavailable",
+    "Unauthorized",
+    "Unavailable",
+    "WireError",
+]
+
+# Errors quote what they refuse, and a name may be as long as a frame; our longest own text is half of this.
+DESCRIPTION_LENGTH_MAX = 600
+
+Scope = Literal["connection", "session", "link"]
+
+
+class BrokerError(Exception):
+    """What all of ours share: the condition AMQP clients see, the status HTTP clients see."""
+
+    condition: str = "amqp:internal-error"
+    status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+
+    @property
+    def description(self) -> str:
+        """The text for a client, cut off where its own input has made it long."""
+        text = str(self)
+        return text if len(text) <= DESCRIPTION_LENGTH_MAX else text[: DESCRIPTION_LENGTH_MAX - 3] + "..."
+
+
+# -- the peer's bytes ---------------------------------------------------------
+
+
+class WireError(BrokerError):
+    """The bytes are not AMQP 1.0; nothing after them can be trusted."""
+
+    condition = "amqp:decode-error"
+    status = 400
+
+
+class FrameTooLarge(WireError):
+    """A frame announces more bytes than this side agreed to take."""
+
+    condition = "amqp:connection:framing-error"
+
+
+class NestingTooDeep(WireError):
+    """A value holds values deeper than any honest peer needs."""
+
+
+class ProtocolError(BrokerError):
+    """A legal frame that this connection, session or link cannot accept now."""
+
+    status = 400
+
+    def __init__(self, condition: str, description: str, *, scope: Scope = "connection") -> None:
+        super().__init__(description)
+        self.condition = condition
+        self.scope: Scope = scope
+
+
+# -- the caller's request -----------------------------------------------------
+
+
+class RequestError(BrokerError):
+    """One operation is refused; the connection and everything else go on."""
+
+    condition = "com.microsoft:argument-error"
+    status = 400
+
+
+class ArgumentError(RequestError):
+    """A value is missing, malformed or out of range."""
+
+
+class InvalidOperation(RequestError):
+    """What the .NET client raises as InvalidOperationException."""
+
+    condition = "amqp:not-allowed"
+
+
+class EntityDisabled(RequestError):
+    condition = "com.microsoft:entity-disabled"
+
+
+class Unauthorized(RequestError):
+    condition = "amqp:unauthorized-access"
+    status = 401
+
+
+class QuotaExceeded(RequestError):
+    condition = "amqp:resource-limit-exceeded"
+    status = 403
+
+
+class MessageSizeExceeded(RequestError):
+    condition = "amqp:link:message-size-exceeded"
+    status = 403
+
+
+class EntityNotFound(RequestError):
+    """Java and JavaScript clients recognise a missing entity by this very sentence."""
+
+    condition = "amqp:not-found"
+    status = 404
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"The messaging entity '{path}' could not be found.")
+        self.path = path
+
+
+class MessageNotFound(RequestError):
+    condition = "com.microsoft:message-not-found"
+    status = 404
+
+
+class EntityExists(RequestError):
+    condition = "com.microsoft:entity-already-exists"
+    status = 409
+
+
+class MessageLockLost(RequestError):
+    condition = "com.microsoft:message-lock-lost"
+    status = 410
+
+
+class SessionLockLost(RequestError):
+    condition = "com.microsoft:session-lock-lost"
+    status = 410
+
+
+class SessionCannotBeLocked(RequestError):
+    condition = "com.microsoft:session-cannot-be-locked"
+    status = 410
+
+
+class NotSupported(RequestError):
+    condition = "amqp:not-implemented"
+    status = 501
+
+
+# -- try again ----------------------------------------------------------------
+
+
+class Unavailable(BrokerError):
+    """Nothing is wrong with the request; the SDKs retry it by themselves."""
+
+    condition = "com.microsoft:server-busy"
+    status = 503
+    retryable = True
+
+
+class ServerBusy(Unavailable):
+    pass
+
+
+class StoreUnavailable(Unavailable):
+    """The messaging store behind this partition is away."""
+
+
+class PartitionMoved(Unavailable):
+    """Another broker has taken the partition over."""
+
+
+class OperationTimeout(Unavailable):
+    condition = "com.microsoft:timeout"
+    status = 408
+
+
+# -- the operator's set-up ----------------------------------------------------
+
+
+class SetupError(BrokerError):
+    """The server refuses to start; the text tells the operator what to change."""
+
+
+class ConfigError(SetupError):
+    """A setting or a Config.json that cannot be meant."""
+
+
+class DataFolderInUse(SetupError):
+    """Another process holds the data folder."""
+
+
+class StoreError(SetupError):
+    """A messaging store that cannot be used as it is; the text names it."""
+
+
+class StoreCorrupted(StoreError):
+    pass
+
+
+class SchemaTooNew(StoreError):
+    """Written by a newer Bendybus; this one would not understand it."""

@@ -1,0 +1,41 @@
+"""The words that travel between packages, as types.
+
+A `NewType` costs nothing at run time and stops a sequence number from being
+passed where a partition number is meant. Nothing else lives here.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NewType
+
+__all__ = [
+    "PARTITION_SHIFT",
+    "EntityPath",
+    "Instant",
+    "LockToken",
+    "PartitionNumber",
+    "SequenceNumber",
+    "SessionId",
+]
+
+EntityPath = NewType("EntityPath", str)
+"""Path of a queue, topic or subscription inside its namespace, in the spelling it was created with."""
+
+PartitionNumber = NewType("PartitionNumber", int)
+"""Which partition of an entity, from 0."""
+
+SequenceNumber = NewType("SequenceNumber", int)
+"""64 bits: the partition's number in the topmost 16, that partition's own counter in the other 48."""
+
+LockToken = NewType("LockToken", bytes)
+"""16 bytes, just as they stand in an AMQP delivery-tag (a GUID in .NET's byte order).
+
+The first two hold the partition's number, big-endian, so that a token alone finds its partition."""
+
+SessionId = NewType("SessionId", str)
+
+Instant = NewType("Instant", int)
+"""Milliseconds since the Unix epoch, UTC: what AMQP calls a timestamp."""
+
+# Service Bus: "the topmost 16 bits reflect the partition id".
+PARTITION_SHIFT: Final = 48
