@@ -1,0 +1,304 @@
+"""Frames: cutting a byte stream into them, reading their bodies, writing them.
+
+The one rule: an announced size is checked before a byte is kept for it. Frames
+are handed on as offsets into the bytes that arrived, not as copies. Two bodies
+are read without an object each, because they come once per message: transfer and
+disposition. All others: `decode_performative`. What they mean: the engine.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, TypeAlias, cast
+
+from bendybus.amqp.composite import decode_composite, descriptor_at
+from bendybus.amqp.decoder import MALFORMED
+from bendybus.amqp.encoder import encode_into
+from bendybus.amqp.performatives import (
+    ACCEPTED,
+    Attach,
+    Begin,
+    Close,
+    DeliveryState,
+    Detach,
+    Disposition,
+    End,
+    Flow,
+    Open,
+    Performative,
+    SaslChallenge,
+    SaslInit,
+    SaslMechanisms,
+    SaslOutcome,
+    SaslResponse,
+    Transfer,
+)
+from bendybus.errors import FrameTooLarge, WireError
+
+__all__ = [
+    "AMQP",
+    "AMQP_HEADER",
+    "DISPOSITION_CODE",
+    "DispositionFields",
+    "Frame",
+    "FrameSplitter",
+    "HEARTBEAT",
+    "PROTOCOL_HEADER",
+    "SASL",
+    "SASL_HEADER",
+    "TLS_HEADER",
+    "TRANSFER_CODE",
+    "TransferFields",
+    "decode_disposition",
+    "decode_performative",
+    "decode_transfer",
+    "encode_frame",
+    "performative_code",
+]
+
+AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
+TLS_HEADER: Final = b"AMQP\x02\x01\x00\x00"
+SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
+HEADER_SIZE: Final = 8
+
+# Frame types: two from the wire [AMQP 2.3.1, 5.3.1], and ours for a protocol header.
+AMQP: Final = 0
+SASL: Final = 1
+PROTOCOL_HEADER: Final = -1
+
+HEARTBEAT: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
+
+# "AMQP" read as a size: more than a gigabyte.
+_HEADER_MAGIC: Final = 0x414D5150
+
+TRANSFER_CODE: Final = 0x14
+DISPOSITION_CODE: Final = 0x15
+
+_FRAME_HEAD: Final = struct.Struct(">IBBH")
+_U32: Final = struct.Struct(">I")
+
+Frame: TypeAlias = tuple[int, int, bytes, int, int]
+"""Frame type, channel, and the body as `buffer[start:end]`. A heartbeat's body is empty."""
+
+TransferFields: TypeAlias = tuple[
+    int, int | None, bytes | None, int | None, bool, bool, int | None, DeliveryState | None, bool, int
+]
+"""handle, delivery-id, delivery-tag, message-format, settled, more, rcv-settle-mode, state, aborted,
+and the offset where the payload starts."""
+
+DispositionFields: TypeAlias = tuple[bool, int, int, bool, DeliveryState | None]
+"""role, first, last (first where absent), settled, state."""
+
+
+# -- the stream ---------------------------------------------------------------------------
+
+
+class FrameSplitter:
+    """Takes chunks of any size; yields the frames and protocol headers they complete.
+
+    A protocol header may stand wherever a frame may: its magic, read as a size, is
+    beyond any frame taken here, so no state is needed to tell them apart. Whether a
+    header is welcome at that moment is the engine's to judge.
+    """
+
+    __slots__ = ("_chunks", "_kept", "_needed", "max_frame_size")
+
+    def __init__(self, max_frame_size: int) -> None:
+        assert 512 <= max_frame_size < _HEADER_MAGIC, max_frame_size
+        self.max_frame_size = max_frame_size
+        self._chunks: list[bytes] = []
+        self._kept = 0
+        # Joining waits for this many bytes, so a frame in many chunks is copied once.
+        self._needed = 4
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Frames that `data` completes, in order; the caller takes them all.
+
+        Raises `WireError` where the stream stops being AMQP, after the frames before it.
+        """
+        self._chunks.append(data)
+        self._kept += len(data)
+        if self._kept < self._needed:
+            return
+        buffer = data if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._chunks.clear()
+        self._kept = 0
+        pos, length = 0, len(buffer)
+        while True:
+            if length - pos < 4:
+                needed = 4
+                break
+            needed = self._size_at(buffer, pos)
+            end = pos + needed
+            if end > length:
+                break
+            yield _frame_at(buffer, pos, end)
+            pos = end
+        self._needed = needed
+        if pos < length:
+            self._chunks.append(buffer[pos:])
+            self._kept = length - pos
+
+    def _size_at(self, buffer: bytes, pos: int) -> int:
+        size: int = _U32.unpack_from(buffer, pos)[0]
+        if size > self.max_frame_size:
+            if size == _HEADER_MAGIC:
+                return HEADER_SIZE
+            raise FrameTooLarge(f"a frame of {size} bytes, {self.max_frame_size} were agreed")
+        # "The frame is malformed if the size is less than the size of the frame header" [AMQP 2.3.1]
+        if size < HEADER_SIZE:
+            raise WireError(f"a frame of {size} bytes is shorter than its own header")
+        return size
+
+
+def _frame_at(buffer: bytes, pos: int, end: int) -> Frame:
+    size, doff, frame_type, channel = _FRAME_HEAD.unpack_from(buffer, pos)
+    if size == _HEADER_MAGIC:
+        return PROTOCOL_HEADER, 0, buffer, pos, end
+    # doff counts words of four bytes up to the body; eight bytes are always there.
+    if doff < 2 or doff * 4 > size:
+        raise WireError(f"the body of a frame of {size} bytes cannot start at byte {doff * 4}")
+    if frame_type > SASL:
+        raise WireError(f"frame type {frame_type} is neither AMQP nor SASL")
+    return frame_type, channel, buffer, pos + doff * 4, end
+
+
+def encode_frame(
+    channel: int, performative: Performative, payload: bytes = b"", frame_type: int = AMQP
+) -> bytes:
+    """A whole frame. SASL frames have no channel: give 0."""
+    out = bytearray(HEADER_SIZE)
+    encode_into(out, performative)
+    _FRAME_HEAD.pack_into(out, 0, len(out) + len(payload), 2, frame_type, channel)
+    out += payload
+    return bytes(out)
+
+
+# -- bodies -------------------------------------------------------------------------------
+
+_PERFORMATIVES: Final = frozenset((
+    Open, Begin, Attach, Flow, Transfer, Disposition, Detach, End, Close,
+    SaslMechanisms, SaslInit, SaslChallenge, SaslResponse, SaslOutcome,
+))  # fmt: skip
+
+
+def performative_code(buffer: bytes, pos: int) -> int:
+    """Which performative a body starts with, by its descriptor."""
+    try:
+        if buffer[pos] == 0x00 and buffer[pos + 1] == 0x53:
+            return buffer[pos + 2]
+        return descriptor_at(buffer, pos)[0]
+    except MALFORMED as cause:
+        raise WireError(f"malformed frame body at byte {pos}: {cause}") from None
+
+
+def decode_performative(buffer: bytes, pos: int, end: int) -> tuple[Performative, int]:
+    """Any frame body as its class, and the offset where the payload starts."""
+    performative, after = decode_composite(buffer, pos)
+    if type(performative) not in _PERFORMATIVES:
+        raise WireError(f"{type(performative).__name__} is not the body of a frame")
+    if after > end:
+        raise WireError(f"a performative ends at byte {after}, its frame at byte {end}")
+    return cast(Performative, performative), after
+
+
+def decode_transfer(buffer: bytes, pos: int, end: int) -> TransferFields:
+    """A transfer without an object for it, or the long way when a field is unusual."""
+    fields = _lean_fields(buffer, pos, end, TRANSFER_CODE, 11)
+    if fields is not None:
+        (handle, delivery_id, tag, message_format, settled, more, mode, state, _, aborted, _, after) = fields
+        if (
+            type(handle) is int
+            and (type(delivery_id) is int or delivery_id is None)
+            and (type(tag) is bytes or tag is None)
+            and (type(message_format) is int or message_format is None)
+            and (settled is True or settled is False or settled is None)
+            and (more is True or more is False or more is None)
+            and mode is None
+            and state is None
+            and (aborted is True or aborted is False or aborted is None)
+        ):
+            return (
+                handle, delivery_id, tag, message_format, settled is True, more is True, None, None,
+                aborted is True, cast(int, after),
+            )  # fmt: skip
+    transfer, after = decode_performative(buffer, pos, end)
+    assert type(transfer) is Transfer, transfer
+    return (
+        transfer.handle, transfer.delivery_id, transfer.delivery_tag, transfer.message_format,
+        transfer.settled is True, transfer.more is True, transfer.rcv_settle_mode, transfer.state,
+        transfer.aborted is True, after,
+    )  # fmt: skip
+
+
+def decode_disposition(buffer: bytes, pos: int, end: int) -> DispositionFields:
+    """A disposition without an object for it, or the long way when a field is unusual."""
+    fields = _lean_fields(buffer, pos, end, DISPOSITION_CODE, 6)
+    if fields is not None:
+        (role, first, last, settled, state, _, _) = fields
+        if (
+            (role is True or role is False)
+            and type(first) is int
+            and (type(last) is int or last is None)
+            and (settled is True or settled is False or settled is None)
+            and (state is ACCEPTED or state is None)
+        ):
+            return role, first, first if last is None else last, settled is True, state
+    disposition, _ = decode_performative(buffer, pos, end)
+    assert type(disposition) is Disposition, disposition
+    last_id = disposition.first if disposition.last is None else disposition.last
+    return disposition.role, disposition.first, last_id, disposition.settled is True, disposition.state
+
+
+def _lean_fields(buffer: bytes, pos: int, end: int, code: int, width: int) -> list[object] | None:
+    """Fields of an ordinary frame body and the offset after it; None when it is not ordinary.
+
+    Ordinary: null, boolean, uint, a short binary, `accepted`. The long way then
+    decides whether the body is unusual or wrong.
+    """
+    fields: list[object] = [None] * (width + 1)
+    try:
+        # A descriptor in its short form, then a list in its.
+        if buffer[pos] or buffer[pos + 1] != 0x53 or buffer[pos + 2] != code or buffer[pos + 3] != 0xC0:
+            return None
+        stop = pos + 5 + buffer[pos + 4]
+        count = buffer[pos + 5]
+        pos += 6
+        if count > width or stop > end:
+            return None
+        for index in range(count):
+            kind = buffer[pos]
+            pos += 1
+            if kind == 0x40:
+                continue
+            if kind == 0x52:
+                fields[index] = buffer[pos]
+                pos += 1
+            elif kind == 0x43:
+                fields[index] = 0
+            elif kind == 0x41:
+                fields[index] = True
+            elif kind == 0x42:
+                fields[index] = False
+            elif kind == 0x56 and buffer[pos] <= 1:
+                fields[index] = buffer[pos] == 1
+                pos += 1
+            elif kind == 0x70:
+                fields[index] = _U32.unpack_from(buffer, pos)[0]
+                pos += 4
+            elif kind == 0xA0:
+                after = pos + 1 + buffer[pos]
+                fields[index] = buffer[pos + 1 : after]
+                pos = after
+            elif kind == 0x00 and buffer.startswith(b"\x53\x24\x45", pos):
+                fields[index] = ACCEPTED
+                pos += 3
+            else:
+                return None
+    except MALFORMED:
+        return None
+    if pos != stop:
+        return None
+    fields[width] = stop
+    return fields

@@ -1,0 +1,127 @@
+"""AMQP types that Python lacks, so that a value read is written back as the type it was.
+
+| AMQP                      | Python                    | AMQP                     | Python            |
+| ------------------------- | ------------------------- | ------------------------ | ----------------- |
+| null                      | `None`                    | timestamp (ms)           | `Timestamp`       |
+| boolean                   | `bool`                    | uuid                     | `uuid.UUID`       |
+| ubyte, ushort, uint, ulong| `UByte` … `ULong`         | binary                   | `bytes`           |
+| byte, short, int          | `Byte`, `Short`, `Int`    | string                   | `str`             |
+| long                      | `int`                     | symbol                   | `Symbol`          |
+| float, double             | `Float32`, `float`        | list, map                | `list`, `dict`    |
+| decimal32, 64, 128        | `Decimal32` … (raw bytes) | array                    | `Array`           |
+| char                      | `Char`                    | described                | `Described`       |
+
+They compare like the plain Python value they hold; only codec.py looks at the
+class. Ranges are checked when a value is encoded, not when it is made: decoding
+makes them by the million.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "Array",
+    "Byte",
+    "Char",
+    "Decimal32",
+    "Decimal64",
+    "Decimal128",
+    "Described",
+    "Float32",
+    "Int",
+    "Short",
+    "Symbol",
+    "Timestamp",
+    "UByte",
+    "UInt",
+    "ULong",
+    "UShort",
+]
+
+
+class UByte(int):
+    __slots__ = ()
+
+
+class UShort(int):
+    __slots__ = ()
+
+
+class UInt(int):
+    __slots__ = ()
+
+
+class ULong(int):
+    __slots__ = ()
+
+
+class Byte(int):
+    __slots__ = ()
+
+
+class Short(int):
+    __slots__ = ()
+
+
+class Int(int):
+    """32 bits. A plain `int` is a long: the two differ to clients that insist on one of them."""
+
+    __slots__ = ()
+
+
+class Timestamp(int):
+    """Milliseconds since the Unix epoch, UTC."""
+
+    __slots__ = ()
+
+
+class Float32(float):
+    __slots__ = ()
+
+
+class Decimal32(bytes):
+    """Four bytes of IEEE 754 decimal, passed through unread."""
+
+    __slots__ = ()
+
+
+class Decimal64(bytes):
+    __slots__ = ()
+
+
+class Decimal128(bytes):
+    __slots__ = ()
+
+
+class Char(str):
+    """One Unicode character."""
+
+    __slots__ = ()
+
+
+class Symbol(str):
+    """ASCII text from some known vocabulary. Equal to the same text as `str`, in maps too."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A value with a descriptor that says what it means."""
+
+    descriptor: object
+    value: object
+
+
+@dataclass(slots=True)
+class Array:
+    """Values of one type, which an empty array still names.
+
+    `element` is the Python class from the table above (`type(None)` for null).
+    `descriptors`, outermost first, apply to every element.
+    """
+
+    element: type[object]
+    values: list[object]
+    descriptors: tuple[object, ...] = ()
