@@ -1,0 +1,204 @@
+"""What may be asked of a partition, and what it answers.
+
+Every command is shaped as a batch. Time arrives with `apply`, and randomness
+inside the command (`entropy`), so that a log of commands replays exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from bendybus.domain.messages import Message, SubQueue
+from bendybus.names import Instant, LockToken, SequenceNumber
+
+__all__ = [
+    "ENTROPY_PER_LOCK",
+    "Abandon",
+    "Command",
+    "Complete",
+    "Confirm",
+    "DeadLetter",
+    "Defer",
+    "Done",
+    "Enqueue",
+    "Enqueued",
+    "Given",
+    "Lock",
+    "LockDeferred",
+    "Peek",
+    "Receive",
+    "ReceiveDeferred",
+    "Release",
+    "Renew",
+    "Renewed",
+    "Reply",
+    "Settled",
+    "Tick",
+]
+
+# A lock token is 16 bytes: two for the partition's number, the rest random.
+ENTROPY_PER_LOCK: Final = 14
+
+
+@dataclass(slots=True)
+class Enqueue:
+    """Store these messages, in this order, all or none. They are lockable once confirmed."""
+
+    messages: list[Message]
+
+
+@dataclass(slots=True)
+class Confirm:
+    """The store has made every message up to this sequence number durable."""
+
+    sequence_number: SequenceNumber
+
+
+@dataclass(slots=True)
+class Lock:
+    """Peek-lock up to `count` of the oldest available messages (`entropy`: 14 bytes for each)."""
+
+    count: int
+    entropy: bytes
+    subqueue: SubQueue = SubQueue.MAIN
+
+
+@dataclass(slots=True)
+class Receive:
+    """Receive and delete up to `count` of the oldest available messages."""
+
+    count: int
+    subqueue: SubQueue = SubQueue.MAIN
+
+
+@dataclass(slots=True)
+class LockDeferred:
+    """Peek-lock these deferred messages, all or none."""
+
+    sequence_numbers: Sequence[SequenceNumber]
+    entropy: bytes
+    subqueue: SubQueue = SubQueue.MAIN
+
+
+@dataclass(slots=True)
+class ReceiveDeferred:
+    """Receive and delete these deferred messages, all or none."""
+
+    sequence_numbers: Sequence[SequenceNumber]
+    subqueue: SubQueue = SubQueue.MAIN
+
+
+@dataclass(slots=True)
+class Complete:
+    """Done with: remove."""
+
+    lock_tokens: Sequence[LockToken]
+
+
+@dataclass(slots=True)
+class Abandon:
+    """Give back as a failed delivery: the delivery count grows, and at the limit it is dead-lettered."""
+
+    lock_tokens: Sequence[LockToken]
+    properties: bytes | None = None
+
+
+@dataclass(slots=True)
+class Release:
+    """Give back as never delivered: the delivery count stays."""
+
+    lock_tokens: Sequence[LockToken]
+
+
+@dataclass(slots=True)
+class Defer:
+    """Set aside; from now on reachable only by sequence number."""
+
+    lock_tokens: Sequence[LockToken]
+    properties: bytes | None = None
+
+
+@dataclass(slots=True)
+class DeadLetter:
+    """Move to the dead-letter queue."""
+
+    lock_tokens: Sequence[LockToken]
+    reason: str | None = None
+    description: str | None = None
+    properties: bytes | None = None
+
+
+@dataclass(slots=True)
+class Renew:
+    """Start the lock duration anew."""
+
+    lock_tokens: Sequence[LockToken]
+
+
+@dataclass(slots=True)
+class Peek:
+    """Look, from this sequence number upwards, at messages in any state; nothing changes."""
+
+    from_sequence_number: SequenceNumber
+    count: int
+    subqueue: SubQueue = SubQueue.MAIN
+
+
+@dataclass(slots=True)
+class Tick:
+    """Time has passed: end the locks and the messages whose time is up."""
+
+
+Command: TypeAlias = (
+    Enqueue
+    | Confirm
+    | Lock
+    | Receive
+    | LockDeferred
+    | ReceiveDeferred
+    | Complete
+    | Abandon
+    | Release
+    | Defer
+    | DeadLetter
+    | Renew
+    | Peek
+    | Tick
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Nothing to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    first: SequenceNumber
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Messages handed out (locked, removed or peeked), oldest first; perhaps none."""
+
+    messages: list[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """`lost`: the tokens among those given whose lock is unknown or has run out; the others are settled."""
+
+    lost: list[LockToken]
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """The new end of each lock, in the order asked; None where the lock is lost."""
+
+    locked_until: list[Instant | None]
+
+
+Reply: TypeAlias = Done | Enqueued | Given | Settled | Renewed

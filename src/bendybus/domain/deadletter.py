@@ -1,0 +1,52 @@
+"""Dead-lettering: why a message is set aside for good, and how it is marked.
+
+A dead-lettered message keeps its sequence number and moves to another
+sub-queue of the same partition. When it happens: partition.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
+from bendybus.errors import ArgumentError
+
+__all__ = ["TTL_EXPIRED", "Cause", "delivery_count_exceeded", "mark"]
+
+# "up to 4096 chars": the bound the SDKs check before they send.
+TEXT_LENGTH_MAX: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What the properties DeadLetterReason and DeadLetterErrorDescription will say."""
+
+    reason: str | None
+    description: str | None
+
+    def __post_init__(self) -> None:
+        texts = {"DeadLetterReason": self.reason, "DeadLetterErrorDescription": self.description}
+        for name, text in texts.items():
+            if text is not None and len(text) > TEXT_LENGTH_MAX:
+                raise ArgumentError(f"{name} has {len(text)} characters; at most {TEXT_LENGTH_MAX}.")
+
+
+TTL_EXPIRED: Final = Cause("TTLExpiredException", "The message expired and was dead lettered.")
+
+
+def delivery_count_exceeded(attempts: int) -> Cause:
+    return Cause(
+        "MaxDeliveryCountExceeded", f"Message could not be consumed after {attempts} delivery attempts."
+    )
+
+
+def mark(message: Message, cause: Cause) -> None:
+    """Make this a message of the dead-letter queue."""
+    message.subqueue = SubQueue.DEAD_LETTER
+    message.state = MessageState.ACTIVE
+    message.amendment = replace(
+        message.amendment or Amendment(),
+        dead_letter_reason=cause.reason,
+        dead_letter_description=cause.description,
+    )

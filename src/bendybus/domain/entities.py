@@ -1,0 +1,275 @@
+"""What an entity is by description: its properties, their limits, and what a tier makes of them.
+
+Every limit is checked here and nowhere else: `QueueDescription` refuses what no
+queue may be, `Tier.check` what this tier does not offer. A description that
+exists is valid. How messages then behave: partition.py. Where they go: routing.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Final
+
+from bendybus.domain.durations import format_duration
+from bendybus.errors import ArgumentError, InvalidOperation
+from bendybus.names import EntityPath
+
+__all__ = [
+    "EntityStatus",
+    "QueueDescription",
+    "Tier",
+    "check_path",
+    "normalise_path",
+]
+
+PATH_LENGTH_MAX: Final = 260
+USER_METADATA_LENGTHS: Final = range(1025)
+
+# Least and most, in seconds. Service Bus refuses locks of more than five minutes; clients renew past that.
+LOCK_DURATION_S: Final = (5, 300)
+DUPLICATE_WINDOW_S: Final = (20, 7 * 86_400)
+MESSAGE_TTL_S: Final = (1, None)
+AUTO_DELETE_ON_IDLE_S: Final = (300, None)
+
+DELIVERY_COUNTS: Final = range(1, 2001)
+
+STANDARD_SIZES_MB: Final = (1024, 2048, 3072, 4096, 5120)
+PREMIUM_SIZES_MB: Final = (*STANDARD_SIZES_MB, 10_240, 20_480, 40_960, 81_920)
+STANDARD_MESSAGE_SIZES_KB: Final = range(1, 257)
+PREMIUM_MESSAGE_SIZES_KB: Final = range(1, 102_401)
+
+# Of a partitioned entity in Basic and Standard, whatever its size.
+STANDARD_PARTITIONS: Final = 16
+# The namespace setting premiumMessagingPartitions, fixed when the namespace is made.
+PREMIUM_PARTITIONS: Final = (1, 2, 4)
+PREMIUM_PARTITIONS_DEFAULT: Final = 2
+
+# Letters, digits, and . - _ between slashes; so no @ ? # * and no empty segment.
+_PATH: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)*")
+
+
+# Property of a description -> its name in the management API.
+_IMMUTABLE: Final = {
+    "enable_partitioning": "EnablePartitioning",
+    "requires_session": "RequiresSession",
+    "requires_duplicate_detection": "RequiresDuplicateDetection",
+}
+
+
+class EntityStatus(StrEnum):
+    """The values are those of the management API."""
+
+    ACTIVE = "Active"
+    DISABLED = "Disabled"
+    SEND_DISABLED = "SendDisabled"
+    RECEIVE_DISABLED = "ReceiveDisabled"
+
+    @property
+    def can_send(self) -> bool:
+        return self in (EntityStatus.ACTIVE, EntityStatus.RECEIVE_DISABLED)
+
+    @property
+    def can_receive(self) -> bool:
+        return self in (EntityStatus.ACTIVE, EntityStatus.SEND_DISABLED)
+
+
+def normalise_path(path: str) -> str:
+    r"""The key under which an entity is found: case does not count, and `\` is `/`."""
+    return path.replace("\\", "/").lower()
+
+
+def check_path(path: str) -> EntityPath:
+    """The path in the spelling to keep, or `ArgumentError`."""
+    spelling = path.replace("\\", "/")
+    if len(spelling) > PATH_LENGTH_MAX:
+        raise ArgumentError(
+            f"The entity path '{spelling[:40]}...' has {len(spelling)} characters; at most {PATH_LENGTH_MAX}."
+        )
+    if not _PATH.fullmatch(spelling):
+        raise ArgumentError(
+            f"The entity path '{path}' is not allowed: letters, digits, '.', '-' and '_', "
+            "with single '/' between them."
+        )
+    return EntityPath(spelling)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDescription:
+    """A queue as its creator described it; durations in seconds, None where unlimited.
+
+    `max_size_mb` is what each partition may hold; `Tier.effective_max_size_mb`
+    gives the size to show for the whole.
+    """
+
+    path: EntityPath
+    lock_duration_s: float = 60
+    max_size_mb: int = 1024
+    max_message_size_kb: int = 256
+    requires_duplicate_detection: bool = False
+    duplicate_detection_window_s: float = 600
+    requires_session: bool = False
+    default_message_ttl_s: float | None = None
+    dead_letter_on_expiry: bool = False
+    max_delivery_count: int = 10
+    auto_delete_on_idle_s: float | None = None
+    enable_partitioning: bool = False
+    enable_batched_operations: bool = True
+    enable_express: bool = False
+    forward_to: EntityPath | None = None
+    forward_dead_lettered_to: EntityPath | None = None
+    status: EntityStatus = EntityStatus.ACTIVE
+    user_metadata: str | None = None
+
+    def __post_init__(self) -> None:
+        # Frozen, so this is how the path comes to be kept with its slashes the right way round.
+        object.__setattr__(self, "path", check_path(self.path))
+        self._check_ranges()
+        self._check_combinations()
+
+    def to_record(self) -> dict[str, object]:
+        """Plain values for a catalog to keep."""
+        return asdict(self)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, object]) -> QueueDescription:
+        """What `to_record` gave, also by an earlier version that knew fewer properties."""
+        known = {field.name for field in fields(cls)}
+        values = {name: value for name, value in record.items() if name in known}
+        if "status" in values:
+            values["status"] = EntityStatus(str(values["status"]))
+        return cls(**values)  # type: ignore[arg-type]  # the constructor checks every value
+
+    def refuse_immutable_changes(self, changed: QueueDescription) -> None:
+        """What was fixed at creation stays as it is (P-07)."""
+        for name, label in _IMMUTABLE.items():
+            before, after = getattr(self, name), getattr(changed, name)
+            if before != after:
+                raise InvalidOperation(
+                    f"Queue '{self.path}': {label} is {before} since the queue was created and cannot be "
+                    f"changed to {after}. Delete the queue and create it anew."
+                )
+
+    def _check_ranges(self) -> None:
+        path = self.path
+        _check_seconds(path, "LockDuration", self.lock_duration_s, LOCK_DURATION_S)
+        _check_seconds(
+            path, "DuplicateDetectionHistoryTimeWindow", self.duplicate_detection_window_s, DUPLICATE_WINDOW_S
+        )
+        _check_seconds(path, "DefaultMessageTimeToLive", self.default_message_ttl_s, MESSAGE_TTL_S)
+        _check_seconds(path, "AutoDeleteOnIdle", self.auto_delete_on_idle_s, AUTO_DELETE_ON_IDLE_S)
+        _check_one_of(path, "MaxDeliveryCount", self.max_delivery_count, DELIVERY_COUNTS)
+        _check_one_of(path, "MaxMessageSizeInKilobytes", self.max_message_size_kb, PREMIUM_MESSAGE_SIZES_KB)
+        _check_one_of(path, "MaxSizeInMegabytes", self.max_size_mb, PREMIUM_SIZES_MB)
+        if self.user_metadata is not None:
+            _check_one_of(path, "the length of UserMetadata", len(self.user_metadata), USER_METADATA_LENGTHS)
+
+    def _check_combinations(self) -> None:
+        for name, target in (
+            ("ForwardTo", self.forward_to),
+            ("ForwardDeadLetteredMessagesTo", self.forward_dead_lettered_to),
+        ):
+            if target is not None and normalise_path(check_path(target)) == normalise_path(self.path):
+                raise ArgumentError(f"Queue '{self.path}': {name} names the queue itself.")
+        if self.forward_to is not None and self.requires_session:
+            raise ArgumentError(
+                f"Queue '{self.path}': ForwardTo is '{self.forward_to}', "
+                "but a queue with RequiresSession cannot forward its messages."
+            )
+        if self.enable_express and self.requires_duplicate_detection:
+            raise ArgumentError(
+                f"Queue '{self.path}': EnableExpress and RequiresDuplicateDetection exclude each other."
+            )
+
+
+class Tier(StrEnum):
+    """What kind of namespace this is."""
+
+    BASIC = "basic"
+    STANDARD = "standard"
+    PREMIUM = "premium"
+
+    @property
+    def sizes_mb(self) -> tuple[int, ...]:
+        """The sizes an entity may be created with (P-08, P-09)."""
+        return PREMIUM_SIZES_MB if self is Tier.PREMIUM else STANDARD_SIZES_MB
+
+    def partition_count(
+        self, *, enable_partitioning: bool, premium_partitions: int = PREMIUM_PARTITIONS_DEFAULT
+    ) -> int:
+        """How many partitions an entity gets; in Premium the namespace decides, not the entity (P-09)."""
+        if self is not Tier.PREMIUM:
+            return STANDARD_PARTITIONS if enable_partitioning else 1
+        if premium_partitions not in PREMIUM_PARTITIONS:
+            raise ArgumentError(f"premiumMessagingPartitions is {premium_partitions}; allowed are 1, 2, 4.")
+        return premium_partitions
+
+    def effective_max_size_mb(self, description: QueueDescription) -> int:
+        """The maximum size to show: Standard gives each of the 16 partitions the chosen size (P-08)."""
+        if self is Tier.PREMIUM:
+            return description.max_size_mb
+        return description.max_size_mb * self.partition_count(
+            enable_partitioning=description.enable_partitioning
+        )
+
+    def check(self, description: QueueDescription) -> None:
+        """Refuse what this tier does not offer."""
+        path = description.path
+        _check_one_of(path, "MaxSizeInMegabytes", description.max_size_mb, self.sizes_mb)
+        if self is not Tier.PREMIUM:
+            _check_one_of(
+                path, "MaxMessageSizeInKilobytes", description.max_message_size_kb, STANDARD_MESSAGE_SIZES_KB
+            )
+        in_use = _optional_properties_in_use(description)
+        refused = [name for name in in_use if name in NOT_OFFERED[self]]
+        if refused:
+            raise InvalidOperation(f"Queue '{path}': the {self} tier does not offer {', '.join(refused)}.")
+
+
+NOT_OFFERED: Final[dict[Tier, frozenset[str]]] = {
+    Tier.BASIC: frozenset(
+        {
+            "RequiresSession",
+            "RequiresDuplicateDetection",
+            "ForwardTo",
+            "ForwardDeadLetteredMessagesTo",
+            "AutoDeleteOnIdle",
+        }
+    ),
+    Tier.STANDARD: frozenset(),
+    Tier.PREMIUM: frozenset({"EnableExpress"}),
+}
+
+
+def _optional_properties_in_use(description: QueueDescription) -> list[str]:
+    in_use = {
+        "RequiresSession": description.requires_session,
+        "RequiresDuplicateDetection": description.requires_duplicate_detection,
+        "ForwardTo": description.forward_to is not None,
+        "ForwardDeadLetteredMessagesTo": description.forward_dead_lettered_to is not None,
+        "AutoDeleteOnIdle": description.auto_delete_on_idle_s is not None,
+        "EnableExpress": description.enable_express,
+    }
+    return [name for name, used in in_use.items() if used]
+
+
+def _check_seconds(path: str, name: str, value: float | None, allowed: tuple[float, float | None]) -> None:
+    least, most = allowed
+    if value is None or (value >= least and (most is None or value <= most)):
+        return
+    wanted = f"at least {format_duration(least)}"
+    if most is not None:
+        wanted += f" and at most {format_duration(most)}"
+    raise ArgumentError(f"Queue '{path}': {name} is {value} seconds; it must be {wanted}.")
+
+
+def _check_one_of(path: str, name: str, value: int, allowed: Sequence[int]) -> None:
+    if value in allowed:
+        return
+    if isinstance(allowed, range):
+        wanted = f"from {allowed[0]} to {allowed[-1]}"
+    else:
+        wanted = "one of " + ", ".join(map(str, allowed))
+    raise ArgumentError(f"Queue '{path}': {name} is {value}; it must be {wanted}.")

@@ -1,0 +1,64 @@
+"""Message expiry: when it is worth looking for messages whose time to live is over.
+
+No structure per message: only a lower bound of all expiry times and the moment
+of the last look. Before the bound nothing can have expired; after it, `Lock`
+and `Receive` look at what they hand out, and `Tick` looks at everything, at
+most once in `SWEEP_INTERVAL_MS`. What becomes of the expired: partition.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from bendybus.domain.messages import Message
+from bendybus.names import Instant
+
+__all__ = ["NEVER", "ExpiryWatch", "split_expired"]
+
+# Beyond every instant that a 64-bit AMQP timestamp can name.
+NEVER: Final = Instant(1 << 63)
+
+# A sweep reads the whole backlog, some 30 ns a message, and with steady sends something expires all
+# the time: once a second keeps a backlog of a million under 3 % of a core.
+SWEEP_INTERVAL_MS: Final = 1000
+
+
+class ExpiryWatch:
+    __slots__ = ("_earliest", "_resting_until")
+
+    def __init__(self) -> None:
+        self._earliest = NEVER
+        self._resting_until = Instant(0)
+
+    def expect(self, expires_at: Instant | None) -> None:
+        """A message that expires then is waiting, from now on."""
+        if expires_at is not None and expires_at < self._earliest:
+            self._earliest = expires_at
+
+    def expect_all(self, waiting: Iterable[Message]) -> None:
+        for message in waiting:
+            self.expect(message.expires_at)
+
+    def may_have_expired(self, at: Instant) -> bool:
+        return self._earliest <= at
+
+    @property
+    def next_sweep(self) -> Instant:
+        return max(self._earliest, self._resting_until)
+
+    def swept(self, at: Instant, waiting: Iterable[Message]) -> None:
+        """All that had expired is gone; these are left."""
+        self._resting_until = Instant(at + SWEEP_INTERVAL_MS)
+        self._earliest = NEVER
+        self.expect_all(waiting)
+
+
+def split_expired(messages: Iterable[Message], at: Instant) -> tuple[list[Message], list[Message]]:
+    """The messages still alive, and the expired ones."""
+    alive: list[Message] = []
+    expired: list[Message] = []
+    for message in messages:
+        expires_at = message.expires_at
+        (alive if expires_at is None or expires_at > at else expired).append(message)
+    return alive, expired

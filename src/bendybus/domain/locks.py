@@ -1,0 +1,132 @@
+"""Message locks: which messages are handed out, under which token, and until when.
+
+Granted by `Lock`, extended by `Renew`, ended by settlement or by time.
+Everything that sets `lock_token` and `locked_until` lives here. What becomes of
+a message whose lock has ended: partition.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Final
+
+from bendybus.domain.commands import ENTROPY_PER_LOCK
+from bendybus.domain.expiry import NEVER
+from bendybus.domain.messages import Message
+from bendybus.names import Instant, LockToken, PartitionNumber
+
+__all__ = ["LockTable"]
+
+_UNLOCKED: Final = Instant(0)
+
+
+class LockTable:
+    """Locks in the order in which they end.
+
+    Locks of one duration end in the order they were granted, so a plain dict
+    is already sorted and only its front needs looking at. When a grant would
+    end before the one preceding it (the lock duration was shortened, the clock
+    was set back) a new dict is begun; it is always the last one that grows.
+    """
+
+    __slots__ = ("_earliest_end", "_generations", "_latest_end", "_prefix")
+
+    def __init__(self, number: PartitionNumber) -> None:
+        self._prefix = number.to_bytes(2, "big")
+        self._generations: list[dict[LockToken, Message]] = [{}]
+        self._earliest_end = NEVER
+        self._latest_end = _UNLOCKED
+
+    def __len__(self) -> int:
+        return sum(map(len, self._generations))
+
+    def __iter__(self) -> Iterator[Message]:
+        return chain.from_iterable(generation.values() for generation in self._generations)
+
+    @property
+    def earliest_end(self) -> Instant:
+        """No lock ends before this; `expire` moves it on. Not exact: settled locks leave it behind."""
+        return self._earliest_end
+
+    def grant(self, messages: Sequence[Message], entropy: bytes, until: Instant) -> None:
+        """Lock each message under a token of its own."""
+        assert len(entropy) >= ENTROPY_PER_LOCK * len(messages), "too little entropy for these locks"
+        held = self._generation_ending(until)
+        prefix = self._prefix
+        start = 0
+        for message in messages:
+            end = start + ENTROPY_PER_LOCK
+            token = LockToken(prefix + entropy[start:end])
+            start = end
+            message.lock_token = token
+            message.locked_until = until
+            held[token] = message
+
+    def _generation_ending(self, until: Instant) -> dict[LockToken, Message]:
+        """Where locks that end then may be added."""
+        if until < self._latest_end and self._generations[-1]:
+            self._generations.append({})
+        self._latest_end = until
+        self._earliest_end = min(self._earliest_end, until)
+        return self._generations[-1]
+
+    def find(self, token: LockToken) -> Message | None:
+        """The message held under this token, though its time may be up."""
+        for generation in reversed(self._generations):
+            if token in generation:
+                return generation[token]
+        return None
+
+    def release(self, tokens: Sequence[LockToken]) -> tuple[list[Message], list[LockToken]]:
+        """End these locks; gives their messages, and the tokens that hold nothing."""
+        released: list[Message] = []
+        lost: list[LockToken] = []
+        take = self._generations[-1].pop
+        for token in tokens:
+            message = take(token, None) or self._take_from_older(token)
+            if message is None:
+                lost.append(token)
+            else:
+                released.append(message)
+        return released, lost
+
+    def _take_from_older(self, token: LockToken) -> Message | None:
+        for generation in self._generations[:-1]:
+            if token in generation:
+                return generation.pop(token)
+        return None
+
+    def renew(self, tokens: Sequence[LockToken], until: Instant) -> list[Instant | None]:
+        """Let these locks end then; None in place of those that hold nothing."""
+        ends: list[Instant | None] = []
+        for token in tokens:
+            released, _ = self.release((token,))
+            for message in released:
+                message.locked_until = until
+                self._generation_ending(until)[token] = message
+            ends.append(until if released else None)
+        return ends
+
+    def expire(self, at: Instant) -> list[Message]:
+        """End the locks whose time is up; gives their messages, earliest end first."""
+        if at < self._earliest_end:
+            return []
+        ended: list[Message] = []
+        self._earliest_end = NEVER
+        for generation in self._generations:
+            over: list[LockToken] = []
+            for token, message in generation.items():
+                if message.locked_until > at:
+                    self._earliest_end = min(self._earliest_end, message.locked_until)
+                    break
+                over.append(token)
+            ended += [generation.pop(token) for token in over]
+        self._generations = [*filter(None, self._generations[:-1]), self._generations[-1]]
+        return ended
+
+    @staticmethod
+    def forget(message: Message) -> None:
+        """Wipe the marks of a lock that has ended."""
+        message.lock_token = None
+        message.locked_until = _UNLOCKED

@@ -1,0 +1,102 @@
+"""Which partition a message goes to.
+
+The key is the session id, else the partition key, else (with duplicate
+detection only) the message id. Equal keys meet in one partition, for ever: the
+hash below is part of the stored format. Without a key, partitions take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import Final
+from zlib import crc32
+
+from bendybus.errors import ArgumentError, InvalidOperation
+from bendybus.names import PartitionNumber
+
+__all__ = ["RoundRobin", "batch_key", "partition_of", "routing_key"]
+
+KEY_LENGTH_MAX: Final = 128
+
+# 2^32 divided by the golden ratio, made odd (Knuth, TAOCP 6.4): multiplying spreads each bit of the
+# checksum into the topmost ones, which `partition_of` goes by. A CRC alone is linear: keys that
+# differ in one character would fall into few partitions.
+_SPREAD: Final = 0x9E3779B1
+_MASK: Final = 0xFFFFFFFF
+
+
+def routing_key(
+    session_id: str | None,
+    partition_key: str | None,
+    message_id: str | None,
+    *,
+    duplicate_detection: bool,
+) -> str | None:
+    """The key of a message, or None when it may go anywhere (P-13, P-14, P-15)."""
+    if session_id is not None:
+        if partition_key is not None and partition_key != session_id:
+            # Refused for unpartitioned entities too, as Service Bus has done since 2020.
+            raise InvalidOperation(
+                f"SessionId is '{session_id[:KEY_LENGTH_MAX]}' but PartitionKey is "
+                f"'{partition_key[:KEY_LENGTH_MAX]}'; when both are set they must be equal."
+            )
+        _check_length("SessionId", session_id)
+    elif partition_key is not None:
+        _check_length("PartitionKey", partition_key)
+    if message_id is not None:
+        _check_length("MessageId", message_id)
+    if session_id is not None:
+        return session_id
+    if partition_key is not None:
+        return partition_key
+    return message_id if duplicate_detection else None
+
+
+def _check_length(name: str, value: str) -> None:
+    if len(value) > KEY_LENGTH_MAX:
+        raise ArgumentError(
+            f"{name} '{value[:32]}...' has {len(value)} characters; at most {KEY_LENGTH_MAX} are allowed."
+        )
+
+
+def partition_of(key: str, count: int) -> PartitionNumber:
+    """The partition of a key among `count` (P-12).
+
+    CRC-32 of the key's UTF-8, times `_SPREAD` modulo 2^32, taken as a fraction
+    of 2^32, times `count`, rounded down.
+    """
+    spread = crc32(key.encode("utf-8", "surrogatepass")) * _SPREAD & _MASK
+    return PartitionNumber(spread * count >> 32)
+
+
+def batch_key(keys: Iterable[str | None], *, duplicate_detection: bool) -> str | None:
+    """The one key of all messages in a batch to a partitioned entity (P-18)."""
+    distinct = set(keys)
+    if len(distinct) > 1:
+        raise InvalidOperation(
+            "Batching brokered messages with distinct SessionId, PartitionKey, or MessageId is not supported "
+            "for an entity with partitioning and duplicate detection enabled."
+            if duplicate_detection
+            else "Batching brokered messages with distinct SessionId or PartitionKey is not supported "
+            "for an entity with partitioning enabled."
+        )
+    return distinct.pop() if distinct else None
+
+
+class RoundRobin:
+    """Whose turn it is to take a message without a key (P-16)."""
+
+    __slots__ = ("_count", "_next")
+
+    def __init__(self, count: int, start: int = 0) -> None:
+        self._count = count
+        self._next = start % count
+
+    def next(self, available: Container[PartitionNumber]) -> PartitionNumber | None:
+        """The next partition among those available; None when none is."""
+        for step in range(self._count):
+            number = PartitionNumber((self._next + step) % self._count)
+            if number in available:
+                self._next = (number + 1) % self._count
+                return number
+        return None

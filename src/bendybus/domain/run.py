@@ -1,0 +1,109 @@
+"""A run: messages in the order of their sequence numbers, taken from the front.
+
+One list and the index of its first live slot. Adding at the end, taking a batch
+from the front and putting one back near the front all cost what they touch, not
+what the run holds; finding a number is a bisection. Eight bytes a message (nine
+with the list's own reserve), so a long backlog is cheap to keep. Which runs a
+sub-queue has: shelf.py.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from operator import attrgetter
+from typing import Final
+
+from bendybus.domain.messages import Message
+from bendybus.names import SequenceNumber
+
+__all__ = ["Run"]
+
+# Fills the slots before the head, so that a message taken is not kept alive by the list.
+_TAKEN: Final = Message(None, size=0)
+
+_number: Final = attrgetter("sequence_number")
+
+
+class Run:
+    __slots__ = ("_head", "_slots")
+
+    def __init__(self) -> None:
+        self._slots: list[Message] = []
+        self._head = 0
+
+    def __len__(self) -> int:
+        return len(self._slots) - self._head
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._slots[self._head :])
+
+    def extend(self, messages: Iterable[Message]) -> None:
+        """Add messages in order whose numbers are all beyond the last one here."""
+        self._slots.extend(messages)
+
+    def insert(self, messages: Iterable[Message]) -> None:
+        """Add messages in any order, each at its own place."""
+        arriving = sorted(messages, key=_number)
+        slots, head = self._slots, self._head
+        if not arriving:
+            return
+        if not slots or slots[-1].sequence_number < arriving[0].sequence_number:
+            slots.extend(arriving)
+            return
+        # What stands before the last arrival is rewritten, moved into the free slots before the head.
+        # Messages come back near the front, whence they were taken, so that is little.
+        merged: list[Message] = []
+        position = head
+        for message in arriving:
+            following = bisect_left(slots, message.sequence_number, position, key=_number)
+            merged += slots[position:following]
+            merged.append(message)
+            position = following
+        self._head = max(0, head - len(arriving))
+        slots[self._head : position] = merged
+
+    def take(self, count: int) -> list[Message]:
+        """Remove and return up to `count` from the front."""
+        slots, head = self._slots, self._head
+        taken = slots[head : head + max(0, count)]
+        head += len(taken)
+        if head == len(slots):
+            slots.clear()
+            self._head = 0
+        elif head * 2 > len(slots):
+            # More free slots than messages: close the gap, at most one move per message taken.
+            del slots[:head]
+            self._head = 0
+        else:
+            slots[self._head : head] = [_TAKEN] * len(taken)
+            self._head = head
+        return taken
+
+    def fitting(self, count: int, size_max: int) -> int:
+        """How many of the first `count` have `size_max` bytes together; the first one fits always."""
+        sizes = [message.size for message in self._slots[self._head : self._head + max(0, count)]]
+        if sum(sizes) <= size_max:
+            return len(sizes)
+        return max(1, bisect_right(list(accumulate(sizes)), size_max))
+
+    def replace(self, messages: list[Message]) -> None:
+        """Hold these, in order, instead."""
+        self._slots = messages
+        self._head = 0
+
+    def starting_at(self, sequence_number: SequenceNumber, count: int) -> list[Message]:
+        """Up to `count` messages from this number upwards; they stay."""
+        first = bisect_left(self._slots, sequence_number, self._head, key=_number)
+        return self._slots[first : first + max(0, count)]
+
+    def find(self, sequence_number: SequenceNumber) -> Message | None:
+        found = self.starting_at(sequence_number, 1)
+        return found[0] if found and found[0].sequence_number == sequence_number else None
+
+    def remove(self, message: Message) -> None:
+        """Take one message out of the middle; it must be here."""
+        place = bisect_left(self._slots, message.sequence_number, self._head, key=_number)
+        assert self._slots[place] is message, f"{message} is not in its run"
+        del self._slots[place]

@@ -1,0 +1,77 @@
+"""A shelf: the unlocked messages of one sub-queue, each in the run of its state.
+
+A message that is locked is on no shelf; the lock table has it (locks.py), and
+it comes back to the shelf and the run that its `subqueue` and `state` name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from heapq import nsmallest
+from itertools import chain
+from operator import attrgetter
+from typing import Final
+
+from bendybus.domain.messages import Message, MessageState
+from bendybus.domain.run import Run
+from bendybus.names import SequenceNumber
+
+__all__ = ["Counts", "Shelf"]
+
+_number: Final = attrgetter("sequence_number")
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How much a sub-queue holds. The states add up to all; `locked` says how many of them are locked.
+
+    Messages not yet confirmed count in `size_bytes` alone, for the quota's sake.
+    """
+
+    active: int
+    deferred: int
+    scheduled: int
+    locked: int
+    size_bytes: int
+
+
+class Shelf:
+    __slots__ = ("_runs", "available", "deferred", "scheduled", "size_bytes")
+
+    def __init__(self) -> None:
+        self.available = Run()
+        """Active and free to be locked, oldest first (P-26)."""
+        self.deferred = Run()
+        self.scheduled = Run()
+        self.size_bytes = 0
+        """Of everything in this sub-queue, locked and unconfirmed messages included."""
+        self._runs = {
+            MessageState.ACTIVE: self.available,
+            MessageState.DEFERRED: self.deferred,
+            MessageState.SCHEDULED: self.scheduled,
+        }
+
+    def __iter__(self) -> Iterator[Message]:
+        return chain.from_iterable(self._runs.values())
+
+    def put(self, state: MessageState, messages: Iterable[Message]) -> None:
+        self._runs[state].insert(messages)
+
+    def peek(self, start: SequenceNumber, count: int, locked: Iterable[Message]) -> list[Message]:
+        """The first `count` from `start` upwards, in any state; `locked` are this sub-queue's on loan."""
+        candidates = nsmallest(count, (each for each in locked if each.sequence_number >= start), key=_number)
+        for run in self._runs.values():
+            candidates += run.starting_at(start, count)
+        candidates.sort(key=_number)
+        return candidates[: max(0, count)]
+
+    def counts(self, locked: Iterable[Message]) -> Counts:
+        on_loan = [message.state for message in locked]
+        return Counts(
+            active=len(self.available) + on_loan.count(MessageState.ACTIVE),
+            deferred=len(self.deferred) + on_loan.count(MessageState.DEFERRED),
+            scheduled=len(self.scheduled),
+            locked=len(on_loan),
+            size_bytes=self.size_bytes,
+        )

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
+
+import pytest
+
+from bendybus.domain.entities import EntityStatus, QueueDescription, Tier, check_path, normalise_path
+from bendybus.errors import ArgumentError, InvalidOperation
+from bendybus.names import EntityPath
+
+ORDERS = QueueDescription(EntityPath("orders"))
+
+
+@pytest.mark.parametrize(
+    ("field", "wire_name", "allowed", "refused"),
+    [
+        ("lock_duration_s", "LockDuration", (5, 300), (4.9, 301, 0, -1)),
+        ("duplicate_detection_window_s", "DuplicateDetectionHistoryTimeWindow", (20, 604_800), (19, 604_801)),
+        ("default_message_ttl_s", "DefaultMessageTimeToLive", (1, 10**9, None), (0.5, 0)),
+        ("auto_delete_on_idle_s", "AutoDeleteOnIdle", (300, 10**9, None), (299,)),
+        ("max_delivery_count", "MaxDeliveryCount", (1, 2000), (0, 2001)),
+        ("max_size_mb", "MaxSizeInMegabytes", (1024, 5120, 81_920), (0, 1, 6144, 81_921)),
+        ("max_message_size_kb", "MaxMessageSizeInKilobytes", (1, 102_400), (0, 102_401)),
+        ("user_metadata", "UserMetadata", ("", "m" * 1024, None), ("m" * 1025,)),
+    ],
+)
+def test_each_property_keeps_its_range(
+    field: str, wire_name: str, allowed: tuple[Any, ...], refused: tuple[Any, ...]
+) -> None:
+    for value in allowed:
+        assert getattr(replace(ORDERS, **{field: value}), field) == value
+    for value in refused:
+        with pytest.raises(ArgumentError) as raised:
+            replace(ORDERS, **{field: value})
+        shown = str(len(value)) if isinstance(value, str) else str(value)
+        assert "'orders'" in str(raised.value)
+        assert wire_name in str(raised.value)
+        assert shown in str(raised.value)
+
+
+def test_an_error_names_the_allowed_range() -> None:
+    with pytest.raises(ArgumentError, match="at least PT5S and at most PT5M"):
+        replace(ORDERS, lock_duration_s=301)
+    with pytest.raises(ArgumentError, match="from 1 to 2000"):
+        replace(ORDERS, max_delivery_count=0)
+    with pytest.raises(ArgumentError, match="one of 1024, 2048,"):
+        replace(ORDERS, max_size_mb=1)
+
+
+@pytest.mark.parametrize("field", ["forward_to", "forward_dead_lettered_to"])
+def test_a_queue_does_not_forward_to_itself_in_any_spelling(field: str) -> None:
+    with pytest.raises(ArgumentError, match="names the queue itself"):
+        replace(ORDERS, **{field: EntityPath("ORDERS")})
+    assert getattr(replace(ORDERS, **{field: EntityPath("archive")}), field) == "archive"
+
+
+def test_a_queue_with_sessions_does_not_forward() -> None:
+    with pytest.raises(ArgumentError, match="RequiresSession"):
+        replace(ORDERS, requires_session=True, forward_to=EntityPath("archive"))
+
+
+def test_express_excludes_duplicate_detection() -> None:
+    with pytest.raises(ArgumentError, match="EnableExpress"):
+        replace(ORDERS, enable_express=True, requires_duplicate_detection=True)
+
+
+def test_a_description_cannot_be_changed_in_place() -> None:
+    with pytest.raises(FrozenInstanceError):
+        ORDERS.max_delivery_count = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("path", ["orders", "a", "Orders.v2_x-1", "eu/west/orders", "q" * 260, "9"])
+def test_a_legal_path_is_kept_as_spelt(path: str) -> None:
+    assert check_path(path) == path
+
+
+def test_a_backslash_is_a_slash() -> None:
+    assert QueueDescription(EntityPath("eu\\orders")).path == "eu/orders"
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/a", "a/", "a//b", "a@b", "a?b", "a#b", "a*b", "$management", "q" * 261, "a b", "a\n"]
+)
+def test_an_illegal_path_is_refused(path: str) -> None:
+    with pytest.raises(ArgumentError):
+        QueueDescription(EntityPath(path))
+
+
+def test_paths_are_compared_without_case() -> None:
+    assert normalise_path("EU\\Orders") == normalise_path("eu/orders")
+    assert normalise_path("orders") != normalise_path("orders2")
+
+
+@pytest.mark.parametrize(
+    ("status", "can_send", "can_receive"),
+    [
+        ("Active", True, True),
+        ("Disabled", False, False),
+        ("SendDisabled", False, True),
+        ("ReceiveDisabled", True, False),
+    ],
+)
+def test_a_status_says_what_is_allowed(status: str, can_send: bool, can_receive: bool) -> None:
+    assert EntityStatus(status).can_send is can_send
+    assert EntityStatus(status).can_receive is can_receive
+
+
+@pytest.mark.parametrize("tier", [Tier.BASIC, Tier.STANDARD])
+def test_standard_partitions_by_the_entitys_own_choice(tier: Tier) -> None:
+    # P-08
+    assert tier.partition_count(enable_partitioning=True) == 16
+    assert tier.partition_count(enable_partitioning=False) == 1
+
+
+@pytest.mark.parametrize("enable_partitioning", [True, False])
+def test_premium_partitions_by_the_namespaces_choice(enable_partitioning: bool) -> None:
+    # P-09
+    def count(premium_partitions: int) -> int:
+        return Tier.PREMIUM.partition_count(
+            enable_partitioning=enable_partitioning, premium_partitions=premium_partitions
+        )
+
+    assert [count(1), count(2), count(4)] == [1, 2, 4]
+    assert Tier.PREMIUM.partition_count(enable_partitioning=enable_partitioning) == 2
+    with pytest.raises(ArgumentError, match="premiumMessagingPartitions is 3"):
+        count(3)
+
+
+def test_sixteen_partitions_of_5_gb_are_80_gb() -> None:
+    # P-08
+    large = replace(ORDERS, max_size_mb=5120, enable_partitioning=True)
+    assert Tier.STANDARD.effective_max_size_mb(large) == 81_920
+    assert Tier.STANDARD.effective_max_size_mb(replace(large, enable_partitioning=False)) == 5120
+    assert Tier.PREMIUM.effective_max_size_mb(large) == 5120
+
+
+def test_sizes_beyond_5_gb_are_for_premium() -> None:
+    # P-08, P-09
+    large = replace(ORDERS, max_size_mb=10_240)
+    Tier.PREMIUM.check(large)
+    with pytest.raises(ArgumentError, match="MaxSizeInMegabytes is 10240"):
+        Tier.STANDARD.check(large)
+
+
+def test_large_messages_are_for_premium() -> None:
+    large = replace(ORDERS, max_message_size_kb=1024)
+    Tier.PREMIUM.check(large)
+    with pytest.raises(ArgumentError, match="MaxMessageSizeInKilobytes is 1024"):
+        Tier.STANDARD.check(large)
+
+
+@pytest.mark.parametrize(
+    ("tier", "properties", "name"),
+    [
+        (Tier.BASIC, {"requires_session": True}, "RequiresSession"),
+        (Tier.BASIC, {"requires_duplicate_detection": True}, "RequiresDuplicateDetection"),
+        (Tier.BASIC, {"forward_to": "archive"}, "ForwardTo"),
+        (Tier.BASIC, {"forward_dead_lettered_to": "archive"}, "ForwardDeadLetteredMessagesTo"),
+        (Tier.BASIC, {"auto_delete_on_idle_s": 300}, "AutoDeleteOnIdle"),
+        (Tier.PREMIUM, {"enable_express": True}, "EnableExpress"),
+    ],
+)
+def test_a_tier_refuses_what_it_does_not_offer(tier: Tier, properties: dict[str, Any], name: str) -> None:
+    description = replace(ORDERS, **properties)
+    Tier.STANDARD.check(description)
+    with pytest.raises(InvalidOperation, match=f"does not offer {name}"):
+        tier.check(description)
+    for each in Tier:
+        each.check(ORDERS)
+
+
+def test_a_description_survives_being_kept_as_json() -> None:
+    kept = replace(ORDERS, status=EntityStatus.SEND_DISABLED, forward_to=EntityPath("archive"))
+    record = json.loads(json.dumps(kept.to_record()))
+    assert QueueDescription.from_record(record) == kept
+    assert type(QueueDescription.from_record(record).status) is EntityStatus
+
+
+def test_a_record_may_lack_properties_or_hold_unknown_ones() -> None:
+    assert QueueDescription.from_record({"path": "orders", "from_the_future": 1}) == ORDERS
+
+
+@pytest.mark.parametrize(
+    ("field", "label"),
+    [
+        ("enable_partitioning", "EnablePartitioning"),
+        ("requires_session", "RequiresSession"),
+        ("requires_duplicate_detection", "RequiresDuplicateDetection"),
+    ],
+)
+def test_what_was_fixed_at_creation_is_not_changed(field: str, label: str) -> None:
+    # P-07
+    with pytest.raises(InvalidOperation, match=f"{label} is False"):
+        ORDERS.refuse_immutable_changes(replace(ORDERS, **{field: True}))
+    ORDERS.refuse_immutable_changes(replace(ORDERS, max_delivery_count=5, lock_duration_s=30))

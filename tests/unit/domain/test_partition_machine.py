@@ -1,0 +1,403 @@
+"""A partition driven at random beside a model that is slow and obvious.
+
+The model keeps one record per message and scans them all. It leaves open only
+when an expired message goes (that is lazy): it checks that none is handed out,
+and that nothing else goes for that reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Final, TypeAlias
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from bendybus.domain.commands import (
+    ENTROPY_PER_LOCK,
+    Abandon,
+    Command,
+    Complete,
+    Confirm,
+    DeadLetter,
+    Defer,
+    Enqueue,
+    Given,
+    Lock,
+    LockDeferred,
+    Peek,
+    Receive,
+    ReceiveDeferred,
+    Release,
+    Renew,
+    Renewed,
+    Reply,
+    Settled,
+    Tick,
+)
+from bendybus.domain.effects import Effect, MessagesAvailable, RemoveMessages, StoreMessages, UpdateMessages
+from bendybus.domain.entities import QueueDescription
+from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
+from bendybus.domain.partition import Partition
+from bendybus.errors import InvalidOperation, MessageNotFound
+from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber
+
+Settlement: TypeAlias = Complete | Abandon | Release | Defer | DeadLetter
+
+PARTITION: Final = PartitionNumber(3)
+SUBQUEUES: Final = st.sampled_from([SubQueue.MAIN, SubQueue.MAIN, SubQueue.DEAD_LETTER])
+UNLOCKED: Final = Instant(0)
+UNKNOWN: Final = LockToken(b"never granted :-)")
+MAIN, DEAD = SubQueue.MAIN, SubQueue.DEAD_LETTER
+
+
+@dataclass
+class Record:
+    """A message in the model; also, with no lock, a row in the store."""
+
+    number: SequenceNumber
+    size: int
+    expires_at: Instant | None
+    subqueue: SubQueue = MAIN
+    state: MessageState = MessageState.ACTIVE
+    delivery_count: int = 0
+    amendment: Amendment | None = None
+    confirmed: bool = False
+    token: LockToken | None = None
+    until: Instant = UNLOCKED
+
+    def available(self, subqueue: SubQueue) -> bool:
+        active = self.state is MessageState.ACTIVE
+        return self.confirmed and active and self.token is None and self.subqueue is subqueue
+
+    def may_expire(self, now: Instant) -> bool:
+        return self.available(MAIN) and self.expires_at is not None and self.expires_at <= now
+
+
+def row(message: Message) -> Record:
+    return Record(
+        message.sequence_number,
+        message.size,
+        message.expires_at,
+        message.subqueue,
+        message.state,
+        message.delivery_count,
+        message.amendment,
+    )
+
+
+def from_row(stored: Record) -> Message:
+    message = Message(None, size=stored.size, expires_at=stored.expires_at)
+    message.sequence_number, message.subqueue, message.state = stored.number, stored.subqueue, stored.state
+    message.delivery_count, message.amendment = stored.delivery_count, stored.amendment
+    return message
+
+
+def numbers(messages: Iterable[Message]) -> list[SequenceNumber]:
+    return [message.sequence_number for message in messages]
+
+
+class PartitionMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = Instant(1_000_000)
+        self.serial = count(1)
+        self.records: dict[SequenceNumber, Record] = {}
+        self.store: dict[SequenceNumber, Record] = {}
+        self.gone: set[SequenceNumber] = set()
+        self.tokens: list[LockToken] = [UNKNOWN]
+
+    @initialize(ttl_s=st.sampled_from([None, 30]), dead_letter_on_expiry=st.booleans())
+    def begin(self, ttl_s: float | None, dead_letter_on_expiry: bool) -> None:
+        self.partition = Partition(
+            PARTITION,
+            QueueDescription(
+                EntityPath("orders"),
+                default_message_ttl_s=ttl_s,
+                dead_letter_on_expiry=dead_letter_on_expiry,
+                max_delivery_count=3,
+                lock_duration_s=10,
+            ),
+        )
+
+    # -- applying, and following the effects ----------------------------------
+
+    def apply(self, command: Command) -> Reply:
+        """Apply; write the effects to the store; let the model lose what has expired."""
+        reply, effects = self.partition.apply(command, self.now)
+        kinds = [type(effect) for effect in effects if not isinstance(effect, MessagesAvailable)]
+        assert len(kinds) == len(set(kinds)), "effects of one kind are told once"
+        for effect in effects:
+            self.commit(effect)
+        return reply
+
+    def commit(self, effect: Effect) -> None:
+        match effect:
+            case StoreMessages(messages):
+                assert not self.store.keys() & set(numbers(messages))
+                self.store.update((message.sequence_number, row(message)) for message in messages)
+            case UpdateMessages(messages):
+                assert self.store.keys() >= set(numbers(messages))
+                self.store.update((message.sequence_number, row(message)) for message in messages)
+            case RemoveMessages(messages):
+                for message in messages:
+                    del self.store[message.sequence_number]
+
+    def drop_expired(self) -> None:
+        """Believe the store about expired messages, and about nothing else."""
+        for record in list(self.records.values()):
+            if not record.may_expire(self.now):
+                continue
+            stored = self.store.get(record.number)
+            if stored is None:
+                assert not self.partition.description.dead_letter_on_expiry
+                self.forget(record)
+            elif stored.subqueue is DEAD:
+                assert self.partition.description.dead_letter_on_expiry
+                reason = "TTLExpiredException", "The message expired and was dead lettered."
+                self.bury(record, *reason)
+
+    def forget(self, record: Record) -> None:
+        del self.records[record.number]
+        self.gone.add(record.number)
+
+    def bury(self, record: Record, reason: str | None, description: str | None) -> None:
+        before = record.amendment or Amendment()
+        record.amendment = replace(before, dead_letter_reason=reason, dead_letter_description=description)
+        record.subqueue, record.state = DEAD, MessageState.ACTIVE
+
+    def fail(self, record: Record) -> None:
+        record.token = None
+        record.delivery_count += 1
+        if record.subqueue is MAIN and record.delivery_count >= self.partition.description.max_delivery_count:
+            text = f"Message could not be consumed after {record.delivery_count} delivery attempts."
+            self.bury(record, "MaxDeliveryCountExceeded", text)
+
+    def end_locks(self) -> None:
+        for record in self.records.values():
+            if record.token is not None and record.until <= self.now:
+                self.fail(record)
+
+    def held(self, token: LockToken) -> Record | None:
+        return next((record for record in self.records.values() if record.token == token), None)
+
+    def entropy(self, locks: int) -> bytes:
+        return b"".join(next(self.serial).to_bytes(ENTROPY_PER_LOCK, "big") for _ in range(locks))
+
+    def lock_end(self) -> Instant:
+        return Instant(self.now + int(self.partition.description.lock_duration_s * 1000))
+
+    def grant(self, messages: list[Message]) -> None:
+        for message in messages:
+            record = self.records[message.sequence_number]
+            assert message.lock_token is not None
+            assert message.lock_token not in self.tokens
+            assert message.locked_until == self.lock_end()
+            record.token, record.until = message.lock_token, message.locked_until
+            self.tokens.append(message.lock_token)
+
+    # -- rules ----------------------------------------------------------------
+
+    @rule(amount=st.integers(1, 5), ttl_s=st.sampled_from([None, 5, 50]), confirm=st.booleans())
+    def enqueue(self, amount: int, ttl_s: int | None, confirm: bool) -> None:
+        limits = [None if ttl_s is None else Instant(self.now + ttl_s * 1000)]
+        default_s = self.partition.description.default_message_ttl_s
+        if default_s is not None:
+            limits.append(Instant(self.now + int(default_s * 1000)))
+        expires_at = min((limit for limit in limits if limit is not None), default=None)
+        first = self.partition.next_sequence_number
+        self.apply(Enqueue([Message(b"", size=10 + each, expires_at=limits[0]) for each in range(amount)]))
+        for each in range(amount):
+            number = SequenceNumber(first + each)
+            self.records[number] = Record(number, 10 + each, expires_at)
+        if confirm:
+            self.confirm(back=0)
+
+    @rule(back=st.integers(0, 4))
+    def confirm(self, back: int) -> None:
+        number = SequenceNumber(self.partition.next_sequence_number - 1 - back)
+        self.apply(Confirm(number))
+        for record in self.records.values():
+            record.confirmed = record.confirmed or record.number <= number
+
+    @rule(amount=st.integers(0, 4), subqueue=SUBQUEUES, delete=st.booleans())
+    def take(self, amount: int, subqueue: SubQueue, delete: bool) -> None:
+        self.end_locks()
+        oldest = [
+            record.number
+            for record in sorted(self.records.values(), key=lambda record: record.number)
+            if record.available(subqueue) and not record.may_expire(self.now)
+        ]
+        command = Receive(amount, subqueue) if delete else Lock(amount, self.entropy(amount), subqueue)
+        reply = self.apply(command)
+        assert isinstance(reply, Given)
+        assert numbers(reply.messages) == oldest[:amount]
+        if delete:
+            for number in oldest[:amount]:
+                self.forget(self.records[number])
+        else:
+            self.grant(reply.messages)
+        self.drop_expired()
+
+    @rule(data=st.data(), kind=st.sampled_from([Complete, Complete, Abandon, Release, Defer, DeadLetter]))
+    def settle(self, data: st.DataObject, kind: type[Settlement]) -> None:
+        tokens = data.draw(st.lists(st.sampled_from(self.tokens[-12:]), max_size=4))
+        held = [self.held(token) for token in tokens]
+        refused = kind is DeadLetter and any(
+            record is not None and record.subqueue is DEAD and record.until > self.now for record in held
+        )
+        if refused:
+            try:
+                self.apply(kind(tokens))
+            except InvalidOperation:
+                return
+            raise AssertionError("a dead letter was dead-lettered again")
+        self.end_locks()
+        reply = self.apply(kind(tokens))
+        lost = []
+        for token in tokens:
+            record = self.held(token)
+            if record is None:
+                lost.append(token)
+                continue
+            record.token = None
+            if kind is Complete:
+                self.forget(record)
+            elif kind is Abandon:
+                self.fail(record)
+            elif kind is Defer:
+                record.state = MessageState.DEFERRED
+            elif kind is DeadLetter:
+                self.bury(record, None, None)
+        assert reply == Settled(lost)
+
+    @rule(data=st.data())
+    def renew(self, data: st.DataObject) -> None:
+        tokens = data.draw(st.lists(st.sampled_from(self.tokens[-12:]), max_size=3))
+        self.end_locks()
+        reply = self.apply(Renew(tokens))
+        held = [self.held(token) for token in tokens]
+        assert reply == Renewed([None if record is None else self.lock_end() for record in held])
+        for record in held:
+            if record is not None:
+                record.until = self.lock_end()
+
+    @precondition(lambda self: self.records)
+    @rule(data=st.data(), subqueue=SUBQUEUES, delete=st.booleans())
+    def take_deferred(self, data: st.DataObject, subqueue: SubQueue, delete: bool) -> None:
+        deferred = [
+            record.number for record in self.records.values() if record.state is MessageState.DEFERRED
+        ]
+        asked = data.draw(st.lists(st.sampled_from(deferred or list(self.records)), max_size=3, unique=True))
+        found = all(
+            (record := self.records[number]).state is MessageState.DEFERRED
+            and record.token is None
+            and record.subqueue is subqueue
+            for number in asked
+        )
+        command: Command = (
+            ReceiveDeferred(asked, subqueue)
+            if delete
+            else LockDeferred(asked, self.entropy(len(asked)), subqueue)
+        )
+        try:
+            reply = self.apply(command)
+        except MessageNotFound:
+            assert not found
+            return
+        assert found
+        assert isinstance(reply, Given)
+        assert numbers(reply.messages) == asked
+        if delete:
+            for number in asked:
+                self.forget(self.records[number])
+        else:
+            self.grant(reply.messages)
+
+    @rule(seconds=st.sampled_from([0, 0.999, 1, 5, 9, 30]))
+    def tick(self, seconds: float) -> None:
+        self.now = Instant(self.now + int(seconds * 1000))
+        self.end_locks()
+        self.apply(Tick())
+        self.drop_expired()
+
+    @rule(seconds=st.sampled_from([1, 5, 10]))
+    def time_passes_unnoticed(self, seconds: int) -> None:
+        self.now = Instant(self.now + seconds * 1000)
+
+    @rule(lock_duration_s=st.sampled_from([5, 10, 60]), max_delivery_count=st.sampled_from([1, 3]))
+    def update(self, lock_duration_s: float, max_delivery_count: int) -> None:
+        self.partition.description = replace(
+            self.partition.description,
+            lock_duration_s=lock_duration_s,
+            max_delivery_count=max_delivery_count,
+        )
+
+    # -- invariants -----------------------------------------------------------
+
+    def peeked(self, partition: Partition, subqueue: SubQueue) -> list[Message]:
+        """All a browser finds, three at a time."""
+        found: list[Message] = []
+        start = SequenceNumber(0)
+        while True:
+            reply, effects = partition.apply(Peek(start, 3, subqueue), self.now)
+            assert isinstance(reply, Given)
+            assert effects == []
+            if not reply.messages:
+                return found
+            found += reply.messages
+            start = SequenceNumber(found[-1].sequence_number + 1)
+
+    @invariant()
+    def every_message_is_in_exactly_one_place(self) -> None:
+        for subqueue in SubQueue:
+            records = sorted(
+                (each for each in self.records.values() if each.subqueue is subqueue and each.confirmed),
+                key=lambda record: record.number,
+            )
+            found = self.peeked(self.partition, subqueue)
+            assert [(row(each), each.lock_token) for each in found] == [
+                (replace(each, confirmed=False, token=None, until=UNLOCKED), each.token) for each in records
+            ]
+            assert not self.gone & set(numbers(found))
+
+    @invariant()
+    def counts_are_what_peek_finds(self) -> None:
+        for subqueue in SubQueue:
+            found = self.peeked(self.partition, subqueue)
+            states = [message.state for message in found]
+            counts = self.partition.counts(subqueue)
+            assert counts.active == states.count(MessageState.ACTIVE)
+            assert counts.deferred == states.count(MessageState.DEFERRED)
+            assert counts.scheduled == states.count(MessageState.SCHEDULED)
+            assert counts.locked == sum(message.lock_token is not None for message in found)
+        assert self.partition.size_bytes == sum(record.size for record in self.records.values())
+
+    @invariant()
+    def the_deadline_is_never_late(self) -> None:
+        ends = [record.until for record in self.records.values() if record.token is not None]
+        deadline = self.partition.next_deadline()
+        if ends:
+            assert deadline is not None
+            assert deadline <= min(ends)
+
+    @invariant()
+    def the_store_restores_the_partition(self) -> None:
+        restored = Partition(PARTITION, self.partition.description, self.partition.next_sequence_number)
+        restored.restore(from_row(each) for each in self.store.values())
+        assert restored.next_sequence_number == self.partition.next_sequence_number
+        for subqueue in SubQueue:
+            found = [each for each in self.peeked(restored, subqueue) if self.is_confirmed(each)]
+            assert list(map(row, found)) == list(map(row, self.peeked(self.partition, subqueue)))
+            sizes = [each.counts(subqueue).size_bytes for each in (restored, self.partition)]
+            assert sizes[0] == sizes[1]
+
+    def is_confirmed(self, message: Message) -> bool:
+        return self.records[message.sequence_number].confirmed
+
+
+PartitionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestPartitionMachine = PartitionMachine.TestCase
