@@ -1,0 +1,149 @@
+"""The data folder: who may use it, which files it holds, and the secret it keeps.
+
+    bendybus.lock   held for the life of the process; names its holder
+    folder.json     the format's version and the number of messaging stores
+    root.key        the namespace's root key, made once, for its owner's eyes only
+    catalog.db      what exists (sqlite/catalog.py)
+    store-N.db      the messaging stores (sqlite/store.py), each with a log beside it
+
+Only names and small files are dealt with here; databases are opened by their
+own modules.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Final
+
+from bendybus.errors import ConfigError, DataFolderInUse, SchemaTooNew, StoreCorrupted
+
+__all__ = ["DataFolder"]
+
+FORMAT_VERSION: Final = 1
+ROOT_KEY_BYTES: Final = 32
+
+
+class DataFolder:
+    """Made and locked by `open`; the lock goes with the process, however it ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock: int | None = None
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    @property
+    def catalog_path(self) -> Path:
+        return self._path / "catalog.db"
+
+    def open(self) -> None:
+        """`DataFolderInUse` when another process has it, `SchemaTooNew` when a newer Bendybus wrote it."""
+        assert self._lock is None, f"{self._path} is open already"
+        try:
+            self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self._path / "bendybus.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigError(f"the data folder {self._path} cannot be used: {error.strerror}") from error
+        try:
+            self._take(lock)
+            self._stores_recorded()
+        except BaseException:
+            os.close(lock)
+            raise
+        self._lock = lock
+
+    def _take(self, lock: int) -> None:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            raise DataFolderInUse(
+                f"the data folder {self._path} is in use by another process (pid {holder})"
+            ) from None
+        os.truncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode("ascii"), 0)
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # -- messaging stores -----------------------------------------------------
+
+    def store_paths(self, asked: int | None = None, default: int = 1) -> list[Path]:
+        """The files of as many messaging stores as asked for; else as there are, or `default` in a new folder.
+
+        There may be more than at the last start, never fewer: partitions live in them. A store
+        that was there at the last start and is gone is an error; an empty one must not take its place.
+        """
+        recorded = self._stores_recorded()
+        count = (recorded or default) if asked is None else asked
+        if count < max(recorded, 1):
+            raise ConfigError(
+                f"the data folder {self._path} has {recorded} messaging stores, and {count} are asked for; "
+                f"stores can be added but not taken away"
+            )
+        paths = [self._path / f"store-{number}.db" for number in range(count)]
+        for path in paths[:recorded]:
+            if not path.exists():
+                raise StoreCorrupted(f"the messaging store {path} is missing")
+        return paths
+
+    def record_stores(self, count: int) -> None:
+        """To be called when that many stores have been opened, and so exist."""
+        if count > self._stores_recorded():
+            text = json.dumps({"format": FORMAT_VERSION, "stores": count})
+            _write_whole(self._path / "folder.json", text.encode("ascii"))
+
+    def _stores_recorded(self) -> int:
+        file = self._path / "folder.json"
+        try:
+            content = json.loads(file.read_bytes())
+            version, stores = int(content["format"]), int(content["stores"])
+        except FileNotFoundError:
+            return 0
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreCorrupted(f"{file} is damaged: {error!r}") from error
+        if version > FORMAT_VERSION:
+            raise SchemaTooNew(
+                f"{file} has format {version}; this Bendybus knows formats up to {FORMAT_VERSION}"
+            )
+        return stores
+
+    # -- secrets --------------------------------------------------------------
+
+    def root_key(self) -> str:
+        """The namespace's root SAS key, in base64; made at the first call and the same ever after."""
+        file = self._path / "root.key"
+        try:
+            key = file.read_text("ascii").strip()
+        except FileNotFoundError:
+            key = base64.b64encode(os.urandom(ROOT_KEY_BYTES)).decode("ascii")
+            _write_whole(file, f"{key}\n".encode("ascii"))
+        if not key:
+            raise StoreCorrupted(f"{file} is empty")
+        return key
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """The old content or the new one, never part of it; readable by its owner alone."""
+    draft = path.with_name(path.name + ".new")
+    draft.unlink(missing_ok=True)
+    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(file, content)
+        os.fsync(file)
+    finally:
+        os.close(file)
+    draft.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

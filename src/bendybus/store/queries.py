@@ -1,0 +1,33 @@
+"""SQL by name: every statement a store runs stands in a .sql file, named and described.
+
+    -- name: load_page
+    -- One page of a partition's messages.
+    SELECT ...
+
+A name runs until the next one, so a statement may hold semicolons (triggers
+do). Whoever wants to know what reaches the disk reads the .sql files alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import resources
+
+__all__ = ["load_queries", "load_script"]
+
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+
+
+def load_script(package: str, file: str) -> str:
+    """The text of a .sql file that lies inside a package."""
+    return resources.files(package).joinpath(file).read_text(encoding="utf-8")
+
+
+def load_queries(package: str, file: str) -> Mapping[str, str]:
+    """The named statements of a .sql file; a name given twice is a mistake in that file."""
+    # `split` with a group gives [preamble, name, text, name, text, ...].
+    _, *parts = _NAME.split(load_script(package, file))
+    names, texts = parts[::2], parts[1::2]
+    assert len(set(names)) == len(names), f"{package}/{file} names a query twice"
+    return dict(zip(names, (text.strip() for text in texts), strict=True))

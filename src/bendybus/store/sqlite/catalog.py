@@ -1,0 +1,98 @@
+"""The catalogue in an SQLite file of its own, `catalog.db`.
+
+Small and seldom written: one connection, and each call is one statement, hence
+one transaction. What the records mean: store/catalog.py.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from bendybus.errors import EntityExists, EntityNotFound
+from bendybus.names import EntityPath
+from bendybus.store.catalog import Description, EntityRecord
+from bendybus.store.queries import load_queries, load_script
+from bendybus.store.sqlite.files import FileKind, open_file, reported
+
+__all__ = ["CATALOG", "SqliteCatalog"]
+
+QUERIES: Final = load_queries(__package__, "catalog_queries.sql")
+CATALOG: Final = FileKind(
+    what="catalogue",
+    application_id=0x42424341,  # "BBCA"
+    migrations=(load_script(__package__, "catalog.sql"),),
+    tables=frozenset({"namespace", "entity"}),
+)
+
+
+class SqliteCatalog:
+    """See `Catalog` for what the methods promise."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._opened: sqlite3.Connection | None = None
+
+    def open(self) -> None:
+        assert self._opened is None, f"{self._path} is open already"
+        self._opened = open_file(self._path, CATALOG)
+
+    def close(self) -> None:
+        if self._opened is not None:
+            with reported(self._path):
+                self._opened.close()
+            self._opened = None
+
+    def namespace(self) -> Description:
+        with reported(self._path):
+            row = self._connection.execute(QUERIES["namespace"]).fetchone()
+        return {} if row is None else json.loads(row[0])
+
+    def describe_namespace(self, description: Description) -> None:
+        with reported(self._path):
+            self._connection.execute(QUERIES["describe_namespace"], (json.dumps(description),))
+
+    def entities(self) -> list[EntityRecord]:
+        with reported(self._path):
+            rows = self._connection.execute(QUERIES["entities"]).fetchall()
+        return [
+            EntityRecord(path, kind, json.loads(description), count, tuple(json.loads(placement)), *rest)
+            for path, kind, description, count, placement, *rest in rows
+        ]
+
+    def add(self, record: EntityRecord) -> None:
+        if not self._change("add", _row(record)):
+            raise EntityExists(f"The entity '{record.path}' exists already.")
+
+    def replace(self, record: EntityRecord) -> None:
+        if not self._change("replace", _row(record)):
+            raise EntityNotFound(record.path)
+
+    def remove(self, path: EntityPath) -> None:
+        if not self._change("remove", (path,)):
+            raise EntityNotFound(path)
+
+    def _change(self, query: str, parameters: tuple[object, ...]) -> bool:
+        with reported(self._path):
+            return self._connection.execute(QUERIES[query], parameters).rowcount == 1
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        assert self._opened is not None, f"{self._path} is not open"
+        return self._opened
+
+
+def _row(record: EntityRecord) -> tuple[object, ...]:
+    """In the order of the queries `add` and `replace`, the path last."""
+    return (
+        record.kind,
+        json.dumps(record.description),
+        record.partition_count,
+        json.dumps(record.placement),
+        record.created_at,
+        record.updated_at,
+        record.generation,
+        record.path,
+    )

@@ -1,0 +1,172 @@
+"""Messages to and from what queries.sql speaks of: JSON arrays of numbers, and one run of bytes.
+
+The shape is chosen for the interpreter's lock: a thread gives it up for each
+step of SQLite and queues for it again, so a commit is one step and its
+parameters are few. Texts travel among the bytes, because SQLite before 3.45
+ends a JSON string at its first NUL. The statements themselves: queries.sql.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
+from bendybus.names import SessionId
+from bendybus.store.protocol import PartitionChanges
+
+__all__ = ["CommitParameters", "decode_page", "encode_commit", "to_json"]
+
+# SQLite binds at most a gigabyte; this also bounds the copy that joining payloads makes. A larger
+# commit becomes several requests inside one transaction.
+REQUEST_BYTES_MAX: Final = 32 << 20
+# A slice is packed into one number: JSON arrays of numbers are walked faster than arrays of arrays.
+SLICE_SHIFT: Final = 31
+
+CommitParameters: TypeAlias = tuple[int, bytes, str, str, str, str, str]
+
+to_json = json.JSONEncoder(separators=(",", ":")).encode
+
+_STATES: Final = tuple(MessageState)
+_SUBQUEUES: Final = tuple(SubQueue)
+
+
+@dataclass(slots=True)
+class _Request:
+    """The makings of one row of `commit_request`."""
+
+    first: int
+    # From an empty blob SQLite's substr cuts NULL instead of nothing: so one byte goes before the slices.
+    pieces: list[bytes] = field(default_factory=lambda: [b"\0"])
+    offset: int = 2
+    bodies: list[int] = field(default_factory=list)
+    stored: list[tuple[int, int, int, int | None, int, int | None]] = field(default_factory=list)
+    updated: list[tuple[int, int, int, int, int | None, str | None]] = field(default_factory=list)
+    removed: list[int] = field(default_factory=list)
+    counters: list[tuple[int, int]] = field(default_factory=list)
+
+    def slice_for(self, piece: bytes) -> int:
+        start = self.offset
+        self.pieces.append(piece)
+        self.offset = start + len(piece)
+        return start << SLICE_SHIFT | len(piece)
+
+    def parameters(self) -> CommitParameters:
+        return (
+            self.first,
+            b"".join(self.pieces),
+            to_json(self.bodies),
+            to_json(self.stored),
+            to_json(self.updated),
+            to_json(self.removed),
+            to_json(self.counters),
+        )
+
+
+def encode_commit(changes: Sequence[PartitionChanges], first: int) -> Iterator[CommitParameters]:
+    """The requests that make up a commit, nearly always one. Stored messages get the ids from `first` on."""
+    request = _Request(first)
+    place = first
+    for change in changes:
+        for message in change.stored:
+            if request.offset > REQUEST_BYTES_MAX:
+                yield request.parameters()
+                request = _Request(place)
+            _encode_stored(request, change.key, place, message)
+            place += 1
+    new_places = _NewPlaces(changes, first)
+    for change in changes:
+        request.updated += [_updated_row(new_places.of(message), message) for message in change.updated]
+        request.removed += [message.place or new_places.of(message) for message in change.removed]
+        request.counters.append((change.key, change.next_sequence_number))
+    yield request.parameters()
+
+
+def _encode_stored(request: _Request, key: int, place: int, message: Message) -> None:
+    payload = message.payload
+    if payload is None:
+        raise ValueError(f"{message!r} cannot be stored without its payload")
+    request.bodies.append(request.slice_for(payload))
+    session_id = message.session_id
+    request.stored.append(
+        (
+            key,
+            message.sequence_number,
+            message.enqueued_at,
+            message.expires_at,
+            message.size,
+            None if session_id is None else request.slice_for(session_id.encode()),
+        )
+    )
+    # Hardly any message is stored other than active, in the main sub-queue and never delivered; those that
+    # are (scheduled ones, say) are stored and at once updated, and all others do without those columns.
+    if message.state or message.subqueue or message.delivery_count or message.amendment is not None:
+        request.updated.append(_updated_row(place, message))
+
+
+class _NewPlaces:
+    """Where a commit's own messages will be, if it also updates or removes them: rare, so worked out late."""
+
+    __slots__ = ("_changes", "_first", "_places")
+
+    def __init__(self, changes: Sequence[PartitionChanges], first: int) -> None:
+        self._changes = changes
+        self._first = first
+        self._places: dict[int, int] | None = None
+
+    def of(self, message: Message) -> int:
+        if message.place:
+            return message.place
+        if self._places is None:
+            stored = (message for change in self._changes for message in change.stored)
+            self._places = {id(message): place for place, message in enumerate(stored, self._first)}
+        place = self._places.get(id(message))
+        if place is None:
+            raise ValueError(f"{message!r} was never stored")
+        return place
+
+
+def _updated_row(place: int, message: Message) -> tuple[int, int, int, int, int | None, str | None]:
+    amendment = message.amendment
+    return (
+        place,
+        message.state,
+        message.subqueue,
+        message.delivery_count,
+        message.expires_at,
+        None if amendment is None else _encode_amendment(amendment),
+    )
+
+
+def _encode_amendment(amendment: Amendment) -> str:
+    """JSON again: escapes stand for NULs, so this text passes through SQLite's JSON unharmed."""
+    properties = [b64encode(encoded).decode("ascii") for encoded in amendment.properties]
+    return to_json([amendment.dead_letter_reason, amendment.dead_letter_description, properties])
+
+
+def _decode_amendment(text: str) -> Amendment:
+    reason, description, properties = json.loads(text)
+    return Amendment(tuple(b64decode(encoded) for encoded in properties), reason, description)
+
+
+def decode_page(page: str, sessions: dict[str, SessionId]) -> list[Message]:
+    """A page of `load_page`. `sessions` keeps one copy of each session id; thousands may share it."""
+    messages = []
+    rows = json.loads(page)
+    for place, sequence, state, subqueue, failures, enqueued_at, expires_at, size, session, amendment in rows:
+        if session is not None:
+            session = sessions.setdefault(session, session)
+        message = Message(None, size=size, expires_at=expires_at, session_id=session)
+        message.place = place
+        message.sequence_number = sequence
+        message.enqueued_at = enqueued_at
+        message.state = _STATES[state]
+        message.subqueue = _SUBQUEUES[subqueue]
+        message.delivery_count = failures
+        if amendment is not None:
+            message.amendment = _decode_amendment(amendment)
+        messages.append(message)
+    return messages

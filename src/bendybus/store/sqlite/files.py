@@ -1,0 +1,236 @@
+"""SQLite files we own: made whole, checked before use, and their errors put into our words.
+
+A file is made under another name and renamed, so under its own name it is
+whole or absent; an empty or cut one has been damaged. Whose file it is and how
+new stands in its header (application_id, user_version) and is read before
+SQLite may write a byte. What each kind of file holds: store.py, catalog.py.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bendybus.errors import SchemaTooNew, StoreCorrupted, StoreError, StoreUnavailable
+
+__all__ = ["FileKind", "connect_reader", "give_back", "open_file", "reported", "transaction"]
+
+# Payloads near 1 KB fill 8 KB pages to 88 % and 4 KB pages to 75 %: a fifth more messages a second. Larger
+# pages gain little more, and a commit of one message writes whole pages.
+PAGE_BYTES: Final = 8192
+# A checkpoint moves at most this much, so no commit waits long for one.
+WAL_BYTES: Final = 16 << 20
+# After a burst (a dropped entity, a long read) the log's file is cut back to this.
+WAL_BYTES_KEPT: Final = 64 << 20
+# Free pages are kept for the next backlog until they are both many and most of the file.
+FREE_BYTES_KEPT: Final = 64 << 20
+GIVEN_BACK_PAGES: Final = 512
+CACHE_BYTES: Final = 4 << 20
+# Only a checkpoint that ends at the wrong moment makes anyone wait: one process holds the folder.
+BUSY_TIMEOUT_S: Final = 5.0
+
+HEADER_BYTES: Final = 100
+MAGIC: Final = b"SQLite format 3\x00"
+# "The user version" and "the Application ID" [SQLite file format, 1.3].
+USER_VERSION: Final = slice(60, 64)
+APPLICATION_ID: Final = slice(68, 72)
+
+_DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_AWAY: Final = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FileKind:
+    """What we expect of a file: `migrations[n]` brings version n to version n + 1."""
+
+    what: str
+    application_id: int
+    migrations: tuple[str, ...]
+    tables: frozenset[str]
+
+    @property
+    def version(self) -> int:
+        return len(self.migrations)
+
+
+@contextmanager
+def reported(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors into ours, naming the file."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _translated(error, path) from error
+    except OSError as error:
+        raise StoreUnavailable(f"{path} cannot be used now: {error.strerror}") from error
+
+
+def _translated(error: sqlite3.Error, path: Path) -> Exception:
+    # The low byte is the primary code, the rest says which kind of, say, I/O error.
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _DAMAGED:
+        return StoreCorrupted(f"{path} is damaged: {error}")
+    if code in _AWAY:
+        return StoreUnavailable(f"{path} cannot be used now: {error}")
+    return StoreError(f"{path}: {error}")
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Several statements as one; whatever is raised inside, none of them has happened."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        # SQLite itself has rolled back already after some errors (a full disk).
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def open_file(path: Path, kind: FileKind) -> sqlite3.Connection:
+    """The writer's connection; makes the file if there is none, migrates it if it is older."""
+    with reported(path):
+        if not path.exists():
+            _create(path, kind)
+        _check_header(path, kind)
+        connection = _connect(f"{path.absolute().as_uri()}?mode=rw")
+        try:
+            # Again, since the log may hold a later header than the file.
+            _check_identity(path, kind, *_identity(connection))
+            connection.execute("PRAGMA journal_mode = WAL")
+            _migrate(connection, kind)
+            _check_whole(path, kind, connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def connect_reader(path: Path) -> sqlite3.Connection:
+    """A second connection beside the writer's, for another thread; it cannot write."""
+    with reported(path):
+        return _connect(f"{path.absolute().as_uri()}?mode=ro")
+
+
+def give_back(connection: sqlite3.Connection) -> bool:
+    """Return some free pages to the file system, if there are far too many; True if it did."""
+    free = _pragma(connection, "freelist_count")
+    if free * PAGE_BYTES <= FREE_BYTES_KEPT or free * 2 <= _pragma(connection, "page_count"):
+        return False
+    # Frees one page per step; of sqlite3's calls only this one steps a statement without columns to its end.
+    connection.executescript(f"PRAGMA incremental_vacuum({GIVEN_BACK_PAGES})")
+    return True
+
+
+def _connect(uri: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+    )
+    for pragma in (
+        "synchronous = FULL",  # a commit that returned survives a power cut
+        "fullfsync = ON",  # on macOS a plain fsync stops at the drive's cache
+        "cell_size_check = ON",  # notice a garbled page when it is read
+        "secure_delete = OFF",  # some builds overwrite what they free: a seventh slower, never promised
+        "temp_store = MEMORY",
+        f"cache_size = -{CACHE_BYTES >> 10}",
+        f"journal_size_limit = {WAL_BYTES_KEPT}",
+        f"wal_autocheckpoint = {WAL_BYTES // PAGE_BYTES}",
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+    return connection
+
+
+def _create(path: Path, kind: FileKind) -> None:
+    log = path.with_name(path.name + "-wal")
+    if log.exists() and log.stat().st_size:
+        raise StoreCorrupted(f"{path} is missing, but its log {log.name} is there")
+    draft = path.with_name(path.name + ".new")
+    draft.unlink(missing_ok=True)
+    draft.touch(mode=0o600)
+    with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        # Costs nothing measurable, and lets space be given back without rewriting the file.
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.execute(f"PRAGMA application_id = {kind.application_id}")
+        _migrate(connection, kind)
+    draft.rename(path)
+    # SQLite has synced the file; the name is durable once its folder is.
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _check_header(path: Path, kind: FileKind) -> None:
+    with path.open("rb") as file:
+        header = file.read(HEADER_BYTES)
+    if len(header) < HEADER_BYTES:
+        raise StoreCorrupted(f"{path} is cut short: {len(header)} bytes")
+    if not header.startswith(MAGIC):
+        raise StoreCorrupted(f"{path} is damaged: it does not begin like an SQLite file")
+    _check_identity(
+        path,
+        kind,
+        application_id=int.from_bytes(header[APPLICATION_ID], "big"),
+        version=int.from_bytes(header[USER_VERSION], "big"),
+    )
+
+
+def _identity(connection: sqlite3.Connection) -> tuple[int, int]:
+    return _pragma(connection, "application_id"), _pragma(connection, "user_version")
+
+
+def _check_identity(path: Path, kind: FileKind, application_id: int, version: int) -> None:
+    if application_id != kind.application_id:
+        raise StoreError(f"{path} is not a Bendybus {kind.what}")
+    if version > kind.version:
+        raise SchemaTooNew(
+            f"{path} is a {kind.what} of version {version}; this Bendybus knows versions up to {kind.version}"
+        )
+
+
+def _migrate(connection: sqlite3.Connection, kind: FileKind) -> None:
+    for version in range(_pragma(connection, "user_version"), kind.version):
+        try:
+            connection.executescript(
+                f"BEGIN IMMEDIATE;\n{kind.migrations[version]}\nPRAGMA user_version = {version + 1};\nCOMMIT;"
+            )
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+
+def _check_whole(path: Path, kind: FileKind, connection: sqlite3.Connection) -> None:
+    """What can be told without reading everything; later damage is reported when it is met."""
+    # Pages that the file lacks must be in its log. The log is not emptied here: on a full disk that fails,
+    # and the messages must still come out.
+    expected = _pragma(connection, "page_count") * _pragma(connection, "page_size")
+    log = path.with_name(path.name + "-wal")
+    actual = path.stat().st_size + (log.stat().st_size if log.exists() else 0)
+    if actual < expected:
+        raise StoreCorrupted(f"{path} is cut short: {actual} of {expected} bytes, its log included")
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    if missing := kind.tables - tables:
+        raise StoreCorrupted(f"{path} is damaged: table {', '.join(sorted(missing))} is missing")
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    value = connection.execute(f"PRAGMA {name}").fetchone()[0]
+    assert isinstance(value, int)
+    return value

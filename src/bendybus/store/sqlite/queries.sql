@@ -1,0 +1,108 @@
+-- What a messaging store asks of SQLite.
+
+-- name: define_commit
+-- A row put into this view is a whole commit. It belongs to the writer's connection, not to the file.
+--   first     id of the first stored message; the others follow one by one
+--   bytes     all payloads and session ids, end to end
+--   bodies    JSON [slice of bytes, ...]                           one for each stored message
+--   stored    JSON [[partition, sequence, enqueued_at, expires_at, size, slice of session id], ...]
+--   updated   JSON [[id, state, subqueue, delivery_count, expires_at, amendment], ...]
+--   removed   JSON [id, ...]
+--   counters  JSON [[partition, next_sequence], ...]
+-- A slice is (first byte, from 1) << 31 | length.
+CREATE TEMP VIEW commit_request AS
+SELECT NULL AS first, NULL AS bytes, NULL AS bodies, NULL AS stored,
+       NULL AS updated, NULL AS removed, NULL AS counters;
+
+-- name: define_commit_steps
+-- What such a row does: stored, then updated, then removed.
+CREATE TEMP TRIGGER apply_commit_request INSTEAD OF INSERT ON commit_request BEGIN
+    INSERT INTO body (id, payload)
+    SELECT NEW.first + key, substr(NEW.bytes, value >> 31, value & 0x7fffffff)
+      FROM json_each(NEW.bodies);
+
+    INSERT INTO message (id, body, partition, sequence, enqueued_at, expires_at, size, session_id)
+    SELECT NEW.first + key, NEW.first + key,
+           json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
+           json_extract(value, '$[3]'), json_extract(value, '$[4]'),
+           CAST(substr(NEW.bytes, json_extract(value, '$[5]') >> 31,
+                                  json_extract(value, '$[5]') & 0x7fffffff) AS TEXT)
+      FROM json_each(NEW.stored);
+
+    UPDATE message
+       SET state = json_extract(change.value, '$[1]'),
+           subqueue = json_extract(change.value, '$[2]'),
+           delivery_count = json_extract(change.value, '$[3]'),
+           expires_at = json_extract(change.value, '$[4]'),
+           amendment = json_extract(change.value, '$[5]')
+      FROM json_each(NEW.updated) AS change
+     WHERE message.id = json_extract(change.value, '$[0]');
+
+    DELETE FROM message WHERE id IN (SELECT value FROM json_each(NEW.removed));
+    DELETE FROM body WHERE id IN (SELECT value FROM json_each(NEW.removed));
+
+    UPDATE partition
+       SET next_sequence = json_extract(counter.value, '$[1]')
+      FROM json_each(NEW.counters) AS counter
+     WHERE partition.key = json_extract(counter.value, '$[0]');
+END;
+
+-- name: commit
+-- One step, one transaction: SQLite begins it, syncs it, or undoes it whole.
+INSERT INTO commit_request (first, bytes, bodies, stored, updated, removed, counters)
+VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: last_id
+-- The highest id in use; the counter goes on from there.
+SELECT max(coalesce((SELECT max(id) FROM message), 0), coalesce((SELECT max(id) FROM body), 0));
+
+-- name: partitions
+-- The partitions kept here, but for those being cleared away.
+SELECT key, entity, number FROM partition WHERE entity IS NOT NULL ORDER BY key;
+
+-- name: create_partition
+-- A partition that is there already stays as it is.
+INSERT INTO partition (entity, number, next_sequence) VALUES (?, ?, ?)
+ON CONFLICT (entity, number) DO NOTHING;
+
+-- name: partitions_of
+-- The partitions of one entity.
+SELECT key, entity, number FROM partition WHERE entity = ? ORDER BY number;
+
+-- name: drop_partitions
+-- The entity is gone as soon as this is durable; `clear_bodies` and its fellows sweep up behind it.
+UPDATE partition SET entity = NULL, number = NULL WHERE entity = ?;
+
+-- name: dropped_partitions
+-- Dropped, and not yet swept.
+SELECT key FROM partition WHERE entity IS NULL ORDER BY key;
+
+-- name: clear_bodies
+-- The payloads of a dropped partition's next few messages.
+DELETE FROM body WHERE id IN (SELECT body FROM message WHERE partition = ? ORDER BY id LIMIT ?);
+
+-- name: clear_messages
+-- Those messages themselves.
+DELETE FROM message WHERE id IN (SELECT id FROM message WHERE partition = ? ORDER BY id LIMIT ?);
+
+-- name: clear_partition
+-- The dropped partition, once it holds no message.
+DELETE FROM partition
+ WHERE key = ?1 AND entity IS NULL AND NOT EXISTS (SELECT 1 FROM message WHERE partition = ?1);
+
+-- name: next_sequence
+-- A partition's counter.
+SELECT next_sequence FROM partition WHERE key = ? AND entity IS NOT NULL;
+
+-- name: load_page
+-- Some of a partition's messages, from an id upwards, as one JSON array: one step, however many rows.
+SELECT json_group_array(json_array(
+           id, sequence, state, subqueue, delivery_count, enqueued_at, expires_at, size,
+           session_id, amendment))
+  FROM (SELECT * FROM message WHERE partition = ? AND id > ? ORDER BY id LIMIT ?);
+
+-- name: read
+-- Payloads end to end, with their ids and lengths in the same order: one step, however many rows.
+SELECT json_group_array(id), json_group_array(size), CAST(group_concat(payload, '') AS BLOB)
+  FROM (SELECT id, length(payload) AS size, payload FROM body
+         WHERE id IN (SELECT value FROM json_each(?)));

@@ -1,0 +1,231 @@
+"""A messaging store in one SQLite file.
+
+One connection writes, from the writer's thread; another reads, from the
+reader's, at the same time. A commit is a single statement (queries.sql,
+`commit`), so SQLite makes it atomic and durable by itself. Choices and
+numbers: store/DESIGN.md.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from operator import attrgetter
+from pathlib import Path
+from typing import Final
+
+from bendybus.domain.messages import Message
+from bendybus.errors import StoreCorrupted, StoreError
+from bendybus.names import PARTITION_SHIFT, EntityPath, PartitionNumber, SequenceNumber, SessionId
+from bendybus.store.protocol import PartitionChanges, PartitionKey, PartitionRecord, Snapshot
+from bendybus.store.queries import load_queries, load_script
+from bendybus.store.sqlite.encoding import decode_page, encode_commit, to_json
+from bendybus.store.sqlite.files import FileKind, connect_reader, give_back, open_file, reported, transaction
+
+__all__ = ["MESSAGING_STORE", "SqliteStore"]
+
+QUERIES: Final = load_queries(__package__, "queries.sql")
+MESSAGING_STORE: Final = FileKind(
+    what="messaging store",
+    application_id=0x42424D53,  # "BBMS"
+    migrations=(load_script(__package__, "schema.sql"),),
+    tables=frozenset({"partition", "message", "body"}),
+)
+
+# One step of SQLite per page: enough rows that steps do not matter, few enough that the text stays small.
+LOAD_PAGE_ROWS: Final = 2000
+# A dropped partition is swept this many messages at a time, about 10 ms of the writer's.
+SWEEP_ROWS: Final = 2000
+
+
+class SqliteStore:
+    """See `MessagingStore` for what the methods promise."""
+
+    def __init__(self, path: Path, name: str | None = None) -> None:
+        self._path = path
+        self._name = name or path.stem
+        self._connections: tuple[sqlite3.Connection, sqlite3.Connection] | None = None
+        self._next_id = 1
+        self._keys: set[PartitionKey] = set()
+        self._dropped: list[PartitionKey] = []
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def open(self) -> None:
+        assert self._connections is None, f"{self._path} is open already"
+        writer = open_file(self._path, MESSAGING_STORE)
+        try:
+            with reported(self._path):
+                writer.execute(QUERIES["define_commit"])
+                writer.execute(QUERIES["define_commit_steps"])
+                self._next_id = writer.execute(QUERIES["last_id"]).fetchone()[0] + 1
+                self._keys = {PartitionKey(key) for key, _, _ in writer.execute(QUERIES["partitions"])}
+                dropped = writer.execute(QUERIES["dropped_partitions"])
+                self._dropped = [PartitionKey(key) for (key,) in dropped]
+            self._connections = writer, connect_reader(self._path)
+        except BaseException:
+            writer.close()
+            raise
+
+    def close(self) -> None:
+        if self._connections is None:
+            return
+        writer, reader = self._connections
+        self._connections = None
+        with reported(self._path):
+            # The last to close empties the log into the file, and only the writer can.
+            reader.close()
+            writer.close()
+
+    # -- partitions -----------------------------------------------------------
+
+    def partitions(self) -> list[PartitionRecord]:
+        with reported(self._path):
+            return [_partition_record(row) for row in self._reader.execute(QUERIES["partitions"])]
+
+    def create_partitions(
+        self, entity: EntityPath, numbers: Sequence[PartitionNumber]
+    ) -> list[PartitionRecord]:
+        writer, asked = self._writer, set(numbers)
+        with reported(self._path), transaction(writer):
+            for number in numbers:
+                writer.execute(QUERIES["create_partition"], (entity, number, (number << PARTITION_SHIFT) + 1))
+            records = [_partition_record(row) for row in writer.execute(QUERIES["partitions_of"], (entity,))]
+        self._keys.update(record.key for record in records)
+        return [record for record in records if record.number in asked]
+
+    def drop_partitions(self, entity: EntityPath) -> None:
+        writer = self._writer
+        with reported(self._path), transaction(writer):
+            keys = [PartitionKey(key) for key, _, _ in writer.execute(QUERIES["partitions_of"], (entity,))]
+            writer.execute(QUERIES["drop_partitions"], (entity,))
+        self._keys.difference_update(keys)
+        self._dropped += keys
+
+    def tidy(self) -> bool:
+        if self._dropped:
+            self._sweep()
+            return True
+        with reported(self._path):
+            return give_back(self._writer)
+
+    def _sweep(self) -> None:
+        """Clear some of a dropped partition away."""
+        writer, key = self._writer, self._dropped[-1]
+        with reported(self._path), transaction(writer):
+            writer.execute(QUERIES["clear_bodies"], (key, SWEEP_ROWS))
+            writer.execute(QUERIES["clear_messages"], (key, SWEEP_ROWS))
+            emptied = writer.execute(QUERIES["clear_partition"], (key,)).rowcount == 1
+        if emptied:
+            self._dropped.pop()
+
+    # -- messages -------------------------------------------------------------
+
+    def commit(self, changes: Sequence[PartitionChanges]) -> None:
+        for change in changes:
+            if change.key not in self._keys:
+                raise StoreError(f"{self._path} holds no partition with the key {change.key}")
+        if self._dropped:
+            # A writer that is never idle still sweeps.
+            self._sweep()
+        first = self._next_id
+        requests = encode_commit(changes, first)
+        request = next(requests)
+        with reported(self._path):
+            if (another := next(requests, None)) is None:
+                self._writer.execute(QUERIES["commit"], request)
+            else:
+                with transaction(self._writer):
+                    for part in chain((request, another), requests):
+                        self._writer.execute(QUERIES["commit"], part)
+        self._next_id = _set_places(changes, first)
+
+    def load(self, key: PartitionKey) -> Snapshot:
+        with reported(self._path):
+            counter = self._reader.execute(QUERIES["next_sequence"], (key,)).fetchone()
+        if counter is None:
+            raise StoreError(f"{self._path} holds no partition with the key {key}")
+        with _collector_paused():
+            messages = [message for page in self._pages(key) for message in page]
+        messages.sort(key=attrgetter("sequence_number"))
+        return Snapshot(SequenceNumber(counter[0]), messages)
+
+    def _pages(self, key: PartitionKey) -> Iterator[list[Message]]:
+        """Page by page, each a read of its own, so that the log can be emptied meanwhile."""
+        sessions: dict[str, SessionId] = {}
+        last = 0
+        while True:
+            with reported(self._path):
+                (page,) = self._reader.execute(QUERIES["load_page"], (key, last, LOAD_PAGE_ROWS)).fetchone()
+            try:
+                messages = decode_page(page, sessions)
+            except (ValueError, TypeError, IndexError) as error:
+                raise StoreCorrupted(f"{self._path} is damaged: a message after {last} is garbled") from error
+            yield messages
+            if len(messages) < LOAD_PAGE_ROWS:
+                return
+            last = messages[-1].place
+
+    def read(self, places: Sequence[int]) -> list[bytes | None]:
+        payloads = self._read(list(places))
+        return [payloads.get(place) for place in places]
+
+    def _read(self, places: list[int]) -> dict[int, bytes]:
+        try:
+            with reported(self._path):
+                ids, sizes, joined = self._reader.execute(QUERIES["read"], (to_json(places),)).fetchone()
+        except StoreError as error:
+            # More than SQLite returns as one value: ask for less at a time.
+            if not isinstance(error.__cause__, sqlite3.DataError) or len(places) < 2:
+                raise
+            half = len(places) // 2
+            return self._read(places[:half]) | self._read(places[half:])
+        payloads, start = {}, 0
+        for place, size in zip(json.loads(ids), json.loads(sizes), strict=True):
+            payloads[place] = joined[start : start + size]
+            start += size
+        assert start == len(joined or b""), "payloads and their lengths must agree"
+        return payloads
+
+    # -- connections ----------------------------------------------------------
+
+    @property
+    def _writer(self) -> sqlite3.Connection:
+        assert self._connections is not None, f"{self._path} is not open"
+        return self._connections[0]
+
+    @property
+    def _reader(self) -> sqlite3.Connection:
+        assert self._connections is not None, f"{self._path} is not open"
+        return self._connections[1]
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """A load makes objects by the million and no cycles; looking for some takes a third of its time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _partition_record(row: tuple[int, str, int]) -> PartitionRecord:
+    key, entity, number = row
+    return PartitionRecord(PartitionKey(key), EntityPath(entity), PartitionNumber(number))
+
+
+def _set_places(changes: Sequence[PartitionChanges], place: int) -> int:
+    for change in changes:
+        for message in change.stored:
+            message.place = place
+            place += 1
+    return place
