@@ -1,0 +1,114 @@
+"""What one connection may do, and until when.
+
+A claim comes from a login (SASL PLAIN, no end) or from a token put through CBS.
+Every check of a right in the product is `Claims.require`; links ask `expires` to
+know when they have to be closed. How a token is proven: sas.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bendybus.auth.paths import ancestry, covers, entity_path, resource_path
+from bendybus.auth.rights import Right
+from bendybus.auth.rules import KeyRing
+from bendybus.auth.sas import SAS_PREFIX, SasToken, verify
+from bendybus.errors import QuotaExceeded, Unauthorized
+from bendybus.names import Instant
+
+__all__ = ["Claim", "Claims", "log_in", "put_token"]
+
+# A connection holds at most some thousand links, each with an audience of its own (a namespace's
+# 10,000 entities are reached with one token for the namespace).
+CLAIMS_MAX = 5000
+
+# header.payload.signature, each base64url [RFC 7519 section 3].
+_JWT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Rights over a path and everything below it."""
+
+    path_prefix: str
+    """In comparable form (paths.py); the empty prefix is the whole namespace."""
+    rights: Right
+    expires_at: Instant | None = None
+    """None for a login, which lasts as long as its connection."""
+
+    def holds_at(self, now: Instant) -> bool:
+        return self.expires_at is None or now < self.expires_at
+
+
+class Claims:
+    """The claims of one connection."""
+
+    __slots__ = ("_claims",)
+
+    def __init__(self) -> None:
+        # A renewed token takes its forerunner's place; it never takes a login's.
+        self._claims: dict[tuple[str, bool], Claim] = {}
+
+    def add(self, claim: Claim, now: Instant) -> None:
+        """Take a claim in; a newer token for the same path replaces the older one."""
+        key = (claim.path_prefix, claim.expires_at is None)
+        if key not in self._claims and len(self._claims) >= CLAIMS_MAX:
+            self._claims = {key: held for key, held in self._claims.items() if held.holds_at(now)}
+            if len(self._claims) >= CLAIMS_MAX:
+                raise QuotaExceeded(f"This connection already holds tokens for {CLAIMS_MAX} resources.")
+        self._claims[key] = claim
+
+    def require(self, path: str, right: Right, now: Instant) -> None:
+        """Raise `Unauthorized` unless a claim that still holds gives `right` over `path`."""
+        if not any(claim.holds_at(now) for claim in self._granting(path, right)):
+            raise Unauthorized(
+                f"Unauthorized access. '{right.label}' claim(s) are required to perform this operation. "
+                f"Resource: '{path}'"
+            )
+
+    def expires(self, path: str, right: Right) -> Instant | None:
+        """When `right` over `path` ends: None for never, 0 when it was never given."""
+        latest = Instant(0)
+        for claim in self._granting(path, right):
+            if claim.expires_at is None:
+                return None
+            latest = max(latest, claim.expires_at)
+        return latest
+
+    def _granting(self, path: str, right: Right) -> Iterator[Claim]:
+        for scope in ancestry(entity_path(path)):
+            for lasting in (True, False):
+                claim = self._claims.get((scope, lasting))
+                if claim is not None and claim.rights.allows(right):
+                    yield claim
+
+
+def log_in(ring: KeyRing, rule_name: str, key: str) -> list[Claim]:
+    """The claims of a SASL PLAIN login; `Unauthorized` when no rule has that name and key."""
+    rules = ring.opened_by(rule_name, key)
+    if not rules:
+        raise Unauthorized(f"No rule '{rule_name[:60]}' has the key given.")
+    return [Claim(entity_path(rule.scope), rule.rights) for rule in rules]
+
+
+def put_token(ring: KeyRing, token_text: str, audience: str, now: Instant) -> Claim:
+    """The claim that a token gives for an audience; `Unauthorized` with the reason when it gives none.
+
+    The text alone decides what kind of token it is: a put-token request's `type` is
+    wrong in some clients. The claim reaches as far as the audience asked for, which
+    may be less than the token would allow and never more.
+    """
+    if not token_text.startswith(SAS_PREFIX):
+        if _JWT.fullmatch(token_text.removeprefix("Bearer ").strip()):
+            raise Unauthorized("A JWT was put, but JWT validation is not configured on this server.")
+        raise Unauthorized("The token is of no known kind: it is neither a SharedAccessSignature nor a JWT.")
+    token = SasToken.parse(token_text)
+    rule = verify(token, ring, now)
+    path = resource_path(audience)
+    if not covers(token.path, path):
+        raise Unauthorized(
+            f"The token is for '{token.path}' and does not reach the audience '{path or 'the namespace'}'."
+        )
+    return Claim(path, rule.rights, token.expires_at)

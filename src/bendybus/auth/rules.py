@@ -1,0 +1,86 @@
+"""Authorization rules: named pairs of keys, each with rights over the namespace or one entity.
+
+The `KeyRing` holds them all and answers one question: which rules of this name
+could have signed for this path? Which of them did is for sas.py to find out.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from bendybus.auth.paths import ancestry, entity_path
+from bendybus.auth.rights import Right
+
+__all__ = ["ROOT_RULE_NAME", "AccessRule", "KeyRing"]
+
+# "Namespace rule `RootManageSharedAccessKey` always exists."
+ROOT_RULE_NAME = "RootManageSharedAccessKey"
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRule:
+    """One rule. Either key will do, so that one can be changed while the other is in use."""
+
+    name: str
+    primary_key: str
+    secondary_key: str
+    rights: Right
+    scope: str = ""
+    """The entity's path, or nothing for the whole namespace."""
+
+    @classmethod
+    def root(cls, key: str) -> AccessRule:
+        return cls(ROOT_RULE_NAME, key, key, Right.SEND | Right.LISTEN | Right.MANAGE)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that count; an empty key is no key at all."""
+        return tuple(key for key in (self.primary_key, self.secondary_key) if key)
+
+    def __repr__(self) -> str:
+        return f"<AccessRule {self.name!r} on {self.scope or 'the namespace'!r}: {self.rights.label}>"
+
+
+class KeyRing:
+    """All authorization rules of a namespace."""
+
+    __slots__ = ("_rules",)
+
+    def __init__(self, rules: Iterable[AccessRule] = ()) -> None:
+        self._rules: dict[str, dict[str, AccessRule]] = {}
+        """scope -> name -> rule, the scope in comparable form."""
+        for rule in rules:
+            self.put(rule)
+
+    def __iter__(self) -> Iterator[AccessRule]:
+        for by_name in self._rules.values():
+            yield from by_name.values()
+
+    def put(self, rule: AccessRule) -> None:
+        """Add a rule, or replace the one of that name and scope: so keys are changed."""
+        self._rules.setdefault(entity_path(rule.scope), {})[rule.name] = rule
+
+    def remove(self, name: str, scope: str = "") -> None:
+        """Forget a rule; its tokens stop working at once. Unknown ones are no error."""
+        self._rules.get(entity_path(scope), {}).pop(name, None)
+
+    def named(self, name: str, path: str) -> Iterator[AccessRule]:
+        """The rules of this name whose scope covers `path` (in comparable form), nearest first."""
+        for scope in ancestry(path):
+            rule = self._rules.get(scope, {}).get(name)
+            if rule is not None:
+                yield rule
+
+    def opened_by(self, name: str, key: str) -> list[AccessRule]:
+        """The rules that a login with this name and key proves: SASL PLAIN names no path."""
+        offered = key.encode()
+        proven = []
+        for rule in self:
+            if rule.name == name:
+                # Every key is compared, and each in constant time.
+                matches = [hmac.compare_digest(offered, known.encode()) for known in rule.keys]
+                if any(matches):
+                    proven.append(rule)
+        return proven
