@@ -6,6 +6,7 @@ recorded from azure-servicebus 7.15.0 (only the name of the operating system was
 replaced); the others were put together by hand from the standard to show forms
 that clients in other languages use.
 """
+
 from __future__ import annotations
 
 import dataclasses

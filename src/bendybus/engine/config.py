@@ -1,0 +1,52 @@
+"""What one side of a connection offers and how much it takes: every bound of the engine.
+
+Given to `Connection.server` and `Connection.client` and never changed after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["FRAME_SIZE_MIN", "ConnectionConfig"]
+
+# "MIN-MAX-FRAME-SIZE: 512" [AMQP 2.8.19]: nobody may ask for smaller frames.
+FRAME_SIZE_MIN: Final = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionConfig:
+    """Defaults suit a server; a client names its `sasl_mechanism`."""
+
+    container_id: str
+    hostname: str | None = None
+    properties: Mapping[str, object] | None = None
+
+    # The largest frame we take, and the largest we write even to a peer that takes more.
+    max_frame_size: int = 262_144
+    # Numbers count from 0, so this is 5000 sessions with 256 links each at the most ...
+    channel_max: int = 4_999
+    handle_max: int = 255
+    # ... and no more links than this on the whole connection.
+    links_max: int = 5_000
+    # Transfer frames a session may have on their way to us; told anew when half is used.
+    incoming_window: int = 5_000
+    # Deliveries a session keeps open after sending them; credit beyond that has to wait.
+    unsettled_max: int = 65_536
+    # For links whose application names no limit of its own.
+    max_message_size: int = 1_048_576
+
+    # What we ask of the peer: something at least this often. We wait twice as long, since
+    # "the value in idle-time-out SHOULD be half the peer's actual timeout threshold" [AMQP 2.4.5].
+    idle_timeout_s: float | None = None
+
+    # Server: what is offered, and whether AMQP may start without SASL.
+    sasl_mechanisms: tuple[str, ...] = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
+    require_sasl: bool = True
+    # Client: what is chosen (None: no SASL at all) and its initial response.
+    sasl_mechanism: str | None = "ANONYMOUS"
+    sasl_response: bytes = b""
+
+    # Where delivery-ids and transfer-ids start; anywhere will do, they are serial numbers.
+    first_outgoing_id: int = 0

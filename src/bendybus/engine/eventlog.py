@@ -1,0 +1,68 @@
+"""Events of one call, with runs of like ones joined.
+
+The unit of work is the batch: hundreds of transfers read from the socket at
+once become one `DeliveriesReceived`, and the dispositions that follow one
+`OutcomesReceived`. What the events mean: events.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bendybus.amqp.performatives import DeliveryState
+from bendybus.engine.deliveries import Delivery, SentDelivery
+from bendybus.engine.events import DeliveriesReceived, Event, LinkFlow, OutcomesReceived
+
+if TYPE_CHECKING:
+    from bendybus.engine.receiving import ReceivingLink
+    from bendybus.engine.sending import SendingLink
+
+__all__ = ["EventLog"]
+
+
+class EventLog:
+    __slots__ = ("_events",)
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+
+    def start(self) -> list[Event]:
+        """A new list, which everything until the next start is added to."""
+        self._events = []
+        return self._events
+
+    def add(self, event: Event) -> None:
+        self._events.append(event)
+
+    def add_flow(self, link: SendingLink) -> None:
+        """Several in a row for one link say no more than the last."""
+        last = self._events[-1] if self._events else None
+        if type(last) is not LinkFlow or last.link is not link:
+            self._events.append(LinkFlow(link))
+
+    def add_delivery(self, link: ReceivingLink, delivery: Delivery) -> None:
+        events = self._events
+        if events:
+            last = events[-1]
+            if type(last) is DeliveriesReceived and last.link is link:
+                last.deliveries.append(delivery)
+                return
+        events.append(DeliveriesReceived(link, [delivery]))
+
+    def add_outcomes(
+        self, deliveries: list[SentDelivery], state: DeliveryState | None, settled: bool
+    ) -> None:
+        """Joins what continues the event before; deliveries of several links become several events."""
+        events = self._events
+        last = events[-1] if events else None
+        if (
+            type(last) is not OutcomesReceived
+            or last.settled is not settled
+            or (last.state is not state and last.state != state)
+        ):
+            last = None
+        for delivery in deliveries:
+            if last is None or last.link is not delivery.link:
+                last = OutcomesReceived(delivery.link, [], state, settled)
+                events.append(last)
+            last.deliveries.append(delivery)

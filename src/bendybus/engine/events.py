@@ -1,0 +1,170 @@
+"""What `Connection.receive_data` and `tick` report, in the order it happened.
+
+The engine has already answered wherever AMQP leaves no choice. What is left for
+the application is to decide (`SaslInitReceived`, `LinkAttached`), to work
+(`DeliveriesReceived`, `OutcomesReceived`, `LinkFlow`) and to let go. Every link
+that was announced is reported gone exactly once, unless the whole connection
+goes: `ConnectionClosed` and `ConnectionFailed` are last words for all in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from bendybus.amqp.performatives import DeliveryState, Error, Open
+from bendybus.engine.deliveries import Delivery, SentDelivery
+from bendybus.errors import BrokerError
+
+if TYPE_CHECKING:
+    from bendybus.engine.link import Link
+    from bendybus.engine.receiving import ReceivingLink
+    from bendybus.engine.sending import SendingLink
+    from bendybus.engine.session import Session
+
+__all__ = [
+    "ConnectionClosed",
+    "ConnectionFailed",
+    "ConnectionOpened",
+    "DeliveriesReceived",
+    "DeliveriesSettled",
+    "Event",
+    "LinkAttached",
+    "LinkDetached",
+    "LinkDrained",
+    "LinkFlow",
+    "OutcomesReceived",
+    "SaslInitReceived",
+    "SessionBegun",
+    "SessionEnded",
+]
+
+
+# -- connection -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SaslInitReceived:
+    """Server: the client has chosen. Answer with `Connection.sasl_outcome`."""
+
+    mechanism: str
+    response: bytes
+    hostname: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOpened:
+    """Both sides have sent open."""
+
+    remote: Open
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionClosed:
+    """Both sides have sent close; the error is the peer's."""
+
+    error: Error | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionFailed:
+    """We broke it off. Write out `data_to_send`, then close the socket."""
+
+    error: BrokerError
+
+
+# -- sessions and links -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SessionBegun:
+    session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """Over on both sides, or ended by us for the peer's mistake. Its links were reported first."""
+
+    session: Session
+    error: Error | None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkAttached:
+    """The peer wants a link: answer with `accept` or `refuse`, now or later.
+
+    When we attached first this is the peer's answer; a null source or target in
+    it says that a detach with the reason follows.
+    """
+
+    link: Link
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDetached:
+    """Gone on both sides, or detached by us for the peer's mistake."""
+
+    link: Link
+    error: Error | None
+    closed: bool
+
+
+# -- messages -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFlow:
+    """The peer has said how much it takes: look at `link.credit` and `link.drain`."""
+
+    link: SendingLink
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDrained:
+    """The peer had no more for the credit we asked it to use up."""
+
+    link: ReceivingLink
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveriesReceived:
+    """A run of complete deliveries, in their order on the link."""
+
+    link: ReceivingLink
+    deliveries: list[Delivery]
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomesReceived:
+    """What the peer did with deliveries we sent. Unless `settled`, it waits for `SendingLink.settle`."""
+
+    link: SendingLink
+    deliveries: list[SentDelivery]
+    state: DeliveryState | None
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveriesSettled:
+    """The peer has settled deliveries for which we had asked with `ReceivingLink.propose`."""
+
+    link: ReceivingLink
+    deliveries: list[Delivery]
+    state: DeliveryState | None
+
+
+Event: TypeAlias = (
+    SaslInitReceived
+    | ConnectionOpened
+    | ConnectionClosed
+    | ConnectionFailed
+    | SessionBegun
+    | SessionEnded
+    | LinkAttached
+    | LinkDetached
+    | LinkFlow
+    | LinkDrained
+    | DeliveriesReceived
+    | OutcomesReceived
+    | DeliveriesSettled
+)

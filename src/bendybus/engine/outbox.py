@@ -1,0 +1,195 @@
+"""The sending half of a session: the peer's window, the ids we give, what is still unsettled.
+
+Delivery-ids belong to the session, not to the link [AMQP 2.6.12], and so does
+the window that every transfer frame uses up. Deliveries that find it shut wait
+here, in the order they were sent; they get their id only when they leave, so
+that the ids on the wire have no holes when a link goes while some wait.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from bendybus.amqp.performatives import Flow, Transfer
+from bendybus.amqp.serial import SERIAL_MAX, distance
+from bendybus.engine.deliveries import Outgoing, SentDelivery, WaitingDelivery
+from bendybus.engine.packing import FRAME_OVERHEAD_MAX, TransferHead
+
+if TYPE_CHECKING:
+    from bendybus.engine.sending import SendingLink
+    from bendybus.engine.session import Session
+
+__all__ = ["Outbox"]
+
+# What may wait for a window that is shut; past this links have no credit until it opens.
+WAITING_BYTES_MAX: Final = 1_048_576
+
+
+class Outbox:
+    __slots__ = (
+        "_first_transfer_id",
+        "_session",
+        "_waiting",
+        "_waiting_bytes",
+        "next_delivery_id",
+        "next_transfer_id",
+        "unsettled",
+        "window",
+    )
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._first_transfer_id = session.connection.config.first_outgoing_id
+        self.next_transfer_id = self._first_transfer_id
+        self.next_delivery_id = self._first_transfer_id
+        # How many transfer frames the peer still takes: its begin and its flows tell.
+        self.window = 0
+        self.unsettled: dict[int, SentDelivery] = {}
+        self._waiting: deque[WaitingDelivery] = deque()
+        self._waiting_bytes = 0
+
+    @property
+    def room(self) -> int:
+        """How many deliveries may still be taken in before the bound on open or on waiting ones is met."""
+        if self._waiting_bytes >= WAITING_BYTES_MAX:
+            return 0
+        return self._session.connection.config.unsettled_max - len(self.unsettled) - len(self._waiting)
+
+    def has_waiting(self, link: SendingLink) -> bool:
+        return any(waiting.link is link for waiting in self._waiting)
+
+    # -- out ---------------------------------------------------------------------------
+
+    def send(
+        self, link: SendingLink, outgoing: Sequence[Outgoing], settled: bool, message_format: int
+    ) -> None:
+        # Where some wait the window is shut, so nothing can overtake them.
+        sent_count = self._send_whole(link, outgoing, settled, message_format)
+        if sent_count < len(outgoing):
+            for tag, head, body in outgoing[sent_count:]:
+                payload = memoryview(b"".join((head, body)))
+                self._waiting_bytes += len(payload)
+                self._waiting.append(WaitingDelivery(link, tag, payload, settled, message_format))
+            self._send_waiting()
+
+    def _send_whole(
+        self, link: SendingLink, outgoing: Sequence[Outgoing], settled: bool, message_format: int
+    ) -> int:
+        """Sends from the front what fits one frame each and the window; returns how many did."""
+        connection = self._session.connection
+        channel, handle = self._session.channel, link.handle
+        frame_size_max = connection.outgoing_frame_size
+        write = connection.output.append
+        unsettled = self.unsettled
+        delivery_id = self.next_delivery_id
+        window = min(self.window, len(outgoing))
+        tag_size = -1
+        sent_count = 0
+        for tag, head, body in outgoing:
+            if len(tag) != tag_size:
+                tag_size = len(tag)
+                layout = TransferHead(channel, handle, tag_size, settled, message_format)
+                pack, prefix, mark, suffix = layout.pack, layout.prefix, layout.mark, layout.suffix
+                head_size = layout.size
+            frame_size = head_size + len(head) + len(body)
+            if frame_size > frame_size_max or sent_count == window:
+                break
+            write(pack(frame_size, prefix, delivery_id, mark, tag, suffix))
+            write(head)
+            write(body)
+            if not settled:
+                unsettled[delivery_id] = SentDelivery(delivery_id, tag, link)
+            delivery_id = (delivery_id + 1) & SERIAL_MAX
+            sent_count += 1
+        self.next_delivery_id = delivery_id
+        self.next_transfer_id = (self.next_transfer_id + sent_count) & SERIAL_MAX
+        self.window -= sent_count
+        return sent_count
+
+    def _send_waiting(self) -> None:
+        waiting = self._waiting
+        while waiting and self.window:
+            delivery = waiting[0]
+            if self._send_frame(delivery):
+                waiting.popleft()
+                self._waiting_bytes -= len(delivery.payload)
+                delivery.link.sent_waiting()
+
+    def _send_frame(self, delivery: WaitingDelivery) -> bool:
+        """Sends the next frame of it; returns whether that was the last."""
+        connection = self._session.connection
+        start = delivery.sent_bytes
+        stop = start + connection.outgoing_frame_size - FRAME_OVERHEAD_MAX
+        more = stop < len(delivery.payload)
+        transfer = Transfer(handle=delivery.link.handle, more=more)
+        if not delivery.started:
+            delivery.started = True
+            transfer.delivery_id = self.next_delivery_id
+            transfer.delivery_tag = delivery.tag
+            transfer.message_format = delivery.message_format
+            transfer.settled = delivery.settled
+            if not delivery.settled:
+                self.unsettled[self.next_delivery_id] = SentDelivery(
+                    self.next_delivery_id, delivery.tag, delivery.link
+                )
+            self.next_delivery_id = (self.next_delivery_id + 1) & SERIAL_MAX
+        self._session.write(transfer, bytes(delivery.payload[start:stop]))
+        delivery.sent_bytes = stop
+        self.next_transfer_id = (self.next_transfer_id + 1) & SERIAL_MAX
+        self.window -= 1
+        return not more
+
+    # -- the peer's answers ------------------------------------------------------------
+
+    def open_window(self, flow: Flow) -> None:
+        """Takes the peer's word on how much it takes, and sends what had to wait for it.
+
+        "remote-incoming-window = next-incoming-id(flow) + incoming-window(flow) -
+        next-outgoing-id(endpoint)" [AMQP 2.5.6]; a peer that has not seen our begin
+        does not know an id yet.
+        """
+        seen = self._first_transfer_id if flow.next_incoming_id is None else flow.next_incoming_id
+        self.window = max(0, flow.incoming_window + distance(self.next_transfer_id, seen))
+        if self._waiting:
+            crowded = self._waiting_bytes >= WAITING_BYTES_MAX
+            self._send_waiting()
+            if crowded and self._waiting_bytes < WAITING_BYTES_MAX:
+                # The peer spoke of the session; to its links it means that they have credit again.
+                for link in self._session.sending_links:
+                    self._session.connection.events.add_flow(link)
+
+    def select(self, first: int, last: int) -> list[SentDelivery]:
+        """Those of the open deliveries that lie in the range, whatever else the range claims."""
+        unsettled = self.unsettled
+        if first == last:
+            delivery = unsettled.get(first)
+            return [] if delivery is None else [delivery]
+        span = (last - first) & SERIAL_MAX
+        if span < 2 * len(unsettled):
+            found = map(unsettled.get, [(first + step) & SERIAL_MAX for step in range(span + 1)])
+            return [delivery for delivery in found if delivery is not None]
+        # A range of four thousand million costs no more than what we have.
+        return [
+            delivery
+            for delivery_id, delivery in unsettled.items()
+            if (delivery_id - first) & SERIAL_MAX <= span
+        ]
+
+    def forget(self, deliveries: Sequence[SentDelivery]) -> None:
+        pop = self.unsettled.pop
+        for delivery in deliveries:
+            pop(delivery.delivery_id, None)
+
+    # -- a link goes -------------------------------------------------------------------
+
+    def unsettled_of(self, link: SendingLink) -> list[SentDelivery]:
+        return [delivery for delivery in self.unsettled.values() if delivery.link is link]
+
+    def drop(self, link: SendingLink) -> None:
+        """Nothing of this link is sent or awaited any more."""
+        self.forget(self.unsettled_of(link))
+        if self._waiting:
+            self._waiting = deque(waiting for waiting in self._waiting if waiting.link is not link)
+            self._waiting_bytes = sum(len(waiting.payload) for waiting in self._waiting)

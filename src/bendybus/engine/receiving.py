@@ -1,0 +1,190 @@
+"""A link on which we receive: the credit we grant, deliveries put together from frames, settling.
+
+Overrun of credit is forgiven within reason; a delivery larger than the link
+takes is reported as such and costs no memory. Attaching and detaching: link.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from bendybus.amqp.conditions import INVALID_FIELD, TRANSFER_LIMIT_EXCEEDED
+from bendybus.amqp.frames import TransferFields
+from bendybus.amqp.performatives import RECEIVER, Attach, DeliveryState, Flow, Terminus
+from bendybus.amqp.serial import SERIAL_MAX, distance
+from bendybus.engine.deliveries import Delivery, PartialDelivery
+from bendybus.engine.events import LinkDrained
+from bendybus.engine.link import Link
+from bendybus.engine.states import LinkState
+from bendybus.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from bendybus.engine.session import Session
+
+__all__ = ["CREDIT_OVERRUN_MAX", "ReceivingLink"]
+
+# py sends on as though it always had 10000 credit; twice that is no mistake any more.
+CREDIT_OVERRUN_MAX: Final = 20_000
+
+# Looked at for every transfer, and a member of an enum is slow to look up.
+_ATTACHED: Final = LinkState.ATTACHED
+
+
+class ReceivingLink(Link):
+    role = RECEIVER
+
+    __slots__ = ("_partial", "credit", "delivery_count", "drain")
+
+    def __init__(self, session: Session, name: str, handle: int) -> None:
+        super().__init__(session, name, handle)
+        # What the peer may still send; below zero when it has sent more than that.
+        self.credit = 0
+        self.delivery_count = 0
+        self.drain = False
+        self.max_message_size = session.connection.config.max_message_size
+        self._partial: PartialDelivery | None = None
+
+    # -- what the application calls ----------------------------------------------------
+
+    def grant(self, credit: int, *, drain: bool = False) -> None:
+        """Makes the peer's credit exactly this; with `drain` it is to use it up now (`LinkDrained`)."""
+        if self.state is not LinkState.ATTACHED:
+            return
+        self.credit = credit
+        self.drain = drain
+        self.write_flow()
+
+    def top_up(self, limit: int) -> None:
+        """Grants `limit` anew when half of it is used."""
+        if 2 * self.credit < limit:
+            self.grant(limit)
+
+    def settle(self, deliveries: Sequence[Delivery], state: DeliveryState | None) -> None:
+        """Settles with this outcome; those that came settled need no answer."""
+        if self.state is LinkState.ATTACHED:
+            open_ids = [delivery.delivery_id for delivery in deliveries if not delivery.settled]
+            self.session.write_dispositions(RECEIVER, open_ids, settled=True, state=state)
+
+    def propose(self, deliveries: Sequence[Delivery], state: DeliveryState) -> None:
+        """Names the outcome and lets the sender settle (rcv-settle-mode second): `DeliveriesSettled`."""
+        if self.state is LinkState.ATTACHED:
+            open_ids = [delivery.delivery_id for delivery in deliveries if not delivery.settled]
+            self.session.proposed.update(
+                (delivery.delivery_id, (self, delivery)) for delivery in deliveries if not delivery.settled
+            )
+            self.session.write_dispositions(RECEIVER, open_ids, settled=False, state=state)
+
+    # -- what the session calls --------------------------------------------------------
+
+    def receive_transfer(self, fields: TransferFields, payload: bytes) -> None:
+        _, delivery_id, tag, message_format, settled, more, _, state, aborted, _ = fields
+        if more or aborted or self._partial is not None or self.state is not _ATTACHED:
+            self._receive_part(fields, payload)
+            return
+        if delivery_id is None:
+            raise self._nameless()
+        self._count()
+        oversize = len(payload) > self.max_message_size
+        self.session.connection.events.add_delivery(
+            self,
+            Delivery(
+                delivery_id,
+                tag or b"",
+                message_format or 0,
+                settled,
+                state,
+                b"" if oversize else payload,
+                oversize,
+            ),
+        )
+
+    def receive_flow(self, flow: Flow) -> None:
+        """The sender tells where it is. Only a count ahead of ours says something new: a drain's answer."""
+        if flow.delivery_count is not None:
+            skipped = distance(self.delivery_count, flow.delivery_count)
+            if skipped > 0:
+                self.delivery_count = flow.delivery_count
+                self.credit = max(0, self.credit - skipped)
+        if self.drain and flow.drain and self.credit <= 0:
+            self.drain = False
+            self.session.connection.events.add(LinkDrained(self))
+        if flow.echo and self.state is LinkState.ATTACHED:
+            self.write_flow()
+
+    def write_flow(self) -> None:
+        self.session.write_flow(
+            handle=self.handle,
+            delivery_count=self.delivery_count,
+            link_credit=max(0, self.credit),
+            drain=self.drain,
+        )
+
+    # -- inside ------------------------------------------------------------------------
+
+    def _receive_part(self, fields: TransferFields, payload: bytes) -> None:
+        """One frame of a delivery that takes several, or one that is not to become a delivery."""
+        _, delivery_id, tag, message_format, settled, more, _, state, aborted, _ = fields
+        if self.state is LinkState.ATTACH_RECEIVED:
+            raise ProtocolError(
+                TRANSFER_LIMIT_EXCEEDED, f"transfer on link '{self.name}', not yet accepted", scope="link"
+            )
+        if self.state is not LinkState.ATTACHED:
+            return
+        partial = self._partial
+        if partial is None:
+            if delivery_id is None:
+                raise self._nameless()
+            self._count()
+            partial = self._partial = PartialDelivery(delivery_id, tag or b"", message_format or 0)
+        elif delivery_id is not None and delivery_id != partial.delivery_id:
+            raise ProtocolError(
+                INVALID_FIELD,
+                f"delivery {delivery_id} on link '{self.name}' inside delivery {partial.delivery_id}",
+                scope="link",
+            )
+        if aborted:
+            self._partial = None
+            return
+        # Settled on any of its frames means settled [AMQP 2.7.5].
+        partial.settled = partial.settled or settled
+        partial.state = partial.state if state is None else state
+        partial.add(payload, self.max_message_size)
+        if not more:
+            self._partial = None
+            self.session.connection.events.add_delivery(self, partial.complete())
+
+    def _count(self) -> None:
+        self.delivery_count = (self.delivery_count + 1) & SERIAL_MAX
+        self.credit -= 1
+        if self.credit < -CREDIT_OVERRUN_MAX:
+            raise ProtocolError(
+                TRANSFER_LIMIT_EXCEEDED,
+                f"link '{self.name}' got {-self.credit} deliveries beyond its credit",
+                scope="link",
+            )
+
+    def _nameless(self) -> ProtocolError:
+        return ProtocolError(INVALID_FIELD, f"delivery on link '{self.name}' without an id", scope="link")
+
+    def _adopt(self, attach: Attach) -> None:
+        self.delivery_count = attach.initial_delivery_count or 0
+
+    def _send_attach(
+        self,
+        *,
+        source: Terminus | None = None,
+        target: Terminus | None = None,
+        properties: dict[str, object] | None = None,
+        max_message_size: int | None = None,
+    ) -> None:
+        self.max_message_size = max_message_size or self.max_message_size
+        super()._send_attach(
+            source=source, target=target, properties=properties, max_message_size=self.max_message_size
+        )
+
+    def _release(self) -> None:
+        self._partial = None
+        proposed = self.session.proposed
+        for delivery_id in [number for number, (link, _) in proposed.items() if link is self]:
+            del proposed[delivery_id]

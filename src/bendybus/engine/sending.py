@@ -1,0 +1,143 @@
+"""A link on which we send: the peer's credit, drain, and what it does with our deliveries.
+
+Windows, ids and frames are the outbox's (outbox.py); attaching and detaching
+are link.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bendybus.amqp.performatives import SENDER, SND_SETTLED, Attach, DeliveryState, Flow
+from bendybus.amqp.serial import add, distance
+from bendybus.engine.deliveries import Outgoing, SentDelivery
+from bendybus.engine.link import Link
+from bendybus.engine.states import LinkState
+
+if TYPE_CHECKING:
+    from bendybus.engine.session import Session
+
+__all__ = ["SendingLink"]
+
+
+class SendingLink(Link):
+    role = SENDER
+
+    __slots__ = ("_credit", "_drained_owed", "_left_unsettled", "delivery_count", "drain")
+
+    def __init__(self, session: Session, name: str, handle: int) -> None:
+        super().__init__(session, name, handle)
+        self.delivery_count = 0
+        self.drain = False
+        self._credit = 0
+        self._drained_owed = False
+        self._left_unsettled: list[SentDelivery] | None = None
+
+    # -- what the application calls ----------------------------------------------------
+
+    @property
+    def credit(self) -> int:
+        """How many more deliveries `send` takes now."""
+        if self.state is not LinkState.ATTACHED:
+            return 0
+        return max(0, min(self._credit, self.session.outbox.room))
+
+    @property
+    def unsettled(self) -> list[SentDelivery]:
+        """Deliveries still open, oldest first; once the link is gone, those it left behind."""
+        if self._left_unsettled is not None:
+            return self._left_unsettled
+        return self.session.outbox.unsettled_of(self)
+
+    def send(
+        self,
+        outgoing: Sequence[Outgoing],
+        *,
+        settled: bool | None = None,
+        message_format: int = 0,
+        overrun: bool = False,
+    ) -> int:
+        """Sends from the front as many as there is credit for, and returns how many that were.
+
+        By default they go settled if the link's snd-settle-mode says so. The peer may
+        take credit back while messages are being fetched for it: those that are not
+        sent are the caller's to give back. `overrun` sends them all the same, for
+        messages that are deleted already; to the peer they look like messages that
+        were on their way.
+        """
+        if self.state is not LinkState.ATTACHED:
+            return 0
+        if not overrun and len(outgoing) > self.credit:
+            outgoing = outgoing[: self.credit]
+        if not outgoing:
+            return 0
+        if settled is None:
+            settled = self.snd_settle_mode == SND_SETTLED
+        self._credit = max(0, self._credit - len(outgoing))
+        self.delivery_count = add(self.delivery_count, len(outgoing))
+        self.session.outbox.send(self, outgoing, settled, message_format)
+        return len(outgoing)
+
+    def settle(self, sent: Sequence[SentDelivery], state: DeliveryState | None) -> None:
+        """Answers outcomes that came unsettled: "disposition(role=sender, settled=true)" [AMQP 2.6.12]."""
+        if self.state is not LinkState.ATTACHED:
+            return
+        unsettled = self.session.outbox.unsettled
+        open_ids = [
+            delivery.delivery_id for delivery in sent if unsettled.pop(delivery.delivery_id, None) is not None
+        ]
+        self.session.write_dispositions(SENDER, open_ids, settled=True, state=state)
+
+    def drained(self) -> None:
+        """There is nothing more for this drain: gives the rest of the credit back.
+
+        "the sender MUST (after sending all available messages) advance the
+        delivery-count as much as possible, consuming all link-credit, and send the
+        flow state to the receiver" [AMQP 2.6.7]. Clients wait for this very answer, so
+        it goes out even when no credit was left.
+        """
+        if self.state is not LinkState.ATTACHED or not self.drain:
+            return
+        if self.session.outbox.has_waiting(self):
+            self._drained_owed = True
+            return
+        self.delivery_count = add(self.delivery_count, self._credit)
+        self._credit = 0
+        self._drained_owed = False
+        self.write_flow()
+        self.drain = False
+
+    # -- what session and outbox call --------------------------------------------------
+
+    def receive_flow(self, flow: Flow) -> None:
+        if flow.link_credit is not None:
+            # "link-credit(snd) := delivery-count(rcv) + link-credit(rcv) - delivery-count(snd)" [AMQP 2.6.7];
+            # a receiver that has not seen our attach does not know our first count, which is 0.
+            seen = flow.delivery_count or 0
+            self._credit = max(0, distance(self.delivery_count, seen) + flow.link_credit)
+        self.drain = bool(flow.drain)
+        self._drained_owed = self._drained_owed and self.drain
+        self.session.connection.events.add_flow(self)
+        if flow.echo and self.state is LinkState.ATTACHED:
+            self.write_flow()
+
+    def sent_waiting(self) -> None:
+        """One of the deliveries that had to wait has left."""
+        if self._drained_owed:
+            self.drained()
+
+    def write_flow(self) -> None:
+        self.session.write_flow(
+            handle=self.handle,
+            delivery_count=self.delivery_count,
+            link_credit=self._credit,
+            drain=self.drain,
+        )
+
+    def _adopt(self, attach: Attach) -> None:
+        self.max_message_size = attach.max_message_size or 0
+
+    def _release(self) -> None:
+        self._left_unsettled = self.session.outbox.unsettled_of(self)
+        self.session.outbox.drop(self)
