@@ -61,6 +61,11 @@ class Amendment:
     dead_letter_reason: str | None = None
     dead_letter_description: str | None = None
 
+    @property
+    def size(self) -> int:
+        """Of the properties, in bytes."""
+        return sum(map(len, self.properties))
+
     def with_properties(self, encoded: bytes | None) -> Amendment:
         return self if not encoded else replace(self, properties=(*self.properties, encoded))
 

@@ -45,12 +45,15 @@ from bendybus.domain.expiry import NEVER, ExpiryWatch, split_expired
 from bendybus.domain.locks import LockTable
 from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
 from bendybus.domain.shelf import Counts, Shelf
-from bendybus.errors import InvalidOperation, MessageNotFound, QuotaExceeded
+from bendybus.errors import ArgumentError, InvalidOperation, MessageNotFound, QuotaExceeded
 from bendybus.names import PARTITION_SHIFT, Instant, LockToken, PartitionNumber, SequenceNumber
 
 __all__ = ["Partition"]
 
 _MEBIBYTE: Final = 1 << 20
+
+# "Maximum message header size 64 KB": as much for what settlements add to a message's properties.
+AMENDMENT_BYTES_MAX: Final = 64 * 1024
 
 
 class Partition:
@@ -110,9 +113,8 @@ class Partition:
         """How many of the oldest `count` available have `size_max` bytes together; one at least, if any."""
         return self._shelves[subqueue].available.fitting(count, size_max)
 
-    def messages(self) -> Iterator[Message]:
-        """All of them, wherever they are."""
-        yield from self._unconfirmed
+    def confirmed(self) -> Iterator[Message]:
+        """All messages that are durable, wherever they are."""
         yield from self._locks
         for shelf in self._shelves.values():
             yield from shelf
@@ -135,6 +137,7 @@ class Partition:
                 self._remove(messages, changes)
                 return Settled(lost)
             case Abandon(lock_tokens=tokens, properties=properties):
+                self._refuse_large_amendments(tokens, properties)
                 messages, lost = self._unlock(tokens, at, changes)
                 self._amend(messages, properties)
                 self._fail_delivery(messages, changes)
@@ -144,6 +147,7 @@ class Partition:
                 self._shelve(messages, changes)
                 return Settled(lost)
             case Defer(lock_tokens=tokens, properties=properties):
+                self._refuse_large_amendments(tokens, properties)
                 messages, lost = self._unlock(tokens, at, changes)
                 self._amend(messages, properties)
                 self._defer(messages, changes)
@@ -151,6 +155,7 @@ class Partition:
             case DeadLetter(lock_tokens=tokens, properties=properties):
                 cause = Cause(command.reason, command.description)
                 self._refuse_dead_letters(tokens, at)
+                self._refuse_large_amendments(tokens, properties)
                 messages, lost = self._unlock(tokens, at, changes)
                 self._amend(messages, properties)
                 self._dead_letter(messages, cause, changes)
@@ -303,6 +308,19 @@ class Partition:
             message.state = MessageState.DEFERRED
         changes.update(messages)
         self._shelve(messages, changes)
+
+    def _refuse_large_amendments(self, tokens: Sequence[LockToken], properties: bytes | None) -> None:
+        """A message may be deferred any number of times; what is said about it must not grow as often."""
+        if not properties:
+            return
+        for token in tokens:
+            message = self._locks.find(token)
+            said = 0 if message is None or message.amendment is None else message.amendment.size
+            if said + len(properties) > AMENDMENT_BYTES_MAX:
+                raise ArgumentError(
+                    f"The properties set while settling a message of '{self.description.path}' have "
+                    f"{said + len(properties)} bytes together; at most {AMENDMENT_BYTES_MAX} are kept."
+                )
 
     def _amend(self, messages: list[Message], properties: bytes | None) -> None:
         if properties:

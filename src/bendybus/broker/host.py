@@ -1,0 +1,282 @@
+"""Runs one partition: command in, apply, commit, reply out.
+
+The output-commit rule lives here. The partition's memory moves at once; a reply
+with durable effects leaves only when the commit that holds them (and so all
+before it) is on disk; a message can be locked only once it is confirmed durable.
+A failed commit throws the partition's memory away, and it is loaded anew from
+its store as soon as that answers. While it is away, commands fail with a
+retryable error; while it is loading, they wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import partial
+from os import urandom
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from bendybus.broker.clock import now
+from bendybus.broker.stores import AttachedStore, PayloadCache
+from bendybus.domain.commands import (
+    ENTROPY_PER_LOCK,
+    Command,
+    Confirm,
+    Enqueue,
+    Given,
+    Lock,
+    Release,
+    Reply,
+    Tick,
+)
+from bendybus.domain.effects import DurableEffect, Effect, MessagesAvailable, RemoveMessages
+from bendybus.domain.entities import QueueDescription
+from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.partition import Partition
+from bendybus.errors import BrokerError, StoreUnavailable
+from bendybus.names import Instant, LockToken, PartitionNumber
+from bendybus.store.protocol import PartitionKey, Snapshot
+
+if TYPE_CHECKING:
+    from bendybus.broker.queue import Queue
+
+__all__ = ["Availability", "OnReply", "PartitionHost"]
+
+OnReply: TypeAlias = Callable[[Reply | BrokerError], None]
+
+logger = logging.getLogger(__name__)
+
+# How long to leave a failed store alone before its partitions are loaded again.
+RELOAD_AFTER_S: Final = 1.0
+
+
+class Availability(Enum):
+    LOADING = "loading"
+    AVAILABLE = "available"
+    UNAVAILABLE = "unavailable"
+
+
+class PartitionHost:
+    def __init__(
+        self,
+        queue: Queue,
+        number: PartitionNumber,
+        key: PartitionKey,
+        store: AttachedStore,
+        cache: PayloadCache,
+    ) -> None:
+        self.queue = queue
+        self.number = number
+        self.store = store
+        self.availability = Availability.LOADING
+        self._key = key
+        self._cache = cache
+        self._partition: Partition | None = None
+        self._mailbox: list[tuple[Command, OnReply]] = []
+
+    # -- life ---------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Begin to read the partition from its store."""
+        self.availability = Availability.LOADING
+        self.store.load(self._key, self._loaded)
+
+    def _loaded(self, snapshot: Snapshot | Exception) -> None:
+        if isinstance(snapshot, Exception):
+            logger.error("%s: cannot be loaded: %s", self, snapshot)
+            self._fail(snapshot)
+            return
+        partition = Partition(self.number, self.queue.description, snapshot.next_sequence_number)
+        partition.restore(snapshot.messages)
+        self._partition = partition
+        self.availability = Availability.AVAILABLE
+        mailbox, self._mailbox = self._mailbox, []
+        for command, done in mailbox:
+            self.submit(command, done)
+        self.queue.keep_time(self)
+        for subqueue in SubQueue:
+            self.queue.wake(subqueue)
+
+    def _fail(self, error: Exception) -> None:
+        """Forget what is in memory: only the store knows what is true now."""
+        if self._partition is not None:
+            self._cache.forget(self._partition.confirmed())
+        self._partition = None
+        self.availability = Availability.UNAVAILABLE
+        mailbox, self._mailbox = self._mailbox, []
+        for _, done in mailbox:
+            done(self._unavailable(error))
+        asyncio.get_running_loop().call_later(RELOAD_AFTER_S, self.load)
+
+    def _unavailable(self, cause: Exception | None = None) -> StoreUnavailable:
+        error = StoreUnavailable(
+            f"Partition {self.number} of '{self.queue.path}' is unavailable: its messaging store "
+            f"'{self.store.name}' does not answer. Please retry the operation."
+        )
+        error.__cause__ = cause
+        return error
+
+    # -- commands -----------------------------------------------------------------
+
+    def submit(self, command: Command, done: OnReply) -> None:
+        """Ask; `done` is called, perhaps before this returns, with the reply or the reason why not."""
+        partition = self._partition
+        if partition is None:
+            if self.availability is Availability.LOADING:
+                self._mailbox.append((command, done))
+            else:
+                done(self._unavailable())
+            return
+        try:
+            reply, effects = partition.apply(command, now())
+        except BrokerError as refusal:
+            done(refusal)
+            return
+        self._perform(partition, command, reply, effects, done)
+
+    async def ask(self, command: Command) -> Reply:
+        """`submit` for those who have time to wait; raises what was refused."""
+        answer: asyncio.Future[Reply | BrokerError] = asyncio.get_running_loop().create_future()
+        self.submit(command, lambda reply: None if answer.done() else answer.set_result(reply))
+        reply = await answer
+        if isinstance(reply, BrokerError):
+            raise reply
+        return reply
+
+    def available(self, subqueue: SubQueue) -> int:
+        """How many messages could be locked now."""
+        return 0 if self._partition is None else self._partition.available(subqueue)
+
+    def lock(self, count: int, size_max: int, subqueue: SubQueue) -> list[Message]:
+        """Peek-lock at once what can be had at once; nothing while the partition is away.
+
+        Up to `count` messages that have `size_max` bytes together, but one however large it is.
+        """
+        partition = self._partition
+        if partition is None:
+            return []
+        count = partition.fitting(count, size_max, subqueue)
+        if not count:
+            return []
+        command = Lock(count, urandom(ENTROPY_PER_LOCK * count), subqueue)
+        reply, effects = partition.apply(command, now())
+        assert isinstance(reply, Given)
+        if effects:
+            # Messages whose time was up made way. Who locked the others need not wait for that.
+            self._perform(partition, command, reply, effects, _ignore)
+        self.queue.keep_time(self)
+        return reply.messages
+
+    def release(self, tokens: Sequence[LockToken]) -> None:
+        """Give back what was locked and never left."""
+        self.submit(Release(tokens), _ignore)
+
+    def describe(self, description: QueueDescription) -> None:
+        """The entity was updated."""
+        if self._partition is not None:
+            self._partition.description = description
+
+    def tick(self, at: Instant) -> bool:
+        """End what has run out; False when time no longer matters here."""
+        if self._partition is None:
+            return False
+        deadline = self._partition.next_deadline()
+        if deadline is not None and deadline <= at:
+            self.submit(Tick(), _ignore)
+        return deadline is not None
+
+    @property
+    def partition(self) -> Partition | None:
+        """For those who only look: counts, sizes."""
+        return self._partition
+
+    # -- effects ------------------------------------------------------------------
+
+    def _perform(
+        self, partition: Partition, command: Command, reply: Reply, effects: list[Effect], done: OnReply
+    ) -> None:
+        """Commit the durable effects and reply then; reply at once when there are none."""
+        durable: list[DurableEffect] = []
+        available: list[SubQueue] = []
+        for effect in effects:
+            if isinstance(effect, MessagesAvailable):
+                available.append(effect.subqueue)
+            else:
+                durable.append(effect)
+                if isinstance(effect, RemoveMessages):
+                    self._cache.forget(effect.messages)
+        if durable:
+            committed = partial(self._committed, partition, command, reply, done)
+            self.store.writer.submit(self._key, partition.next_sequence_number, durable, committed)
+        else:
+            done(reply)
+        for subqueue in available:
+            self.queue.wake(subqueue)
+
+    def _committed(
+        self, partition: Partition, command: Command, reply: Reply, done: OnReply, failure: Exception | None
+    ) -> None:
+        if failure is not None:
+            if partition is self._partition:
+                logger.error("%s: %s", self, failure)
+                self._fail(failure)
+            done(self._unavailable(failure))
+            return
+        done(reply)
+        if isinstance(command, Enqueue):
+            self._confirm(partition, command.messages)
+
+    def _confirm(self, partition: Partition, messages: list[Message]) -> None:
+        """These are durable: whoever waits may have them."""
+        self._cache.admit(messages)
+        _, effects = partition.apply(Confirm(messages[-1].sequence_number), now())
+        self.queue.keep_time(self)
+        for effect in effects:
+            if isinstance(effect, MessagesAvailable):
+                self.queue.wake(effect.subqueue)
+
+    # -- payloads -----------------------------------------------------------------
+
+    def read(
+        self, messages: Sequence[Message], done: Callable[[list[bytes | None] | BrokerError], None]
+    ) -> None:
+        """The payloads of these messages, from memory or from the store; None where one is gone meanwhile.
+
+        What is read back is not kept: a browse through a long backlog must not fill the memory.
+        """
+        partition = self._partition
+        known = [message.payload for message in messages]
+        cold = [message.place for message in messages if message.payload is None]
+        if not cold:
+            done(known)
+            return
+
+        def answer(payloads: list[bytes | None] | Exception) -> None:
+            if isinstance(payloads, Exception):
+                logger.error("%s: payloads cannot be read: %s", self, payloads)
+                if partition is self._partition:
+                    self._fail(payloads)
+                done(self._unavailable(payloads))
+                return
+            fresh = iter(payloads)
+            done([next(fresh) if payload is None else payload for payload in known])
+
+        self.store.read(cold, answer)
+
+    async def payloads(self, messages: Sequence[Message]) -> list[bytes | None]:
+        """`read` for those who have time to wait."""
+        answer: asyncio.Future[list[bytes | None] | BrokerError] = asyncio.get_running_loop().create_future()
+        self.read(messages, lambda payloads: None if answer.done() else answer.set_result(payloads))
+        payloads = await answer
+        if isinstance(payloads, BrokerError):
+            raise payloads
+        return payloads
+
+    def __repr__(self) -> str:
+        return f"{self.queue.path}[{self.number}]"
+
+
+def _ignore(_: object) -> None:
+    """For commands nobody waits for."""

@@ -1,0 +1,96 @@
+"""A queue at work: its partitions, and the receivers that wait for them.
+
+Nothing here knows a protocol. A sender chooses its partition through `place`;
+a receiver takes what the partitions have and, when that is not enough, waits to
+be woken. Receivers are served in the order in which they began to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from bendybus.broker.host import Availability, PartitionHost
+from bendybus.domain.entities import QueueDescription
+from bendybus.domain.messages import SubQueue
+from bendybus.domain.routing import RoundRobin, partition_of
+from bendybus.errors import StoreUnavailable
+from bendybus.names import PARTITION_SHIFT, EntityPath, LockToken, SequenceNumber
+
+__all__ = ["Queue", "Waiter"]
+
+UNAVAILABLE = Availability.UNAVAILABLE
+
+
+class Waiter(Protocol):
+    """A receiver that wants more than there was."""
+
+    def wake(self) -> None:
+        """Something may be available; take it, and wait again if it is not enough."""
+
+
+class Queue:
+    def __init__(
+        self, description: QueueDescription, partition_count: int, keep_time: Callable[[PartitionHost], None]
+    ) -> None:
+        self.description = description
+        self.hosts: list[PartitionHost] = []
+        """By partition number; the broker fills it once, when it opens the queue."""
+        self.keep_time = keep_time
+        """Ask for `tick` to be called on a partition from now on."""
+        self._turn = RoundRobin(partition_count)
+        self._waiting: dict[SubQueue, dict[Waiter, None]] = {subqueue: {} for subqueue in SubQueue}
+        self._next_to_ask = 0
+
+    @property
+    def path(self) -> EntityPath:
+        return self.description.path
+
+    # -- finding the partition ----------------------------------------------------
+
+    def place(self, key: str | None) -> PartitionHost:
+        """The partition for a message with this key; without one, the next that is available (P-12, P-16)."""
+        if len(self.hosts) == 1:
+            return self.hosts[0]
+        if key is not None:
+            return self.hosts[partition_of(key, len(self.hosts))]
+        number = self._turn.next({host.number for host in self.hosts if host.availability is not UNAVAILABLE})
+        if number is None:
+            raise StoreUnavailable(f"No partition of '{self.path}' is available. Please retry the operation.")
+        return self.hosts[number]
+
+    def host_of_token(self, token: LockToken) -> PartitionHost | None:
+        number = int.from_bytes(token[:2], "big")
+        return self.hosts[number] if number < len(self.hosts) else None
+
+    def host_of_sequence_number(self, sequence_number: SequenceNumber) -> PartitionHost | None:
+        number = sequence_number >> PARTITION_SHIFT
+        return self.hosts[number] if 0 <= number < len(self.hosts) else None
+
+    # -- receiving ----------------------------------------------------------------
+
+    def in_turn(self) -> Iterator[PartitionHost]:
+        """All partitions, each time beginning with another one, so that none is favoured."""
+        count = len(self.hosts)
+        first = self._next_to_ask
+        self._next_to_ask = (first + 1) % count
+        for offset in range(count):
+            yield self.hosts[(first + offset) % count]
+
+    def wait(self, waiter: Waiter, subqueue: SubQueue) -> None:
+        self._waiting[subqueue][waiter] = None
+
+    def stop_waiting(self, waiter: Waiter, subqueue: SubQueue) -> None:
+        self._waiting[subqueue].pop(waiter, None)
+
+    def wake(self, subqueue: SubQueue) -> None:
+        """Messages became available: let those who wait take them, first come, first served."""
+        waiting = self._waiting[subqueue]
+        if not waiting:
+            return
+        # Whoever wants still more puts itself at the end again, so walk over a copy.
+        for waiter in list(waiting):
+            if not any(host.available(subqueue) for host in self.hosts):
+                return
+            waiting.pop(waiter, None)
+            waiter.wake()

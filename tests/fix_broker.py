@@ -1,0 +1,126 @@
+"""A store that a test can hold up and break, and a queue of partitions on it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from bendybus.broker.host import PartitionHost
+from bendybus.broker.queue import Queue
+from bendybus.broker.stores import AttachedStore, PayloadCache
+from bendybus.domain.commands import Peek, Reply
+from bendybus.domain.entities import QueueDescription
+from bendybus.domain.messages import Message
+from bendybus.errors import BrokerError
+from bendybus.names import EntityPath, PartitionNumber, SequenceNumber
+from bendybus.store.memory import MemoryStore
+from bendybus.store.protocol import PartitionChanges
+
+
+class GatedStore(MemoryStore):
+    """Commits wait at a gate while it is shut; the groups that came through are kept for a look."""
+
+    def __init__(self, name: str = "gated") -> None:
+        super().__init__(name)
+        self._shut = False
+        self._passes = threading.Semaphore(0)
+        self.reached = threading.Event()
+        """Set when a commit has arrived at the gate."""
+        self.fails_once: Exception | None = None
+        self.groups: list[list[PartitionChanges]] = []
+
+    def commit(self, changes: Sequence[PartitionChanges]) -> None:
+        self.reached.set()
+        if self._shut:
+            assert self._passes.acquire(timeout=10), "the test never opened the gate"
+        failure, self.fails_once = self.fails_once, None
+        if failure is not None:
+            raise failure
+        super().commit(changes)
+        self.groups.append(list(changes))
+
+    def shut(self) -> None:
+        self._shut = True
+        self.reached.clear()
+
+    def let_one_through(self) -> None:
+        self.reached.clear()
+        self._passes.release()
+
+    def open_gate(self) -> None:
+        self._shut = False
+        self._passes.release()
+
+
+@dataclass
+class Yard:
+    """A queue whose partitions all live in one gated store."""
+
+    store: GatedStore
+    attached: AttachedStore
+    queue: Queue
+    cache: PayloadCache
+    replies: list[Reply | BrokerError] = field(default_factory=list)
+
+    @property
+    def host(self) -> PartitionHost:
+        return self.queue.hosts[0]
+
+    async def settled(self) -> None:
+        """Everything submitted has been answered."""
+        await self.attached.writer.drain()
+
+    async def loaded(self) -> None:
+        """The partition has been read from its store: a command waits for that."""
+        await self.host.ask(Peek(SequenceNumber(0), 0))
+
+    async def read_back(self) -> None:
+        """Whatever was asked of the store's reader so far has been answered."""
+        done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self.attached.read([], done.set_result)
+        await done
+
+    async def at_the_gate(self) -> None:
+        await asyncio.to_thread(self.store.reached.wait, 10)
+
+
+async def make_yard(partitions: int = 1) -> Yard:
+    store = GatedStore()
+    description = QueueDescription(EntityPath("orders"))
+    attached = AttachedStore(store, asyncio.get_running_loop())
+    attached.start()
+    cache = PayloadCache()
+    queue = Queue(description, partitions, lambda host: None)
+    numbers = [PartitionNumber(number) for number in range(partitions)]
+    for record in store.create_partitions(description.path, numbers):
+        queue.hosts.append(PartitionHost(queue, record.number, record.key, attached, cache))
+    for host in queue.hosts:
+        host.load()
+        await host.ask(Peek(SequenceNumber(0), 0))
+    return Yard(store, attached, queue, cache)
+
+
+def message(text: str = "x") -> Message:
+    return Message(text.encode(), size=len(text))
+
+
+@pytest.fixture
+def in_yard() -> Callable[..., None]:
+    """Run a test's coroutine against a fresh yard."""
+
+    def run(test: Callable[[Yard], Coroutine[None, None, None]], partitions: int = 1) -> None:
+        async def whole() -> None:
+            yard = await make_yard(partitions)
+            try:
+                await test(yard)
+            finally:
+                yard.store.open_gate()
+                await asyncio.to_thread(yard.attached.stop)
+
+        asyncio.run(whole())
+
+    return run

@@ -1,0 +1,184 @@
+"""The output-commit rule: what leaves a partition, and when."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bendybus.broker.host import Availability
+from bendybus.domain.commands import Abandon, Complete, Enqueue, Enqueued, Peek, Settled
+from bendybus.domain.messages import Message, SubQueue
+from bendybus.errors import MessageNotFound, StoreUnavailable
+from bendybus.names import SequenceNumber
+from fix_broker import Yard, message
+
+
+async def send(yard: Yard, *texts: str) -> list[Message]:
+    messages = [message(text) for text in texts]
+    await yard.host.ask(Enqueue(messages))
+    return messages
+
+
+def lock(yard: Yard, count: int = 10) -> list[Message]:
+    return yard.host.lock(count, 1 << 20, SubQueue.MAIN)
+
+
+def tokens(messages: list[Message]):
+    return [each.lock_token for each in messages]
+
+
+def test_a_send_is_answered_only_when_it_is_durable(in_yard):
+    async def test(yard: Yard) -> None:
+        yard.store.shut()
+        yard.host.submit(Enqueue([message()]), yard.replies.append)
+        await yard.at_the_gate()
+        assert yard.replies == []
+        yard.store.open_gate()
+        await yard.settled()
+        assert yard.replies == [Enqueued(SequenceNumber(1), 1)]
+
+    in_yard(test)
+
+
+def test_a_message_cannot_be_locked_before_it_is_durable(in_yard):
+    async def test(yard: Yard) -> None:
+        yard.store.shut()
+        yard.host.submit(Enqueue([message()]), yard.replies.append)
+        await yard.at_the_gate()
+        assert lock(yard) == []
+        yard.store.open_gate()
+        await yard.settled()
+        assert len(lock(yard)) == 1
+
+    in_yard(test)
+
+
+def test_locking_waits_for_nobody_elses_commit(in_yard):
+    async def test(yard: Yard) -> None:
+        await send(yard, "durable")
+        yard.store.shut()
+        yard.host.submit(Enqueue([message("pending")]), yard.replies.append)
+        await yard.at_the_gate()
+        assert [each.payload for each in lock(yard)] == [b"durable"]
+
+    in_yard(test)
+
+
+def test_a_completion_is_answered_only_when_it_is_durable(in_yard):
+    async def test(yard: Yard) -> None:
+        await send(yard, "one")
+        held = lock(yard)
+        yard.store.shut()
+        yard.host.submit(Complete(tokens(held)), yard.replies.append)
+        await yard.at_the_gate()
+        assert yard.replies == []
+        yard.store.open_gate()
+        await yard.settled()
+        assert yard.replies == [Settled([])]
+
+    in_yard(test)
+
+
+def test_a_failed_commit_is_retryable_and_leaves_no_trace(in_yard):
+    async def test(yard: Yard) -> None:
+        await send(yard, "kept")
+        yard.store.outage = StoreUnavailable("the disk is away")
+        yard.host.submit(Enqueue([message("lost")]), yard.replies.append)
+        await yard.settled()
+        (refusal,) = yard.replies
+        assert isinstance(refusal, StoreUnavailable)
+        assert refusal.retryable
+        assert "partition 0 of 'orders'" in str(refusal).lower()
+        assert yard.host.availability is Availability.UNAVAILABLE
+        yard.store.outage = None
+        yard.host.load()
+        await yard.loaded()
+        assert [each.sequence_number for each in lock(yard)] == [1]
+
+    in_yard(test)
+
+
+def test_what_was_submitted_during_a_failing_commit_fails_with_it(in_yard):
+    """It was made from memory that is thrown away; written later it would contradict what is read back."""
+
+    async def test(yard: Yard) -> None:
+        await send(yard, "one")
+        held = lock(yard)
+        yard.store.shut()
+        yard.store.fails_once = StoreUnavailable("the disk is away")
+        yard.host.submit(Enqueue([message("two")]), yard.replies.append)
+        await yard.at_the_gate()
+        yard.host.submit(Complete(tokens(held)), yard.replies.append)
+        yard.store.open_gate()
+        await yard.settled()
+        assert [type(reply) for reply in yard.replies] == [StoreUnavailable, StoreUnavailable]
+        yard.host.load()
+        await yard.loaded()
+        assert [each.sequence_number for each in lock(yard)] == [1]
+        assert len(yard.store.groups) == 1
+
+    in_yard(test)
+
+
+def test_commands_wait_while_a_partition_loads(in_yard):
+    async def test(yard: Yard) -> None:
+        await send(yard, "one")
+        yard.host.load()
+        yard.host._partition = None
+        yard.host.submit(Peek(SequenceNumber(0), 10), yard.replies.append)
+        assert yard.replies == []
+        await yard.loaded()
+        assert len(yard.replies) == 1
+
+    in_yard(test)
+
+
+def test_a_partition_that_is_away_answers_at_once(in_yard):
+    async def test(yard: Yard) -> None:
+        yard.host._fail(StoreUnavailable("away"))
+        with pytest.raises(StoreUnavailable):
+            await yard.host.ask(Peek(SequenceNumber(0), 1))
+        assert lock(yard) == []
+
+    in_yard(test)
+
+
+def test_a_refused_command_is_answered_with_its_reason(in_yard):
+    async def test(yard: Yard) -> None:
+        from bendybus.domain.commands import LockDeferred
+
+        with pytest.raises(MessageNotFound):
+            await yard.host.ask(LockDeferred([SequenceNumber(7)], bytes(14)))
+
+    in_yard(test)
+
+
+def test_an_update_is_written_as_it_was_when_it_was_answered(in_yard):
+    """The thread reads later than the loop goes on: what changes meanwhile belongs to a later commit."""
+
+    async def test(yard: Yard) -> None:
+        await send(yard, "one")
+        yard.store.shut()
+        yard.host.submit(Abandon(tokens(lock(yard))), yard.replies.append)
+        await yard.at_the_gate()
+        yard.host.submit(Abandon(tokens(lock(yard))), yard.replies.append)
+        yard.store.open_gate()
+        await yard.settled()
+        counts = [change.updated[0].delivery_count for group in yard.store.groups[1:] for change in group]
+        assert counts == [1, 2]
+
+    in_yard(test)
+
+
+def test_payloads_beyond_the_cache_are_read_back_from_the_store(in_yard):
+    async def test(yard: Yard) -> None:
+        yard.cache._limit = 3
+        messages = await send(yard, "abc", "def")
+        await asyncio.sleep(0)
+        assert [each.payload for each in messages] == [b"abc", None]
+        assert await yard.host.payloads(messages) == [b"abc", b"def"]
+        await yard.host.ask(Complete(tokens(lock(yard))))
+        assert yard.cache.used_bytes == 0
+
+    in_yard(test)
