@@ -1,0 +1,151 @@
+"""Attach: what a link is connected to, and whether its client may.
+
+Everything that can be said against a link is said here, before it is accepted;
+each refusal is the error that the SDKs turn into their own exception.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from bendybus.amqp.performatives import Coordinator
+from bendybus.auth.rights import Right
+from bendybus.broker.clock import now
+from bendybus.broker.queue import Queue
+from bendybus.domain.messages import SubQueue
+from bendybus.engine.deliveries import Delivery
+from bendybus.engine.events import OutcomesReceived
+from bendybus.engine.link import Link
+from bendybus.engine.receiving import ReceivingLink
+from bendybus.engine.sending import SendingLink
+from bendybus.errors import ArgumentError, EntityDisabled, InvalidOperation, NotSupported, Unauthorized
+from bendybus.gateway.addresses import Address, NodeKind
+from bendybus.gateway.cbs import CbsNode
+from bendybus.gateway.management import ManagementNode
+from bendybus.gateway.receiver import Receiver
+from bendybus.gateway.requests import REQUEST_CREDIT, Replier, Requester
+from bendybus.gateway.sender import SENDER_CREDIT, Sender
+
+if TYPE_CHECKING:
+    from bendybus.gateway.connection import AmqpConnection
+
+__all__ = ["Attachment", "InboundNode", "OutboundNode", "attach"]
+
+SESSION_FILTER = "com.microsoft:session-filter"
+# A management request may carry messages; nothing else about it is large.
+REQUEST_SIZE_MAX = 1024 * 1024
+
+
+class InboundNode(Protocol):
+    """Takes what a client sends."""
+
+    def deliveries(self, deliveries: list[Delivery]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class OutboundNode(Protocol):
+    """Gives what a client receives."""
+
+    def flow(self) -> None: ...
+
+    def outcomes(self, event: OutcomesReceived) -> None: ...
+
+    def close(self) -> None: ...
+
+
+Node: TypeAlias = InboundNode | OutboundNode
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """An accepted link, and the right it stands on."""
+
+    node: Node
+    resource: str
+    right: Right | None
+    """None where no right is needed: at `$cbs`, where rights come from."""
+
+
+def attach(connection: AmqpConnection, link: Link) -> Attachment:
+    """Accept the link and give its node, or raise why it is refused."""
+    if isinstance(link, ReceivingLink):
+        return _attach_inbound(connection, link)
+    assert isinstance(link, SendingLink)
+    return _attach_outbound(connection, link)
+
+
+def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachment:
+    """The client sends: to an entity, or requests to a node."""
+    if isinstance(link.target, Coordinator):
+        raise NotSupported("Transactions are not supported.")
+    text = getattr(link.target, "address", None)
+    address = Address.parse(text)
+    if address.kind is NodeKind.ENTITY:
+        connection.claims.require(address.resource, Right.SEND, now())
+        queue = connection.broker.find(address.path)
+        _refuse_sending(queue, address)
+        link.accept(max_message_size=queue.description.max_message_size_kb * 1024)
+        link.grant(SENDER_CREDIT)
+        return Attachment(Sender(connection, link, queue), address.resource, Right.SEND)
+    if address.kind is NodeKind.CBS:
+        handler = CbsNode(connection.keys, connection.claims).handle
+        requester = Requester(connection, link, address, handler)
+        right = None
+    else:
+        right = _any_right(connection, address)
+        management = ManagementNode(connection.broker.find(address.path), address, connection.claims)
+        requester = Requester(connection, link, address, management.handle)
+    link.accept(max_message_size=REQUEST_SIZE_MAX)
+    link.grant(REQUEST_CREDIT)
+    return Attachment(requester, address.resource, right)
+
+
+def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachment:
+    """The client receives: from an entity, or replies from a node."""
+    address = Address.parse(getattr(link.source, "address", None))
+    if address.kind is NodeKind.ENTITY:
+        connection.claims.require(address.resource, Right.LISTEN, now())
+        queue = connection.broker.find(address.path)
+        _refuse_receiving(queue, link)
+        link.accept()
+        return Attachment(Receiver(connection, link, queue, address.subqueue), address.resource, Right.LISTEN)
+    right = None
+    if address.kind is NodeKind.MANAGEMENT:
+        right = _any_right(connection, address)
+        connection.broker.find(address.path)
+    link.accept()
+    return Attachment(Replier(connection, link, address), address.resource, right)
+
+
+def _any_right(connection: AmqpConnection, address: Address) -> Right:
+    """Each operation asks for its own right later; to ask at all, any will do."""
+    for right in (Right.LISTEN, Right.SEND):
+        try:
+            connection.claims.require(address.resource, right, now())
+        except Unauthorized:
+            continue
+        return right
+    connection.claims.require(address.resource, Right.MANAGE, now())
+    return Right.MANAGE
+
+
+def _refuse_sending(queue: Queue, address: Address) -> None:
+    if address.subqueue is not SubQueue.MAIN:
+        raise InvalidOperation(f"Nobody can send to a sub-queue of '{queue.path}'; send to the queue itself.")
+    if not queue.description.status.can_send:
+        raise EntityDisabled(f"'{queue.path}' is {queue.description.status} and takes no messages.")
+
+
+def _refuse_receiving(queue: Queue, link: SendingLink) -> None:
+    if not queue.description.status.can_receive:
+        raise EntityDisabled(f"'{queue.path}' is {queue.description.status} and gives no messages.")
+    filters = getattr(link.source, "filter", None) or {}
+    if SESSION_FILTER in filters:
+        raise InvalidOperation(
+            "A sessionful message receiver cannot be created on an entity that does not require sessions. "
+            f"Entity: '{queue.path}'."
+        )
+    if getattr(link.source, "dynamic", None):
+        raise ArgumentError("Nodes are not created by attaching to them.")

@@ -1,0 +1,51 @@
+"""`$cbs`: a client proves what it may do by putting tokens.
+
+The answers use this node's own spelling of the status keys. A token is judged
+by its text: some SDKs put SAS tokens under the name of another kind.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from bendybus.amqp.types import Int, Symbol
+from bendybus.auth.claims import Claims, put_token
+from bendybus.auth.rules import KeyRing
+from bendybus.broker.clock import now
+from bendybus.errors import ArgumentError, BrokerError, NotSupported
+from bendybus.gateway.requests import Request, Response
+
+__all__ = ["CbsNode"]
+
+logger = logging.getLogger(__name__)
+
+
+class CbsNode:
+    """One connection's token desk."""
+
+    def __init__(self, keys: KeyRing, claims: Claims) -> None:
+        self._keys = keys
+        self._claims = claims
+
+    def handle(self, request: Request) -> Response:
+        try:
+            if request.operation != "put-token":
+                raise NotSupported(f"The operation '{request.operation}' is unknown at $cbs.")
+            audience, token = request.properties.get("name"), request.body
+            if not isinstance(audience, str) or not isinstance(token, str):
+                raise ArgumentError(
+                    "put-token needs the token's text as its body and its audience as 'name'."
+                )
+            at = now()
+            self._claims.add(put_token(self._keys, token, audience, at), at)
+        except BrokerError as error:
+            logger.info("put-token refused: %s", error.description)
+            return _status(error.status, error.description, error.condition)
+        return _status(202, "Accepted")
+
+
+def _status(code: int, description: str, condition: str | None = None) -> Response:
+    properties: dict[str, object] = {"status-code": Int(code), "status-description": description}
+    if condition is not None:
+        properties["error-condition"] = Symbol(condition)
+    return Response(properties, None)

@@ -1,0 +1,290 @@
+"""One client connection: bytes to the engine, its events to the links' nodes, bytes back.
+
+An `asyncio.Protocol`, fed by TCP, TLS or a WebSocket alike. Everything a socket
+read brings is handled before anything is written, and what several commits bring
+in one turn of the loop is written once. Nothing a peer sends can raise here: the
+engine turns bad bytes into an event, and a refused request is an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Final, cast
+
+from bendybus.auth.claims import Claims, log_in
+from bendybus.auth.rules import KeyRing
+from bendybus.broker.broker import Broker
+from bendybus.broker.clock import now
+from bendybus.engine.connection import Connection
+from bendybus.engine.events import (
+    ConnectionClosed,
+    ConnectionFailed,
+    ConnectionOpened,
+    DeliveriesReceived,
+    Event,
+    LinkAttached,
+    LinkDetached,
+    LinkFlow,
+    OutcomesReceived,
+    SaslInitReceived,
+)
+from bendybus.engine.link import Link
+from bendybus.engine.session import Session
+from bendybus.errors import BrokerError, ProtocolError, Unauthorized
+from bendybus.gateway.addresses import Address
+from bendybus.gateway.attaching import Attachment, InboundNode, OutboundNode, attach
+from bendybus.gateway.receiver import Receiver
+from bendybus.gateway.requests import Replier
+
+if TYPE_CHECKING:
+    from bendybus.gateway.gateway import Gateway
+
+__all__ = ["AmqpConnection"]
+
+logger = logging.getLogger(__name__)
+
+# Messages taken from one client and not yet answered: past this its socket is not read, so that
+# a client cannot fill our memory faster than the disk empties it.
+UNANSWERED_BYTES_MAX: Final = 16 * 1024 * 1024
+
+# Answers written and not taken: past this, too, the socket of a client that does not read is not read.
+# Far more than a client has open that sends on without looking at its answers for a while.
+UNREAD_BYTES_MAX: Final = 4 * 1024 * 1024
+
+# How long what was written last, such as the reason for closing, may take to leave.
+CLOSE_GRACE_S: Final = 5.0
+
+# What is gathered for one write: worth a system call, and little next to a socket's own buffer.
+WRITE_CHUNK_BYTES: Final = 256 * 1024
+
+
+class AmqpConnection(asyncio.Protocol):
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self.broker: Broker = gateway.broker
+        self.keys: KeyRing = gateway.keys
+        self.claims = Claims()
+        self.writable = True
+        self._engine = Connection.server(gateway.engine_config)
+        self._attachments: dict[Link, Attachment] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._made_at = self._loop.time()
+        self._opened = False
+        self._flushing = False
+        self._hung_up_at: float | None = None
+        self._unanswered_bytes = 0
+        self._unwritten_bytes = 0
+
+    # -- the transport's side -----------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._gateway.joined(self)
+
+    def data_received(self, data: bytes) -> None:
+        for event in self._engine.receive_data(data, self._loop.time()):
+            self._handle(event)
+        self._flush()
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        self._read_or_wait()
+        for attachment in list(self._attachments.values()):
+            if isinstance(attachment.node, Receiver | Replier):
+                attachment.node.flow()
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._let_go()
+        self._gateway.left(self)
+
+    def tick(self) -> None:
+        """Once a second or so: heartbeats, silence, tokens that ran out."""
+        at = self._loop.time()
+        if self._hung_up_at is not None:
+            if at - self._hung_up_at > CLOSE_GRACE_S and self._transport is not None:
+                self._transport.abort()
+            return
+        limit_s = self._gateway.handshake_timeout_s
+        if not self._opened and at - self._made_at > limit_s:
+            self._fail(f"The connection was not opened within {limit_s:g} seconds.")
+            return
+        for event in self._engine.tick(at):
+            self._handle(event)
+        instant = now()
+        for link, attachment in list(self._attachments.items()):
+            self._check_claim(link, attachment)
+            if isinstance(attachment.node, Receiver):
+                attachment.node.tick(instant)
+        self._flush()
+
+    def shut_down(self) -> None:
+        """The server stops: say so, and hang up."""
+        self._fail("The server is shutting down.")
+
+    def _fail(self, reason: str) -> None:
+        self._engine.close(ProtocolError("amqp:connection:forced", reason))
+        self._hang_up()
+
+    # -- the nodes' side ----------------------------------------------------------
+
+    def sent(self, size: int) -> None:
+        """This much has been sent: past a chunk it is written at once, so that `writable` is up to date."""
+        self._unwritten_bytes += size
+        if self._unwritten_bytes >= WRITE_CHUNK_BYTES:
+            self._flush()
+
+    def flush_soon(self) -> None:
+        """Write at the end of this turn of the loop, together with what else happens in it."""
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Run something that takes its time; it ends with the connection."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def find_replier(self, node: Address, session: Session, reply_to: str | None) -> Replier | None:
+        """The link on which this client awaits the node's replies.
+
+        By reply-to on the same session, else any from this node there, else on the connection: some
+        clients send no reply-to, some put a link's name into it.
+        """
+        nodes = (attachment.node for attachment in self._attachments.values())
+        repliers = [each for each in nodes if isinstance(each, Replier) and each.node == node]
+        near = [replier for replier in repliers if replier.link.session is session]
+        for candidates in (near, repliers):
+            for replier in candidates:
+                if replier.goes_to(reply_to):
+                    return replier
+        return next(iter(near or repliers), None)
+
+    def admitted(self, size: int) -> None:
+        """Messages of this many bytes are on their way to a store."""
+        self._unanswered_bytes += size
+        self._read_or_wait()
+
+    def answered(self, size: int) -> None:
+        self._unanswered_bytes -= size
+        self._read_or_wait()
+
+    def _read_or_wait(self) -> None:
+        """Read from the client while the stores keep up with it, and it with its answers."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        ahead = self._unanswered_bytes > UNANSWERED_BYTES_MAX or (
+            not self.writable and transport.get_write_buffer_size() > UNREAD_BYTES_MAX
+        )
+        if ahead is transport.is_reading():
+            if ahead:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()
+
+    # -- events -------------------------------------------------------------------
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case DeliveriesReceived(link, deliveries):
+                attachment = self._attachments.get(link)
+                if attachment is not None:
+                    cast(InboundNode, attachment.node).deliveries(deliveries)
+            case OutcomesReceived(link):
+                attachment = self._attachments.get(link)
+                if attachment is not None:
+                    cast(OutboundNode, attachment.node).outcomes(event)
+            case LinkFlow(link):
+                attachment = self._attachments.get(link)
+                if attachment is not None:
+                    cast(OutboundNode, attachment.node).flow()
+            case LinkAttached(link):
+                self._attach(link)
+            case LinkDetached(link):
+                attachment = self._attachments.pop(link, None)
+                if attachment is not None:
+                    attachment.node.close()
+            case SaslInitReceived():
+                # Who did not wait for the outcome has frames that are read only now.
+                for held in self._engine.sasl_outcome(self._authenticate(event)):
+                    self._handle(held)
+                if self._engine.closed:
+                    self._hang_up()
+            case ConnectionOpened():
+                self._opened = True
+            case ConnectionFailed(error):
+                logger.info("connection from %s broken off: %s", self.peer, error.description)
+                self._hang_up()
+            case ConnectionClosed():
+                self._hang_up()
+
+    def _attach(self, link: Link) -> None:
+        try:
+            self._attachments[link] = attach(self, link)
+        except BrokerError as refusal:
+            logger.info("link '%.100s' from %s refused: %s", link.name, self.peer, refusal.description)
+            link.refuse(refusal)
+
+    def _authenticate(self, init: SaslInitReceived) -> bool:
+        """PLAIN proves a rule's key at once; all others prove nothing yet and put tokens later."""
+        if init.mechanism != "PLAIN":
+            return True
+        try:
+            _, rule_name, key = init.response.decode().split("\0")
+            for claim in log_in(self.keys, rule_name, key):
+                self.claims.add(claim, now())
+        except (Unauthorized, ValueError) as refusal:
+            logger.info("login from %s refused: %s", self.peer, refusal)
+            return False
+        return True
+
+    def _check_claim(self, link: Link, attachment: Attachment) -> None:
+        """Close a link whose token has run out."""
+        if attachment.right is None:
+            return
+        try:
+            self.claims.require(attachment.resource, attachment.right, now())
+        except Unauthorized as ended:
+            self._attachments.pop(link)
+            attachment.node.close()
+            link.detach(ended)
+
+    # -- the end ------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        return "?" if self._transport is None else str(self._transport.get_extra_info("peername"))
+
+    def _flush(self) -> None:
+        self._flushing = False
+        self._unwritten_bytes = 0
+        data = self._engine.data_to_send()
+        if data and self._transport is not None:
+            self._transport.write(data)
+            if not self.writable:
+                self._read_or_wait()
+
+    def _hang_up(self) -> None:
+        self._flush()
+        self._let_go()
+        self._hung_up_at = self._loop.time()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _let_go(self) -> None:
+        attachments, self._attachments = self._attachments, {}
+        for attachment in attachments.values():
+            attachment.node.close()
+        for task in self._tasks:
+            task.cancel()

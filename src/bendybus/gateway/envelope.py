@@ -1,0 +1,298 @@
+"""The stored form of a message, and AMQP on either side of it.
+
+A payload as the stores keep it is a fixed front, the sender's own message
+annotations as raw map entries, and the bare message (properties to footer)
+untouched:
+
+    version u8 | flags u8 | priority u8 | ttl u32 ms | entries: count u32, length u32 | entries | bare message
+
+`admit` makes it from a transfer, reading only the few fields the broker needs;
+`render` puts the broker's header and annotations in front of the same bytes
+again. Both are on the hot path. What a settlement added to a message
+(`Amendment`) is laid over its application properties on the way out.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, TypeAlias
+from uuid import UUID, uuid4
+
+from bendybus.amqp.codec import decode, encode
+from bendybus.amqp.message import (
+    BATCH_FORMAT,
+    Sections,
+    annotation,
+    application_properties,
+    encode_section,
+    identity,
+    map_entries,
+    read_header,
+    read_properties,
+    scan,
+    split_batch,
+)
+from bendybus.domain.entities import QueueDescription
+from bendybus.domain.messages import Amendment, Message
+from bendybus.domain.routing import batch_key, routing_key
+from bendybus.errors import ArgumentError, WireError
+from bendybus.names import PARTITION_SHIFT, Instant, SessionId
+
+__all__ = ["BATCH_FORMAT", "Rendered", "admit", "admit_batch", "render", "render_deferred", "render_peeked"]
+
+Rendered: TypeAlias = tuple[bytes, bytes]
+"""A message to send, in two pieces: what the broker wrote, and what the sender did."""
+
+VERSION: Final = 1
+NO_TTL: Final = 0xFFFFFFFF
+PRIORITY_DEFAULT: Final = 4
+
+_FRONT: Final = Struct(">BBBIII")
+
+# Annotations that only the broker may write; what a sender put there is dropped.
+_BROKERS_OWN: Final = frozenset(
+    {
+        b"x-opt-enqueued-time",
+        b"x-opt-sequence-number",
+        b"x-opt-enqueue-sequence-number",
+        b"x-opt-locked-until",
+        b"x-opt-lock-token",
+        b"x-opt-message-state",
+        b"x-opt-partition-id",
+        b"x-opt-deadletter-source",
+    }
+)
+
+
+# -- in ---------------------------------------------------------------------------
+
+
+def admit(payload: bytes, at: Instant, description: QueueDescription) -> tuple[Message, str | None]:
+    """A message as it was sent, ready to be enqueued, and its routing key."""
+    try:
+        sections = scan(payload)
+        message_id, session_id = identity(payload, sections.properties)
+        bare_at = sections.properties if sections.properties >= 0 else _bare_start(sections)
+        if sections.message_annotations < 0:
+            header_end, count, entries, partition_key = bare_at, 0, b"", None
+        else:
+            header_end = sections.message_annotations
+            entries, count = map_entries(payload, header_end, _BROKERS_OWN)
+            partition_key = annotation(payload, header_end, b"x-opt-partition-key")
+        if sections.delivery_annotations >= 0:
+            header_end = sections.delivery_annotations
+        durable, priority, ttl = _header(payload[:header_end]) if sections.header == 0 else _NO_HEADER
+        bare = payload[bare_at:] if message_id is not None else b""
+        if message_id is None:
+            message_id, bare = _with_message_id(payload, sections)
+    except WireError as error:
+        raise ArgumentError(f"The message is malformed: {error}") from None
+    key = routing_key(
+        _text("SessionId", session_id),
+        _text("PartitionKey", partition_key),
+        message_id if isinstance(message_id, str) else str(message_id),
+        duplicate_detection=description.requires_duplicate_detection,
+    )
+    stored = _FRONT.pack(VERSION, durable, priority, ttl, count, len(entries)) + entries + bare
+    message = Message(
+        stored,
+        size=len(stored),
+        expires_at=None if ttl == NO_TTL else Instant(at + ttl),
+        session_id=None if session_id is None else SessionId(str(session_id)),
+    )
+    return message, key
+
+
+def admit_batch(
+    payload: bytes, at: Instant, description: QueueDescription, *, partitioned: bool
+) -> tuple[list[Message], str | None]:
+    """The messages of a batch, and the one key they share where keys matter (P-18)."""
+    try:
+        inner = split_batch(payload)
+    except WireError as error:
+        raise ArgumentError(f"The batch is malformed: {error}") from None
+    messages: list[Message] = []
+    keys: list[str | None] = []
+    for each in inner:
+        message, key = admit(each, at, description)
+        messages.append(message)
+        keys.append(key)
+    if not partitioned:
+        return messages, None
+    return messages, batch_key(keys, duplicate_detection=description.requires_duplicate_detection)
+
+
+_NO_HEADER: Final = (False, PRIORITY_DEFAULT, NO_TTL)
+_HEADERS_MAX: Final = 1000
+_headers: dict[bytes, tuple[bool, int, int]] = {}
+
+
+def _header(section: bytes) -> tuple[bool, int, int]:
+    """Durable, priority and ttl. Clients write the same few headers over and over: remember them."""
+    known = _headers.get(section)
+    if known is None:
+        header = read_header(section, 0)
+        priority = PRIORITY_DEFAULT if header.priority is None else header.priority
+        known = (bool(header.durable), priority, NO_TTL if header.ttl is None else header.ttl)
+        if len(_headers) >= _HEADERS_MAX:
+            _headers.clear()
+        _headers[section] = known
+    return known
+
+
+def _bare_start(sections: Sections) -> int:
+    for start in (sections.properties, sections.application_properties, sections.body, sections.footer):
+        if start >= 0:
+            return start
+    return sections.end
+
+
+def _with_message_id(payload: bytes, sections: Sections) -> tuple[str, bytes]:
+    """The bare message with an id of ours: JavaScript cannot settle a message that has none."""
+    message_id = uuid4().hex
+    properties = read_properties(payload, sections.properties)
+    properties.message_id = message_id
+    sections.properties = -1
+    return message_id, encode_section(properties) + payload[_bare_start(sections) :]
+
+
+def _text(name: str, value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise ArgumentError(f"{name} must be a string, not {value!r}.")
+
+
+# -- out --------------------------------------------------------------------------
+
+_TRUE: Final = 0x41
+_FALSE: Final = 0x42
+_NULL: Final = 0x40
+_UBYTE: Final = 0x50
+_UINT: Final = 0x70
+
+# A header section: durable, priority, ttl, first-acquirer, delivery-count; list8 of 11 or 15 bytes.
+_HEADER: Final = Struct(">6sBBBBBBI")
+_HEADER_START: Final = b"\x00\x53\x70\xc0\x0b\x05"
+_HEADER_TTL: Final = Struct(">6sBBBBIBBI")
+_HEADER_TTL_START: Final = b"\x00\x53\x70\xc0\x0f\x05"
+
+
+def _key(name: str, type_code: int) -> bytes:
+    """A map entry up to its value: sym8 key, then the value's constructor."""
+    return bytes((0xA3, len(name))) + name.encode() + bytes((type_code,))
+
+
+# The broker's annotations, with their types exactly as the SDKs cast them.
+_ENQUEUED_TIME: Final = _key("x-opt-enqueued-time", 0x83)
+_SEQUENCE_NUMBER: Final = _key("x-opt-sequence-number", 0x81)
+_ENQUEUE_SEQUENCE_NUMBER: Final = _key("x-opt-enqueue-sequence-number", 0x81)
+_PARTITION_ID: Final = _key("x-opt-partition-id", 0x61)
+_LOCKED_UNTIL: Final = _key("x-opt-locked-until", 0x83)
+_MESSAGE_STATE: Final = _key("x-opt-message-state", 0x71)
+
+# 0x72 message-annotations, map32: size, count, then the entries.
+_MAP_START: Final = b"\x00\x53\x72\xd1"
+_COMMON: Final = ">4sII" + "".join(
+    f"{len(key)}s{value}"
+    for key, value in (
+        (_ENQUEUED_TIME, "q"),
+        (_SEQUENCE_NUMBER, "q"),
+        (_ENQUEUE_SEQUENCE_NUMBER, "q"),
+        (_PARTITION_ID, "h"),
+    )
+)
+_PLAIN: Final = Struct(_COMMON)
+_LOCKED: Final = Struct(f"{_COMMON}{len(_LOCKED_UNTIL)}sq")
+_PEEKED: Final = Struct(f"{_COMMON}{len(_MESSAGE_STATE)}si")
+# The map's size field counts everything after itself.
+_BEFORE_COUNT: Final = 8
+
+# 0x71 delivery-annotations, map8 with the one entry x-opt-lock-token: uuid.
+_LOCK_TOKEN: Final = b"\x00\x53\x71\xc1\x24\x02" + _key("x-opt-lock-token", 0x98)
+
+
+def render(message: Message, payload: bytes, *, locked: bool) -> Rendered:
+    """A message as it goes to a receiver, under lock or for good."""
+    header, count, entries, bare = _open(message, payload)
+    number = message.sequence_number
+    if locked:
+        annotations = _LOCKED.pack(
+            _MAP_START, _LOCKED.size - _BEFORE_COUNT + len(entries), count + 10,
+            _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, number,
+            _PARTITION_ID, number >> PARTITION_SHIFT, _LOCKED_UNTIL, message.locked_until,
+        )  # fmt: skip
+    else:
+        annotations = _PLAIN.pack(
+            _MAP_START, _PLAIN.size - _BEFORE_COUNT + len(entries), count + 8,
+            _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, number,
+            _PARTITION_ID, number >> PARTITION_SHIFT,
+        )  # fmt: skip
+    return header + annotations + entries, bare
+
+
+def render_deferred(message: Message, payload: bytes) -> bytes:
+    """A locked message inside a response; go looks for the lock token among its delivery annotations."""
+    assert message.lock_token is not None
+    head, bare = render(message, payload, locked=True)
+    token = _LOCK_TOKEN + UUID(bytes_le=message.lock_token).bytes
+    header_end = head.index(_MAP_START)
+    return head[:header_end] + token + head[header_end:] + bare
+
+
+def render_peeked(message: Message, payload: bytes) -> bytes:
+    """A message that is only looked at: its state instead of a lock."""
+    header, count, entries, bare = _open(message, payload)
+    number = message.sequence_number
+    annotations = _PEEKED.pack(
+        _MAP_START, _PEEKED.size - _BEFORE_COUNT + len(entries), count + 10,
+        _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, number,
+        _PARTITION_ID, number >> PARTITION_SHIFT, _MESSAGE_STATE, message.state,
+    )  # fmt: skip
+    return header + annotations + entries + bare
+
+
+def _open(message: Message, payload: bytes) -> tuple[bytes, int, bytes, bytes]:
+    """A stored payload as the new header section, the sender's annotations and the bare message."""
+    _, durable, priority, ttl, count, length = _FRONT.unpack_from(payload)
+    deliveries = message.delivery_count
+    durable, first = _TRUE if durable else _FALSE, _FALSE if deliveries else _TRUE
+    if ttl == NO_TTL:
+        header = _HEADER.pack(_HEADER_START, durable, _UBYTE, priority, _NULL, first, _UINT, deliveries)
+    else:
+        header = _HEADER_TTL.pack(
+            _HEADER_TTL_START, durable, _UBYTE, priority, _UINT, ttl, first, _UINT, deliveries
+        )
+    start = _FRONT.size + length
+    bare = payload[start:]
+    if message.amendment is not None:
+        bare = _amended(bare, message.amendment)
+    return header, count, payload[_FRONT.size : start] if length else b"", bare
+
+
+def _amended(bare: bytes, amendment: Amendment) -> bytes:
+    """The bare message with what settlements said laid over its application properties."""
+    sections = scan(bare)
+    try:
+        properties = application_properties(bare, sections.application_properties)
+    except WireError:
+        # Whoever receives it could not read them either; what was said since is worth more.
+        properties = {}
+    for encoded in amendment.properties:
+        added, _ = decode(encoded)
+        assert isinstance(added, dict), "amendments are encoded from maps"
+        properties.update(added)
+    if amendment.dead_letter_reason is not None:
+        properties["DeadLetterReason"] = amendment.dead_letter_reason
+    if amendment.dead_letter_description is not None:
+        properties["DeadLetterErrorDescription"] = amendment.dead_letter_description
+    body = _body_start(sections)
+    before = bare[: body if sections.application_properties < 0 else sections.application_properties]
+    return before + b"\x00\x53\x74" + encode(properties) + bare[body:]
+
+
+def _body_start(sections: Sections) -> int:
+    """Where the body starts, or whatever comes in its place."""
+    for start in (sections.body, sections.footer):
+        if start >= 0:
+            return start
+    return sections.end

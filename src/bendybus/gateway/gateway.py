@@ -1,0 +1,65 @@
+"""The gateway: every AMQP connection of this server, wherever it came in."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Final
+
+from bendybus.auth.rules import KeyRing
+from bendybus.broker.broker import Broker
+from bendybus.engine.config import ConnectionConfig
+from bendybus.gateway.connection import AmqpConnection
+
+__all__ = ["Gateway"]
+
+# What Azure asks of its clients; those that send a heartbeat do so every 30 or 60 seconds anyway.
+IDLE_TIMEOUT_S: Final = 240.0
+
+# "a token must be put within ~20 s of connecting" on Azure; so long may a handshake take here.
+HANDSHAKE_TIMEOUT_S: Final = 20.0
+
+TICK_S: Final = 1.0
+
+
+class Gateway:
+    def __init__(
+        self, broker: Broker, keys: KeyRing, *, handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S
+    ) -> None:
+        self.broker = broker
+        self.keys = keys
+        self.handshake_timeout_s = handshake_timeout_s
+        self.engine_config = ConnectionConfig(
+            container_id=f"bendybus-{uuid.uuid4().hex[:12]}", idle_timeout_s=IDLE_TIMEOUT_S
+        )
+        self._connections: set[AmqpConnection] = set()
+        self._ticker: asyncio.TimerHandle | None = None
+
+    def protocol(self) -> AmqpConnection:
+        """For the listener: somebody speaks AMQP."""
+        return AmqpConnection(self)
+
+    def start(self) -> None:
+        self._ticker = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def stop(self) -> None:
+        """Tell every client, and hang up."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for connection in tuple(self._connections):
+            connection.shut_down()
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    def joined(self, connection: AmqpConnection) -> None:
+        self._connections.add(connection)
+
+    def left(self, connection: AmqpConnection) -> None:
+        self._connections.discard(connection)
+
+    def _tick(self) -> None:
+        self._ticker = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+        for connection in tuple(self._connections):
+            connection.tick()

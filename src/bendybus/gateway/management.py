@@ -1,0 +1,250 @@
+"""`$management`: what a link cannot say, as requests with an operation and a map.
+
+Each operation is one method, found by its name on the wire in `_OPERATIONS`.
+Arrays are AMQP arrays and numbers have the width that the SDKs insist on.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from os import urandom
+from typing import Final, TypeAlias
+
+from bendybus.amqp.types import Array, Int, Symbol, Timestamp
+from bendybus.auth.claims import Claims
+from bendybus.auth.rights import Right
+from bendybus.broker.clock import now
+from bendybus.broker.host import PartitionHost
+from bendybus.broker.queue import Queue
+from bendybus.domain.commands import (
+    ENTROPY_PER_LOCK,
+    Complete,
+    Given,
+    LockDeferred,
+    Peek,
+    Release,
+    Renew,
+    Renewed,
+    Settled,
+)
+from bendybus.domain.messages import Message
+from bendybus.errors import ArgumentError, BrokerError, MessageNotFound, NotSupported
+from bendybus.gateway.addresses import Address
+from bendybus.gateway.envelope import render, render_deferred, render_peeked
+from bendybus.gateway.requests import Request, Response
+from bendybus.gateway.settlement import command_for_status, lock_lost
+from bendybus.names import PARTITION_SHIFT, LockToken, SequenceNumber
+
+__all__ = ["ManagementNode"]
+
+# "a peek may return fewer than asked (256 KB per answer ...)" (P-30)
+PEEK_BYTES_MAX: Final = 256 * 1024
+
+# More in one answer than any SDK asks for; the size bound usually ends it sooner.
+PEEK_COUNT_MAX: Final = 5000
+
+# Deferred messages in one answer: 64 of the largest in Standard.
+ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+
+Body: TypeAlias = Mapping[object, object]
+Answer: TypeAlias = dict[str, object] | None
+"""The response's body; None where there is nothing to be had (204)."""
+
+
+class ManagementNode:
+    """One connection's view of one entity's `$management`."""
+
+    def __init__(self, queue: Queue, address: Address, claims: Claims) -> None:
+        self._queue = queue
+        self._subqueue = address.subqueue
+        self._resource = address.resource
+        self._claims = claims
+
+    async def handle(self, request: Request) -> Response:
+        try:
+            operation = _OPERATIONS.get(request.operation)
+            if operation is None:
+                raise NotSupported(f"The operation '{request.operation}' is not supported.")
+            right, run = operation
+            self._claims.require(self._resource, right, now())
+            if not isinstance(request.body, Mapping):
+                raise ArgumentError(f"'{request.operation}' needs a map as its body.")
+            body = await run(self, request.body)
+        except BrokerError as error:
+            return _status(error.status, error.description, error.condition)
+        return _status(204, "No content") if body is None else _status(200, "OK", body=body)
+
+    # -- looking ------------------------------------------------------------------
+
+    async def _peek(self, body: Body) -> Answer:
+        """Browse in the order of sequence numbers, which walks partition after partition."""
+        first = _whole_number(body, "from-sequence-number")
+        count = min(_whole_number(body, "message-count"), PEEK_COUNT_MAX)
+        found: list[bytes] = []
+        size = 0
+        hosts = self._queue.hosts
+        for host in hosts[max(first, 0) >> PARTITION_SHIFT :]:
+            if count <= len(found) or size >= PEEK_BYTES_MAX:
+                break
+            given = await host.ask(Peek(SequenceNumber(first), count - len(found), self._subqueue))
+            assert isinstance(given, Given)
+            messages = _first_bytes(given.messages, PEEK_BYTES_MAX - size)
+            for message, payload in zip(messages, await host.payloads(messages), strict=True):
+                if payload is None:
+                    continue
+                rendered = render_peeked(message, payload)
+                size += len(rendered)
+                if found and size > PEEK_BYTES_MAX:
+                    break
+                found.append(rendered)
+        return {"messages": [{"message": message} for message in found]} if found else None
+
+    # -- deferred messages --------------------------------------------------------
+
+    async def _receive_by_sequence_number(self, body: Body) -> Answer:
+        # Each once, however often it is asked for: a few bytes of request would make a gigabyte of answer.
+        asked = dict.fromkeys(_integer(number) for number in _array(body, "sequence-numbers"))
+        numbers = [SequenceNumber(number) for number in asked]
+        deletes = _integer(body.get("receiver-settle-mode", 1)) == 0
+        taken: list[tuple[PartitionHost, list[Message]]] = []
+        try:
+            for host, share in self._by_partition(numbers).items():
+                entropy = urandom(ENTROPY_PER_LOCK * len(share))
+                given = await host.ask(LockDeferred(share, entropy, self._subqueue))
+                assert isinstance(given, Given)
+                taken.append((host, given.messages))
+            _refuse_beyond_answer([message for _, messages in taken for message in messages])
+            answers: dict[SequenceNumber, dict[str, object]] = {}
+            for host, messages in taken:
+                for message, payload in zip(messages, await host.payloads(messages), strict=True):
+                    if payload is None:
+                        raise lock_lost(self._queue.path)
+                    answers[message.sequence_number] = _deferred(message, payload, locked=not deletes)
+                if deletes:
+                    await host.ask(Complete(_tokens(messages)))
+        except BrokerError:
+            # All or none: a message locked for an answer that is not given is put back.
+            for host, messages in taken:
+                await host.ask(Release(_tokens(messages)))
+            raise
+        return {"messages": [answers[number] for number in numbers]}
+
+    def _by_partition(self, numbers: Sequence[SequenceNumber]) -> dict[PartitionHost, list[SequenceNumber]]:
+        shares: dict[PartitionHost, list[SequenceNumber]] = {}
+        for number in numbers:
+            host = self._queue.host_of_sequence_number(number)
+            if host is None:
+                raise MessageNotFound(
+                    f"'{self._queue.path}' has no message with the sequence number {number}."
+                )
+            shares.setdefault(host, []).append(number)
+        return shares
+
+    # -- locks --------------------------------------------------------------------
+
+    async def _renew_lock(self, body: Body) -> Answer:
+        tokens = _lock_tokens(body)
+        ends: dict[LockToken, int | None] = {}
+        for host, share in self._by_token(tokens).items():
+            renewed = await host.ask(Renew(share))
+            assert isinstance(renewed, Renewed)
+            ends.update(zip(share, renewed.locked_until, strict=True))
+        found = [end for token in tokens if (end := ends.get(token)) is not None]
+        if len(found) < len(tokens):
+            raise lock_lost(self._queue.path)
+        return {"expirations": Array(Timestamp, [Timestamp(end) for end in found])}
+
+    async def _update_disposition(self, body: Body) -> Answer:
+        tokens = _lock_tokens(body)
+        shares = self._by_token(tokens)
+        lost = len(tokens) - sum(map(len, shares.values()))
+        for host, share in shares.items():
+            settled = await host.ask(command_for_status(share, body))
+            assert isinstance(settled, Settled)
+            lost += len(settled.lost)
+        if lost:
+            raise lock_lost(self._queue.path)
+        return {}
+
+    def _by_token(self, tokens: Sequence[LockToken]) -> dict[PartitionHost, list[LockToken]]:
+        shares: dict[PartitionHost, list[LockToken]] = {}
+        for token in tokens:
+            host = self._queue.host_of_token(token)
+            if host is not None:
+                shares.setdefault(host, []).append(token)
+        return shares
+
+
+_OPERATIONS: Final[Mapping[str, tuple[Right, Callable[[ManagementNode, Body], Awaitable[Answer]]]]] = {
+    "com.microsoft:peek-message": (Right.LISTEN, ManagementNode._peek),
+    "com.microsoft:receive-by-sequence-number": (Right.LISTEN, ManagementNode._receive_by_sequence_number),
+    "com.microsoft:renew-lock": (Right.LISTEN, ManagementNode._renew_lock),
+    "com.microsoft:update-disposition": (Right.LISTEN, ManagementNode._update_disposition),
+}
+
+
+def _status(code: int, description: str, condition: str | None = None, body: object = None) -> Response:
+    properties: dict[str, object] = {"statusCode": Int(code), "statusDescription": description}
+    if condition is not None:
+        properties["errorCondition"] = Symbol(condition)
+    return Response(properties, {} if body is None else body)
+
+
+def _deferred(message: Message, payload: bytes, *, locked: bool) -> dict[str, object]:
+    if not locked:
+        return {"message": b"".join(render(message, payload, locked=False))}
+    assert message.lock_token is not None
+    return {
+        "message": render_deferred(message, payload),
+        "lock-token": uuid.UUID(bytes_le=message.lock_token),
+    }
+
+
+def _refuse_beyond_answer(messages: Sequence[Message]) -> None:
+    size = sum(message.size for message in messages)
+    if size > ANSWER_BYTES_MAX:
+        raise ArgumentError(
+            f"The {len(messages)} messages asked for have {size} bytes; one answer has {ANSWER_BYTES_MAX} at most. "
+            "Please ask for fewer."
+        )
+
+
+def _first_bytes(messages: list[Message], size_max: int) -> list[Message]:
+    """Those that have `size_max` bytes together, and one more: what is not answered need not be read."""
+    size = 0
+    for count, message in enumerate(messages, 1):
+        size += message.size
+        if size > size_max:
+            return messages[:count]
+    return messages
+
+
+def _tokens(messages: Sequence[Message]) -> list[LockToken]:
+    return [message.lock_token for message in messages if message.lock_token is not None]
+
+
+def _lock_tokens(body: Body) -> list[LockToken]:
+    tokens = _array(body, "lock-tokens")
+    if not all(isinstance(token, uuid.UUID) for token in tokens):
+        raise ArgumentError("'lock-tokens' holds something that is not a uuid.")
+    # On links a token is a GUID in .NET's byte order; here it comes as the uuid it stands for.
+    return [LockToken(token.bytes_le) for token in tokens if isinstance(token, uuid.UUID)]
+
+
+def _array(body: Body, name: str) -> Sequence[object]:
+    value = body.get(name)
+    values = value.values if isinstance(value, Array) else value
+    if not isinstance(values, list) or not values:
+        raise ArgumentError(f"'{name}' must be an array with at least one element.")
+    return values
+
+
+def _whole_number(body: Body, name: str) -> int:
+    return _integer(body.get(name), name)
+
+
+def _integer(value: object, name: str = "sequence-numbers") -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ArgumentError(f"'{name}' must be a whole number, not {value!r}.")
+    return value

@@ -1,0 +1,272 @@
+"""A client's receiving link: fan-in over an entity's partitions, and settlement.
+
+The link asks every partition for as much as it has credit for. A partition whose
+payloads are in memory answers at once; one that must read them from its store
+answers later, and what has meanwhile been overtaken is *kept* for this link's
+next credit (P-25). Nothing waits for a slow store but its own messages (P-27).
+What is kept when the link goes away is given back uncounted (P-28); what was
+sent stays locked until it is settled or its lock runs out, as on Azure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from bendybus.broker.clock import now
+from bendybus.broker.host import PartitionHost
+from bendybus.broker.queue import Queue
+from bendybus.domain.commands import Complete, Reply, Settled
+from bendybus.domain.messages import Message, SubQueue
+from bendybus.engine.deliveries import SentDelivery
+from bendybus.engine.events import OutcomesReceived
+from bendybus.engine.sending import SendingLink
+from bendybus.errors import BrokerError
+from bendybus.gateway.envelope import render
+from bendybus.gateway.settlement import command_for_outcome, echo, lock_lost, rejection
+from bendybus.names import Instant, LockToken
+
+if TYPE_CHECKING:
+    from bendybus.gateway.connection import AmqpConnection
+
+__all__ = ["Receiver"]
+
+# One read from a store: large enough to be worth the trip, small enough not to hoard locks.
+PAGE_MAX: Final = 256
+# A page of large messages is a short one: every partition may have one on its way to every link.
+PAGE_BYTES_MAX: Final = 1024 * 1024
+
+# What is kept for a link that asks for no more goes back after half its lock's life, uncounted,
+# rather than run out and count as a failed delivery.
+KEEP_FRACTION: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A locked message that waits here for credit. The token tells whether the lock is still ours."""
+
+    host: PartitionHost
+    message: Message
+    token: LockToken
+    payload: bytes
+
+
+class Receiver:
+    """`Waiter` of its queue; the application side of one `SendingLink`."""
+
+    def __init__(
+        self, connection: AmqpConnection, link: SendingLink, queue: Queue, subqueue: SubQueue
+    ) -> None:
+        self._connection = connection
+        self._link = link
+        self._queue = queue
+        self._subqueue = subqueue
+        self._deletes = link.snd_settle_mode == 1
+        self._kept: deque[_Kept] = deque()
+        self._reading: set[PartitionHost] = set()
+        self._expected = 0
+        """Messages asked of stores and not answered yet, when deleting on receipt."""
+        self._taking = False
+        self._closed = False
+
+    # -- delivering ---------------------------------------------------------------
+
+    def flow(self) -> None:
+        """The client's credit changed."""
+        if self._link.credit > 0:
+            self.take()
+        else:
+            self._queue.stop_waiting(self, self._subqueue)
+        self._answer_drain()
+
+    def wake(self) -> None:
+        self.take()
+        self._answer_drain()
+        self._connection.flush_soon()
+
+    def take(self) -> None:
+        """Deliver what can be had within the credit; wait for the rest."""
+        if self._taking or self._closed:
+            return
+        self._taking = True
+        try:
+            self._deliver_kept()
+            while self._wanted() > 0 and self._ask_all():
+                pass
+        finally:
+            self._taking = False
+        if self._wanted() > 0:
+            self._queue.wait(self, self._subqueue)
+
+    def _wanted(self) -> int:
+        return self._link.credit - self._expected if self._connection.writable else 0
+
+    def _ask_all(self) -> bool:
+        """One page from each partition; whether one of them gave its page at once and may have more."""
+        more = False
+        for host in self._queue.in_turn():
+            if self._wanted() <= 0:
+                break
+            if host not in self._reading:
+                more |= self._ask(host)
+        return more
+
+    def _ask(self, host: PartitionHost) -> bool:
+        messages = host.lock(min(self._wanted(), PAGE_MAX), PAGE_BYTES_MAX, self._subqueue)
+        if not messages:
+            return False
+        if self._deletes:
+            self._receive_and_delete(host, messages)
+        elif any(message.payload is None for message in messages):
+            self._reading.add(host)
+            host.read(messages, partial(self._page_read, host, messages, tokens_of(messages)))
+        else:
+            self._send(messages, [message.payload or b"" for message in messages])
+        return host not in self._reading and host.available(self._subqueue) > 0
+
+    def _page_read(
+        self,
+        host: PartitionHost,
+        messages: list[Message],
+        tokens: list[LockToken],
+        payloads: list[bytes | None] | BrokerError,
+    ) -> None:
+        self._reading.discard(host)
+        if self._closed or isinstance(payloads, BrokerError):
+            host.release(tokens)
+            return
+        self._kept.extend(
+            _Kept(host, message, token, payload)
+            for message, token, payload in zip(messages, tokens, payloads, strict=True)
+            if payload is not None
+        )
+        self.wake()
+
+    def _deliver_kept(self) -> None:
+        kept = self._kept
+        count = min(len(kept), max(self._wanted(), 0))
+        if count:
+            at = now()
+            ready = [kept.popleft() for _ in range(count)]
+            held = [
+                one for one in ready if one.message.lock_token == one.token and one.message.locked_until > at
+            ]
+            self._send([one.message for one in held], [one.payload for one in held])
+
+    def _send(self, messages: Sequence[Message], payloads: Sequence[bytes]) -> None:
+        deletes = self._deletes
+        self._link.send(
+            [
+                (message.lock_token or b"", *render(message, payload, locked=not deletes))
+                for message, payload in zip(messages, payloads, strict=True)
+            ],
+            settled=deletes,
+            # What has been deleted must go, though the client may have taken its credit back meanwhile.
+            overrun=deletes,
+        )
+        self._connection.sent(sum(map(len, payloads)))
+
+    def _receive_and_delete(self, host: PartitionHost, messages: list[Message]) -> None:
+        """Read, then remove, then send: a message whose removal is not durable is not sent."""
+        self._reading.add(host)
+        self._expected += len(messages)
+        tokens = tokens_of(messages)
+
+        def removed(payloads: list[bytes | None], reply: Reply | BrokerError) -> None:
+            self._reading.discard(host)
+            self._expected -= len(messages)
+            if isinstance(reply, Settled) and not self._closed:
+                lost = set(reply.lost)
+                gone = [
+                    (message, payload)
+                    for message, token, payload in zip(messages, tokens, payloads, strict=True)
+                    if token not in lost and payload is not None
+                ]
+                self._send([message for message, _ in gone], [payload for _, payload in gone])
+            self.wake()
+
+        def read(payloads: list[bytes | None] | BrokerError) -> None:
+            if self._closed or isinstance(payloads, BrokerError):
+                self._reading.discard(host)
+                self._expected -= len(messages)
+                host.release(tokens)
+                return
+            host.submit(Complete(tokens), partial(removed, payloads))
+
+        host.read(messages, read)
+
+    def _answer_drain(self) -> None:
+        if self._link.drain and not self._reading and self._connection.writable:
+            self._queue.stop_waiting(self, self._subqueue)
+            self._link.drained()
+
+    # -- settling -----------------------------------------------------------------
+
+    def outcomes(self, event: OutcomesReceived) -> None:
+        """The client settles; the answer leaves when the outcome is durable."""
+        try:
+            by_host = self._by_partition(event.deliveries)
+            for host, deliveries in by_host:
+                tokens = [LockToken(delivery.tag) for delivery in deliveries]
+                command = command_for_outcome(tokens, event.state)
+                host.submit(command, partial(self._settled, event, deliveries))
+        except BrokerError as error:
+            if not event.settled:
+                self._link.settle(event.deliveries, rejection(error))
+
+    def _by_partition(self, deliveries: list[SentDelivery]) -> list[tuple[PartitionHost, list[SentDelivery]]]:
+        hosts = self._queue.hosts
+        if len(hosts) == 1:
+            return [(hosts[0], deliveries)]
+        groups: dict[bytes, list[SentDelivery]] = {}
+        for delivery in deliveries:
+            number = delivery.tag[:2]
+            group = groups.get(number)
+            if group is None:
+                groups[number] = [delivery]
+            else:
+                group.append(delivery)
+        return [(hosts[int.from_bytes(number, "big")], group) for number, group in groups.items()]
+
+    def _settled(
+        self, event: OutcomesReceived, deliveries: list[SentDelivery], reply: Reply | BrokerError
+    ) -> None:
+        if event.settled or self._closed:
+            return
+        if isinstance(reply, BrokerError):
+            self._link.settle(deliveries, rejection(reply))
+        else:
+            assert isinstance(reply, Settled)
+            if reply.lost:
+                lost = set(reply.lost)
+                late = [delivery for delivery in deliveries if delivery.tag in lost]
+                deliveries = [delivery for delivery in deliveries if delivery.tag not in lost]
+                self._link.settle(late, rejection(lock_lost(self._queue.path)))
+            if deliveries:
+                self._link.settle(deliveries, echo(event.state))
+        self._connection.flush_soon()
+
+    # -- the end ------------------------------------------------------------------
+
+    def tick(self, at: Instant) -> None:
+        """Give back what has been kept too long."""
+        limit = at + self._queue.description.lock_duration_s * 1000 * KEEP_FRACTION
+        while self._kept and self._kept[0].message.locked_until < limit:
+            one = self._kept.popleft()
+            one.host.release([one.token])
+
+    def close(self) -> None:
+        """The link is gone: give back what never left."""
+        self._closed = True
+        self._queue.stop_waiting(self, self._subqueue)
+        kept, self._kept = self._kept, deque()
+        for one in kept:
+            one.host.release([one.token])
+
+
+def tokens_of(messages: Sequence[Message]) -> list[LockToken]:
+    """The tokens of messages just locked."""
+    return [message.lock_token for message in messages if message.lock_token is not None]

@@ -1,0 +1,122 @@
+"""A client's sending link: from transfers to partitions, and back to dispositions.
+
+All deliveries of one socket read are routed together. Those with a key go where
+the key says; those without stay together in one partition and the next read's go
+to the next (P-16): a commit and a disposition cost the same for one message as
+for a hundred. An answer leaves only when its messages are durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from bendybus.amqp.performatives import Accepted
+from bendybus.broker.clock import now
+from bendybus.broker.host import PartitionHost
+from bendybus.broker.queue import Queue
+from bendybus.domain.commands import Enqueue, Reply
+from bendybus.domain.messages import Message
+from bendybus.engine.deliveries import Delivery
+from bendybus.engine.receiving import ReceivingLink
+from bendybus.errors import BrokerError, MessageSizeExceeded, QuotaExceeded, Unavailable
+from bendybus.gateway.envelope import BATCH_FORMAT, admit, admit_batch
+from bendybus.gateway.settlement import rejection
+from bendybus.names import Instant
+
+if TYPE_CHECKING:
+    from bendybus.gateway.connection import AmqpConnection
+
+__all__ = ["SENDER_CREDIT", "Sender"]
+
+# Deliveries a client may have in flight on one link: several round trips' worth for the fastest client.
+SENDER_CREDIT: Final = 2000
+
+
+@dataclass(slots=True)
+class _Run:
+    """What one partition gets out of one socket read: each delivery with the messages it carries."""
+
+    host: PartitionHost
+    keyless: bool
+    deliveries: list[Delivery] = field(default_factory=list)
+    messages: list[Sequence[Message]] = field(default_factory=list)
+
+
+class Sender:
+    def __init__(self, connection: AmqpConnection, link: ReceivingLink, queue: Queue) -> None:
+        self._connection = connection
+        self._link = link
+        self._queue = queue
+
+    def deliveries(self, deliveries: Sequence[Delivery]) -> None:
+        """Everything that one socket read brought on this link."""
+        keyless: _Run | None = None
+        keyed: dict[PartitionHost, _Run] = {}
+        queue, at = self._queue, now()
+        # An unpartitioned queue keeps the order in which things were sent, whatever their keys.
+        keys_matter = len(queue.hosts) > 1
+        for delivery in deliveries:
+            try:
+                messages, key = self._admit(delivery, at)
+                if key is not None and keys_matter:
+                    host = queue.place(key)
+                    run = keyed.get(host)
+                    if run is None:
+                        run = keyed[host] = _Run(host, keyless=False)
+                elif keyless is None:
+                    run = keyless = _Run(queue.place(None), keyless=True)
+                else:
+                    run = keyless
+            except BrokerError as error:
+                self._link.settle((delivery,), rejection(error))
+                continue
+            run.deliveries.append(delivery)
+            run.messages.append(messages)
+        self._link.top_up(SENDER_CREDIT)
+        for run in (*keyed.values(), *([keyless] if keyless else ())):
+            self._connection.admitted(_size(run.deliveries))
+            self._enqueue(run, attempts=len(queue.hosts))
+
+    def close(self) -> None:
+        """Nothing is held for a sender."""
+
+    def _admit(self, delivery: Delivery, at: Instant) -> tuple[Sequence[Message], str | None]:
+        description = self._queue.description
+        if delivery.oversize:
+            limit = description.max_message_size_kb * 1024
+            raise MessageSizeExceeded(
+                f"The received message exceeds the limit of {limit} bytes that '{self._queue.path}' accepts."
+            )
+        if delivery.message_format == BATCH_FORMAT:
+            return admit_batch(delivery.payload, at, description, partitioned=len(self._queue.hosts) > 1)
+        message, key = admit(delivery.payload, at, description)
+        return (message,), key
+
+    def _enqueue(self, run: _Run, attempts: int) -> None:
+        messages = [message for group in run.messages for message in group]
+        run.host.submit(Enqueue(messages), partial(self._enqueued, run, attempts))
+
+    def _enqueued(self, run: _Run, attempts: int, reply: Reply | BrokerError) -> None:
+        if isinstance(reply, Unavailable) and run.keyless and attempts > 1:
+            # "if the chosen one is unavailable another is taken ... and the send succeeds" (P-16)
+            try:
+                run.host = self._queue.place(None)
+                self._enqueue(run, attempts - 1)
+                return
+            except Unavailable as none_left:
+                reply = none_left
+        if isinstance(reply, QuotaExceeded) and len(run.deliveries) > 1:
+            # Together they are too much; some of them may still fit.
+            for delivery, messages in zip(run.deliveries, run.messages, strict=True):
+                self._enqueue(_Run(run.host, run.keyless, [delivery], [messages]), attempts=1)
+            return
+        self._connection.answered(_size(run.deliveries))
+        self._link.settle(run.deliveries, rejection(reply) if isinstance(reply, BrokerError) else Accepted())
+        self._connection.flush_soon()
+
+
+def _size(deliveries: Sequence[Delivery]) -> int:
+    return sum([len(delivery.payload) for delivery in deliveries])

@@ -1,0 +1,105 @@
+"""Outcomes: what a client's settlement asks of a partition, and what we answer.
+
+    accepted                      complete
+    released                      release: back, uncounted
+    modified                      abandon: back, counted
+    modified, undeliverable-here  defer
+    rejected                      dead-letter
+
+The same for a disposition on a link and for `update-disposition`; errors go
+back as a rejected outcome whose error has the condition the SDKs look for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bendybus.amqp.codec import encode
+from bendybus.amqp.performatives import (
+    Accepted,
+    DeliveryState,
+    Error,
+    Modified,
+    Rejected,
+    Released,
+    TransactionalState,
+)
+from bendybus.amqp.types import Symbol
+from bendybus.domain.commands import Abandon, Command, Complete, DeadLetter, Defer, Release
+from bendybus.errors import ArgumentError, BrokerError, MessageLockLost, NotSupported
+from bendybus.names import LockToken
+
+__all__ = ["command_for_outcome", "command_for_status", "echo", "lock_lost", "rejection"]
+
+
+def command_for_outcome(tokens: Sequence[LockToken], outcome: DeliveryState | None) -> Command:
+    """A delivery state from a link."""
+    match outcome:
+        case Accepted():
+            return Complete(tokens)
+        case Released():
+            return Release(tokens)
+        case Modified(undeliverable_here=True, message_annotations=properties):
+            return Defer(tokens, encode_properties(properties))
+        case Modified(message_annotations=properties):
+            return Abandon(tokens, encode_properties(properties))
+        case Rejected(error=error):
+            info = dict(error.info or {}) if error is not None else {}
+            reason, description = (
+                info.pop("DeadLetterReason", None),
+                info.pop("DeadLetterErrorDescription", None),
+            )
+            return DeadLetter(tokens, _text(reason), _text(description), encode_properties(info))
+        case TransactionalState():
+            raise NotSupported("Transactions are not supported.")
+        case _:
+            raise NotSupported(f"{type(outcome).__name__} is not an outcome that a receiver can give.")
+
+
+def command_for_status(tokens: Sequence[LockToken], body: Mapping[object, object]) -> Command:
+    """The body of an update-disposition request."""
+    properties = body.get("properties-to-modify")
+    encoded = encode_properties(properties if isinstance(properties, Mapping) else None)
+    match body.get("disposition-status"):
+        case "completed":
+            return Complete(tokens)
+        case "abandoned":
+            return Abandon(tokens, encoded)
+        case "defered":  # sic: so do all the SDKs
+            return Defer(tokens, encoded)
+        case "suspended":
+            reason, description = body.get("deadletter-reason"), body.get("deadletter-description")
+            return DeadLetter(tokens, _text(reason), _text(description), encoded)
+        case status:
+            raise ArgumentError(
+                f"'{status}' is not a disposition-status: completed, abandoned, defered or suspended."
+            )
+
+
+def encode_properties(properties: Mapping[str, object] | None) -> bytes | None:
+    """Application properties to lay over a message's own; their names are strings on the wire."""
+    if not properties:
+        return None
+    return encode({str(name): value for name, value in properties.items()})
+
+
+def echo(outcome: DeliveryState | None) -> DeliveryState | None:
+    """The outcome as a client wants it confirmed."""
+    # py takes a rejected outcome that carries an error for a failure, so a dead-lettering is echoed bare.
+    return Rejected() if isinstance(outcome, Rejected) else outcome
+
+
+def rejection(error: BrokerError) -> Rejected:
+    return Rejected(error=Error(condition=Symbol(error.condition), description=error.description, info=None))
+
+
+def lock_lost(path: str) -> MessageLockLost:
+    return MessageLockLost(
+        "The lock supplied is invalid. Either the lock expired, or the message has already been removed "
+        f"from '{path}'."
+    )
+
+
+def _text(value: object) -> str | None:
+    # py sends "" for a reason that was not given.
+    return None if value is None or value == "" else str(value)

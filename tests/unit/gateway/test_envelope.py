@@ -1,0 +1,221 @@
+"""What a sender wrote is what a receiver reads, but for what the broker adds."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bendybus.amqp.codec import encode
+from bendybus.amqp.message import Header, Properties, decode_message, encode_message
+from bendybus.amqp.types import Int, Symbol, Timestamp, UInt, ULong
+from bendybus.domain.entities import QueueDescription
+from bendybus.domain.messages import Amendment, Message, MessageState
+from bendybus.errors import ArgumentError, InvalidOperation
+from bendybus.gateway.envelope import admit, admit_batch, render, render_deferred, render_peeked
+from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber
+
+AT = Instant(1_700_000_000_000)
+QUEUE = QueueDescription(EntityPath("orders"))
+DEDUP = QueueDescription(EntityPath("orders"), requires_duplicate_detection=True)
+TOKEN = LockToken(bytes(range(16)))
+
+
+def enqueued(payload: bytes, description: QueueDescription = QUEUE) -> Message:
+    message, _ = admit(payload, AT, description)
+    message.sequence_number = SequenceNumber(5 << 48 | 7)
+    message.enqueued_at = AT
+    message.lock_token = TOKEN
+    message.locked_until = Instant(AT + 60_000)
+    return message
+
+
+def received(message: Message, *, locked: bool = True):
+    assert message.payload is not None
+    return decode_message(b"".join(render(message, message.payload, locked=locked)))
+
+
+def sent(**parts: object) -> bytes:
+    return encode_message(**{"properties": Properties(message_id="m1"), "data": b"body", **parts})
+
+
+def test_the_bare_message_passes_through_byte_for_byte():
+    bare = encode_message(
+        properties=Properties(message_id=ULong(7), subject="s", content_type=Symbol("text/plain")),
+        application_properties={"a": Int(1), "b": [1, "x"]},
+        data=[b"one", b"two"],
+        footer={"x-f": 1},
+    )
+    message = enqueued(encode_message(header=Header(durable=True), message_annotations={"x-k": "v"}) + bare)
+    _, body = render(message, message.payload, locked=True)
+    assert body == bare
+
+
+def test_the_broker_writes_header_and_annotations_as_the_sdks_cast_them():
+    message = enqueued(
+        sent(header=Header(durable=True, priority=9, ttl=5000), message_annotations={"x-mine": "kept"})
+    )
+    message.delivery_count = 2
+    seen = received(message)
+    assert seen.header == Header(durable=True, priority=9, ttl=5000, first_acquirer=False, delivery_count=2)
+    assert seen.message_annotations == {
+        "x-opt-enqueued-time": AT,
+        "x-opt-sequence-number": 5 << 48 | 7,
+        "x-opt-enqueue-sequence-number": 5 << 48 | 7,
+        "x-opt-partition-id": 5,
+        "x-opt-locked-until": AT + 60_000,
+        "x-mine": "kept",
+    }
+    assert type(seen.message_annotations["x-opt-enqueued-time"]) is Timestamp
+    assert type(seen.message_annotations["x-opt-sequence-number"]) is int
+
+
+def test_a_message_received_for_good_has_no_lock():
+    assert "x-opt-locked-until" not in received(enqueued(sent()), locked=False).message_annotations
+
+
+def test_a_header_is_written_even_when_the_sender_had_none():
+    """Java reads the delivery count without asking whether there is a header."""
+    assert received(enqueued(sent())).header.delivery_count == 0
+
+
+def test_annotations_of_the_brokers_own_cannot_be_forged():
+    forged = sent(
+        message_annotations={"x-opt-sequence-number": 99, "x-opt-locked-until": Timestamp(1), "x": 1}
+    )
+    annotations = received(enqueued(forged)).message_annotations
+    assert annotations["x-opt-sequence-number"] == 5 << 48 | 7
+    assert annotations["x"] == 1
+    assert len(annotations) == 6
+
+
+def test_a_message_without_an_id_is_given_one():
+    """JavaScript cannot settle a message that has none."""
+    seen = received(enqueued(encode_message(properties=Properties(subject="s"), data=b"body")))
+    assert isinstance(seen.properties.message_id, str)
+    assert seen.properties.subject == "s"
+    assert received(enqueued(encode_message(data=b"body"))).properties.message_id
+
+
+def test_an_id_of_any_type_is_kept():
+    for each in ("text", UUID(int=7), b"bytes", ULong(7)):
+        seen = received(enqueued(sent(properties=Properties(message_id=each))))
+        assert (type(seen.properties.message_id), seen.properties.message_id) == (type(each), each)
+
+
+def test_a_lifetime_becomes_an_instant():
+    assert admit(sent(header=Header(ttl=UInt(1500))), AT, QUEUE)[0].expires_at == AT + 1500
+    assert admit(sent(), AT, QUEUE)[0].expires_at is None
+
+
+@pytest.mark.parametrize(
+    ("parts", "description", "key"),
+    [
+        ({}, QUEUE, None),  # P-15: without duplicate detection a message id is never a key
+        ({}, DEDUP, "m1"),
+        ({"message_annotations": {"x-opt-partition-key": "pk"}}, DEDUP, "pk"),  # P-14
+        ({"properties": Properties(message_id="m1", group_id="s1")}, QUEUE, "s1"),  # P-13
+    ],
+)
+def test_the_key_is_session_then_partition_key_then_message_id(parts, description, key):
+    assert admit(sent(**parts), AT, description)[1] == key
+
+
+def test_a_session_and_a_partition_key_that_differ_are_refused():  # P-14
+    both = sent(
+        properties=Properties(message_id="m", group_id="s"), message_annotations={"x-opt-partition-key": "p"}
+    )
+    with pytest.raises(InvalidOperation):
+        admit(both, AT, QUEUE)
+
+
+def test_a_partition_key_that_is_no_text_is_refused():
+    with pytest.raises(ArgumentError, match="PartitionKey"):
+        admit(sent(message_annotations={"x-opt-partition-key": 7}), AT, QUEUE)
+
+
+@given(st.binary(max_size=200))
+def test_malformed_messages_are_refused_and_nothing_else(junk):
+    for payload in (junk, sent() + junk, sent()[: len(junk)]):
+        try:
+            enqueued(payload)
+        except ArgumentError:
+            continue
+
+
+# -- batches ------------------------------------------------------------------------
+
+
+def batch(*keys: str | None) -> bytes:
+    inner = [sent(message_annotations={"x-opt-partition-key": key} if key else None) for key in keys]
+    return encode_message(data=inner)
+
+
+def test_a_batch_is_its_messages():
+    messages, key = admit_batch(batch(None, None), AT, QUEUE, partitioned=True)
+    assert (len(messages), key) == (2, None)
+
+
+def test_a_batch_with_one_key_goes_where_the_key_says():
+    assert admit_batch(batch("a", "a"), AT, QUEUE, partitioned=True)[1] == "a"
+
+
+@pytest.mark.parametrize("keys", [("a", "b"), ("a", None)])
+def test_a_batch_with_two_keys_is_refused_where_keys_matter(keys):  # P-18
+    with pytest.raises(InvalidOperation, match="distinct SessionId or PartitionKey"):
+        admit_batch(batch(*keys), AT, QUEUE, partitioned=True)
+    assert len(admit_batch(batch(*keys), AT, QUEUE, partitioned=False)[0]) == 2
+
+
+def test_an_empty_batch_is_refused():
+    with pytest.raises(ArgumentError):
+        admit_batch(encode_message(), AT, QUEUE, partitioned=False)
+
+
+# -- what settlement added ------------------------------------------------------------
+
+
+def test_amendments_are_laid_over_the_application_properties():
+    message = enqueued(sent(application_properties={"kept": 1, "changed": 1}))
+    message.amendment = Amendment(
+        (encode({"changed": 2}), encode({"changed": 3, "new": "x"})), "Because", "it was time"
+    )
+    seen = received(message)
+    assert seen.application_properties == {
+        "kept": 1,
+        "changed": 3,
+        "new": "x",
+        "DeadLetterReason": "Because",
+        "DeadLetterErrorDescription": "it was time",
+    }
+    assert seen.data == [b"body"]
+
+
+def test_amendments_find_their_place_without_application_properties():
+    message = enqueued(encode_message(properties=Properties(message_id="m"), value="v"))
+    message.amendment = Amendment(dead_letter_reason="Because")
+    seen = received(message)
+    assert (seen.application_properties, seen.value) == ({"DeadLetterReason": "Because"}, "v")
+
+
+# -- inside management responses --------------------------------------------------------
+
+
+def test_a_deferred_message_carries_its_token_among_the_delivery_annotations():
+    """Go looks for it there; a uuid, in its own byte order."""
+    message = enqueued(sent())
+    assert message.payload is not None
+    seen = decode_message(render_deferred(message, message.payload))
+    assert seen.delivery_annotations == {"x-opt-lock-token": UUID(bytes_le=TOKEN)}
+    assert seen.message_annotations["x-opt-locked-until"] == message.locked_until
+
+
+def test_a_peeked_message_shows_its_state_and_no_lock():
+    message = enqueued(sent())
+    message.state = MessageState.DEFERRED
+    assert message.payload is not None
+    annotations = decode_message(render_peeked(message, message.payload)).message_annotations
+    assert (type(annotations["x-opt-message-state"]), annotations["x-opt-message-state"]) == (Int, 1)
+    assert "x-opt-locked-until" not in annotations

@@ -1,0 +1,277 @@
+"""Fan-in over partitions: who is asked, what is kept, what goes back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bendybus.amqp.message import Properties, decode_message, encode_message
+from bendybus.domain.commands import Enqueue
+from bendybus.domain.messages import SubQueue
+from bendybus.gateway.envelope import admit
+from bendybus.gateway.receiver import Receiver
+from bendybus.names import Instant
+from fix_broker import GatedStore, Yard
+
+MAIN = SubQueue.MAIN
+
+
+@dataclass
+class FakeLink:
+    """As much of a `SendingLink` as a receiver uses."""
+
+    credit: int = 0
+    drain: bool = False
+    snd_settle_mode: int = 0
+    sent: list[str] = field(default_factory=list)
+    drains_answered: int = 0
+
+    def send(self, outgoing: Sequence[tuple[bytes, bytes, bytes]], *, settled: bool, overrun: bool) -> int:
+        self.sent += [decode_message(head + body).properties.message_id for _, head, body in outgoing]
+        self.credit -= len(outgoing)
+        return len(outgoing)
+
+    def drained(self) -> None:
+        self.drains_answered += 1
+        self.credit, self.drain = 0, False
+
+
+@dataclass
+class FakeConnection:
+    writable: bool = True
+
+    def flush_soon(self) -> None: ...
+
+    def sent(self, size: int) -> None: ...
+
+
+def receiver_on(yard: Yard, **link: int) -> tuple[Receiver, FakeLink]:
+    fake = FakeLink(**link)
+    return Receiver(FakeConnection(), fake, yard.queue, MAIN), fake
+
+
+async def put(yard: Yard, partition: int, *ids: str) -> None:
+    messages = [
+        admit(
+            encode_message(properties=Properties(message_id=each), data=b"x"),
+            Instant(0),
+            yard.queue.description,
+        )[0]
+        for each in ids
+    ]
+    await yard.queue.hosts[partition].ask(Enqueue(messages))
+    await yard.settled()
+
+
+def waiting(yard: Yard) -> int:
+    return sum(host.available(MAIN) for host in yard.queue.hosts)
+
+
+def hold_reads(store: GatedStore) -> threading.Event:
+    """From now on payloads come out of the store only when the event is set."""
+    gate, read = threading.Event(), store.read
+
+    def held(places: Sequence[int]) -> list[bytes | None]:
+        assert gate.wait(10)
+        return read(places)
+
+    store.read = held  # type: ignore[method-assign]
+    return gate
+
+
+def test_a_receive_asks_all_partitions(in_yard):  # P-25
+    async def test(yard: Yard) -> None:
+        await put(yard, 0, "a")
+        await put(yard, 2, "b")
+        receiver, link = receiver_on(yard, credit=5)
+        receiver.flow()
+        assert sorted(link.sent) == ["a", "b"]
+
+    in_yard(test, partitions=3)
+
+
+def test_credit_is_never_exceeded(in_yard):
+    async def test(yard: Yard) -> None:
+        for partition in range(3):
+            await put(yard, partition, *(f"{partition}{number}" for number in range(4)))
+        receiver, link = receiver_on(yard, credit=5)
+        receiver.flow()
+        assert len(link.sent) == 5
+        assert waiting(yard) == 7
+
+    in_yard(test, partitions=3)
+
+
+def test_one_partition_gives_its_oldest_first(in_yard):  # P-26
+    async def test(yard: Yard) -> None:
+        await put(yard, 0, *"abcdef")
+        receiver, link = receiver_on(yard, credit=4)
+        receiver.flow()
+        link.credit = 4
+        receiver.flow()
+        assert link.sent == list("abcdef")
+
+    in_yard(test)
+
+
+def test_who_waits_is_woken_by_a_message(in_yard):
+    async def test(yard: Yard) -> None:
+        receiver, link = receiver_on(yard, credit=1)
+        receiver.flow()
+        await put(yard, 1, "a", "b")
+        assert link.sent == ["a"]
+        assert waiting(yard) == 1
+
+    in_yard(test, partitions=2)
+
+
+def test_waiting_receivers_take_turns(in_yard):
+    async def test(yard: Yard) -> None:
+        both = [receiver_on(yard, credit=10) for _ in range(2)]
+        for receiver, _ in both:
+            receiver.flow()
+        await put(yard, 0, "a")
+        await put(yard, 0, "b")
+        assert [link.sent for _, link in both] == [["a"], ["b"]]
+
+    in_yard(test)
+
+
+def test_a_slow_store_delays_only_its_own_messages(in_yard):  # P-27
+    async def test(yard: Yard) -> None:
+        yard.cache._limit = 0
+        await put(yard, 0, "slow")
+        yard.cache._limit = 1 << 20
+        await put(yard, 1, "quick")
+        gate = hold_reads(yard.store)
+        receiver, link = receiver_on(yard, credit=2)
+        receiver.flow()
+        assert link.sent == ["quick"]
+        gate.set()
+        await yard.read_back()
+        assert link.sent == ["quick", "slow"]
+
+    in_yard(test, partitions=2)
+
+
+def test_what_was_overtaken_is_kept_for_the_next_credit(in_yard):  # P-25
+    async def test(yard: Yard) -> None:
+        yard.cache._limit = 0
+        await put(yard, 0, "slow")
+        yard.cache._limit = 1 << 20
+        await put(yard, 1, "quick")
+        gate = hold_reads(yard.store)
+        receiver, link = receiver_on(yard, credit=1)
+        receiver.flow()
+        gate.set()
+        await yard.read_back()
+        assert link.sent == ["quick"]
+        other, other_link = receiver_on(yard, credit=5)
+        other.flow()
+        assert other_link.sent == []
+        link.credit = 1
+        receiver.flow()
+        assert link.sent == ["quick", "slow"]
+
+    in_yard(test, partitions=2)
+
+
+def test_what_was_kept_goes_back_uncounted_when_the_link_goes(in_yard):  # P-28
+    async def test(yard: Yard) -> None:
+        yard.cache._limit = 0
+        await put(yard, 0, "slow")
+        yard.cache._limit = 1 << 20
+        await put(yard, 1, "quick")
+        gate = hold_reads(yard.store)
+        receiver, _ = receiver_on(yard, credit=1)
+        receiver.flow()
+        gate.set()
+        await yard.read_back()
+        receiver.close()
+        (message,) = yard.queue.hosts[0].lock(1, 1 << 20, MAIN)
+        assert message.delivery_count == 0
+
+    in_yard(test, partitions=2)
+
+
+def test_what_is_kept_too_long_goes_back_before_its_lock_runs_out(in_yard):
+    async def test(yard: Yard) -> None:
+        yard.cache._limit = 0
+        await put(yard, 0, "a")
+        receiver, link = receiver_on(yard, credit=1)
+        gate = hold_reads(yard.store)
+        receiver.flow()
+        link.credit = 0
+        gate.set()
+        await yard.read_back()
+        (kept,) = receiver._kept
+        receiver.tick(Instant(kept.message.locked_until - 40_000))
+        assert len(receiver._kept) == 1
+        receiver.tick(Instant(kept.message.locked_until - 20_000))
+        assert waiting(yard) == 1
+
+    in_yard(test)
+
+
+def test_what_is_kept_is_not_sent_once_its_lock_is_lost(in_yard):
+    async def test(yard: Yard) -> None:
+        yard.cache._limit = 0
+        await put(yard, 0, "a")
+        receiver, link = receiver_on(yard, credit=1)
+        gate = hold_reads(yard.store)
+        receiver.flow()
+        link.credit = 0
+        gate.set()
+        await yard.read_back()
+        (kept,) = receiver._kept
+        yard.host.release([kept.token])
+        (taken,) = yard.host.lock(1, 1 << 20, MAIN)
+        assert taken is kept.message
+        link.credit = 1
+        receiver.flow()
+        assert link.sent == []
+
+    in_yard(test)
+
+
+def test_a_receiver_that_cannot_be_written_to_takes_nothing(in_yard):
+    async def test(yard: Yard) -> None:
+        await put(yard, 0, "a")
+        receiver, link = receiver_on(yard, credit=1)
+        receiver._connection.writable = False
+        receiver.flow()
+        assert link.sent == []
+        assert waiting(yard) == 1
+
+    in_yard(test)
+
+
+def test_a_drain_is_answered_after_everything_available(in_yard):
+    async def test(yard: Yard) -> None:
+        await put(yard, 0, "a")
+        receiver, link = receiver_on(yard, credit=5)
+        link.drain = True
+        receiver.flow()
+        assert link.sent == ["a"]
+        assert link.drains_answered == 1
+        await put(yard, 0, "b")
+        assert link.sent == ["a"]
+
+    in_yard(test)
+
+
+def test_receive_and_delete_sends_only_what_is_durably_gone(in_yard):
+    async def test(yard: Yard) -> None:
+        await put(yard, 0, "a")
+        receiver, link = receiver_on(yard, credit=1, snd_settle_mode=1)
+        yard.store.shut()
+        receiver.flow()
+        await yard.at_the_gate()
+        assert link.sent == []
+        yard.store.open_gate()
+        await yard.settled()
+        assert link.sent == ["a"]
+        assert yard.queue.hosts[0].partition.size_bytes == 0
+
+    in_yard(test)

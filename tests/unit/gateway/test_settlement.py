@@ -1,0 +1,104 @@
+"""Outcomes and what they ask of a partition; the same from a link and through $management."""
+
+from __future__ import annotations
+
+import pytest
+
+from bendybus.amqp.codec import decode
+from bendybus.amqp.performatives import (
+    Accepted,
+    Error,
+    Modified,
+    Received,
+    Rejected,
+    Released,
+    TransactionalState,
+)
+from bendybus.amqp.types import Symbol
+from bendybus.domain.commands import Abandon, Complete, DeadLetter, Defer, Release
+from bendybus.errors import ArgumentError, MessageLockLost, NotSupported
+from bendybus.gateway.settlement import command_for_outcome, command_for_status, echo, lock_lost, rejection
+from bendybus.names import LockToken
+
+TOKENS = [LockToken(bytes(16))]
+DEAD = Rejected(
+    Error(
+        "com.microsoft:dead-letter",
+        None,
+        {Symbol("DeadLetterReason"): "r", "DeadLetterErrorDescription": "d", "extra": 1},
+    )
+)
+
+
+def properties(command: Abandon | Defer | DeadLetter) -> object:
+    return None if command.properties is None else decode(command.properties)[0]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind"),
+    [
+        (Accepted(), Complete),
+        (Released(), Release),
+        (Modified(), Abandon),
+        (Modified(delivery_failed=True), Abandon),
+        (Modified(undeliverable_here=True), Defer),
+        (Rejected(), DeadLetter),
+    ],
+)
+def test_an_outcome_is_a_command(outcome, kind):
+    command = command_for_outcome(TOKENS, outcome)
+    assert type(command) is kind
+    assert command.lock_tokens == TOKENS
+
+
+def test_a_dead_lettering_carries_its_reason_and_changed_properties():
+    command = command_for_outcome(TOKENS, DEAD)
+    assert isinstance(command, DeadLetter)
+    assert (command.reason, command.description, properties(command)) == ("r", "d", {"extra": 1})
+
+
+def test_changed_properties_travel_with_abandon_and_defer():
+    for here in (None, True):
+        outcome = Modified(undeliverable_here=here, message_annotations={Symbol("a"): "b"})
+        command = command_for_outcome(TOKENS, outcome)
+        assert isinstance(command, Abandon | Defer)
+        assert properties(command) == {"a": "b"}
+
+
+@pytest.mark.parametrize("outcome", [None, Received(0, 0), TransactionalState(b"t", Accepted())])
+def test_what_is_no_outcome_is_refused_by_name(outcome):
+    with pytest.raises(NotSupported):
+        command_for_outcome(TOKENS, outcome)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [("completed", Complete), ("abandoned", Abandon), ("defered", Defer), ("suspended", DeadLetter)],
+)
+def test_a_disposition_status_is_the_same_command(status, kind):
+    assert type(command_for_status(TOKENS, {"disposition-status": status})) is kind
+
+
+def test_an_empty_reason_is_no_reason():
+    body = {"disposition-status": "suspended", "deadletter-reason": "", "deadletter-description": "why"}
+    command = command_for_status(TOKENS, body)
+    assert isinstance(command, DeadLetter)
+    assert (command.reason, command.description) == (None, "why")
+
+
+def test_an_unknown_disposition_status_is_named():
+    with pytest.raises(ArgumentError, match="'deferred'"):
+        command_for_status(TOKENS, {"disposition-status": "deferred"})
+
+
+def test_success_echoes_the_outcome_and_a_dead_lettering_bare():
+    """The Python SDK takes a rejected outcome that carries an error for a failure."""
+    assert echo(Modified(undeliverable_here=True)) == Modified(undeliverable_here=True)
+    assert echo(DEAD) == Rejected()
+
+
+def test_a_refusal_carries_the_condition_the_sdks_look_for():
+    refusal = rejection(lock_lost("orders"))
+    assert refusal.error is not None
+    assert refusal.error.condition == MessageLockLost.condition
+    assert "'orders'" in (refusal.error.description or "")
