@@ -1,0 +1,44 @@
+"""The command `bendybus`: one module per command group, put together here.
+
+Every command imports what it needs when it runs, so that asking for help or the
+version stays quick, and starting the server pays for the server alone.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from bendybus.cli.serve import serve
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="bendybus",
+    help="A message broker that speaks Azure Service Bus's own protocols.",
+    no_args_is_help=True,
+    add_completion=False,
+    # An operator reads our own one-line errors; what is left is a fault, shown plainly.
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version  # noqa: PLC0415 - 30 ms that only this option needs
+
+        typer.echo(f"bendybus {version('bendybus')}")
+        raise typer.Exit
+
+
+@app.callback()
+def bendybus(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """A message broker that speaks Azure Service Bus's own protocols."""
+
+
+app.command()(serve)

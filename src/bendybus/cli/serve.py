@@ -1,0 +1,66 @@
+"""`bendybus serve`: from arguments to `Settings` to a running server."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bendybus.errors import ConfigError, SetupError
+
+__all__ = ["serve"]
+
+# What shells and init systems take for "called wrongly".
+EXIT_SETUP = 2
+
+
+def serve(
+    data: Annotated[Path, typer.Option(help="Folder that holds everything durable.")] = Path(".data"),
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port for everything; 0 picks a free one.")] = 5672,
+    admin_port: Annotated[int, typer.Option(help="Another port for everything; 0 picks a free one.")] = 5300,
+    stores: Annotated[
+        int | None,
+        typer.Option(
+            help="Messaging stores to spread partitions over.", show_default="those there are, or 4"
+        ),
+    ] = None,
+    tier: Annotated[str, typer.Option(help="basic, standard or premium.")] = "standard",
+    config: Annotated[Path | None, typer.Option(help="The official emulator's Config.json.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="TLS certificate chain, PEM.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's key, PEM.")] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Run the broker until SIGTERM or Ctrl+C.
+
+    The root key comes from the environment variable BENDYBUS_SAS_KEY; without it, one
+    is made and kept in the data folder.
+    """
+    from bendybus.domain.entities import Tier  # noqa: PLC0415 - see main.py
+    from bendybus.server.settings import Settings, sas_key_from  # noqa: PLC0415
+
+    try:
+        if tier not in list(Tier):
+            raise ConfigError(f"--tier is '{tier}'; allowed are {', '.join(Tier)}")
+        settings = Settings(
+            data=data,
+            host=host,
+            port=port,
+            admin_port=admin_port,
+            stores=stores,
+            tier=Tier(tier),
+            config=config,
+            sas_key=sas_key_from(os.environ),
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            log_level=log_level,
+        )
+        # Imported once the settings are known to be good: an error in them is told at once.
+        from bendybus.server.app import run  # noqa: PLC0415
+
+        run(settings)
+    except SetupError as error:
+        typer.echo(f"bendybus: {error}", err=True)
+        raise typer.Exit(EXIT_SETUP) from None

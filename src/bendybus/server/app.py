@@ -1,0 +1,164 @@
+"""The composition root: settings in, a running server out.
+
+The one place that knows every concrete part. They start in the order of what
+stands on what (folder, stores, broker, gateway, listener) and stop in reverse;
+the line `ready <connection string>` on stdout is the promise that clients are
+now served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+
+from bendybus.auth.rules import AccessRule, KeyRing
+from bendybus.broker.broker import Broker
+from bendybus.gateway.gateway import Gateway
+from bendybus.server.emulator_config import EmulatorConfig, load_config
+from bendybus.server.http import Health, http_app
+from bendybus.server.http_protocol import HttpHost
+from bendybus.server.listener import Listener
+from bendybus.server.metrics import BrokerCollector
+from bendybus.server.settings import STORES_DEFAULT, Settings, connection_string, refuse_exposed_keys
+from bendybus.server.sockets import raise_descriptor_limit
+from bendybus.server.tls import self_made_certificate, server_context
+from bendybus.store.folder import DataFolder
+from bendybus.store.sqlite.catalog import SqliteCatalog
+from bendybus.store.sqlite.store import SqliteStore
+
+__all__ = ["Server", "run"]
+
+logger = logging.getLogger(__name__)
+
+# Message records are many, long-lived and free of cycles: looking through all of them again and
+# again costs a fifth of the throughput and finds nothing. Young objects are still collected.
+GC_THRESHOLDS: Final = (50_000, 50, 1000)
+
+
+class Server:
+    """A server and everything in it. `async with Server(settings) as server: ...`"""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._exits = AsyncExitStack()
+        self._ready = False
+        self.connection_string = ""
+        self.ports: list[int] = []
+
+    async def __aenter__(self) -> Server:
+        async with AsyncExitStack() as exits:
+            await self._start(exits)
+            self._exits = exits.pop_all()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._ready = False
+        await self._exits.aclose()
+
+    async def _start(self, exits: AsyncExitStack) -> None:
+        settings = self._settings
+        config = load_config(settings.config) if settings.config else EmulatorConfig()
+        folder = DataFolder(settings.data)
+        folder.open()
+        exits.callback(folder.close)
+        key = settings.sas_key or folder.root_key()
+        keys = KeyRing([AccessRule.root(key), *config.rules])
+        refuse_exposed_keys(settings.host, [known for rule in keys for known in rule.keys])
+
+        broker = self._broker(folder, exits)
+        broker.start()
+        exits.push_async_callback(broker.stop)
+        for description in config.queues:
+            await broker.ensure_queue(description)
+
+        gateway = Gateway(broker, keys, handshake_timeout_s=settings.handshake_timeout_s)
+        http = self._http(gateway, broker)
+        listener = self._listener(gateway, http)
+        gateway.start()
+        exits.push_async_callback(self._drain, listener, http, gateway, broker)
+        self.ports = [await listener.listen(host, port) for host, port in settings.addresses]
+        self.connection_string = connection_string(settings.host, self.ports[0], key)
+        self._ready = True
+
+    def _broker(self, folder: DataFolder, exits: AsyncExitStack) -> Broker:
+        catalog = SqliteCatalog(folder.catalog_path)
+        catalog.open()
+        exits.callback(catalog.close)
+        stores = [SqliteStore(path) for path in folder.store_paths(self._settings.stores, STORES_DEFAULT)]
+        for store in stores:
+            store.open()
+            exits.callback(store.close)
+        folder.record_stores(len(stores))
+        settings = self._settings
+        return Broker(catalog, stores, tier=settings.tier, premium_partitions=settings.premium_partitions)
+
+    def _http(self, gateway: Gateway, broker: Broker) -> HttpHost:
+        registry = CollectorRegistry()
+        registry.register(BrokerCollector(broker, gateway))
+        app = http_app(amqp=gateway.protocol, health=self._health, registry=registry)
+        return HttpHost(app, head_timeout_s=self._settings.handshake_timeout_s)
+
+    def _listener(self, gateway: Gateway, http: HttpHost) -> Listener:
+        settings = self._settings
+        if settings.tls_cert is not None and settings.tls_key is not None:
+            certificate, key = settings.tls_cert, settings.tls_key
+        else:
+            certificate, key = self_made_certificate(settings.data, (settings.host, *settings.host_names))
+        return Listener(
+            amqp=gateway.protocol,
+            http=http.protocol,
+            tls=server_context(certificate, key),
+            handshake_timeout_s=settings.handshake_timeout_s,
+            connections_max=settings.connections_max,
+        )
+
+    def _health(self) -> Health:
+        return Health(self._ready)
+
+    async def _drain(self, listener: Listener, http: HttpHost, gateway: Gateway, broker: Broker) -> None:
+        """No newcomers; what was accepted becomes durable and is answered; then goodbye."""
+        listener.stop_accepting()
+        await broker.drain()
+        gateway.stop()
+        await http.close()
+        await listener.close()
+
+
+def run(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT. For the command line; returns after draining."""
+    logging.basicConfig(
+        level=settings.log_level.upper(),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    raise_descriptor_limit()
+    gc.set_threshold(*GC_THRESHOLDS)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with Server(settings) as server:
+        sys.stdout.write(f"ready {server.connection_string}\n")
+        sys.stdout.flush()
+        await stop.wait()
+        logger.info("stopping")
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # noqa: PLC0415 - where there is none (Windows), asyncio's own loop serves
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

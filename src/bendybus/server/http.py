@@ -1,0 +1,81 @@
+"""The HTTP side of the one port: health, metrics and AMQP over WebSocket.
+
+Routes of other packages (management, REST) are handed in and tried first; what
+nobody serves gets a small JSON answer with 404.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from bendybus.server.websocket import serve_amqp
+
+__all__ = ["Health", "http_app"]
+
+# All SDKs use this path; .NET's adds a slash at its end.
+WEBSOCKET_PATHS = ("/$servicebus/websocket", "/$servicebus/websocket/")
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What `/health` tells: 200 when ready, 503 otherwise, with the details either way."""
+
+    ready: bool
+    details: Mapping[str, object] = field(default_factory=dict)
+
+
+def http_app(
+    *,
+    amqp: Callable[[], asyncio.Protocol],
+    health: Callable[[], Health],
+    registry: CollectorRegistry,
+    routes: Sequence[BaseRoute] = (),
+) -> Starlette:
+    """The ASGI application for every HTTP connection of a server."""
+
+    async def show_health(request: Request) -> Response:
+        state = health()
+        status = "ready" if state.ready else "not ready"
+        return JSONResponse({"status": status, **state.details}, status_code=200 if state.ready else 503)
+
+    async def show_metrics(request: Request) -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def bridge(websocket: WebSocket) -> None:
+        await serve_amqp(websocket, amqp)
+
+    app = Starlette(
+        routes=[
+            *routes,
+            Route("/health", show_health),
+            Route("/metrics", show_metrics),
+            *(WebSocketRoute(path, bridge) for path in WEBSOCKET_PATHS),
+            WebSocketRoute("/{path:path}", _no_such_websocket),
+        ],
+        exception_handlers={HTTPException: _explain},  # type: ignore[dict-item]
+    )
+    # `/health/` is not `/health`: a redirect would only hide a client's mistake.
+    app.router.redirect_slashes = False
+    return app
+
+
+async def _explain(request: Request, error: HTTPException) -> Response:
+    """Every refusal is JSON: a 404 names the path, the rest say what Starlette says."""
+    text = f"nothing is served at '{request.url.path}'" if error.status_code == 404 else error.detail
+    return JSONResponse({"error": text}, status_code=error.status_code, headers=error.headers)
+
+
+async def _no_such_websocket(websocket: WebSocket) -> None:
+    refusal = {"error": f"AMQP over WebSocket is served at '{WEBSOCKET_PATHS[0]}'"}
+    await websocket.send_denial_response(JSONResponse(refusal, status_code=404))

@@ -1,0 +1,365 @@
+"""The one-port listener: accepts connections, learns what they speak, hands them on.
+
+A connection that has said nothing is one `Arrival` and one registration with the
+event loop: no task, no transport, no buffer, so thousands of them cost next to
+nothing. Its first byte is looked at with MSG_PEEK to tell TLS from the rest; then
+it becomes a transport whose protocol is the arrival itself, until openings.py
+can say what it is and `set_protocol` gives it to its real one.
+
+All arrivals have the same time to speak, so they expire in the order they came,
+and one coarse timer serves them all. Works on asyncio's own loops and on uvloop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, cast
+
+from bendybus.server.openings import (
+    OPENING_LENGTH_MAX,
+    SUPPORTED_AMQP_HEADER,
+    TLS_HANDSHAKE,
+    Opening,
+    opening_of,
+)
+from bendybus.server.sockets import bind, descriptor_limit, prepare_accepted
+
+__all__ = ["Listener", "ListenerCounts", "ProtocolFactory"]
+
+logger = logging.getLogger(__name__)
+
+ProtocolFactory = Callable[[], asyncio.Protocol]
+
+# Service Bus wants a token within 20 s of connecting; who cannot say one word in that time never will.
+HANDSHAKE_TIMEOUT_S: Final = 20.0
+
+# Service Bus takes 5,000 AMQP connections in a namespace; more than three times that, and room for HTTP.
+CONNECTIONS_MAX: Final = 16_384
+
+# Accepted, or dropped, in one go before other connections get their turn: one or two ms of work.
+ACCEPTS_PER_TURN: Final = 32
+DROPS_PER_TURN: Final = 64
+
+# Descriptors that connections never take: messaging stores, logs, the loop itself.
+DESCRIPTORS_RESERVED: Final = 256
+
+# How long nobody is accepted when there is no room. The kernel's backlog holds newcomers meanwhile.
+ACCEPT_PAUSE_S: Final = 0.1
+
+# The coarse timer's longest step: how late a silent connection may be dropped.
+TICK_MAX_S: Final = 1.0
+
+# How often a closing listener looks whether the last bytes have left.
+FLUSH_CHECK_S: Final = 0.01
+
+# accept(2): no descriptors left in the process or the system, no memory for a socket.
+OUT_OF_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+@dataclass(slots=True)
+class ListenerCounts:
+    """What has happened since the start, for the metrics."""
+
+    accepted: int = 0
+    tls: int = 0
+    timed_out: int = 0
+    """Dropped because they did not say what they are in time."""
+    refused: int = 0
+    """Dropped because what they said is nothing served here."""
+    crowded_out: int = 0
+    """Silent ones dropped to make room for others."""
+    pauses: int = 0
+    """Times that accepting was suspended for want of room."""
+
+
+class Arrival(asyncio.Protocol):
+    """One connection, from accept until its own protocol takes over."""
+
+    __slots__ = ("_head", "_listener", "deadline", "descriptor", "sock", "task", "transport")
+
+    def __init__(self, listener: Listener, sock: socket.socket, deadline: float) -> None:
+        self._listener = listener
+        self._head = b""
+        self.sock = sock
+        self.descriptor = sock.fileno()
+        self.deadline = deadline
+        self.task: asyncio.Task[object] | None = None
+        """Under way while a transport is being made: for a TLS connection, its handshake."""
+        self.transport: asyncio.Transport | None = None
+
+    @property
+    def gone(self) -> bool:
+        """Both kinds of event loop leave a closed connection's socket without a descriptor."""
+        return self.sock.fileno() == -1
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # `Transport` on asyncio, a type of its own on uvloop.
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        assert self.transport is not None
+        if self.transport.is_closing():
+            return
+        self._head += data
+        opening = opening_of(self._head[:OPENING_LENGTH_MAX])
+        if opening is not Opening.UNDECIDED:
+            head, self._head = self._head, b""
+            self._listener.opened(self, opening, head)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._listener.left(self)
+
+
+class Listener:
+    """Accepts on any number of addresses and serves AMQP and HTTP, with or without TLS, on each."""
+
+    def __init__(
+        self,
+        *,
+        amqp: ProtocolFactory,
+        http: ProtocolFactory,
+        tls: ssl.SSLContext | None = None,
+        handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
+        self._protocols: dict[Opening, ProtocolFactory] = {Opening.AMQP: amqp, Opening.HTTP: http}
+        self._tls = tls
+        self._handshake_timeout_s = handshake_timeout_s
+        # At least half, where a small limit leaves no room for the reserve.
+        descriptors = descriptor_limit()
+        self._connections_max = min(
+            connections_max, max(descriptors - DESCRIPTORS_RESERVED, descriptors // 2)
+        )
+        self._tick_s = min(TICK_MAX_S, handshake_timeout_s / 4)
+        self._loop: asyncio.AbstractEventLoop
+        self._listening: list[socket.socket] = []
+        self._arrivals: dict[int, Arrival] = {}
+        """By descriptor, oldest first: those that have not yet said what they are."""
+        self._open: dict[int, Arrival] = {}
+        """Handed on. The closed ones are forgotten at the next tick."""
+        self._ticker: asyncio.TimerHandle | None = None
+        self._pause: asyncio.TimerHandle | None = None
+        self.counts = ListenerCounts()
+
+    # -- the owner's side -----------------------------------------------------
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept on one more address too; port 0 picks a free one. Returns the port."""
+        self._loop = asyncio.get_running_loop()
+        sockets = bind(host, port)
+        self._listening += sockets
+        for listening in sockets:
+            self._loop.add_reader(listening, self._accept, listening)
+        if self._ticker is None:
+            self._ticker = self._loop.call_later(self._tick_s, self._tick)
+        return cast(int, sockets[0].getsockname()[1])
+
+    @property
+    def half_open(self) -> int:
+        """Connections that have not yet said what they are."""
+        return len(self._arrivals)
+
+    @property
+    def open_connections(self) -> int:
+        """Connections that have been handed on and are not closed."""
+        return sum(not connection.gone for connection in self._open.values())
+
+    def stop_accepting(self) -> None:
+        """Shut the door: the first step of draining. Connections that are inside go on."""
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        for listening in self._listening:
+            self._loop.remove_reader(listening)
+            listening.close()
+        self._listening.clear()
+        for arrival in list(self._arrivals.values()):
+            self._drop(arrival)
+
+    async def close(self, grace_s: float = 5.0) -> None:
+        """Close everything; what has been written gets `grace_s` to leave, then it is cut off."""
+        self.stop_accepting()
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._ticker = None
+        for connection in self._open.values():
+            assert connection.transport is not None
+            connection.transport.close()
+        deadline = asyncio.get_running_loop().time() + grace_s
+        while self.open_connections:
+            if asyncio.get_running_loop().time() >= deadline:
+                for connection in self._open.values():
+                    assert connection.transport is not None
+                    connection.transport.abort()
+                break
+            await asyncio.sleep(FLUSH_CHECK_S)
+        self._open.clear()
+        # Aborted transports tell their protocols in the loop's next turns.
+        await asyncio.sleep(0)
+
+    # -- accepting ------------------------------------------------------------
+
+    def _accept(self, listening: socket.socket) -> None:
+        for turn in range(ACCEPTS_PER_TURN):
+            if len(self._arrivals) + len(self._open) >= self._connections_max:
+                # After the first turn nobody may be waiting any more; if somebody is, the loop calls again.
+                if turn:
+                    return
+                # Who has said nothing yet leaves before who wants to speak is kept out.
+                if not self._crowd_out():
+                    self._pause_accepting()
+                    return
+            try:
+                accepted, _ = listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in OUT_OF_ROOM:
+                    self._crowd_out()
+                    self._pause_accepting()
+                    return
+                # Anything else concerns the one connection that died in the queue [accept(2)].
+                continue
+            self._arrive(accepted)
+
+    def _arrive(self, accepted: socket.socket) -> None:
+        prepare_accepted(accepted)
+        arrival = Arrival(self, accepted, self._loop.time() + self._handshake_timeout_s)
+        self._arrivals[arrival.descriptor] = arrival
+        self._loop.add_reader(accepted, self._first_byte, arrival)
+        self.counts.accepted += 1
+
+    def _crowd_out(self) -> bool:
+        """Drop the connection that has been silent longest, if there is one."""
+        oldest = next(iter(self._arrivals.values()), None)
+        if oldest is None:
+            return False
+        self.counts.crowded_out += 1
+        self._drop(oldest)
+        return True
+
+    def _pause_accepting(self) -> None:
+        """Look away from the listening sockets for a moment: a full house must not become a busy loop."""
+        if self._pause is not None:
+            return
+        self.counts.pauses += 1
+        for listening in self._listening:
+            self._loop.remove_reader(listening)
+        self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self._resume_accepting)
+
+    def _resume_accepting(self) -> None:
+        self._pause = None
+        self._forget_closed()
+        for listening in self._listening:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    # -- from the first byte to a protocol ------------------------------------
+
+    def _first_byte(self, arrival: Arrival) -> None:
+        try:
+            head = arrival.sock.recv(OPENING_LENGTH_MAX, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            head = b""
+        if not head:
+            self._drop(arrival)
+            return
+        context = self._tls if head[0] == TLS_HANDSHAKE else None
+        if context is None and opening_of(head) is Opening.UNKNOWN:
+            self._refuse(arrival)
+            return
+        self.counts.tls += context is not None
+        self._loop.remove_reader(arrival.sock)
+        # Makes a transport of the socket; with TLS the task lasts until the handshake is done.
+        arrival.task = self._loop.create_task(
+            self._loop.connect_accepted_socket(
+                lambda: arrival,
+                arrival.sock,
+                ssl=context,
+                # The arrival's own deadline comes first; this one only has to be there.
+                ssl_handshake_timeout=2 * self._handshake_timeout_s if context else None,
+            )
+        )
+        arrival.task.add_done_callback(lambda task: self._adopted(arrival, task))
+
+    def _adopted(self, arrival: Arrival, task: asyncio.Task[object]) -> None:
+        arrival.task = None
+        if task.cancelled():
+            arrival.sock.close()
+        elif (error := task.exception()) is not None:
+            # A broken handshake or a peer that went away meanwhile: nobody's loss but its own.
+            logger.debug("connection given up before it began: %s", error)
+            self.counts.refused += 1
+            self._forget_arrival(arrival)
+            arrival.sock.close()
+
+    def opened(self, arrival: Arrival, opening: Opening, head: bytes) -> None:
+        """An arrival has said what it is: give it to the protocol that speaks it."""
+        transport = arrival.transport
+        assert transport is not None
+        factory = self._protocols.get(opening)
+        if factory is None:
+            if opening is Opening.AMQP_UNSUPPORTED:
+                # "If the requested protocol version is not supported, the server MUST send a protocol
+                # header with a supported protocol version and then close the socket." [AMQP 2.2]
+                transport.write(SUPPORTED_AMQP_HEADER)
+            self.counts.refused += 1
+            transport.close()
+            return
+        self._arrivals.pop(arrival.descriptor, None)
+        self._open[arrival.descriptor] = arrival
+        protocol = factory()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        if not transport.is_closing():
+            protocol.data_received(head)
+
+    def left(self, arrival: Arrival) -> None:
+        """The connection ended before it had said what it is."""
+        self._forget_arrival(arrival)
+
+    # -- leaving --------------------------------------------------------------
+
+    def _refuse(self, arrival: Arrival) -> None:
+        self.counts.refused += 1
+        self._drop(arrival)
+
+    def _drop(self, arrival: Arrival) -> None:
+        """End a connection that has not been handed on, however far it has come."""
+        self._forget_arrival(arrival)
+        if arrival.transport is not None:
+            arrival.transport.abort()
+        elif arrival.task is not None:
+            arrival.task.cancel()
+        else:
+            self._loop.remove_reader(arrival.sock)
+            arrival.sock.close()
+
+    def _forget_arrival(self, arrival: Arrival) -> None:
+        # Its descriptor may already belong to a newer one.
+        if self._arrivals.get(arrival.descriptor) is arrival:
+            del self._arrivals[arrival.descriptor]
+
+    def _forget_closed(self) -> None:
+        for descriptor in [descriptor for descriptor, connection in self._open.items() if connection.gone]:
+            del self._open[descriptor]
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        for _ in range(DROPS_PER_TURN):
+            oldest = next(iter(self._arrivals.values()), None)
+            if oldest is None or oldest.deadline > now:
+                self._forget_closed()
+                self._ticker = self._loop.call_later(self._tick_s, self._tick)
+                return
+            self.counts.timed_out += 1
+            self._drop(oldest)
+        # A crowd leaves in portions, and the guests are served in between.
+        self._ticker = self._loop.call_later(0, self._tick)

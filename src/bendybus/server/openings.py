@@ -1,0 +1,56 @@
+"""What a connection's first bytes say it is. Pure; the listener acts on the answer.
+
+A table of openings: the bytes so far either begin with one, or may still become
+one, or cannot. TLS is not here: the listener sees it before a byte is read, and
+what comes out of TLS is asked the same question again.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Final
+
+__all__ = ["OPENING_LENGTH_MAX", "SUPPORTED_AMQP_HEADER", "TLS_HANDSHAKE", "Opening", "opening_of"]
+
+# The record type `handshake` [RFC 8446 5.1]: a ClientHello is the first record that a client sends.
+TLS_HANDSHAKE: Final = 0x16
+
+AMQP_NAME: Final = b"AMQP"
+AMQP_HEADER_LENGTH: Final = 8
+
+# Protocol id 0 is AMQP itself, 3 is SASL before it; version 1.0.0 of both [AMQP 2.2, 5.3.1]. Id 2, TLS
+# inside an AMQP connection, is used by no client: TLS comes first here.
+AMQP_HEADERS: Final = frozenset({b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00"})
+
+# What a client that asked for something else is told to come back with: every client begins with SASL.
+SUPPORTED_AMQP_HEADER: Final = b"AMQP\x03\x01\x00\x00"
+
+HTTP_VERBS: Final = (b"GET ", b"PUT ", b"POST ", b"HEAD ", b"PATCH ", b"DELETE ", b"OPTIONS ")
+
+# More bytes than this never change the answer.
+OPENING_LENGTH_MAX: Final = max(AMQP_HEADER_LENGTH, *map(len, HTTP_VERBS))
+
+
+class Opening(Enum):
+    """What the first bytes are."""
+
+    UNDECIDED = auto()
+    AMQP = auto()
+    AMQP_UNSUPPORTED = auto()
+    """Another version or layer of AMQP; the peer deserves our header before the door shuts."""
+    HTTP = auto()
+    UNKNOWN = auto()
+
+
+def opening_of(head: bytes) -> Opening:
+    """What a connection that began with `head` is."""
+    if head.startswith(AMQP_NAME):
+        if len(head) < AMQP_HEADER_LENGTH:
+            return Opening.UNDECIDED
+        known = head[:AMQP_HEADER_LENGTH] in AMQP_HEADERS
+        return Opening.AMQP if known else Opening.AMQP_UNSUPPORTED
+    if head.startswith(HTTP_VERBS):
+        return Opening.HTTP
+    if any(opening.startswith(head) for opening in (AMQP_NAME, *HTTP_VERBS)):
+        return Opening.UNDECIDED
+    return Opening.UNKNOWN

@@ -1,0 +1,132 @@
+"""Everything that can be set about a server, checked before anything is opened.
+
+`Settings` is what the command line and tests build; the composition root (app.py)
+reads it and nothing else. What may be shown and what may be exposed is decided here
+too: the connection string, and which keys are refused where. The data folder's own
+root key: store/folder.py.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from bendybus.auth.rules import ROOT_RULE_NAME
+from bendybus.domain.entities import PREMIUM_PARTITIONS, PREMIUM_PARTITIONS_DEFAULT, Tier
+from bendybus.errors import ConfigError
+
+__all__ = [
+    "SAS_KEY_VARIABLE",
+    "WELL_KNOWN_KEY",
+    "Settings",
+    "connection_string",
+    "refuse_exposed_keys",
+    "sas_key_from",
+]
+
+SAS_KEY_VARIABLE: Final = "BENDYBUS_SAS_KEY"
+
+# The vendor's emulator takes this very text as its key, so everybody knows it.
+WELL_KNOWN_KEY: Final = "SAS_KEY_VALUE"
+
+STORES_DEFAULT: Final = 4
+STORES_MAX: Final = 64
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A server to be. What exists has been checked; `ConfigError` says what cannot be."""
+
+    data: Path = Path(".data")
+    host: str = "127.0.0.1"
+    port: int = 5672
+    admin_port: int | None = 5300
+    """A second port that serves the same things, since the emulator's clients expect one; None for none."""
+    stores: int | None = None
+    """How many messaging stores; None: as many as the data folder has, `STORES_DEFAULT` in a new one."""
+    tier: Tier = Tier.STANDARD
+    premium_partitions: int = PREMIUM_PARTITIONS_DEFAULT
+    config: Path | None = None
+    """The official emulator's Config.json: the queues to have from the start."""
+    sas_key: str | None = field(default=None, repr=False)
+    """The root rule's key; None: the data folder's own."""
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    host_names: tuple[str, ...] = ()
+    """Further names for the self-made certificate."""
+    log_level: str = "info"
+    handshake_timeout_s: float = 20.0
+    connections_max: int = 16_384
+
+    def __post_init__(self) -> None:
+        self._check_number("--port", self.port, 0, 65_535)
+        if self.admin_port is not None:
+            self._check_number("--admin-port", self.admin_port, 0, 65_535)
+        if self.stores is not None:
+            self._check_number("--stores", self.stores, 1, STORES_MAX)
+        self._check_number("connections_max", self.connections_max, 1, 1_000_000)
+        if self.handshake_timeout_s <= 0:
+            raise ConfigError(f"handshake_timeout_s is {self.handshake_timeout_s}; it must be more than 0")
+        if self.premium_partitions not in PREMIUM_PARTITIONS:
+            raise ConfigError(f"premium_partitions is {self.premium_partitions}; allowed are 1, 2, 4")
+        if self.log_level not in LOG_LEVELS:
+            raise ConfigError(f"--log-level is '{self.log_level}'; allowed are {', '.join(LOG_LEVELS)}")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError("--tls-cert and --tls-key go together: one was given without the other")
+        if self.sas_key is not None:
+            if not self.sas_key.strip():
+                raise ConfigError(f"{SAS_KEY_VARIABLE} is set but empty; unset it, or give it a key")
+            refuse_exposed_keys(self.host, [self.sas_key])
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where to listen, the main address first."""
+        ports = [self.port]
+        # Port 0 twice is two free ports; any other port twice is one.
+        if self.admin_port is not None and (self.admin_port == 0 or self.admin_port != self.port):
+            ports.append(self.admin_port)
+        return [(self.host, port) for port in ports]
+
+    @staticmethod
+    def _check_number(name: str, value: int, least: int, most: int) -> None:
+        if not least <= value <= most:
+            raise ConfigError(f"{name} is {value}; allowed is {least} to {most}")
+
+
+def sas_key_from(environment: Mapping[str, str]) -> str | None:
+    """The root key that the operator has set: from the environment, as arguments show in `ps`."""
+    return environment.get(SAS_KEY_VARIABLE)
+
+
+def refuse_exposed_keys(host: str, keys: Iterable[str]) -> None:
+    """Refuse a key that everybody knows when others than this machine can reach the server."""
+    if not _is_loopback(host) and WELL_KNOWN_KEY in keys:
+        raise ConfigError(
+            f"refusing to listen on '{host}' with the well-known key {WELL_KNOWN_KEY}: anybody could log in. "
+            f"Set another key in {SAS_KEY_VARIABLE} or Config.json, or listen on 127.0.0.1"
+        )
+
+
+def connection_string(host: str, port: int, key: str) -> str:
+    """What a client on this machine needs to connect, in the form that every SDK reads."""
+    # Nobody can connect to "every address"; this machine reaches itself through loopback.
+    reachable = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    endpoint = f"[{reachable}]" if ":" in reachable else reachable
+    return (
+        f"Endpoint=sb://{endpoint}:{port};SharedAccessKeyName={ROOT_RULE_NAME};"
+        f"SharedAccessKey={key};UseDevelopmentEmulator=true"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`; a name other than localhost is not trusted to be."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

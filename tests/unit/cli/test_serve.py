@@ -1,0 +1,98 @@
+"""The command line: arguments become settings, and a set-up error becomes one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bendybus.cli.main import app
+from bendybus.domain.entities import Tier
+from bendybus.errors import DataFolderInUse
+from bendybus.server.settings import Settings
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """The settings that servers were started with; none really runs."""
+    settings: list[Settings] = []
+    stub = types.ModuleType("bendybus.server.app")
+    stub.run = settings.append  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "bendybus.server.app", stub)
+    monkeypatch.delenv("BENDYBUS_SAS_KEY", raising=False)
+    return settings
+
+
+def test_without_arguments_the_defaults_are_those_of_settings(started: list[Settings]) -> None:
+    assert runner.invoke(app, ["serve"]).exit_code == 0
+    assert started == [Settings()]
+
+
+def test_arguments_become_settings(started: list[Settings], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BENDYBUS_SAS_KEY", "mine")
+    arguments = (
+        "serve --data here --host ::1 --port 0 --admin-port 0 --stores 2 --tier premium --config c.json "
+        "--tls-cert c.crt --tls-key c.key --log-level debug"
+    )
+    assert runner.invoke(app, arguments.split()).exit_code == 0
+    assert started == [
+        Settings(
+            data=Path("here"),
+            host="::1",
+            port=0,
+            admin_port=0,
+            stores=2,
+            tier=Tier.PREMIUM,
+            config=Path("c.json"),
+            sas_key="mine",
+            tls_cert=Path("c.crt"),
+            tls_key=Path("c.key"),
+            log_level="debug",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("--port 99999", "bendybus: --port is 99999; allowed is 0 to 65535\n"),
+        ("--tier gold", "bendybus: --tier is 'gold'; allowed are basic, standard, premium\n"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_on_stderr_and_exit_2(
+    started: list[Settings], arguments: str, told: str
+) -> None:
+    result = runner.invoke(app, ["serve", *arguments.split()])
+    assert (result.exit_code, result.stderr, result.stdout) == (2, told, "")
+    assert started == []
+
+
+def test_a_server_that_refuses_to_start_is_one_line_and_exit_2(
+    started: list[Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(settings: Settings) -> None:
+        raise DataFolderInUse("the data folder is in use by process 17")
+
+    monkeypatch.setattr(sys.modules["bendybus.server.app"], "run", run)
+    result = runner.invoke(app, ["serve"])
+    assert (result.exit_code, result.stderr) == (2, "bendybus: the data folder is in use by process 17\n")
+
+
+def test_the_version_is_shown() -> None:
+    result = runner.invoke(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.stdout.startswith("bendybus 0.")
+
+
+def test_importing_the_command_line_does_not_import_the_server() -> None:
+    # What makes `--help` quick: none of these is needed before a server really starts.
+    heavy = ["asyncio", "ssl", "starlette", "uvicorn", "cryptography", "prometheus_client", "rich"]
+    code = f"import sys, bendybus.cli.main; print([name for name in {heavy} if name in sys.modules])"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == "[]"

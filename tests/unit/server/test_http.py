@@ -1,0 +1,179 @@
+"""HTTP on the one port: routes, and the bounds that uvicorn leaves to its host."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from bendybus.server.http import Health, http_app
+from bendybus.server.http_protocol import HEAD_BYTES_MAX, HttpHost
+
+READY = Health(True)
+
+
+@pytest.fixture
+def web(house):
+    """A house with the real HTTP application in it."""
+
+    @asynccontextmanager
+    async def opened(health=READY, routes=(), head_timeout_s=20.0, registry=None):
+        registry = registry or CollectorRegistry()
+        app = http_app(amqp=asyncio.Protocol, health=lambda: health, registry=registry, routes=routes)
+        host = HttpHost(app, head_timeout_s=head_timeout_s)
+        async with house(http=host.protocol) as open_house:
+            open_house.host = host
+            yield open_house
+            await host.close(grace_s=1)
+
+    return opened
+
+
+async def _answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    status, *lines = head.strip().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines)
+    return int(status.split()[1]), headers, await reader.readexactly(int(headers["content-length"]))
+
+
+async def _get(open_house, path: str, tls=None) -> tuple[int, dict[str, str], bytes]:
+    reader, writer = await open_house.call(tls)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    return await _answer(reader)
+
+
+@pytest.mark.parametrize(("ready", "status"), [(True, 200), (False, 503)])
+def test_health_is_200_only_when_ready(run, web, client_tls, ready, status) -> None:
+    async def work() -> None:
+        async with web(health=Health(ready, {"stores": 4})) as open_house:
+            for tls in (None, client_tls):
+                answered, headers, body = await _get(open_house, "/health", tls)
+                assert answered == status
+                assert json.loads(body) == {"status": "ready" if ready else "not ready", "stores": 4}
+                assert "date" in headers
+
+    run(work())
+
+
+def test_metrics_show_the_registry_that_was_given_and_no_other(run, web) -> None:
+    registry = CollectorRegistry()
+    Counter("messages_moved", "Messages moved.", registry=registry).inc(3)
+
+    async def work() -> None:
+        async with web(registry=registry) as open_house:
+            status, headers, body = await _get(open_house, "/metrics")
+            assert status == 200
+            assert headers["content-type"].startswith("text/plain")
+            assert b"messages_moved_total 3.0" in body
+            assert b"python_info" not in body
+
+    run(work())
+
+
+@pytest.mark.parametrize("path", ["/", "/orders", "/health/", "/$servicebus/websocket"])
+def test_what_nobody_serves_is_a_404_in_json(run, web, path) -> None:
+    async def work() -> None:
+        async with web() as open_house:
+            status, _, body = await _get(open_house, path)
+            assert status == 404
+            assert json.loads(body) == {"error": f"nothing is served at '{path}'"}
+
+    run(work())
+
+
+def test_routes_handed_in_are_served(run, web) -> None:
+    async def work() -> None:
+        async with web(routes=[Route("/orders", lambda request: PlainTextResponse("mine"))]) as open_house:
+            assert (await _get(open_house, "/orders"))[2] == b"mine"
+
+    run(work())
+
+
+def test_a_connection_serves_one_request_after_another(run, web) -> None:
+    async def work() -> None:
+        async with web(head_timeout_s=5) as open_house:
+            reader, writer = await open_house.call()
+            for _ in range(3):
+                writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert (await _answer(reader))[0] == 200
+            assert open_house.listener.counts.accepted == 1
+
+    run(work())
+
+
+def test_a_head_without_end_is_cut_off(run, web) -> None:
+    async def work() -> None:
+        async with web() as open_house:
+            reader, writer = await open_house.call()
+            writer.write(b"GET / HTTP/1.1\r\n")
+            answer = asyncio.create_task(open_house.farewell(reader, writer))
+            sent = 0
+            while not writer.is_closing() and sent < 50 * HEAD_BYTES_MAX:
+                writer.write(b"x-more: " + b"x" * 8000 + b"\r\n")
+                sent += 8000
+                await asyncio.sleep(0)
+            assert sent < 50 * HEAD_BYTES_MAX
+            await answer
+            assert (await _get(open_house, "/health"))[0] == 200
+
+    run(work())
+
+
+@pytest.mark.parametrize("start", [b"GET /hea", b"GET /health HTTP/1.1\r\nHost: loc"])
+def test_a_head_that_never_ends_in_time_is_dropped(run, web, start) -> None:
+    async def work() -> None:
+        async with web(head_timeout_s=0.05) as open_house:
+            reader, writer = await open_house.call()
+            writer.write(start)
+            assert await open_house.farewell(reader, writer) == b""
+            assert (await _get(open_house, "/health"))[0] == 200
+
+    run(work())
+
+
+def test_a_second_head_is_bounded_in_time_as_well(run, web) -> None:
+    async def work() -> None:
+        async with web(head_timeout_s=0.05) as open_house:
+            reader, writer = await open_house.call()
+            writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await _answer(reader))[0] == 200
+            writer.write(b"GET /hea")
+            assert await open_house.farewell(reader, writer) == b""
+
+    run(work())
+
+
+def test_a_request_that_is_not_http_is_answered_400(run, web) -> None:
+    async def work() -> None:
+        async with web() as open_house:
+            reader, writer = await open_house.call()
+            writer.write(b"GET \x00\x01\x02\r\n\r\n")
+            assert (await open_house.farewell(reader, writer)).startswith(b"HTTP/1.1 400 ")
+
+    run(work())
+
+
+def test_closing_lets_the_request_under_way_finish(run, web) -> None:
+    async def work() -> None:
+        started, finish = asyncio.Event(), asyncio.Event()
+
+        async def slow(request):
+            started.set()
+            await finish.wait()
+            return PlainTextResponse("done")
+
+        async with web(routes=[Route("/slow", slow)]) as open_house:
+            request = asyncio.create_task(_get(open_house, "/slow"))
+            await started.wait()
+            closing = asyncio.create_task(open_house.host.close())
+            await asyncio.sleep(0)
+            finish.set()
+            assert (await request)[2] == b"done"
+            await closing
+
+    run(work())

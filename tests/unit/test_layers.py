@@ -1,0 +1,87 @@
+"""The tree is the architecture: each package imports only what stands below it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2] / "src" / "bendybus"
+
+# Package or module -> what it may import from us. A new one has to be entered here.
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "names": set(),
+    "amqp": {"errors"},
+    "engine": {"amqp", "errors"},
+    "domain": {"errors", "names"},
+    "store": {"domain", "errors", "names"},
+    "broker": {"domain", "store", "errors", "names"},
+    "auth": {"errors", "names"},
+    "gateway": {"amqp", "engine", "domain", "broker", "auth", "errors", "names"},
+    "server": {"amqp", "engine", "domain", "store", "broker", "auth", "gateway", "errors", "names"},
+    "cli": {"server", "auth", "domain", "errors"},
+}
+
+# What the two pure columns may not touch: clocks, randomness, input and output.
+IMPURE = {
+    "asyncio",
+    "os",
+    "pathlib",
+    "random",
+    "secrets",
+    "socket",
+    "sqlite3",
+    "subprocess",
+    "threading",
+    "time",
+}
+PURE = {"amqp", "engine", "domain"}
+
+MODULES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+
+
+def layer_of(path: Path) -> str:
+    first = path.relative_to(ROOT).parts[0]
+    return first.removesuffix(".py")
+
+
+def imports_of(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import; the full name says more"
+            names.add(node.module or "")
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def layers_imported(path: Path) -> set[str]:
+    inside = {name.split(".")[1] for name in imports_of(path) if name.startswith("bendybus.")}
+    return {name for name in inside if not name.startswith("__")} - {layer_of(path)}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_imports_only_what_stands_below_it(path: Path) -> None:
+    allowed = MAY_IMPORT.get(layer_of(path))
+    assert allowed is not None, f"{layer_of(path)} is a new part of the house: say what it stands on"
+    assert layers_imported(path) <= allowed
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in MODULES if layer_of(path) in PURE], ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_the_pure_columns_stay_pure(path: Path) -> None:
+    assert not {name.split(".")[0] for name in imports_of(path)} & IMPURE
+
+
+def test_every_module_opens_with_its_one_rule() -> None:
+    bare = [
+        path
+        for path in MODULES
+        if path.name != "__init__.py" and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert not bare
