@@ -179,7 +179,7 @@ class StoreWriter:
             return group, errands
 
     def _tidy(self) -> None:
-        """Nobody wants anything: let the store put a little in order, then look again whether somebody does."""
+        """Nobody wants anything: let the store put a little in order, then look whether somebody does."""
         try:
             self._store.tidy()
         except Exception:

@@ -44,6 +44,11 @@ class SendingLink(Link):
         return max(0, min(self._credit, self.session.outbox.room))
 
     @property
+    def crowded(self) -> bool:
+        """Whether the peer would take more, but too much is open or waiting already."""
+        return self._credit > 0 and self.session.outbox.room <= 0
+
+    @property
     def unsettled(self) -> list[SentDelivery]:
         """Deliveries still open, oldest first; once the link is gone, those it left behind."""
         if self._left_unsettled is not None:

@@ -29,7 +29,7 @@ from bendybus.domain.commands import (
     Settled,
 )
 from bendybus.domain.messages import Message
-from bendybus.errors import ArgumentError, BrokerError, MessageNotFound, NotSupported
+from bendybus.errors import ArgumentError, BrokerError, MessageNotFound, NotSupported, Unavailable
 from bendybus.gateway.addresses import Address
 from bendybus.gateway.envelope import render, render_deferred, render_peeked
 from bendybus.gateway.requests import Request, Response
@@ -87,10 +87,15 @@ class ManagementNode:
         for host in hosts[max(first, 0) >> PARTITION_SHIFT :]:
             if count <= len(found) or size >= PEEK_BYTES_MAX:
                 break
-            given = await host.ask(Peek(SequenceNumber(first), count - len(found), self._subqueue))
-            assert isinstance(given, Given)
-            messages = _first_bytes(given.messages, PEEK_BYTES_MAX - size)
-            for message, payload in zip(messages, await host.payloads(messages), strict=True):
+            try:
+                given = await host.ask(Peek(SequenceNumber(first), count - len(found), self._subqueue))
+                assert isinstance(given, Given)
+                messages = _first_bytes(given.messages, PEEK_BYTES_MAX - size)
+                payloads = await host.payloads(messages)
+            except Unavailable:
+                # "A slow or dead store delays nobody: the others' messages flow" (P-27)
+                continue
+            for message, payload in zip(messages, payloads, strict=True):
                 if payload is None:
                     continue
                 rendered = render_peeked(message, payload)
@@ -205,7 +210,7 @@ def _refuse_beyond_answer(messages: Sequence[Message]) -> None:
     size = sum(message.size for message in messages)
     if size > ANSWER_BYTES_MAX:
         raise ArgumentError(
-            f"The {len(messages)} messages asked for have {size} bytes; one answer has {ANSWER_BYTES_MAX} at most. "
+            f"The {len(messages)} messages asked for have {size} bytes; one answer holds {ANSWER_BYTES_MAX}. "
             "Please ask for fewer."
         )
 

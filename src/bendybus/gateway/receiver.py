@@ -70,6 +70,8 @@ class Receiver:
         self._expected = 0
         """Messages asked of stores and not answered yet, when deleting on receipt."""
         self._taking = False
+        self._crowded = False
+        """Out of credit only because too much is unsettled: no flow will tell when to go on."""
         self._closed = False
 
     # -- delivering ---------------------------------------------------------------
@@ -98,6 +100,7 @@ class Receiver:
                 pass
         finally:
             self._taking = False
+        self._crowded = self._link.crowded
         if self._wanted() > 0:
             self._queue.wait(self, self._subqueue)
 
@@ -216,6 +219,12 @@ class Receiver:
         except BrokerError as error:
             if not event.settled:
                 self._link.settle(event.deliveries, rejection(error))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Something was settled: if that made room, use it."""
+        if self._crowded and not self._link.crowded:
+            self.wake()
 
     def _by_partition(self, deliveries: list[SentDelivery]) -> list[tuple[PartitionHost, list[SentDelivery]]]:
         hosts = self._queue.hosts
@@ -247,12 +256,14 @@ class Receiver:
                 self._link.settle(late, rejection(lock_lost(self._queue.path)))
             if deliveries:
                 self._link.settle(deliveries, echo(event.state))
+        self._go_on()
         self._connection.flush_soon()
 
     # -- the end ------------------------------------------------------------------
 
     def tick(self, at: Instant) -> None:
-        """Give back what has been kept too long."""
+        """Give back what has been kept too long; see whether another link made room for this one."""
+        self._go_on()
         limit = at + self._queue.description.lock_duration_s * 1000 * KEEP_FRACTION
         while self._kept and self._kept[0].message.locked_until < limit:
             one = self._kept.popleft()

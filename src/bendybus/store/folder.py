@@ -77,7 +77,7 @@ class DataFolder:
     # -- messaging stores -----------------------------------------------------
 
     def store_paths(self, asked: int | None = None, default: int = 1) -> list[Path]:
-        """The files of as many messaging stores as asked for; else as there are, or `default` in a new folder.
+        """The files of as many messaging stores as asked for; else as there are, or `default` if none.
 
         There may be more than at the last start, never fewer: partitions live in them. A store
         that was there at the last start and is gone is an error; an empty one must not take its place.

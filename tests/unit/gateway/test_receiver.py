@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bendybus.amqp.message import Properties, decode_message, encode_message
+from bendybus.amqp.performatives import Accepted
 from bendybus.domain.commands import Enqueue
 from bendybus.domain.messages import SubQueue
+from bendybus.engine.events import OutcomesReceived
 from bendybus.gateway.envelope import admit
 from bendybus.gateway.receiver import Receiver
 from bendybus.names import Instant
@@ -23,6 +25,7 @@ class FakeLink:
 
     credit: int = 0
     drain: bool = False
+    crowded: bool = False
     snd_settle_mode: int = 0
     sent: list[str] = field(default_factory=list)
     drains_answered: int = 0
@@ -243,6 +246,20 @@ def test_a_receiver_that_cannot_be_written_to_takes_nothing(in_yard):
         receiver.flow()
         assert link.sent == []
         assert waiting(yard) == 1
+
+    in_yard(test)
+
+
+def test_a_crowded_link_goes_on_when_something_is_settled(in_yard):
+    async def test(yard: Yard) -> None:
+        await put(yard, 0, "a", "b")
+        receiver, link = receiver_on(yard, credit=1)
+        link.crowded = True
+        receiver.flow()
+        assert link.sent == ["a"]
+        link.credit, link.crowded = 1, False
+        receiver.outcomes(OutcomesReceived(link, [], Accepted(), settled=True))
+        assert link.sent == ["a", "b"]
 
     in_yard(test)
 
