@@ -1,0 +1,5 @@
+"""Fixtures by subject, each in a module of its own."""
+
+from __future__ import annotations
+
+pytest_plugins = ["fix_broker", "fix_server"]

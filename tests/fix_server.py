@@ -1,0 +1,250 @@
+"""A real server, started as a user would start it: `bendybus serve`, up when it says `ready`.
+
+`server` runs for the whole session, and `new_queue` hands out its queues, none of them twice;
+`start_server` starts one that its test may stop, kill and start again. A traceback, an error or a
+warning in a server's log fails the test that ran meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from itertools import count
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import pytest
+
+__all__ = ["Kind", "NewQueue", "Properties", "ServerProcess", "Shape", "StartServer", "namespace"]
+
+Properties: TypeAlias = Mapping[str, object]
+"""Of a queue or a rule, named as in Config.json."""
+
+# It takes half a second on an idle machine; one that is loaded may need much longer.
+START_TIMEOUT_S: Final = 30
+STOP_TIMEOUT_S: Final = 20
+
+# What an operator would have to look into.
+TROUBLE: Final = re.compile(r"Traceback \(most recent| ERROR | CRITICAL |Warning: |Exception ignored")
+
+
+class Kind(StrEnum):
+    """What every behaviour is to be shown on, since a receiver cannot tell the difference (P-05)."""
+
+    UNPARTITIONED = "unpartitioned"
+    PARTITIONED = "partitioned"
+    """Into 16, as Standard has it."""
+
+
+class Shape(StrEnum):
+    """What the session's queues differ in, besides their kind."""
+
+    USUAL = "usual"
+    BRIEF_LOCK = "brief-lock"
+    DEAD_LETTERING = "dead-lettering"
+
+
+SHAPES: Final[Mapping[Shape, Properties]] = {
+    Shape.USUAL: {"LockDuration": "PT1M", "MaxDeliveryCount": 3},
+    # The shortest that Service Bus allows.
+    Shape.BRIEF_LOCK: {"LockDuration": "PT5S", "MaxDeliveryCount": 3},
+    Shape.DEAD_LETTERING: {"DeadLetteringOnMessageExpiration": True},
+}
+
+# The namespace's rules besides the root rule: name -> key and rights.
+RULES: Final[Mapping[str, tuple[str, list[str]]]] = {
+    "Sends": ("key-of-those-who-send", ["Send"]),
+    "Listens": ("key-of-those-who-listen", ["Listen"]),
+}
+
+# Queues of each shape and kind: more than the tests use, so that running out means a leak.
+SPARES: Final[Mapping[Shape, int]] = {Shape.USUAL: 30, Shape.BRIEF_LOCK: 8, Shape.DEAD_LETTERING: 4}
+
+
+def namespace(
+    queues: Mapping[str, Properties], rules: Mapping[str, Sequence[Properties]] | None = None
+) -> dict[str, object]:
+    """The content of a Config.json with these queues; `rules` by queue, and under "" the namespace's own."""
+    rules = rules or {}
+    described = [
+        {"Name": name, "Properties": dict(properties), "AuthorizationRules": rules.get(name, [])}
+        for name, properties in queues.items()
+    ]
+    only = {"Name": "interop", "Queues": described, "AuthorizationRules": rules.get("", [])}
+    return {"UserConfig": {"Namespaces": [only]}}
+
+
+class ServerProcess:
+    """One data folder, and the process that serves it while there is one."""
+
+    def __init__(self, folder: Path, config: Mapping[str, object]) -> None:
+        self.data = folder / "data"
+        self.log = folder / "server.log"
+        self.port = 0
+        """Picked at the first start and kept ever after, so that clients find the server again."""
+        self.connection_string = ""
+        self.first_line = ""
+        self._config = folder / "Config.json"
+        self._config.write_text(json.dumps(config))
+        self._log_read = 0
+        self._process: subprocess.Popen[str] | None = None
+
+    def command(self) -> list[str]:
+        bendybus = Path(sys.executable).with_name("bendybus")
+        return [
+            *(str(bendybus), "serve", "--data", str(self.data), "--config", str(self._config)),
+            *("--port", str(self.port), "--admin-port", "0"),
+        ]
+
+    def start(self) -> None:
+        """Return when clients are served."""
+        with self.log.open("a") as log:
+            process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+        self._process = process
+        assert process.stdout is not None
+        readable, _, _ = select.select([process.stdout], [], [], START_TIMEOUT_S)
+        self.first_line = process.stdout.readline() if readable else ""
+        word, _, self.connection_string = self.first_line.rstrip("\n").partition(" ")
+        if word != "ready":
+            self.kill()
+            pytest.fail(f"the server said {self.first_line!r}; its log:\n{self.log.read_text()}")
+        found = re.search(r"Endpoint=sb://127\.0\.0\.1:(\d+)", self.connection_string)
+        assert found is not None, self.connection_string
+        self.port = int(found[1])
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        self.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> None:
+        """SIGKILL: as if the power had failed."""
+        self.send_signal(signal.SIGKILL)
+        self.wait()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        process, self._process = self._process, None
+        assert process is not None and process.stdout is not None
+        try:
+            return process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            pytest.fail(f"the server did not end in {STOP_TIMEOUT_S} s; its log:\n{self.log.read_text()}")
+        finally:
+            process.stdout.close()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
+    @property
+    def certificate(self) -> Path:
+        """Self-made; who is to trust the server needs it."""
+        return self.data / "tls" / "server.crt"
+
+    @property
+    def key(self) -> str:
+        """The root rule's."""
+        found = re.search(r"SharedAccessKey=([^;]+)", self.connection_string)
+        assert found is not None, self.connection_string
+        return found[1]
+
+    @property
+    def fresh_log(self) -> str:
+        """What it has logged since the test began."""
+        return self.log.read_text()[self._log_read :]
+
+    def refuse_trouble(self) -> None:
+        """Fail when the fresh log has a traceback, an error or a warning; then it is fresh no more."""
+        fresh = self.fresh_log
+        self._log_read += len(fresh)
+        if TROUBLE.search(fresh):
+            pytest.fail(f"the server logged:\n{fresh}")
+
+
+NewQueue: TypeAlias = Callable[..., str]
+StartServer: TypeAlias = Callable[..., ServerProcess]
+
+
+@pytest.fixture(scope="session")
+def _namespace_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    queues = {
+        f"{shape}-{kind}-{number}": {**properties, "EnablePartitioning": kind is Kind.PARTITIONED}
+        for shape, properties in SHAPES.items()
+        for kind in Kind
+        for number in range(SPARES[shape])
+    }
+    rules = [{"Name": name, "PrimaryKey": key, "Rights": rights} for name, (key, rights) in RULES.items()]
+    server = ServerProcess(tmp_path_factory.mktemp("server"), namespace(queues, {"": rules}))
+    server.start()
+    yield server
+    assert server.stop() == os.EX_OK
+    server.refuse_trouble()
+
+
+@pytest.fixture
+def server(_namespace_server: ServerProcess) -> Iterator[ServerProcess]:
+    """The session's server; its queues: `new_queue`."""
+    yield _namespace_server
+    _namespace_server.refuse_trouble()
+
+
+@pytest.fixture(scope="session")
+def new_queue() -> NewQueue:
+    """A queue of the session's server that no test has used yet: `new_queue(kind, shape)`."""
+    numbers = {(shape, kind): count() for shape in Shape for kind in Kind}
+
+    def take(kind: Kind, shape: Shape = Shape.USUAL) -> str:
+        number = next(numbers[shape, kind])
+        assert number < SPARES[shape], f"no {shape} queue is left: raise SPARES"
+        return f"{shape}-{kind}-{number}"
+
+    return take
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[StartServer]:
+    """Starts a server of the test's own: `start_server(queues, rules)`, as for `namespace`."""
+    servers: list[ServerProcess] = []
+
+    def start(
+        queues: Mapping[str, Properties], rules: Mapping[str, Sequence[Properties]] | None = None
+    ) -> ServerProcess:
+        folder = tmp_path / f"server-{len(servers)}"
+        folder.mkdir()
+        server = ServerProcess(folder, namespace(queues, rules))
+        servers.append(server)
+        server.start()
+        return server
+
+    yield start
+    for server in servers:
+        if server.running:
+            server.kill()
+        server.refuse_trouble()
+
+
+@pytest.fixture(params=list(Kind))
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Runs the test once for each kind of queue."""
+    assert isinstance(request.param, Kind)
+    return request.param

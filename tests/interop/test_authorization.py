@@ -1,0 +1,139 @@
+"""Who may do what: keys, tokens and their end, rules with some rights, entities that are not there."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import quote_plus
+
+import pytest
+from azure.core.credentials import AccessToken
+from azure.servicebus import TransportType
+from azure.servicebus.exceptions import (
+    MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+)
+
+from fix_server import RULES, Kind, NewQueue, ServerProcess
+from interop.conftest import Connect
+from interop.sdk import CROSSWISE, AsyncSdk, Desk, Sdk
+
+ROOT = "RootManageSharedAccessKey"
+
+
+def with_key(server: ServerProcess, name: str, key: str) -> str:
+    return (
+        f"Endpoint=sb://127.0.0.1:{server.port};SharedAccessKeyName={name};SharedAccessKey={key};"
+        "UseDevelopmentEmulator=true"
+    )
+
+
+def with_token(server: ServerProcess, token: str) -> str:
+    return f"Endpoint=sb://127.0.0.1:{server.port};SharedAccessSignature={token};UseDevelopmentEmulator=true"
+
+
+def sign(server: ServerProcess, path: str, expires_at_s: float) -> str:
+    """A shared access signature, made from its public description alone."""
+    resource = quote_plus(f"sb://127.0.0.1:{server.port}/{path}")
+    to_sign = f"{resource}\n{int(expires_at_s)}".encode()
+    signature = base64.b64encode(hmac.digest(server.key.encode(), to_sign, hashlib.sha256)).decode()
+    return (
+        f"SharedAccessSignature sr={resource}&sig={quote_plus(signature)}&se={int(expires_at_s)}&skn={ROOT}"
+    )
+
+
+@pytest.fixture
+def queue(new_queue: NewQueue, kind: Kind) -> str:
+    return new_queue(kind)
+
+
+@CROSSWISE
+@pytest.mark.parametrize("name", [ROOT, "Nobody"])
+def test_a_wrong_key_opens_nothing(server: ServerProcess, connect: Connect, queue: str, name: str) -> None:
+    with pytest.raises(ServiceBusAuthenticationError):
+        connect(with_key(server, name, "bm90IHRoZSBrZXk="), queue).send("x")
+    assert "The token's signature is not valid" in server.fresh_log
+
+
+@CROSSWISE
+def test_a_token_opens_its_entity_and_no_other(
+    server: ServerProcess, connect: Connect, queue: str, new_queue: NewQueue, kind: Kind
+) -> None:
+    token = sign(server, queue, time.time() + 600)
+    connect(with_token(server, token), queue).send("x")
+    with pytest.raises(ServiceBusAuthenticationError):
+        connect(with_token(server, token), new_queue(kind)).send("x")
+    assert f"The token is for '{queue}' and does not reach" in server.fresh_log
+
+
+@CROSSWISE
+def test_a_token_opens_nothing_after_its_end(server: ServerProcess, connect: Connect, queue: str) -> None:
+    with pytest.raises(ServiceBusAuthenticationError):
+        connect(with_token(server, sign(server, queue, time.time() - 60)), queue).send("x")
+    assert f"The token for '{queue}' has expired" in server.fresh_log
+
+
+class Untruthful:
+    """Gives a token, and says that it lasts for an hour, so that only the server knows its end."""
+
+    def __init__(self, token: str) -> None:
+        self._token = AccessToken(token, int(time.time()) + 3600)
+
+    def get_token(self, *_: str, **__: object) -> AccessToken:
+        return self._token
+
+
+class UntruthfulAsync(Untruthful):
+    async def get_token(self, *_: str, **__: object) -> AccessToken:  # type: ignore[override]
+        return self._token
+
+
+def test_a_link_ends_with_its_token(
+    server: ServerProcess, sdk_pairs: list[tuple[Sdk, Kind]], new_queue: NewQueue, pool: ThreadPoolExecutor
+) -> None:
+    desks = []
+    for sdk, kind in sdk_pairs:
+        queue = new_queue(kind)
+        token = sign(server, queue, time.time() + 4)
+        client = sdk.client_with_credential(
+            f"127.0.0.1:{server.port}",
+            (UntruthfulAsync if isinstance(sdk, AsyncSdk) else Untruthful)(token),
+            custom_endpoint_address=f"sb://127.0.0.1:{server.port}",
+            connection_verify=str(server.certificate),
+            transport_type=TransportType.Amqp,
+        )
+        desks.append(Desk(sdk, client, queue))
+        assert desks[-1].is_empty()
+    for desk in desks:
+        with pytest.raises(ServiceBusAuthorizationError, match="'Listen' claim"):
+            desk.receive_one()
+        desk.close_with(pool)
+
+
+@CROSSWISE
+def test_who_may_send_may_not_listen(server: ServerProcess, connect: Connect, queue: str) -> None:
+    desk = connect(with_key(server, "Sends", RULES["Sends"][0]), queue)
+    desk.send("x")
+    with pytest.raises(ServiceBusAuthorizationError, match="'Listen' claim"):
+        desk.receive_one()
+
+
+@CROSSWISE
+def test_who_may_listen_may_not_send(server: ServerProcess, connect: Connect, queue: str) -> None:
+    desk = connect(with_key(server, "Listens", RULES["Listens"][0]), queue)
+    assert desk.is_empty()
+    with pytest.raises(ServiceBusAuthorizationError, match="'Send' claim"):
+        desk.send("x")
+
+
+@pytest.mark.parametrize("use", [lambda desk: desk.send("x"), Desk.receive_one], ids=["send", "receive"])
+def test_an_unknown_entity_is_not_found(
+    server: ServerProcess, connect: Connect, use: Callable[[Desk], object]
+) -> None:
+    with pytest.raises(MessagingEntityNotFoundError, match="entity 'nowhere' could not be found"):
+        use(connect(server.connection_string, "nowhere"))
