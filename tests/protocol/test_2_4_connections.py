@@ -17,7 +17,6 @@ from bendybus.amqp.performatives import (
     Attach,
     Begin,
     Close,
-    Detach,
     Disposition,
     End,
     Error,
@@ -189,7 +188,6 @@ def test_begin_twice_on_a_channel_is_illegal(peer: RawPeer) -> None:
         Transfer(handle=0, delivery_id=0),
         Disposition(role=True, first=0),
         Attach(name="x", handle=0, role=False),
-        Detach(handle=0),
         End(),
     ],
 )

@@ -52,6 +52,14 @@ def attach_frame(name: str, handle: int, *, role: bool = SENDER) -> Attach:
 # -- begin and end --------------------------------------------------------------------
 
 
+def test_a_detach_after_the_end_of_its_session_harms_nobody(peer: RawPeer) -> None:
+    """The Python SDK closes in this order."""
+    peer.give(begin_frame(3), encode_frame(3, End()))
+    peer.answers()
+    assert peer.give(encode_frame(3, Detach(handle=0, closed=True))) == []
+    assert peer.answers() == []
+
+
 def test_begin_is_answered_with_the_remote_channel(peer: RawPeer) -> None:
     (begun,) = peer.give(begin_frame(3))
     assert isinstance(begun, SessionBegun)

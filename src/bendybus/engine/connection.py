@@ -40,7 +40,7 @@ from bendybus.amqp.frames import (
     encode_frame,
     performative_code,
 )
-from bendybus.amqp.performatives import Begin, Close, End, Open, Performative
+from bendybus.amqp.performatives import Begin, Close, Detach, End, Open, Performative
 from bendybus.engine.config import FRAME_SIZE_MIN, ConnectionConfig
 from bendybus.engine.eventlog import EventLog
 from bendybus.engine.events import (
@@ -275,6 +275,9 @@ class Connection:
                 self._receive_begin(channel, performative)
             case Open():
                 self._receive_open(performative)
+            case Detach() if session is None:
+                # The Python SDK ends its session first and then detaches its links: nothing is left to do.
+                pass
             case _ if session is None:
                 raise ProtocolError(
                     NOT_ALLOWED, f"{type(performative).__name__} on channel {channel}, where no session is"
