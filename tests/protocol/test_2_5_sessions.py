@@ -92,15 +92,19 @@ def test_our_end_says_why(pair: WiredPair) -> None:
 
 def test_frames_after_our_end_are_discarded_until_the_peers(peer: RawPeer) -> None:
     session = peer.begin()
+    (attached,) = peer.send(0, attach_frame("link", 0))
+    assert isinstance(attached, LinkAttached)
+    attached.link.accept()
     session.end()
     peer.answers()
     events = peer.give(
-        encode_frame(0, attach_frame("late", 0)),
+        encode_frame(0, attach_frame("late", 1)),
         encode_frame(0, Transfer(handle=0, delivery_id=0)),
+        encode_frame(0, Transfer(handle=0, delivery_id=1, delivery_tag=b"t")),
         encode_frame(0, Disposition(role=RECEIVER, first=0)),
     )
     assert events == []
-    assert [type(event) for event in peer.send(0, End())] == [SessionEnded]
+    assert [type(event) for event in peer.send(0, End())] == [LinkDetached, SessionEnded]
     assert peer.answers() == []
 
 
@@ -268,14 +272,16 @@ def test_the_window_of_a_flow_counts_from_what_the_peer_had_seen() -> None:
     assert sending.session.outbox.window == 2
 
 
-def test_transfers_beyond_the_window_end_the_session() -> None:
+@pytest.mark.parametrize("tag", [b"t", None], ids=["a run", "frame by frame"])
+def test_transfers_beyond_the_window_end_the_session(tag: bytes | None) -> None:
     peer = RawPeer(ConnectionConfig(container_id="server", incoming_window=4)).open()
     peer.begin()
     (attached,) = peer.send(0, attach_frame("link", 0))
     assert isinstance(attached, LinkAttached)
     attached.link.accept()
     peer.answers()
-    events = peer.give(*[encode_frame(0, Transfer(handle=0, delivery_id=n)) for n in range(5)])
+    transfers = [Transfer(handle=0, delivery_id=number, delivery_tag=tag) for number in range(5)]
+    events = peer.give(*[encode_frame(0, transfer) for transfer in transfers])
     ended = events[-1]
     assert isinstance(ended, SessionEnded) and ended.error is not None
     assert ended.error.condition == WINDOW_VIOLATION

@@ -217,6 +217,7 @@ def test_frames_after_our_detach_are_discarded_until_the_answer(peer: RawPeer, r
     assert peer.give(encode_frame(0, flow)) == []
     if role is SENDER:
         assert peer.give(encode_frame(0, Transfer(handle=0, delivery_id=0), b"x")) == []
+        assert peer.give(encode_frame(0, Transfer(handle=0, delivery_id=1, delivery_tag=b"t"), b"x")) == []
     assert peer.send(0, Detach(handle=0, closed=True)) == [LinkDetached(link, None, True)]
     assert peer.answers() == []
 
@@ -311,9 +312,10 @@ def test_a_wrong_transfer_detaches_the_link_only(
     assert peer.server.sessions[0].links == [other]
 
 
-def test_a_transfer_before_the_link_is_accepted_is_refused(peer: RawPeer) -> None:
+@pytest.mark.parametrize("tag", [b"t", None], ids=["a run", "frame by frame"])
+def test_a_transfer_before_the_link_is_accepted_is_refused(peer: RawPeer, tag: bytes | None) -> None:
     link = asked(peer)
-    (gone,) = peer.give(encode_frame(0, Transfer(handle=0, delivery_id=0), b"x"))
+    (gone,) = peer.give(encode_frame(0, Transfer(handle=0, delivery_id=0, delivery_tag=tag), b"x"))
     assert isinstance(gone, LinkDetached) and gone.error is not None
     assert gone.error.condition == TRANSFER_LIMIT_EXCEEDED
     assert [type(answer) for answer in peer.answers()] == [Attach, Detach]
@@ -340,12 +342,13 @@ def test_overrun_of_credit_is_forgiven(peer: RawPeer) -> None:
     assert (flow.delivery_count, flow.link_credit) == (10, 100)
 
 
-def test_overrun_of_credit_has_an_end(peer: RawPeer) -> None:
+@pytest.mark.parametrize("tag", [b"t", None], ids=["a run", "frame by frame"])
+def test_overrun_of_credit_has_an_end(peer: RawPeer, tag: bytes | None) -> None:
     link = asked(peer)
     assert isinstance(link, ReceivingLink)
     link.accept()
     link.credit = -CREDIT_OVERRUN_MAX
-    (gone,) = peer.give(encode_frame(0, Transfer(handle=0, delivery_id=0), b"x"))
+    (gone,) = peer.give(encode_frame(0, Transfer(handle=0, delivery_id=0, delivery_tag=tag), b"x"))
     assert isinstance(gone, LinkDetached) and gone.error is not None
     assert gone.error.condition == TRANSFER_LIMIT_EXCEEDED
 

@@ -34,6 +34,7 @@ from bendybus.amqp.performatives import (
     SaslResponse,
     Transfer,
 )
+from bendybus.amqp.transfer_run import TransferRun, transfer_run
 from bendybus.errors import FrameTooLarge, WireError
 
 __all__ = [
@@ -74,6 +75,10 @@ _HEADER_MAGIC: Final = 0x414D5150
 
 TRANSFER_CODE: Final = 0x14
 DISPOSITION_CODE: Final = 0x15
+
+# The last byte of a descriptor in its short form, which nearly every frame has.
+_CODE_AT: Final = HEADER_SIZE + 2
+_TRANSFER_CODE_BYTE: Final = bytes((TRANSFER_CODE,))
 
 _FRAME_HEAD: Final = struct.Struct(">IBBH")
 _U32: Final = struct.Struct(">I")
@@ -117,28 +122,54 @@ class FrameSplitter:
 
         Raises `WireError` where the stream stops being AMQP, after the frames before it.
         """
+        buffer = self._gather(data)
+        pos = 0
+        while (end := self._frame_end(buffer, pos)) is not None:
+            yield _frame_at(buffer, pos, end)
+            pos = end
+        self._keep(buffer, pos)
+
+    def feed_runs(self, data: bytes) -> Iterator[Frame | TransferRun]:
+        """The same, with series of ordinary transfers joined."""
+        buffer = self._gather(data)
+        pos = 0
+        while (end := self._frame_end(buffer, pos)) is not None:
+            if buffer[pos + _CODE_AT : pos + _CODE_AT + 1] == _TRANSFER_CODE_BYTE:
+                run = transfer_run(buffer, pos, self.max_frame_size)
+                if run is not None:
+                    yield run
+                    pos = run.end
+                    continue
+            yield _frame_at(buffer, pos, end)
+            pos = end
+        self._keep(buffer, pos)
+
+    def _gather(self, data: bytes) -> bytes:
+        """What was kept and what has come, or nothing while that is not enough for a frame."""
         self._chunks.append(data)
         self._kept += len(data)
         if self._kept < self._needed:
-            return
+            return b""
         buffer = data if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks.clear()
         self._kept = 0
-        pos, length = 0, len(buffer)
-        while True:
-            if length - pos < 4:
-                needed = 4
-                break
-            needed = self._size_at(buffer, pos)
-            end = pos + needed
-            if end > length:
-                break
-            yield _frame_at(buffer, pos, end)
-            pos = end
-        self._needed = needed
-        if pos < length:
+        self._needed = 4
+        return buffer
+
+    def _frame_end(self, buffer: bytes, pos: int) -> int | None:
+        """Where the frame at `pos` ends; None when it has not come whole."""
+        if len(buffer) - pos < 4:
+            return None
+        size = self._size_at(buffer, pos)
+        if pos + size > len(buffer):
+            self._needed = size
+            return None
+        return pos + size
+
+    def _keep(self, buffer: bytes, pos: int) -> None:
+        if pos < len(buffer):
             self._chunks.append(buffer[pos:])
-            self._kept = length - pos
+            self._kept = len(buffer) - pos
 
     def _size_at(self, buffer: bytes, pos: int) -> int:
         size: int = _U32.unpack_from(buffer, pos)[0]

@@ -41,6 +41,7 @@ from bendybus.amqp.frames import (
     performative_code,
 )
 from bendybus.amqp.performatives import Begin, Close, Detach, End, Open, Performative
+from bendybus.amqp.transfer_run import TransferRun
 from bendybus.engine.config import FRAME_SIZE_MIN, ConnectionConfig
 from bendybus.engine.eventlog import EventLog
 from bendybus.engine.events import (
@@ -142,7 +143,7 @@ class Connection:
         self._idle.heard(now)
         events = self.events.start()
         if not self.closed:
-            self._receive_frames(self._splitter.feed(data))
+            self._receive_frames(self._splitter.feed_runs(data))
         return events
 
     def data_to_send(self) -> bytes:
@@ -224,10 +225,12 @@ class Connection:
 
     # -- the loop over frames ------------------------------------------------------------
 
-    def _receive_frames(self, frames: Iterable[Frame]) -> None:
+    def _receive_frames(self, frames: Iterable[Frame | TransferRun]) -> None:
         try:
             for frame in frames:
-                if frame[0] == AMQP and self.state is _OPENED:
+                if isinstance(frame, TransferRun):
+                    self._receive_run(frame)
+                elif frame[0] == AMQP and self.state is _OPENED:
                     self._receive_in_channel(frame)
                 else:
                     self._receive_outside_channel(frame)
@@ -240,6 +243,15 @@ class Connection:
             for session in self._flow_owed:
                 session.replenish()
             self._flow_owed.clear()
+
+    def _receive_run(self, run: TransferRun) -> None:
+        """A series of transfers on one link: at once, or frame by frame where that is not the time for it."""
+        session = self._by_remote_channel.get(run.channel)
+        if self.state is _OPENED and session is not None and session.receive_run(run):
+            return
+        self._receive_frames(
+            FrameSplitter(self._splitter.max_frame_size).feed(run.buffer[run.start : run.end])
+        )
 
     def _receive_in_channel(self, frame: Frame) -> None:
         """A frame of an open connection."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bendybus.amqp.performatives import DeliveryState
 from bendybus.amqp.serial import SERIAL_MAX
@@ -23,9 +23,8 @@ Outgoing = tuple[bytes, bytes, bytes | memoryview]
 """A message to send: its tag, and its payload in two pieces that need not be joined first."""
 
 
-@dataclass(slots=True, eq=False)
-class Delivery:
-    """A complete delivery from the peer.
+class Delivery(NamedTuple):
+    """A complete delivery from the peer. A tuple, because a run of transfers already comes as tuples.
 
     `oversize` means that it was larger than the link's `max_message_size`; its
     bytes are gone, and what is left is to reject it.

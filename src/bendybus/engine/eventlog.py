@@ -40,14 +40,13 @@ class EventLog:
         if type(last) is not LinkFlow or last.link is not link:
             self._events.append(LinkFlow(link))
 
-    def add_delivery(self, link: ReceivingLink, delivery: Delivery) -> None:
-        events = self._events
-        if events:
-            last = events[-1]
-            if type(last) is DeliveriesReceived and last.link is link:
-                last.deliveries.append(delivery)
-                return
-        events.append(DeliveriesReceived(link, [delivery]))
+    def add_deliveries(self, link: ReceivingLink, deliveries: list[Delivery]) -> None:
+        """Joins what continues the event before."""
+        last = self._events[-1] if self._events else None
+        if type(last) is DeliveriesReceived and last.link is link:
+            last.deliveries.extend(deliveries)
+        else:
+            self._events.append(DeliveriesReceived(link, deliveries))
 
     def add_outcomes(
         self, deliveries: list[SentDelivery], state: DeliveryState | None, settled: bool

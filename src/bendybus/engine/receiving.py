@@ -13,6 +13,7 @@ from bendybus.amqp.conditions import INVALID_FIELD, TRANSFER_LIMIT_EXCEEDED
 from bendybus.amqp.frames import TransferFields
 from bendybus.amqp.performatives import RECEIVER, Attach, DeliveryState, Flow, Terminus
 from bendybus.amqp.serial import SERIAL_MAX, distance
+from bendybus.amqp.transfer_run import PlainTransfer
 from bendybus.engine.deliveries import Delivery, PartialDelivery
 from bendybus.engine.events import LinkDrained
 from bendybus.engine.link import Link
@@ -29,6 +30,14 @@ CREDIT_OVERRUN_MAX: Final = 20_000
 
 # Looked at for every transfer, and a member of an enum is slow to look up.
 _ATTACHED: Final = LinkState.ATTACHED
+
+
+# A `NamedTuple` from a tuple that is made already, without a call of its constructor.
+_new_delivery: Final = tuple.__new__
+
+
+def _too_large(transfer: PlainTransfer) -> Delivery:
+    return Delivery(*transfer[:5], b"", oversize=True)
 
 
 class ReceivingLink(Link):
@@ -77,6 +86,25 @@ class ReceivingLink(Link):
 
     # -- what the session calls --------------------------------------------------------
 
+    def receive_run(self, transfers: list[PlainTransfer]) -> bool:
+        """Takes a series of complete deliveries, or nothing of it when the link is not ready for that."""
+        count = len(transfers)
+        if (
+            self.state is not _ATTACHED
+            or self._partial is not None
+            or self.credit - count < -CREDIT_OVERRUN_MAX
+        ):
+            return False
+        self.delivery_count = (self.delivery_count + count) & SERIAL_MAX
+        self.credit -= count
+        size_max = self.max_message_size
+        deliveries = [
+            _new_delivery(Delivery, transfer) if len(transfer[5]) <= size_max else _too_large(transfer)
+            for transfer in transfers
+        ]
+        self.session.connection.events.add_deliveries(self, deliveries)
+        return True
+
     def receive_transfer(self, fields: TransferFields, payload: bytes) -> None:
         _, delivery_id, tag, message_format, settled, more, _, state, aborted, _ = fields
         if more or aborted or self._partial is not None or self.state is not _ATTACHED:
@@ -86,18 +114,9 @@ class ReceivingLink(Link):
             raise self._nameless()
         self._count()
         oversize = len(payload) > self.max_message_size
-        self.session.connection.events.add_delivery(
-            self,
-            Delivery(
-                delivery_id,
-                tag or b"",
-                message_format or 0,
-                settled,
-                state,
-                b"" if oversize else payload,
-                oversize,
-            ),
-        )
+        payload = b"" if oversize else payload
+        delivery = Delivery(delivery_id, tag or b"", message_format or 0, settled, state, payload, oversize)
+        self.session.connection.events.add_deliveries(self, [delivery])
 
     def receive_flow(self, flow: Flow) -> None:
         """The sender tells where it is. Only a count ahead of ours says something new: a drain's answer."""
@@ -152,7 +171,7 @@ class ReceivingLink(Link):
         partial.add(payload, self.max_message_size)
         if not more:
             self._partial = None
-            self.session.connection.events.add_delivery(self, partial.complete())
+            self.session.connection.events.add_deliveries(self, [partial.complete()])
 
     def _count(self) -> None:
         self.delivery_count = (self.delivery_count + 1) & SERIAL_MAX

@@ -35,6 +35,7 @@ from bendybus.amqp.performatives import (
     Terminus,
 )
 from bendybus.amqp.serial import SERIAL_MAX
+from bendybus.amqp.transfer_run import TransferRun
 from bendybus.engine.deliveries import Delivery, id_ranges
 from bendybus.engine.events import DeliveriesSettled, SessionBegun, SessionEnded
 from bendybus.engine.link import Link, wire_error
@@ -276,6 +277,21 @@ class Session:
         link = self._link_at(flow.handle)
         if link.state in (LinkState.ATTACHED, LinkState.ATTACH_RECEIVED):
             link.receive_flow(flow)
+
+    def receive_run(self, run: TransferRun) -> bool:
+        """Takes a whole series of transfers if nothing stands against it; False: nothing was changed."""
+        link = self._by_handle.get(run.handle)
+        count = len(run.transfers)
+        if self._window_left < count or type(link) is not ReceivingLink:
+            return False
+        if not link.receive_run(run.transfers):
+            return False
+        assert self._next_incoming_id is not None, "a mapped session has seen the peer's begin"
+        self._next_incoming_id = (self._next_incoming_id + count) & SERIAL_MAX
+        self._window_left -= count
+        if self._window_left <= self._window_low:
+            self.connection.owes_flow(self)
+        return True
 
     def receive_transfer(self, fields: TransferFields, buffer: bytes, end: int) -> None:
         """Counts the frame in the window, whatever becomes of it."""

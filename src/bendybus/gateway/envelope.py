@@ -32,6 +32,7 @@ from bendybus.amqp.message import (
     scan,
     split_batch,
 )
+from bendybus.amqp.ordinary import ordinary
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Amendment, Message
 from bendybus.domain.routing import batch_key, routing_key
@@ -69,38 +70,52 @@ _BROKERS_OWN: Final = frozenset(
 
 def admit(payload: bytes, at: Instant, description: QueueDescription) -> tuple[Message, str | None]:
     """A message as it was sent, ready to be enqueued, and its routing key."""
+    session_id: str | None = None
+    partition_key: str | None = None
     try:
-        sections = scan(payload)
-        message_id, session_id = identity(payload, sections.properties)
-        bare_at = sections.properties if sections.properties >= 0 else _bare_start(sections)
-        if sections.message_annotations < 0:
-            header_end, count, entries, partition_key = bare_at, 0, b"", None
+        found = ordinary(payload)
+        if found is not None:
+            bare_at, message_id = found
+            front, ttl = _front(payload[:bare_at])
+            stored = front + payload[bare_at:]
         else:
-            header_end = sections.message_annotations
-            entries, count = map_entries(payload, header_end, _BROKERS_OWN)
-            partition_key = annotation(payload, header_end, b"x-opt-partition-key")
-        if sections.delivery_annotations >= 0:
-            header_end = sections.delivery_annotations
-        durable, priority, ttl = _header(payload[:header_end]) if sections.header == 0 else _NO_HEADER
-        bare = payload[bare_at:] if message_id is not None else b""
-        if message_id is None:
-            message_id, bare = _with_message_id(payload, sections)
+            stored, ttl, message_id, session_id, partition_key = _take_apart(payload)
     except WireError as error:
         raise ArgumentError(f"The message is malformed: {error}") from None
     key = routing_key(
-        _text("SessionId", session_id),
-        _text("PartitionKey", partition_key),
-        message_id if isinstance(message_id, str) else str(message_id),
-        duplicate_detection=description.requires_duplicate_detection,
+        session_id, partition_key, message_id, duplicate_detection=description.requires_duplicate_detection
     )
-    stored = _FRONT.pack(VERSION, durable, priority, ttl, count, len(entries)) + entries + bare
+    expires_at = None if ttl == NO_TTL else Instant(at + ttl)
     message = Message(
         stored,
         size=len(stored),
-        expires_at=None if ttl == NO_TTL else Instant(at + ttl),
-        session_id=None if session_id is None else SessionId(str(session_id)),
+        expires_at=expires_at,
+        session_id=None if session_id is None else SessionId(session_id),
     )
     return message, key
+
+
+def _take_apart(payload: bytes) -> tuple[bytes, int, str, str | None, str | None]:
+    """Stored form, ttl, message id, session id and partition key of a message of any shape."""
+    sections = scan(payload)
+    message_id, session_id = identity(payload, sections.properties)
+    bare_at = _bare_start(sections)
+    if message_id is None:
+        message_id, bare = _with_message_id(payload, sections)
+    else:
+        bare = payload[bare_at:]
+    annotations = sections.message_annotations
+    entries, count = map_entries(payload, annotations, _BROKERS_OWN)
+    partition_key = annotation(payload, annotations, b"x-opt-partition-key")
+    header_end = min(at for at in (sections.delivery_annotations, annotations, bare_at) if at >= 0)
+    front, ttl = _front(payload[:header_end], count, entries)
+    return (
+        front + bare,
+        ttl,
+        message_id if isinstance(message_id, str) else str(message_id),
+        _text("SessionId", session_id),
+        _text("PartitionKey", partition_key),
+    )
 
 
 def admit_batch(
@@ -122,21 +137,25 @@ def admit_batch(
     return messages, batch_key(keys, duplicate_detection=description.requires_duplicate_detection)
 
 
-_NO_HEADER: Final = (False, PRIORITY_DEFAULT, NO_TTL)
-_HEADERS_MAX: Final = 1000
-_headers: dict[bytes, tuple[bool, int, int]] = {}
+_FRONTS_MAX: Final = 1000
+_fronts: dict[bytes, tuple[bytes, int]] = {}
 
 
-def _header(section: bytes) -> tuple[bool, int, int]:
-    """Durable, priority and ttl. Clients write the same few headers over and over: remember them."""
-    known = _headers.get(section)
+def _front(header: bytes, count: int = 0, entries: bytes = b"") -> tuple[bytes, int]:
+    """The front of a stored payload for this header section and these annotations, and the ttl.
+
+    Clients write the same few headers over and over, mostly without annotations: those are remembered.
+    """
+    known = None if entries else _fronts.get(header)
     if known is None:
-        header = read_header(section, 0)
-        priority = PRIORITY_DEFAULT if header.priority is None else header.priority
-        known = (bool(header.durable), priority, NO_TTL if header.ttl is None else header.ttl)
-        if len(_headers) >= _HEADERS_MAX:
-            _headers.clear()
-        _headers[section] = known
+        read = read_header(header, 0 if header else -1)
+        ttl = NO_TTL if read.ttl is None else read.ttl
+        priority = PRIORITY_DEFAULT if read.priority is None else read.priority
+        known = _FRONT.pack(VERSION, bool(read.durable), priority, ttl, count, len(entries)) + entries, ttl
+        if not entries:
+            if len(_fronts) >= _FRONTS_MAX:
+                _fronts.clear()
+            _fronts[header] = known
     return known
 
 

@@ -26,12 +26,16 @@ REQUEST_BYTES_MAX: Final = 32 << 20
 # A slice is packed into one number: JSON arrays of numbers are walked faster than arrays of arrays.
 SLICE_SHIFT: Final = 31
 
-CommitParameters: TypeAlias = tuple[int, bytes, str, str, str, str, str]
+CommitParameters: TypeAlias = tuple[int, bytes, str, str, str, str, str, str]
 
 to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 _STATES: Final = tuple(MessageState)
 _SUBQUEUES: Final = tuple(SubQueue)
+
+
+_Run: TypeAlias = tuple[int, int, int, int, int | None, list[int]]
+"""First id, partition, first sequence number, enqueued_at, expires_at, and each message's size."""
 
 
 @dataclass(slots=True)
@@ -43,7 +47,8 @@ class _Request:
     pieces: list[bytes] = field(default_factory=lambda: [b"\0"])
     offset: int = 2
     bodies: list[int] = field(default_factory=list)
-    stored: list[tuple[int, int, int, int | None, int, int | None]] = field(default_factory=list)
+    runs: list[_Run] = field(default_factory=list)
+    sessions: list[tuple[int, int]] = field(default_factory=list)
     updated: list[tuple[int, int, int, int, int | None, str | None]] = field(default_factory=list)
     removed: list[int] = field(default_factory=list)
     counters: list[tuple[int, int]] = field(default_factory=list)
@@ -59,7 +64,8 @@ class _Request:
             self.first,
             b"".join(self.pieces),
             to_json(self.bodies),
-            to_json(self.stored),
+            to_json(self.runs),
+            to_json(self.sessions),
             to_json(self.updated),
             to_json(self.removed),
             to_json(self.counters),
@@ -71,11 +77,20 @@ def encode_commit(changes: Sequence[PartitionChanges], first: int) -> Iterator[C
     request = _Request(first)
     place = first
     for change in changes:
+        # Sequence numbers that follow one another, enqueued at one time: what a batch looks like.
+        run: _Run | None = None
+        following = -1
         for message in change.stored:
             if request.offset > REQUEST_BYTES_MAX:
                 yield request.parameters()
-                request = _Request(place)
-            _encode_stored(request, change.key, place, message)
+                request, run = _Request(place), None
+            number, at, until = message.sequence_number, message.enqueued_at, message.expires_at
+            if run is None or number != following or at != run[3] or until != run[4]:
+                run = (place, change.key, number, at, until, [])
+                request.runs.append(run)
+            following = number + 1
+            run[5].append(message.size)
+            _encode_stored(request, place, message)
             place += 1
     new_places = _NewPlaces(changes, first)
     for change in changes:
@@ -85,22 +100,13 @@ def encode_commit(changes: Sequence[PartitionChanges], first: int) -> Iterator[C
     yield request.parameters()
 
 
-def _encode_stored(request: _Request, key: int, place: int, message: Message) -> None:
+def _encode_stored(request: _Request, place: int, message: Message) -> None:
     payload = message.payload
     if payload is None:
         raise ValueError(f"{message!r} cannot be stored without its payload")
     request.bodies.append(request.slice_for(payload))
-    session_id = message.session_id
-    request.stored.append(
-        (
-            key,
-            message.sequence_number,
-            message.enqueued_at,
-            message.expires_at,
-            message.size,
-            None if session_id is None else request.slice_for(session_id.encode()),
-        )
-    )
+    if message.session_id is not None:
+        request.sessions.append((place, request.slice_for(message.session_id.encode())))
     # Hardly any message is stored other than active, in the main sub-queue and never delivered; those that
     # are (scheduled ones, say) are stored and at once updated, and all others do without those columns.
     if message.state or message.subqueue or message.delivery_count or message.amendment is not None:

@@ -5,13 +5,14 @@
 --   first     id of the first stored message; the others follow one by one
 --   bytes     all payloads and session ids, end to end
 --   bodies    JSON [slice of bytes, ...]                           one for each stored message
---   stored    JSON [[partition, sequence, enqueued_at, expires_at, size, slice of session id], ...]
+--   runs      JSON [[first id, partition, first sequence, enqueued_at, expires_at, [size, ...]], ...]
+--   sessions  JSON [[id, slice of session id], ...]
 --   updated   JSON [[id, state, subqueue, delivery_count, expires_at, amendment], ...]
 --   removed   JSON [id, ...]
 --   counters  JSON [[partition, next_sequence], ...]
 -- A slice is (first byte, from 1) << 31 | length.
 CREATE TEMP VIEW commit_request AS
-SELECT NULL AS first, NULL AS bytes, NULL AS bodies, NULL AS stored,
+SELECT NULL AS first, NULL AS bytes, NULL AS bodies, NULL AS runs, NULL AS sessions,
        NULL AS updated, NULL AS removed, NULL AS counters;
 
 -- name: define_commit_steps
@@ -21,13 +22,21 @@ CREATE TEMP TRIGGER apply_commit_request INSTEAD OF INSERT ON commit_request BEG
     SELECT NEW.first + key, substr(NEW.bytes, value >> 31, value & 0x7fffffff)
       FROM json_each(NEW.bodies);
 
-    INSERT INTO message (id, body, partition, sequence, enqueued_at, expires_at, size, session_id)
-    SELECT NEW.first + key, NEW.first + key,
-           json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
-           json_extract(value, '$[3]'), json_extract(value, '$[4]'),
-           CAST(substr(NEW.bytes, json_extract(value, '$[5]') >> 31,
-                                  json_extract(value, '$[5]') & 0x7fffffff) AS TEXT)
-      FROM json_each(NEW.stored);
+    -- LIMIT -1 keeps SQLite from taking the run apart again for each of its messages.
+    INSERT INTO message (id, body, partition, sequence, enqueued_at, expires_at, size)
+    SELECT run.id + slot.key, run.id + slot.key, run.partition, run.sequence + slot.key,
+           run.enqueued_at, run.expires_at, slot.value
+      FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS partition,
+                   json_extract(value, '$[2]') AS sequence, json_extract(value, '$[3]') AS enqueued_at,
+                   json_extract(value, '$[4]') AS expires_at, json_extract(value, '$[5]') AS sizes
+              FROM json_each(NEW.runs) LIMIT -1) AS run,
+           json_each(run.sizes) AS slot;
+
+    UPDATE message
+       SET session_id = CAST(substr(NEW.bytes, json_extract(session.value, '$[1]') >> 31,
+                                               json_extract(session.value, '$[1]') & 0x7fffffff) AS TEXT)
+      FROM json_each(NEW.sessions) AS session
+     WHERE message.id = json_extract(session.value, '$[0]');
 
     UPDATE message
        SET state = json_extract(change.value, '$[1]'),
@@ -49,8 +58,8 @@ END;
 
 -- name: commit
 -- One step, one transaction: SQLite begins it, syncs it, or undoes it whole.
-INSERT INTO commit_request (first, bytes, bodies, stored, updated, removed, counters)
-VALUES (?, ?, ?, ?, ?, ?, ?);
+INSERT INTO commit_request (first, bytes, bodies, runs, sessions, updated, removed, counters)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: last_id
 -- The highest id in use; the counter goes on from there.

@@ -1,0 +1,59 @@
+"""Messages of the ordinary shape, read in one straight line.
+
+Nearly every message is a header, properties with a text for an id and no group,
+perhaps application properties, and one data section, all in their usual encodings.
+For those `ordinary` finds what routing asks for at a third of the price of `scan`
+and `identity`. Of any other message it says nothing, and they are asked.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from bendybus.amqp.decoder import MALFORMED
+from bendybus.amqp.message_encoder import PropertyField
+
+__all__ = ["ordinary"]
+
+_HEADER: Final = b"\x00\x53\x70\xc0"
+_PROPERTIES: Final = b"\x00\x53\x73\xc0"
+_APPLICATION_PROPERTIES: Final = b"\x00\x53\x74"
+_DATA: Final = b"\x00\x53\x75"
+_GROUP_ID: Final = PropertyField.GROUP_ID
+
+_u32: Final = struct.Struct(">I").unpack_from
+
+
+def ordinary(buffer: bytes) -> tuple[int, str] | None:
+    """Where the bare message starts (the header ends there) and its message-id; None for other shapes."""
+    try:
+        bare = 5 + buffer[4] if buffer[:4] == _HEADER else 0
+        if buffer[bare : bare + 4] != _PROPERTIES or buffer[bare + 6] != 0xA1 or buffer[bare + 5] > _GROUP_ID:
+            return None
+        start = bare + 8
+        stop = start + buffer[bare + 7]
+        pos = bare + 5 + buffer[bare + 4]
+        if stop > pos:
+            return None
+        message_id = buffer[start:stop].decode()
+        if buffer[pos : pos + 3] == _APPLICATION_PROPERTIES:
+            kind = buffer[pos + 3]
+            if kind == 0xC1:
+                pos += 5 + buffer[pos + 4]
+            elif kind == 0xD1:
+                pos += 8 + _u32(buffer, pos + 4)[0]
+            else:
+                return None
+        if buffer[pos : pos + 3] != _DATA:
+            return None
+        kind = buffer[pos + 3]
+        if kind == 0xB0:
+            pos += 8 + _u32(buffer, pos + 4)[0]
+        elif kind == 0xA0:
+            pos += 5 + buffer[pos + 4]
+        else:
+            return None
+    except MALFORMED:
+        return None
+    return (bare, message_id) if pos == len(buffer) else None

@@ -1,0 +1,159 @@
+"""Runs of transfers: what a busy sender's socket read consists of, taken apart in one loop.
+
+A run is a series of whole frames, one after the other, each a transfer on the same
+link that carries a complete delivery and nothing unusual. Where a frame is anything
+else the run ends before it, and frames.py reads it the long way; so does the engine
+with a whole run that finds it in an unusual state. Nothing is decided here that
+would not be decided the same way there.
+"""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from bendybus.amqp.decoder import MALFORMED
+
+__all__ = ["PlainTransfer", "TransferRun", "transfer_run"]
+
+PlainTransfer: TypeAlias = tuple[int, bytes, int, bool, None, bytes, bool]
+"""delivery-id, delivery-tag, message-format, settled, no state, payload, not too large."""
+
+_FRAME_HEAD: Final = struct.Struct(">IBBH")
+_U32: Final = struct.Struct(">I")
+
+# A frame header, and then a descriptor and a list in their short forms.
+_BODY: Final = 8
+_LIST: Final = _BODY + 4
+_TRANSFER: Final = b"\x00\x53\x14\xc0"
+
+_FALSE_OR_ABSENT: Final = (b"\x42", b"\x40")
+
+# The fields after the tag, as bytes -> message-format and settled; None for those that make no
+# plain transfer. A client writes the same few over and over, so they are read once.
+_TAILS_MAX: Final = 256
+_TAIL_BYTES_MAX: Final = 16
+_tails: Final[dict[tuple[int, bytes], tuple[int, bool] | None]] = {}
+
+
+@dataclass(slots=True)
+class TransferRun:
+    """Transfers on one link, and the bytes they were read from."""
+
+    channel: int
+    handle: int
+    transfers: list[PlainTransfer]
+    buffer: bytes
+    start: int
+    end: int
+
+
+def transfer_run(buffer: bytes, pos: int, frame_size_max: int) -> TransferRun | None:
+    """The run that starts at `pos`; None when the frame there is not the first of one."""
+    run = TransferRun(-1, -1, [], buffer, pos, pos)
+    # A frame that says more than it holds ends the run; the long way finds out what is wrong with it.
+    with suppress(*MALFORMED):
+        _fill(run, buffer, pos, frame_size_max)
+    return run if run.transfers else None
+
+
+def _fill(run: TransferRun, buffer: bytes, pos: int, frame_size_max: int) -> None:
+    length = len(buffer)
+    frame_head, u32, tails = _FRAME_HEAD.unpack_from, _U32.unpack_from, _tails
+    add = run.transfers.append
+    while pos < length:
+        size, doff, frame_type, channel = frame_head(buffer, pos)
+        end = pos + size
+        if end > length or doff != 2 or frame_type or size > frame_size_max:
+            return
+        if buffer[pos + _BODY : pos + _LIST] != _TRANSFER:
+            return
+        # The list's size counts from its count on.
+        stop = pos + _LIST + 1 + buffer[pos + _LIST]
+        field = pos + _LIST + 2
+        kind = buffer[field]
+        if kind == 0x52:
+            handle = buffer[field + 1]
+            field += 2
+        elif kind == 0x43:
+            handle = 0
+            field += 1
+        elif kind == 0x70:
+            handle = u32(buffer, field + 1)[0]
+            field += 5
+        else:
+            return
+        if handle != run.handle or channel != run.channel:
+            if run.transfers:
+                return
+            run.handle, run.channel = handle, channel
+        kind = buffer[field]
+        if kind == 0x70:
+            delivery_id = u32(buffer, field + 1)[0]
+            field += 5
+        elif kind == 0x52:
+            delivery_id = buffer[field + 1]
+            field += 2
+        elif kind == 0x43:
+            delivery_id = 0
+            field += 1
+        else:
+            return
+        if buffer[field] != 0xA0:
+            return
+        tag_start = field + 2
+        tag_end = tag_start + buffer[field + 1]
+        if tag_end > stop or stop > end:
+            return
+        key = (buffer[pos + _LIST + 1], buffer[tag_end:stop])
+        tail = tails[key] if key in tails else _learn(key)
+        if tail is None:
+            return
+        add((delivery_id, buffer[tag_start:tag_end], tail[0], tail[1], None, buffer[stop:end], False))
+        pos = run.end = end
+
+
+def _learn(key: tuple[int, bytes]) -> tuple[int, bool] | None:
+    """Read message-format, settled and what must follow for a plain transfer: more not set, the rest null."""
+    count, fields = key
+    if len(fields) > _TAIL_BYTES_MAX:
+        return None
+    tail = _read_tail(count - 3, fields)
+    if len(_tails) >= _TAILS_MAX:
+        _tails.clear()
+    _tails[key] = tail
+    return tail
+
+
+def _read_tail(count: int, fields: bytes) -> tuple[int, bool] | None:
+    message_format, settled = 0, False
+    if count > 0:
+        kind = fields[:1]
+        if kind == b"\x70" and len(fields) >= 5:
+            message_format, fields = _U32.unpack_from(fields, 1)[0], fields[5:]
+        elif kind == b"\x52" and len(fields) >= 2:
+            message_format, fields = fields[1], fields[2:]
+        elif kind in (b"\x43", b"\x40"):
+            fields = fields[1:]
+        else:
+            return None
+    if count > 1:
+        settled = fields[:1] == b"\x41"
+        if not settled and fields[:1] not in _FALSE_OR_ABSENT:
+            return None
+        fields = fields[1:]
+    if count > 2:
+        if fields[:1] not in _FALSE_OR_ABSENT:
+            return None
+        fields = fields[1:]
+    return (message_format, settled) if len(fields) == max(0, count - 3) and _says_nothing(fields) else None
+
+
+def _says_nothing(fields: bytes) -> bool:
+    """Whether rcv-settle-mode and state are absent, resume and aborted not set; batchable may be either."""
+    usual = (b"\x40", b"\x40", b"\x40\x42", b"\x40\x42", b"\x40\x41\x42")
+    return len(fields) <= len(usual) and all(
+        field in allowed for field, allowed in zip(fields, usual, strict=False)
+    )

@@ -1,0 +1,221 @@
+"""The short cuts for what is usual say the same as the long way, or nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bendybus.amqp.frames import FrameSplitter, decode_transfer, encode_frame
+from bendybus.amqp.message import Header, Properties, encode_message, identity, scan
+from bendybus.amqp.ordinary import ordinary
+from bendybus.amqp.performatives import ACCEPTED, Disposition, Flow, TransactionalState, Transfer
+from bendybus.amqp.transfer_run import TransferRun, transfer_run
+from bendybus.amqp.types import Symbol
+from bendybus.errors import WireError
+
+FRAME_SIZE_MAX = 1 << 20
+
+texts = st.text(max_size=300)
+properties = st.builds(
+    Properties,
+    message_id=st.none() | texts | st.uuids() | st.binary(max_size=10),
+    subject=st.none() | texts,
+    content_type=st.none() | st.just(Symbol("text/plain")),
+    group_id=st.none() | texts,
+)
+messages = st.builds(
+    encode_message,
+    header=st.none() | st.builds(Header, durable=st.booleans(), ttl=st.none() | st.integers(0, 1000)),
+    message_annotations=st.none() | st.just({"x": 1}),
+    properties=st.none() | properties,
+    application_properties=st.none() | st.dictionaries(texts, texts, max_size=3),
+    data=st.none() | st.binary(max_size=400) | st.lists(st.binary(max_size=3), max_size=3),
+)
+
+
+# -- messages of the ordinary shape ---------------------------------------------------
+
+
+@given(messages)
+def test_an_ordinary_message_is_read_as_the_long_way_reads_it(message):
+    found = ordinary(message)
+    if found is not None:
+        sections = scan(message)
+        assert found == (sections.properties, identity(message, sections.properties)[0])
+        assert identity(message, sections.properties)[1] is None
+        assert sections.message_annotations == sections.delivery_annotations == sections.footer == -1
+        assert sections.header in (-1, 0)
+
+
+def test_what_clients_send_is_ordinary():
+    for body in (b"", b"x" * 100, b"x" * 1000):
+        for more in (None, {}, {"a": 1}, {"a": "x" * 300}):
+            message = encode_message(
+                header=Header(durable=True),
+                properties=Properties(message_id="m"),
+                application_properties=more,
+                data=body,
+            )
+            assert ordinary(message) == (scan(message).properties, "m")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"properties": Properties(message_id="m", group_id="s")},
+        {"properties": Properties(message_id=b"m")},
+        {"properties": Properties(message_id="m" * 300)},
+        {"properties": None},
+        {"message_annotations": {"x": 1}},
+        {"data": None, "value": 1},
+        {"data": [b"1", b"2"]},
+        {"footer": {"x": 1}},
+    ],
+    ids=lambda parts: next(iter(parts)),
+)
+def test_other_shapes_are_left_to_the_long_way(parts):
+    usual = {"header": Header(durable=True), "properties": Properties(message_id="m"), "data": b"x"}
+    assert ordinary(encode_message(**{**usual, **parts})) is None
+
+
+@given(messages, st.data())
+def test_a_damaged_message_is_never_taken_for_an_ordinary_one(message, data):
+    cut = data.draw(st.integers(0, len(message) - 1)) if message else 0
+    for damaged in (message[:cut], message[:cut] + b"\xff" + message[cut + 1 :]):
+        if ordinary(damaged) is not None:
+            sections = scan(damaged)
+            assert ordinary(damaged) == (sections.properties, identity(damaged, sections.properties)[0])
+
+
+# -- runs of transfers ------------------------------------------------------------------
+
+
+def frame(number: int, payload: bytes = b"payload", channel: int = 1, **fields: object) -> bytes:
+    usual = {"handle": 0, "delivery_id": number, "delivery_tag": bytes((number % 256,)), "message_format": 0}
+    return encode_frame(channel, Transfer(**{**usual, **fields}), payload)
+
+
+transfers = st.builds(
+    frame,
+    number=st.integers(0, 2**32 - 1),
+    payload=st.binary(max_size=20),
+    channel=st.integers(0, 1),
+    handle=st.sampled_from([0, 1, 200, 70_000]),
+    delivery_tag=st.none() | st.binary(max_size=32),
+    message_format=st.sampled_from([None, 0, 7, 0x80013700]),
+    settled=st.none() | st.booleans(),
+    more=st.none() | st.booleans(),
+    rcv_settle_mode=st.none() | st.just(0),
+    state=st.sampled_from([None, ACCEPTED, TransactionalState(b"t")]),
+    aborted=st.none() | st.booleans(),
+    batchable=st.none() | st.booleans(),
+)
+others = st.sampled_from(
+    [
+        encode_frame(1, Disposition(role=True, first=0)),
+        encode_frame(1, Flow(incoming_window=1, next_outgoing_id=0, outgoing_window=1)),
+    ]
+)
+
+
+def long_way(stream: bytes) -> list[tuple[object, ...]]:
+    """Every frame on its own; transfers by what they say."""
+    said = []
+    for frame_type, channel, buffer, start, end in FrameSplitter(FRAME_SIZE_MAX).feed(stream):
+        body = buffer[start:end]
+        if body[2] != 0x14:
+            said.append((frame_type, channel, body))
+            continue
+        handle, number, tag, message_format, settled, more, mode, state, aborted, at = decode_transfer(
+            buffer, start, end
+        )
+        said.append(
+            (
+                channel,
+                handle,
+                number,
+                tag,
+                message_format or 0,
+                settled,
+                state,
+                buffer[at:end],
+                more,
+                mode,
+                aborted,
+            )
+        )
+    return said
+
+
+def with_runs(stream: bytes) -> list[tuple[object, ...]]:
+    said = []
+    for piece in FrameSplitter(FRAME_SIZE_MAX).feed_runs(stream):
+        if isinstance(piece, TransferRun):
+            said += [
+                (
+                    piece.channel,
+                    piece.handle,
+                    number,
+                    tag,
+                    message_format,
+                    settled,
+                    state,
+                    payload,
+                    False,
+                    None,
+                    False,
+                )
+                for number, tag, message_format, settled, state, payload, _ in piece.transfers
+            ]
+        else:
+            _, _, buffer, start, end = piece
+            said += long_way(buffer[start - 8 : end])
+    return said
+
+
+@given(st.lists(transfers | others, max_size=12))
+def test_runs_say_the_same_as_single_frames(frames):
+    stream = b"".join(frames)
+    assert with_runs(stream) == long_way(stream)
+
+
+def test_what_busy_clients_send_is_one_run():
+    stream = b"".join(frame(number, settled=False, more=False) for number in range(300))
+    (run,) = FrameSplitter(FRAME_SIZE_MAX).feed_runs(stream)
+    assert isinstance(run, TransferRun)
+    assert [transfer[0] for transfer in run.transfers] == list(range(300))
+    assert (run.start, run.end) == (0, len(stream))
+
+
+def test_a_run_ends_where_another_link_begins():
+    stream = frame(0) + frame(1) + frame(2, handle=3) + frame(3, channel=9)
+    runs = list(FrameSplitter(FRAME_SIZE_MAX).feed_runs(stream))
+    assert [(run.channel, run.handle, len(run.transfers)) for run in runs] == [
+        (1, 0, 2),
+        (1, 3, 1),
+        (9, 0, 1),
+    ]
+
+
+def test_a_run_leaves_an_unfinished_frame_for_later():
+    splitter = FrameSplitter(FRAME_SIZE_MAX)
+    stream = frame(0) + frame(1)
+    (first,) = splitter.feed_runs(stream[:-3])
+    (second,) = splitter.feed_runs(stream[-3:])
+    assert [len(run.transfers) for run in (first, second)] == [1, 1]
+    assert second.transfers[0][0] == 1
+
+
+def test_a_frame_beyond_the_agreed_size_is_in_no_run():
+    assert transfer_run(frame(0, b"x" * 1000), 0, 512) is None
+    with pytest.raises(WireError):
+        list(FrameSplitter(512).feed_runs(frame(0, b"x" * 1000)))
+
+
+@given(st.binary(max_size=60), st.integers(0, 60))
+def test_garbage_is_no_run_and_raises_nothing(junk, cut):
+    good = frame(0)
+    for stream in (junk, good[: min(cut, len(good))] + junk):
+        run = transfer_run(stream, 0, FRAME_SIZE_MAX)
+        assert run is None or with_runs(stream[: run.end]) == long_way(stream[: run.end])
