@@ -27,6 +27,9 @@ def serve(
             help="Messaging stores to spread partitions over.", show_default="those there are, or 4"
         ),
     ] = None,
+    store: Annotated[
+        list[str] | None, typer.Option(help="A messaging store by URL, sqlite:///PATH; may be repeated.")
+    ] = None,
     tier: Annotated[str, typer.Option(help="basic, standard or premium.")] = "standard",
     config: Annotated[Path | None, typer.Option(help="The official emulator's Config.json.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="TLS certificate chain, PEM.")] = None,
@@ -50,6 +53,7 @@ def serve(
             port=port,
             admin_port=admin_port,
             stores=stores,
+            store_urls=tuple(store or ()),
             tier=Tier(tier),
             config=config,
             sas_key=sas_key_from(os.environ),

@@ -27,12 +27,12 @@ from bendybus.server.http import Health, http_app
 from bendybus.server.http_protocol import HttpHost
 from bendybus.server.listener import Listener
 from bendybus.server.metrics import BrokerCollector
-from bendybus.server.settings import STORES_DEFAULT, Settings, connection_string, refuse_exposed_keys
+from bendybus.server.settings import Settings, connection_string, refuse_exposed_keys
 from bendybus.server.sockets import raise_descriptor_limit
+from bendybus.server.stores import messaging_stores
 from bendybus.server.tls import self_made_certificate, server_context
 from bendybus.store.folder import DataFolder
 from bendybus.store.sqlite.catalog import SqliteCatalog
-from bendybus.store.sqlite.store import SqliteStore
 
 __all__ = ["Server", "run"]
 
@@ -92,12 +92,13 @@ class Server:
         catalog = SqliteCatalog(folder.catalog_path)
         catalog.open()
         exits.callback(catalog.close)
-        stores = [SqliteStore(path) for path in folder.store_paths(self._settings.stores, STORES_DEFAULT)]
+        settings = self._settings
+        stores = messaging_stores(settings, folder)
         for store in stores:
             store.open()
             exits.callback(store.close)
-        folder.record_stores(len(stores))
-        settings = self._settings
+        if not settings.store_urls:
+            folder.record_stores(len(stores))
         return Broker(catalog, stores, tier=settings.tier, premium_partitions=settings.premium_partitions)
 
     def _http(self, gateway: Gateway, broker: Broker) -> HttpHost:

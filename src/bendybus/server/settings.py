@@ -20,6 +20,7 @@ from bendybus.errors import ConfigError
 
 __all__ = [
     "SAS_KEY_VARIABLE",
+    "STORES_DEFAULT",
     "WELL_KNOWN_KEY",
     "Settings",
     "connection_string",
@@ -48,6 +49,8 @@ class Settings:
     """A second port that serves the same things, since the emulator's clients expect one; None for none."""
     stores: int | None = None
     """How many messaging stores; None: as many as the data folder has, `STORES_DEFAULT` in a new one."""
+    store_urls: tuple[str, ...] = ()
+    """Messaging stores elsewhere than in the data folder, instead of its own."""
     tier: Tier = Tier.STANDARD
     premium_partitions: int = PREMIUM_PARTITIONS_DEFAULT
     config: Path | None = None
@@ -68,6 +71,8 @@ class Settings:
             self._check_number("--admin-port", self.admin_port, 0, 65_535)
         if self.stores is not None:
             self._check_number("--stores", self.stores, 1, STORES_MAX)
+            if self.store_urls:
+                raise ConfigError("--stores and --store exclude each other: how many, or which")
         self._check_number("connections_max", self.connections_max, 1, 1_000_000)
         if self.handshake_timeout_s <= 0:
             raise ConfigError(f"handshake_timeout_s is {self.handshake_timeout_s}; it must be more than 0")

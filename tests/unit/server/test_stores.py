@@ -1,0 +1,64 @@
+"""Stores by number in the data folder, or by URL wherever they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from bendybus.errors import ConfigError
+from bendybus.server.settings import STORES_DEFAULT, Settings
+from bendybus.server.stores import messaging_stores
+from bendybus.store.folder import DataFolder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = DataFolder(tmp_path / "data")
+    folder.open()
+    yield folder
+    folder.close()
+
+
+def names(settings: Settings, folder: DataFolder) -> list[str]:
+    return [store.name for store in messaging_stores(settings, folder)]
+
+
+def test_a_new_folder_gets_the_default_number_of_stores(folder):
+    assert len(names(Settings(), folder)) == STORES_DEFAULT
+
+
+def test_a_known_folder_keeps_the_stores_it_has(folder):
+    for store in messaging_stores(Settings(stores=6), folder):
+        store.open()
+        store.close()
+    folder.record_stores(6)
+    assert len(names(Settings(), folder)) == 6
+
+
+def test_stores_by_url_take_the_place_of_the_folders_own(folder, tmp_path):
+    urls = tuple(f"sqlite://{tmp_path}/{name}.db" for name in ("left", "right"))
+    assert names(Settings(store_urls=urls), folder) == ["left", "right"]
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("redis://host/0", "'redis' is not a kind of store"),
+        ("sqlite://relative.db", "absolute path"),
+        ("sqlite:///", "absolute path"),
+        ("sqlite:///no/such/folder/x.db", "does not exist"),
+    ],
+)
+def test_a_url_that_cannot_be_meant_is_named(folder, url, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        names(Settings(store_urls=(url,)), folder)
+
+
+def test_the_same_store_twice_is_refused(folder, tmp_path):
+    url = f"sqlite://{tmp_path}/one.db"
+    with pytest.raises(ConfigError, match="another store by the name 'one'"):
+        names(Settings(store_urls=(url, url)), folder)
+
+
+def test_a_number_and_urls_exclude_each_other(tmp_path):
+    with pytest.raises(ConfigError, match="--stores and --store"):
+        Settings(stores=2, store_urls=(f"sqlite://{tmp_path}/one.db",))

@@ -1,0 +1,59 @@
+"""Nothing a user can meet goes undocumented: options, metrics, errors, properties."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bendybus import errors
+from bendybus.broker.stores import PayloadCache
+from bendybus.cli.serve import serve
+from bendybus.server.metrics import BrokerCollector
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+ERRORS = [
+    kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.BrokerError)
+]
+# The branches of the tree; nobody meets one of these as such.
+BRANCHES = {errors.BrokerError, errors.RequestError, errors.Unavailable, errors.SetupError}
+
+
+@pytest.mark.parametrize("option", inspect.signature(serve).parameters)
+def test_every_option_of_serve_is_in_the_guide(option):
+    assert f"--{option.replace('_', '-')}" in (DOCS / "guides" / "running.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in ERRORS if kind not in BRANCHES], ids=lambda kind: kind.__name__
+)
+def test_every_error_is_in_the_reference_with_its_condition(kind):
+    row = re.search(
+        rf"^\| `{kind.__name__}` .*$", (DOCS / "reference" / "errors.md").read_text(), re.MULTILINE
+    )
+    assert row, kind.__name__
+    if not issubclass(kind, errors.SetupError | errors.ProtocolError):
+        assert f"`{kind.condition}`" in row.group()
+
+
+def test_every_metric_is_in_the_reference():
+    broker = SimpleNamespace(cache=PayloadCache(), queues=list, stores=list)
+    families = list(BrokerCollector(broker, SimpleNamespace(connection_count=0)).collect())
+    page = (DOCS / "reference" / "metrics.md").read_text()
+    for family in families:
+        name = family.name + ("_total" if family.type == "counter" else "")
+        assert f"`{name}`" in page
+    assert len(families) == len(re.findall(r"^\| `bendybus_", page, re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    "page", sorted(ROOT.glob("*.md")) + sorted(DOCS.rglob("*.md")), ids=lambda page: page.name
+)
+def test_links_between_pages_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
