@@ -21,7 +21,7 @@ from bendybus.domain.commands import Enqueue, Reply
 from bendybus.domain.messages import Message
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.receiving import ReceivingLink
-from bendybus.errors import BrokerError, MessageSizeExceeded, QuotaExceeded, Unavailable
+from bendybus.errors import BrokerError, MessageSizeExceeded, NotSupported, QuotaExceeded, Unavailable
 from bendybus.gateway.envelope import BATCH_FORMAT, admit, admit_batch
 from bendybus.gateway.settlement import rejection
 from bendybus.names import Instant
@@ -90,6 +90,8 @@ class Sender:
             raise MessageSizeExceeded(
                 f"The received message exceeds the limit of {limit} bytes that '{self._queue.path}' accepts."
             )
+        if delivery.state is not None:
+            raise NotSupported("Transactions are not supported.")
         if delivery.message_format == BATCH_FORMAT:
             return admit_batch(delivery.payload, at, description, partitioned=len(self._queue.hosts) > 1)
         message, key = admit(delivery.payload, at, description)

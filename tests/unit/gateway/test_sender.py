@@ -1,0 +1,201 @@
+"""From one socket read to partitions, and back to dispositions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bendybus.amqp.message import Properties, encode_message
+from bendybus.amqp.performatives import Accepted, Rejected, TransactionalState
+from bendybus.domain.messages import SubQueue
+from bendybus.domain.routing import partition_of
+from bendybus.engine.deliveries import Delivery
+from bendybus.errors import StoreUnavailable
+from bendybus.gateway.envelope import BATCH_FORMAT
+from bendybus.gateway.sender import Sender
+from fix_broker import Yard
+
+AWAY = StoreUnavailable("away")
+
+
+@dataclass
+class FakeLink:
+    """As much of a `ReceivingLink` as a sender uses."""
+
+    outcomes: dict[int, str] = field(default_factory=dict)
+
+    def top_up(self, limit: int) -> None: ...
+
+    def settle(self, deliveries: Sequence[Delivery], state: Accepted | Rejected) -> None:
+        said = "accepted" if isinstance(state, Accepted) else state.error.condition
+        self.outcomes |= {delivery.delivery_id: said for delivery in deliveries}
+
+
+@dataclass
+class FakeConnection:
+    unanswered: int = 0
+
+    def admitted(self, size: int) -> None:
+        self.unanswered += size
+
+    def answered(self, size: int) -> None:
+        self.unanswered -= size
+
+    def flush_soon(self) -> None: ...
+
+
+def delivery(number: int, key: str | None = None, **fields: object) -> Delivery:
+    annotations = None if key is None else {"x-opt-partition-key": key}
+    payload = encode_message(
+        message_annotations=annotations, properties=Properties(message_id=str(number)), data=b"x"
+    )
+    usual = {"message_format": 0, "settled": False, "state": None, "payload": payload, "oversize": False}
+    return Delivery(number, bytes((number,)), **{**usual, **fields})
+
+
+def sender_on(yard: Yard) -> tuple[Sender, FakeLink, FakeConnection]:
+    link, connection = FakeLink(), FakeConnection()
+    return Sender(connection, link, yard.queue), link, connection
+
+
+def spread(yard: Yard) -> list[int]:
+    return [host.available(SubQueue.MAIN) for host in yard.queue.hosts]
+
+
+def test_keyless_messages_of_one_read_stay_together_and_reads_take_turns(in_yard):  # P-16
+    async def test(yard: Yard) -> None:
+        sender, link, _ = sender_on(yard)
+        for read in range(3):
+            sender.deliveries([delivery(read * 10 + number) for number in range(5)])
+        await yard.settled()
+        assert spread(yard) == [5, 5, 5, 0]
+        assert set(link.outcomes.values()) == {"accepted"}
+
+    in_yard(test, partitions=4)
+
+
+def test_a_key_decides_the_partition(in_yard):  # P-12
+    async def test(yard: Yard) -> None:
+        sender, _, _ = sender_on(yard)
+        keys = [f"key-{number}" for number in range(20)]
+        sender.deliveries([delivery(number, key) for number, key in enumerate(keys)])
+        await yard.settled()
+        places = [partition_of(key, 4) for key in keys]
+        assert spread(yard) == [places.count(number) for number in range(4)]
+
+    in_yard(test, partitions=4)
+
+
+def test_nothing_is_answered_before_it_is_durable(in_yard):
+    async def test(yard: Yard) -> None:
+        sender, link, connection = sender_on(yard)
+        yard.store.shut()
+        sender.deliveries([delivery(1)])
+        await yard.at_the_gate()
+        assert link.outcomes == {}
+        assert connection.unanswered > 0
+        yard.store.open_gate()
+        await yard.settled()
+        assert link.outcomes == {1: "accepted"}
+        assert connection.unanswered == 0
+
+    in_yard(test)
+
+
+def test_a_keyless_send_moves_on_from_a_partition_that_is_away(in_yard):  # P-16
+    async def test(yard: Yard) -> None:
+        sender, link, _ = sender_on(yard)
+        yard.queue.hosts[0]._fail(AWAY)
+        sender.deliveries([delivery(1)])
+        await yard.settled()
+        assert link.outcomes == {1: "accepted"}
+        assert spread(yard) == [0, 1]
+
+    in_yard(test, partitions=2)
+
+
+def test_a_keyless_send_moves_on_when_its_commit_fails(in_yard):  # P-16
+    async def test(yard: Yard) -> None:
+        sender, link, _ = sender_on(yard)
+        yard.store.fails_once = AWAY
+        sender.deliveries([delivery(1)])
+        await yard.settled()
+        await yard.settled()
+        assert link.outcomes == {1: "accepted"}
+        assert spread(yard) == [0, 1]
+
+    in_yard(test, partitions=2)
+
+
+def test_a_keyed_send_to_a_partition_that_is_away_is_retryable_and_others_go_on(in_yard):  # P-17
+    async def test(yard: Yard) -> None:
+        sender, link, _ = sender_on(yard)
+        yard.queue.hosts[0]._fail(AWAY)
+        keys = {partition_of(f"k{number}", 2): f"k{number}" for number in range(20)}
+        sender.deliveries([delivery(1, keys[0]), delivery(2, keys[1])])
+        await yard.settled()
+        assert link.outcomes == {1: "com.microsoft:server-busy", 2: "accepted"}
+
+    in_yard(test, partitions=2)
+
+
+def test_when_all_are_away_the_send_is_refused_as_retryable(in_yard):
+    async def test(yard: Yard) -> None:
+        sender, link, _ = sender_on(yard)
+        for host in yard.queue.hosts:
+            host._fail(AWAY)
+        sender.deliveries([delivery(1)])
+        assert link.outcomes == {1: "com.microsoft:server-busy"}
+
+    in_yard(test, partitions=2)
+
+
+def test_a_bad_delivery_costs_its_neighbours_nothing(in_yard):
+    async def test(yard: Yard) -> None:
+        sender, link, _ = sender_on(yard)
+        sender.deliveries(
+            [
+                delivery(1),
+                delivery(2, payload=b"junk"),
+                delivery(3, payload=b"", oversize=True),
+                delivery(4, state=TransactionalState(b"t")),
+                delivery(5),
+            ]
+        )
+        await yard.settled()
+        assert link.outcomes == {
+            1: "accepted",
+            2: "com.microsoft:argument-error",
+            3: "amqp:link:message-size-exceeded",
+            4: "amqp:not-implemented",
+            5: "accepted",
+        }
+
+    in_yard(test)
+
+
+def test_a_batch_is_one_delivery_of_many_messages_in_one_partition(in_yard):  # P-18
+    async def test(yard: Yard) -> None:
+        sender, link, _ = sender_on(yard)
+        inner = [delivery(number).payload for number in range(7)]
+        sender.deliveries([delivery(1, payload=encode_message(data=inner), message_format=BATCH_FORMAT)])
+        await yard.settled()
+        assert link.outcomes == {1: "accepted"}
+        assert spread(yard) == [7, 0, 0]
+
+    in_yard(test, partitions=3)
+
+
+def test_what_still_fits_the_quota_is_taken(in_yard):
+    async def test(yard: Yard) -> None:
+        sender, link, _ = sender_on(yard)
+        partition = yard.host.partition
+        size = len(delivery(1).payload) + 40
+        partition._shelves[SubQueue.MAIN].size_bytes = (1024 << 20) - 2 * size
+        sender.deliveries([delivery(number) for number in range(5)])
+        await yard.settled()
+        said = list(link.outcomes.values())
+        assert said.count("amqp:resource-limit-exceeded") + said.count("accepted") == 5
+        assert 1 <= said.count("accepted") < 5
+
+    in_yard(test)
