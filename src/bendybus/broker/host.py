@@ -96,8 +96,7 @@ class PartitionHost:
         for command, done in mailbox:
             self.submit(command, done)
         self.queue.keep_time(self)
-        for subqueue in SubQueue:
-            self.queue.wake(subqueue)
+        self.queue.loaded()
 
     def _fail(self, error: Exception) -> None:
         """Forget what is in memory: only the store knows what is true now."""

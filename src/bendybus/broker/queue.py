@@ -19,6 +19,8 @@ from bendybus.names import PARTITION_SHIFT, EntityPath, LockToken, SequenceNumbe
 
 __all__ = ["Queue", "Waiter"]
 
+# Looked at for every send, and a member of an enum is slow to look up.
+LOADING = Availability.LOADING
 UNAVAILABLE = Availability.UNAVAILABLE
 
 
@@ -82,6 +84,18 @@ class Queue:
 
     def stop_waiting(self, waiter: Waiter, subqueue: SubQueue) -> None:
         self._waiting[subqueue].pop(waiter, None)
+
+    @property
+    def loading(self) -> bool:
+        """Whether some partition is still being read from its store, so that nobody can say what it holds."""
+        return any(host.availability is LOADING for host in self.hosts)
+
+    def loaded(self) -> None:
+        """A partition has been read: whoever waits, asks again, though it may hold nothing."""
+        for waiting in self._waiting.values():
+            for waiter in list(waiting):
+                waiting.pop(waiter, None)
+                waiter.wake()
 
     def wake(self, subqueue: SubQueue) -> None:
         """Messages became available: let those who wait take them, first come, first served."""

@@ -202,7 +202,8 @@ class Receiver:
         host.read(messages, read)
 
     def _answer_drain(self) -> None:
-        if self._link.drain and not self._reading and self._connection.writable:
+        """Say that there is no more, once every partition could be asked and has answered."""
+        if self._link.drain and not self._reading and not self._queue.loading and self._connection.writable:
             self._queue.stop_waiting(self, self._subqueue)
             self._link.drained()
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from bendybus.amqp.message import Properties, decode_message, encode_message
 from bendybus.amqp.performatives import Accepted
-from bendybus.domain.commands import Enqueue
+from bendybus.domain.commands import Enqueue, Peek
 from bendybus.domain.messages import SubQueue
 from bendybus.engine.events import OutcomesReceived
 from bendybus.gateway.envelope import admit
 from bendybus.gateway.receiver import Receiver
-from bendybus.names import Instant
+from bendybus.names import Instant, SequenceNumber
 from fix_broker import GatedStore, Yard
 
 MAIN = SubQueue.MAIN
@@ -276,6 +276,25 @@ def test_a_drain_is_answered_after_everything_available(in_yard):
         assert link.sent == ["a"]
 
     in_yard(test)
+
+
+def test_a_drain_waits_for_partitions_that_are_loading(in_yard):
+    """A client that comes right after a restart must not be told that there is nothing."""
+
+    async def test(yard: Yard) -> None:
+        await put(yard, 1, "a")
+        yard.queue.hosts[1].load()
+        yard.queue.hosts[1]._partition = None
+        receiver, link = receiver_on(yard, credit=5)
+        link.drain = True
+        receiver.flow()
+        assert link.drains_answered == 0
+        await yard.queue.hosts[1].ask(Peek(SequenceNumber(0), 0))
+        await yard.read_back()
+        assert link.sent == ["a"]
+        assert link.drains_answered == 1
+
+    in_yard(test, partitions=2)
 
 
 def test_receive_and_delete_sends_only_what_is_durably_gone(in_yard):
