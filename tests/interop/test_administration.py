@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import http.client
 import re
+import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from pathlib import Path
 from typing import Any, TypeAlias
 from xml.etree import ElementTree
 
@@ -25,7 +28,7 @@ from azure.servicebus.exceptions import MessagingEntityDisabledError, MessagingE
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from bendybus.auth.sas import make_token
-from fix_server import RULES, Kind, ServerProcess, StartServer
+from fix_server import RULES, Kind, ServerProcess, StartServer, namespace
 from interop.conftest import Connect
 from interop.sdk import CROSSWISE, LoopThread
 
@@ -305,6 +308,14 @@ def test_partitioned_queues_are_limited_in_number(start_server: StartServer) -> 
         admin.create_queue("plain")
 
 
+def test_a_config_with_too_many_partitioned_queues_is_refused_in_one_line(tmp_path: Path) -> None:  # P-11
+    queues = {f"q{number}": {"EnablePartitioning": True} for number in range(101)}
+    server = ServerProcess(tmp_path, namespace(queues))
+    ended = subprocess.run(server.command(), capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert "Config.json: Queue 'q100' cannot be created" in ended.stderr
+
+
 # -- access -------------------------------------------------------------------------
 
 
@@ -392,6 +403,15 @@ def test_a_bad_request_gets_an_error_document(
     answered, error = raw(method, target, body)
     assert (answered, error.tag, error.findtext("Code")) == (status, "Error", str(status))
     assert (error.findtext("Detail") or "").startswith(f"SubCode={status}")
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_body_is_no_fault(server: ServerProcess, raw: Raw) -> None:
+    token = make_token("https://h", "RootManageSharedAccessKey", server.key, int(time.time()) + 600)
+    head = f"PUT /left HTTP/1.1\r\nHost: h\r\nAuthorization: {token}\r\nContent-Length: 5000\r\n\r\n<entry>"
+    with socket.create_connection(("127.0.0.1", server.port)) as leaving:
+        leaving.sendall(head.encode())
+    assert raw("GET", "/left")[0] == 404
+    # The `server` fixture looks through the log.
 
 
 def test_without_a_token_nothing_is_told(raw: Raw, server: ServerProcess) -> None:

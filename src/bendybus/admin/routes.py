@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 from urllib.parse import quote, urlencode
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
@@ -243,8 +243,12 @@ def _url(request: Request, path: str, query: dict[str, object]) -> str:
 async def _body(request: Request) -> bytes:
     """The body, as far as anything we read can reach."""
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > atom.BODY_BYTES_MAX:
-            break
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > atom.BODY_BYTES_MAX:
+                break
+    except ClientDisconnect:
+        # Nobody will read this; it only must not look like a fault of ours.
+        raise ArgumentError("The body ended before its end.") from None
     return bytes(body)

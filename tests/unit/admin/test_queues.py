@@ -119,6 +119,15 @@ def test_a_partitioned_queue_shows_the_size_of_all_partitions() -> None:  # P-08
     assert read(both.format(81_920)) == read(both.format(5120)) == five
 
 
+def test_in_premium_the_namespace_decides_and_the_flag_has_no_effect() -> None:  # P-09
+    plain = QueueDescription(PATH)
+    queue = a_queue(plain, 2)
+    assert text_of(written(queue, Tier.PREMIUM), "EnablePartitioning") == "true"
+    for flag in ("true", "false"):
+        sent = f"<EnablePartitioning>{flag}</EnablePartitioning>"
+        assert read(sent, Tier.PREMIUM, current=plain) == plain
+
+
 def test_counts_and_sizes_are_summed_over_the_partitions() -> None:  # P-33
     queue = a_queue(EVERYTHING, 16)
     shown = written(queue)
