@@ -22,7 +22,7 @@ from bendybus.domain.messages import SubQueue
 from bendybus.errors import ArgumentError, NotSupported
 from bendybus.names import EntityPath
 
-__all__ = ["FIRST_WITH_MESSAGE_SIZES", "FIRST_WITH_PARTITIONS", "queue_elements", "read_queue"]
+__all__ = ["FIRST_WITH_PARTITIONS", "PROPERTIES", "queue_elements", "read_queue"]
 
 # "api-version=2013-10 or later" to create or see partitioned entities (P-10).
 FIRST_WITH_PARTITIONS: Final = "2013-10"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from bendybus.admin.atom import SERVICE_BUS, parse_entry
-from bendybus.admin.queues import queue_elements, read_queue
+from bendybus.admin.atom import SERVICE_BUS, Element, parse_entry
+from bendybus.admin.queues import PROPERTIES, queue_elements, read_queue
 from bendybus.broker.host import Availability
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Confirm, Enqueue
@@ -200,3 +203,29 @@ def test_unknown_and_read_only_elements_are_passed_over() -> None:
 def test_a_wrong_value_is_refused_by_its_name(elements: str, error: type[BrokerError], reason: str) -> None:
     with pytest.raises(error, match=reason):
         read(elements)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*PROPERTIES, "AuthorizationRules"]),
+        st.one_of(
+            st.text(max_size=40), st.integers().map(str), st.sampled_from(["true", "PT1M", "P7D", "1024"])
+        ),
+    )
+)
+def test_whatever_the_elements_say_it_is_a_queue_or_a_refusal(values: dict[str, str]) -> None:
+    elements = {name: Element(name) for name in values}
+    for name, text in values.items():
+        elements[name].text = text
+    for current in (None, EVERYTHING):
+        with suppress(BrokerError):
+            description = read_queue(PATH, elements, Tier.STANDARD, current)
+            assert read_queue(PATH, elements, Tier.STANDARD, description) == description
+
+
+@given(st.binary(max_size=200), st.integers(0, 200))
+def test_whatever_the_body_is_it_is_an_entry_or_a_refusal(noise: bytes, at: int) -> None:
+    whole = b"<entry><content><QueueDescription><Status>Active</Status></QueueDescription></content></entry>"
+    for body in (noise, whole[:at] + noise + whole[at:], whole[:at] + noise):
+        with suppress(BrokerError):
+            parse_entry(body)
