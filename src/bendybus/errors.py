@@ -1,6 +1,6 @@
 """Every error the product raises on purpose, in one tree.
 
-    BrokerError                 .condition  .status  .retryable
+    BrokerError                 .condition  .status  .sub_code  .retryable
     ├ WireError                 bytes that are not AMQP             -> close the connection
     │   ├ FrameTooLarge         a frame beyond the agreed size
     │   └ NestingTooDeep        types inside types inside types
@@ -9,6 +9,7 @@
     │   ├ ArgumentError         400   ├ InvalidOperation     400   ├ EntityDisabled  400
     │   ├ Unauthorized          401   ├ QuotaExceeded        403   ├ MessageSizeExceeded 403
     │   ├ EntityNotFound        404   ├ MessageNotFound      404   ├ EntityExists    409
+    │   ├ PreconditionFailed    412
     │   ├ MessageLockLost       410   ├ SessionLockLost      410   ├ SessionCannotBeLocked 410
     │   └ NotSupported          501
     ├ Unavailable               503, try again
@@ -44,6 +45,7 @@ __all__ = [
     "NotSupported",
     "OperationTimeout",
     "PartitionMoved",
+    "PreconditionFailed",
     "ProtocolError",
     "QuotaExceeded",
     "RequestError",
@@ -73,6 +75,11 @@ class BrokerError(Exception):
     condition: str = "amqp:internal-error"
     status: ClassVar[int] = 500
     retryable: ClassVar[bool] = False
+
+    @property
+    def sub_code(self) -> int:
+        """What the management API writes beside the status: its hundredfold, or a number that says more."""
+        return self.status * 100
 
     @property
     def description(self) -> str:
@@ -140,6 +147,15 @@ class Unauthorized(RequestError):
     condition = "amqp:unauthorized-access"
     status = 401
 
+    def __init__(self, text: str, *, sub_code: int = 40100) -> None:
+        super().__init__(text)
+        self._sub_code = sub_code
+
+    @property
+    def sub_code(self) -> int:
+        """40102 no token, 40103 signature, 40104 audience, 40105 malformed, 40106 expired."""
+        return self._sub_code
+
 
 class QuotaExceeded(RequestError):
     condition = "amqp:resource-limit-exceeded"
@@ -170,6 +186,11 @@ class MessageNotFound(RequestError):
 class EntityExists(RequestError):
     condition = "com.microsoft:entity-already-exists"
     status = 409
+
+
+class PreconditionFailed(RequestError):
+    condition = "amqp:precondition-failed"
+    status = 412
 
 
 class MessageLockLost(RequestError):

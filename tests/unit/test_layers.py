@@ -20,7 +20,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "broker": {"domain", "store", "errors", "names"},
     "auth": {"errors", "names"},
     "gateway": {"amqp", "engine", "domain", "broker", "auth", "errors", "names"},
-    "server": {"amqp", "engine", "domain", "store", "broker", "auth", "gateway", "errors", "names"},
+    "admin": {"domain", "broker", "auth", "errors", "names"},
+    "server": {"amqp", "engine", "domain", "store", "broker", "auth", "gateway", "admin", "errors", "names"},
     "cli": {"server", "auth", "domain", "errors"},
 }
 

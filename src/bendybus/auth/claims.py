@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from bendybus.auth.paths import ancestry, covers, entity_path, resource_path
 from bendybus.auth.rights import Right
 from bendybus.auth.rules import KeyRing
-from bendybus.auth.sas import SAS_PREFIX, SasToken, verify
+from bendybus.auth.sas import MALFORMED, SAS_PREFIX, SasToken, verify
 from bendybus.errors import QuotaExceeded, Unauthorized
 from bendybus.names import Instant
 
@@ -23,6 +23,9 @@ __all__ = ["Claim", "Claims", "log_in", "put_token"]
 # A connection holds at most some thousand links, each with an audience of its own (a namespace's
 # 10,000 entities are reached with one token for the namespace).
 CLAIMS_MAX = 5000
+
+# A token that is good, but for something else; see `Unauthorized.sub_code`.
+INVALID_AUDIENCE = 40104
 
 # header.payload.signature, each base64url [RFC 7519 section 3].
 _JWT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
@@ -103,12 +106,16 @@ def put_token(ring: KeyRing, token_text: str, audience: str, now: Instant) -> Cl
     if not token_text.startswith(SAS_PREFIX):
         if _JWT.fullmatch(token_text.removeprefix("Bearer ").strip()):
             raise Unauthorized("A JWT was put, but JWT validation is not configured on this server.")
-        raise Unauthorized("The token is of no known kind: it is neither a SharedAccessSignature nor a JWT.")
+        raise Unauthorized(
+            "The token is of no known kind: it is neither a SharedAccessSignature nor a JWT.",
+            sub_code=MALFORMED,
+        )
     token = SasToken.parse(token_text)
     rule = verify(token, ring, now)
     path = resource_path(audience)
     if not covers(token.path, path):
         raise Unauthorized(
-            f"The token is for '{token.path}' and does not reach the audience '{path or 'the namespace'}'."
+            f"The token is for '{token.path}' and does not reach the audience '{path or 'the namespace'}'.",
+            sub_code=INVALID_AUDIENCE,
         )
     return Claim(path, rule.rights, token.expires_at)

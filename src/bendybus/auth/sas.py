@@ -22,12 +22,17 @@ from bendybus.auth.rules import AccessRule, KeyRing
 from bendybus.errors import Unauthorized
 from bendybus.names import Instant
 
-__all__ = ["SAS_PREFIX", "SasToken", "make_token", "verify"]
+__all__ = ["MALFORMED", "SAS_PREFIX", "SasToken", "make_token", "verify"]
 
 SAS_PREFIX = "SharedAccessSignature "
 
 # Real tokens have some 200 characters; js signs a whole request URL. A cap before any work is done.
 TOKEN_LENGTH_MAX = 8192
+
+# What is wrong with a token, as HTTP clients are told it; see `Unauthorized.sub_code`.
+INVALID_SIGNATURE = 40103
+MALFORMED = 40105
+EXPIRED = 40106
 
 # 9999-12-31T23:59:59Z, the last second that most clients can write down.
 EXPIRY_MAX_S = 253_402_300_799
@@ -49,19 +54,22 @@ class SasToken:
     def parse(cls, text: str) -> SasToken:
         """Take a token apart, or raise `Unauthorized` saying what it lacks."""
         if not text.startswith(SAS_PREFIX):
-            raise Unauthorized("The token is not a SharedAccessSignature.")
+            raise Unauthorized("The token is not a SharedAccessSignature.", sub_code=MALFORMED)
         if len(text) > TOKEN_LENGTH_MAX:
-            raise Unauthorized(f"The token has {len(text)} characters; at most {TOKEN_LENGTH_MAX} are read.")
+            raise Unauthorized(
+                f"The token has {len(text)} characters; at most {TOKEN_LENGTH_MAX} are read.",
+                sub_code=MALFORMED,
+            )
         fields: dict[str, str] = {}
         for part in text.removeprefix(SAS_PREFIX).strip().split("&"):
             name, _, value = part.partition("=")
             # Two values for one field: nobody can say which of them was meant to be signed.
             if name in fields:
-                raise Unauthorized(f"The token has the field '{name}' twice.")
+                raise Unauthorized(f"The token has the field '{name}' twice.", sub_code=MALFORMED)
             fields[name] = value
         missing = [name for name in ("sr", "sig", "se", "skn") if not fields.get(name)]
         if missing:
-            raise Unauthorized(f"The token lacks the field '{missing[0]}'.")
+            raise Unauthorized(f"The token lacks the field '{missing[0]}'.", sub_code=MALFORMED)
         # `+` is base64's own and must not become a space, so no unquote_plus here.
         return cls(fields["sr"], unquote(fields["sig"]), fields["se"], fields["skn"])
 
@@ -73,7 +81,9 @@ class SasToken:
     @property
     def expires_at(self) -> Instant:
         if not (self.expiry.isascii() and self.expiry.isdigit()) or len(self.expiry) > len(str(EXPIRY_MAX_S)):
-            raise Unauthorized(f"The token's expiry '{self.expiry[:40]}' is not in seconds since 1970.")
+            raise Unauthorized(
+                f"The token's expiry '{self.expiry[:40]}' is not in seconds since 1970.", sub_code=MALFORMED
+            )
         return Instant(min(int(self.expiry), EXPIRY_MAX_S) * 1000)
 
     def key_names(self) -> Iterator[str]:
@@ -96,11 +106,14 @@ def verify(token: SasToken, ring: KeyRing, now: Instant) -> AccessRule:
         # One text for an unknown rule and for a wrong key: which rules exist is not told.
         raise Unauthorized(
             f"The token's signature is not valid: no key of a rule '{next(token.key_names())[:60]}' "
-            f"over '{path or 'the namespace'}' made it."
+            f"over '{path or 'the namespace'}' made it.",
+            sub_code=INVALID_SIGNATURE,
         )
     if token.expires_at <= now:
         ended = f"{datetime.fromtimestamp(token.expires_at / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
-        raise Unauthorized(f"The token for '{path or 'the namespace'}' has expired at {ended}.")
+        raise Unauthorized(
+            f"The token for '{path or 'the namespace'}' has expired at {ended}.", sub_code=EXPIRED
+        )
     return signed
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -21,10 +21,10 @@ from bendybus.broker.host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.stores import AttachedStore, PayloadCache
 from bendybus.domain.entities import PREMIUM_PARTITIONS_DEFAULT, QueueDescription, Tier, normalise_path
-from bendybus.errors import EntityExists, EntityNotFound, StoreError
-from bendybus.names import EntityPath, PartitionNumber
+from bendybus.errors import EntityExists, EntityNotFound, StoreError, StoreUnavailable
+from bendybus.names import EntityPath, Instant, PartitionNumber
 from bendybus.store.catalog import Catalog, EntityRecord
-from bendybus.store.protocol import MessagingStore, PartitionKey
+from bendybus.store.protocol import MessagingStore, PartitionKey, PartitionRecord
 
 __all__ = ["Broker"]
 
@@ -45,10 +45,16 @@ class Broker:
     ) -> None:
         self._catalog = catalog
         self._given = stores
-        self._tier = tier
-        self._premium_partitions = premium_partitions
+        self.tier = tier
+        self.premium_partitions = premium_partitions
+        self.created_at = Instant(0)
+        """When the namespace was first served."""
         self._stores: dict[str, AttachedStore] = {}
         self._queues: dict[str, Queue] = {}
+        self._records: dict[str, EntityRecord] = {}
+        self._changing = asyncio.Lock()
+        """Entities are created, updated and deleted one after the other."""
+        self._watchers: list[Callable[[Queue], None]] = []
         self._timed: set[PartitionHost] = set()
         self._ticker: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -62,6 +68,7 @@ class Broker:
         self._stores = {store.name: AttachedStore(store, loop) for store in self._given}
         for store in self._stores.values():
             store.start()
+        self.created_at = self._founded()
         records = self._catalog.entities()
         self._sweep({record.path for record in records})
         keys = self._partition_keys()
@@ -81,6 +88,14 @@ class Broker:
         """Return when everything submitted so far is on disk, or has failed."""
         for store in self._stores.values():
             await store.writer.drain()
+
+    def _founded(self) -> Instant:
+        namespace = self._catalog.namespace()
+        at = namespace.get("created_at")
+        if isinstance(at, int):
+            return Instant(at)
+        self._catalog.describe_namespace({**namespace, "created_at": (at := now())})
+        return at
 
     def _partition_keys(self) -> dict[tuple[str, EntityPath, PartitionNumber], PartitionKey]:
         return {
@@ -106,6 +121,7 @@ class Broker:
         queue = Queue(
             QueueDescription.from_record(record.description), record.partition_count, self._timed.add
         )
+        queue.created_at, queue.updated_at = record.created_at, record.updated_at
         for number, store_name in enumerate(record.placement):
             key = keys.get((store_name, record.path, PartitionNumber(number)))
             if key is None:
@@ -117,6 +133,7 @@ class Broker:
                 PartitionHost(queue, PartitionNumber(number), key, self._stores[store_name], self.cache)
             )
         self._queues[normalise_path(record.path)] = queue
+        self._records[normalise_path(record.path)] = record
         for host in queue.hosts:
             host.load()
         return queue
@@ -135,35 +152,14 @@ class Broker:
             raise EntityNotFound(path)
         return queue
 
+    def watch(self, watcher: Callable[[Queue], None]) -> None:
+        """Call this with every queue that has been updated or deleted (`Queue.deleted`)."""
+        self._watchers.append(watcher)
+
     async def create_queue(self, description: QueueDescription) -> Queue:
         """Make the queue on all its partitions, or not at all (P-32)."""
-        if normalise_path(description.path) in self._queues:
-            raise EntityExists(f"The messaging entity '{description.path}' already exists.")
-        self._tier.check(description)
-        count = self._tier.partition_count(
-            enable_partitioning=description.enable_partitioning, premium_partitions=self._premium_partitions
-        )
-        names = list(self._stores)
-        # Begin with another store each time, so that unpartitioned queues spread too.
-        first = len(self._queues)
-        placement = tuple(names[(first + number) % len(names)] for number in range(count))
-        at = now()
-        record = EntityRecord(
-            path=description.path,
-            kind="queue",
-            description=description.to_record(),
-            partition_count=count,
-            placement=placement,
-            created_at=at,
-            updated_at=at,
-            generation=uuid.uuid4().hex,
-        )
-        for name in dict.fromkeys(placement):
-            numbers = [PartitionNumber(number) for number, place in enumerate(placement) if place == name]
-            attached = self._stores[name]
-            await attached.writer.run(partial(attached.store.create_partitions, description.path, numbers))
-        self._catalog.add(record)
-        return self._open_queue(record, self._partition_keys())
+        async with self._changing:
+            return await self._create(description)
 
     async def ensure_queue(self, description: QueueDescription) -> Queue:
         """Create the queue, or bring the one that is there to this description."""
@@ -171,18 +167,102 @@ class Broker:
         if existing is None:
             return await self.create_queue(description)
         if existing.description != description:
-            self.update_queue(description)
+            await self.update_queue(description)
         return existing
 
-    def update_queue(self, description: QueueDescription) -> None:
+    async def update_queue(self, description: QueueDescription) -> Queue:
         """Change what may be changed; an immutable property is refused with its name (P-07)."""
-        queue = self.find(description.path)
-        queue.description.refuse_immutable_changes(description)
-        record = next(r for r in self._catalog.entities() if r.path == queue.path)
-        self._catalog.replace(replace(record, description=description.to_record(), updated_at=now()))
-        queue.description = description
-        for host in queue.hosts:
-            host.describe(description)
+        async with self._changing:
+            queue = self.find(description.path)
+            # The spelling is the creator's: the stores know the partitions by it.
+            description = replace(description, path=queue.path)
+            queue.description.refuse_immutable_changes(description)
+            self.tier.check(description)
+            queue.refuse_unhealthy()
+            key = normalise_path(queue.path)
+            record = replace(self._records[key], description=description.to_record(), updated_at=now())
+            await asyncio.to_thread(self._catalog.replace, record)
+            self._records[key] = record
+            queue.description, queue.updated_at = description, record.updated_at
+            for host in queue.hosts:
+                host.describe(description)
+            self._tell_of(queue)
+            return queue
+
+    async def delete_queue(self, path: str) -> None:
+        """The catalog first: from then on the queue is gone, and its partitions are only litter."""
+        async with self._changing:
+            queue = self.find(path)
+            queue.refuse_unhealthy()
+            await asyncio.to_thread(self._catalog.remove, queue.path)
+            key = normalise_path(queue.path)
+            del self._queues[key], self._records[key]
+            queue.close()
+            self._tell_of(queue)
+            for attached in dict.fromkeys(host.store for host in queue.hosts):
+                await self._drop(attached, queue.path)
+
+    async def _create(self, description: QueueDescription) -> Queue:
+        path = description.path
+        if normalise_path(path) in self._queues:
+            raise EntityExists(f"The messaging entity '{path}' already exists.")
+        self.tier.check(description)
+        count = self.tier.partition_count(
+            enable_partitioning=description.enable_partitioning, premium_partitions=self.premium_partitions
+        )
+        self.tier.check_quota(
+            path,
+            partitioned=count > 1,
+            entities=len(self._queues),
+            partitioned_entities=sum(len(queue.hosts) > 1 for queue in self._queues.values()),
+        )
+        record = self._place(description, count)
+        stores = [self._stores[name] for name in dict.fromkeys(record.placement)]
+        keys: dict[tuple[str, EntityPath, PartitionNumber], PartitionKey] = {}
+        try:
+            for attached in stores:
+                numbers = [
+                    PartitionNumber(number)
+                    for number, place in enumerate(record.placement)
+                    if place == attached.name
+                ]
+                for made in await attached.writer.run(partial(_make_anew, attached.store, path, numbers)):
+                    keys[attached.name, path, made.number] = made.key
+            await asyncio.to_thread(self._catalog.add, record)
+        except Exception as failure:
+            for attached in stores:
+                await self._drop(attached, path)
+            raise StoreUnavailable(
+                f"Queue '{path}' was not created: {failure} Please retry the operation."
+            ) from failure
+        return self._open_queue(record, keys)
+
+    def _place(self, description: QueueDescription, count: int) -> EntityRecord:
+        names = list(self._stores)
+        # Begin with another store each time, so that unpartitioned queues spread too.
+        first = len(self._queues)
+        at = now()
+        return EntityRecord(
+            path=description.path,
+            kind="queue",
+            description=description.to_record(),
+            partition_count=count,
+            placement=tuple(names[(first + number) % len(names)] for number in range(count)),
+            created_at=at,
+            updated_at=at,
+            generation=uuid.uuid4().hex,
+        )
+
+    async def _drop(self, attached: AttachedStore, path: EntityPath) -> None:
+        """Clear away what nobody will miss: what stays is swept at the next start, or made anew over."""
+        try:
+            await attached.writer.run(partial(attached.store.drop_partitions, path))
+        except Exception as failure:
+            logger.warning("store %s: partitions of '%s' stay for now: %s", attached.name, path, failure)
+
+    def _tell_of(self, queue: Queue) -> None:
+        for watcher in self._watchers:
+            watcher(queue)
 
     # -- time ---------------------------------------------------------------------
 
@@ -193,3 +273,11 @@ class Broker:
         for host in tuple(self._timed):
             if not host.tick(at):
                 self._timed.discard(host)
+
+
+def _make_anew(
+    store: MessagingStore, path: EntityPath, numbers: Sequence[PartitionNumber]
+) -> list[PartitionRecord]:
+    """Empty partitions: what a deleted namesake may have left behind must not come to light again."""
+    store.drop_partitions(path)
+    return store.create_partitions(path, numbers)

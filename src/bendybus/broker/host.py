@@ -11,6 +11,7 @@ retryable error; while it is loading, they wait.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -27,6 +28,7 @@ from bendybus.domain.commands import (
     Enqueue,
     Given,
     Lock,
+    Peek,
     Release,
     Reply,
     Tick,
@@ -35,8 +37,8 @@ from bendybus.domain.effects import DurableEffect, Effect, MessagesAvailable, Re
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.partition import Partition
-from bendybus.errors import BrokerError, StoreUnavailable
-from bendybus.names import Instant, LockToken, PartitionNumber
+from bendybus.errors import BrokerError, EntityNotFound, StoreUnavailable
+from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber
 from bendybus.store.protocol import PartitionKey, Snapshot
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ class Availability(Enum):
     LOADING = "loading"
     AVAILABLE = "available"
     UNAVAILABLE = "unavailable"
+    GONE = "gone"
+    """Its queue has been deleted."""
 
 
 class PartitionHost:
@@ -80,10 +84,14 @@ class PartitionHost:
 
     def load(self) -> None:
         """Begin to read the partition from its store."""
+        if self.availability is Availability.GONE:
+            return
         self.availability = Availability.LOADING
         self.store.load(self._key, self._loaded)
 
     def _loaded(self, snapshot: Snapshot | Exception) -> None:
+        if self.availability is Availability.GONE:
+            return
         if isinstance(snapshot, Exception):
             logger.error("%s: cannot be loaded: %s", self, snapshot)
             self._fail(snapshot)
@@ -96,18 +104,28 @@ class PartitionHost:
         for command, done in mailbox:
             self.submit(command, done)
         self.queue.keep_time(self)
-        self.queue.loaded()
+        self.queue.wake_all()
+
+    def close(self) -> None:
+        """The queue is deleted: nothing more is submitted to the store, and who asks is told."""
+        self._forget(Availability.GONE, EntityNotFound(self.queue.path))
 
     def _fail(self, error: Exception) -> None:
-        """Forget what is in memory: only the store knows what is true now."""
+        """Only the store knows what is true now; ask it again later."""
+        if self.availability is Availability.GONE:
+            return
+        self._forget(Availability.UNAVAILABLE, self._unavailable(error))
+        asyncio.get_running_loop().call_later(RELOAD_AFTER_S, self.load)
+
+    def _forget(self, availability: Availability, reason: BrokerError) -> None:
+        """Let go of what is in memory, and tell those who wait for it."""
         if self._partition is not None:
             self._cache.forget(self._partition.confirmed())
         self._partition = None
-        self.availability = Availability.UNAVAILABLE
+        self.availability = availability
         mailbox, self._mailbox = self._mailbox, []
         for _, done in mailbox:
-            done(self._unavailable(error))
-        asyncio.get_running_loop().call_later(RELOAD_AFTER_S, self.load)
+            done(reason)
 
     def _unavailable(self, cause: Exception | None = None) -> StoreUnavailable:
         error = StoreUnavailable(
@@ -125,6 +143,8 @@ class PartitionHost:
         if partition is None:
             if self.availability is Availability.LOADING:
                 self._mailbox.append((command, done))
+            elif self.availability is Availability.GONE:
+                done(EntityNotFound(self.queue.path))
             else:
                 done(self._unavailable())
             return
@@ -160,7 +180,8 @@ class PartitionHost:
         if not count:
             return []
         command = Lock(count, urandom(ENTROPY_PER_LOCK * count), subqueue)
-        reply, effects = partition.apply(command, now())
+        self.queue.accessed_at = at = now()
+        reply, effects = partition.apply(command, at)
         assert isinstance(reply, Given)
         if effects:
             # Messages whose time was up made way. Who locked the others need not wait for that.
@@ -185,6 +206,12 @@ class PartitionHost:
         if deadline is not None and deadline <= at:
             self.submit(Tick(), _ignore)
         return deadline is not None
+
+    async def loaded(self) -> None:
+        """Return when the partition is not being loaded, or no longer."""
+        if self.availability is Availability.LOADING:
+            with contextlib.suppress(BrokerError):
+                await self.ask(Peek(SequenceNumber(0), 0))
 
     @property
     def partition(self) -> Partition | None:
@@ -224,7 +251,7 @@ class PartitionHost:
             done(self._unavailable(failure))
             return
         done(reply)
-        if isinstance(command, Enqueue):
+        if isinstance(command, Enqueue) and partition is self._partition:
             self._confirm(partition, command.messages)
 
     def _confirm(self, partition: Partition, messages: list[Message]) -> None:

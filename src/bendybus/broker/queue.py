@@ -15,7 +15,7 @@ from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.routing import RoundRobin, partition_of
 from bendybus.errors import StoreUnavailable
-from bendybus.names import PARTITION_SHIFT, EntityPath, LockToken, SequenceNumber
+from bendybus.names import PARTITION_SHIFT, EntityPath, Instant, LockToken, SequenceNumber
 
 __all__ = ["Queue", "Waiter"]
 
@@ -40,6 +40,11 @@ class Queue:
         """By partition number; the broker fills it once, when it opens the queue."""
         self.keep_time = keep_time
         """Ask for `tick` to be called on a partition from now on."""
+        self.deleted = False
+        self.created_at = Instant(0)
+        self.updated_at = Instant(0)
+        self.accessed_at = Instant(0)
+        """When messages were last sent or asked for since the server started; 0 for never."""
         self._turn = RoundRobin(partition_count)
         self._waiting: dict[SubQueue, dict[Waiter, None]] = {subqueue: {} for subqueue in SubQueue}
         self._next_to_ask = 0
@@ -47,6 +52,28 @@ class Queue:
     @property
     def path(self) -> EntityPath:
         return self.description.path
+
+    # -- life ---------------------------------------------------------------------
+
+    async def loaded(self) -> None:
+        """Return when no partition is being read from its store any more."""
+        for host in self.hosts:
+            await host.loaded()
+
+    def refuse_unhealthy(self) -> None:
+        """`StoreUnavailable` unless all partitions can be acted upon (P-32)."""
+        away = [str(host.number) for host in self.hosts if host.availability is UNAVAILABLE]
+        if away:
+            raise StoreUnavailable(
+                f"Nothing was changed: of '{self.path}', partition {', '.join(away)} is unavailable. "
+                "Please retry the operation."
+            )
+
+    def close(self) -> None:
+        """The queue is deleted; whoever still holds it finds it gone."""
+        self.deleted = True
+        for host in self.hosts:
+            host.close()
 
     # -- finding the partition ----------------------------------------------------
 
@@ -90,7 +117,7 @@ class Queue:
         """Whether some partition is still being read from its store, so that nobody can say what it holds."""
         return any(host.availability is LOADING for host in self.hosts)
 
-    def loaded(self) -> None:
+    def wake_all(self) -> None:
         """A partition has been read: whoever waits, asks again, though it may hold nothing."""
         for waiting in self._waiting.values():
             for waiter in list(waiting):

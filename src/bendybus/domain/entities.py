@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from bendybus.domain.durations import format_duration
-from bendybus.errors import ArgumentError, InvalidOperation
+from bendybus.errors import ArgumentError, InvalidOperation, QuotaExceeded
 from bendybus.names import EntityPath
 
 __all__ = [
@@ -46,6 +46,10 @@ STANDARD_PARTITIONS: Final = 16
 # The namespace setting premiumMessagingPartitions, fixed when the namespace is made.
 PREMIUM_PARTITIONS: Final = (1, 2, 4)
 PREMIUM_PARTITIONS_DEFAULT: Final = 2
+
+# "Number of partitioned topics/queues per namespace ... 100" and "10,000" of all kinds. Not in Premium.
+PARTITIONED_ENTITIES_MAX: Final = 100
+ENTITIES_MAX: Final = 10_000
 
 # Letters, digits, and . - _ between slashes; so no @ ? # * and no empty segment.
 _PATH: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)*")
@@ -226,6 +230,21 @@ class Tier(StrEnum):
         refused = [name for name in in_use if name in NOT_OFFERED[self]]
         if refused:
             raise InvalidOperation(f"Queue '{path}': the {self} tier does not offer {', '.join(refused)}.")
+
+    def check_quota(self, path: str, *, partitioned: bool, entities: int, partitioned_entities: int) -> None:
+        """Refuse one entity more than the namespace may have, given how many there are (P-11)."""
+        if self is Tier.PREMIUM:
+            return
+        if partitioned and partitioned_entities >= PARTITIONED_ENTITIES_MAX:
+            raise QuotaExceeded(
+                f"Queue '{path}' cannot be created: the namespace has {partitioned_entities} partitioned "
+                f"entities, and at most {PARTITIONED_ENTITIES_MAX} are allowed in the {self} tier."
+            )
+        if entities >= ENTITIES_MAX:
+            raise QuotaExceeded(
+                f"Queue '{path}' cannot be created: the namespace has {entities} entities, "
+                f"and at most {ENTITIES_MAX} are allowed."
+            )
 
 
 NOT_OFFERED: Final[dict[Tier, frozenset[str]]] = {

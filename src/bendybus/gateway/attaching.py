@@ -19,7 +19,14 @@ from bendybus.engine.events import OutcomesReceived
 from bendybus.engine.link import Link
 from bendybus.engine.receiving import ReceivingLink
 from bendybus.engine.sending import SendingLink
-from bendybus.errors import ArgumentError, EntityDisabled, InvalidOperation, NotSupported, Unauthorized
+from bendybus.errors import (
+    ArgumentError,
+    EntityDisabled,
+    EntityNotFound,
+    InvalidOperation,
+    NotSupported,
+    Unauthorized,
+)
 from bendybus.gateway.addresses import Address, NodeKind
 from bendybus.gateway.cbs import CbsNode
 from bendybus.gateway.management import ManagementNode
@@ -66,6 +73,20 @@ class Attachment:
     resource: str
     right: Right | None
     """None where no right is needed: at `$cbs`, where rights come from."""
+    queue: Queue | None = None
+    """None at `$cbs`."""
+
+    def refuse_changed(self) -> None:
+        """The queue was updated or deleted: raise what now stands against this link, if anything."""
+        queue = self.queue
+        if queue is None:
+            return
+        if queue.deleted:
+            raise EntityNotFound(queue.path)
+        if isinstance(self.node, Sender):
+            _refuse_disabled_sending(queue)
+        elif isinstance(self.node, Receiver):
+            _refuse_disabled_receiving(queue)
 
 
 def attach(connection: AmqpConnection, link: Link) -> Attachment:
@@ -88,18 +109,19 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
         _refuse_sending(queue, address)
         link.accept(max_message_size=queue.description.max_message_size_kb * 1024)
         link.grant(SENDER_CREDIT)
-        return Attachment(Sender(connection, link, queue), address.resource, Right.SEND)
+        return Attachment(Sender(connection, link, queue), address.resource, Right.SEND, queue)
     if address.kind is NodeKind.CBS:
         handler = CbsNode(connection.keys, connection.claims).handle
         requester = Requester(connection, link, address, handler)
-        right = None
+        right = managed = None
     else:
         right = _any_right(connection, address)
-        management = ManagementNode(connection.broker.find(address.path), address, connection.claims)
+        managed = connection.broker.find(address.path)
+        management = ManagementNode(managed, address, connection.claims)
         requester = Requester(connection, link, address, management.handle)
     link.accept(max_message_size=REQUEST_SIZE_MAX)
     link.grant(REQUEST_CREDIT)
-    return Attachment(requester, address.resource, right)
+    return Attachment(requester, address.resource, right, managed)
 
 
 def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachment:
@@ -110,13 +132,14 @@ def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachmen
         queue = connection.broker.find(address.path)
         _refuse_receiving(queue, link)
         link.accept()
-        return Attachment(Receiver(connection, link, queue, address.subqueue), address.resource, Right.LISTEN)
-    right = None
+        receiver = Receiver(connection, link, queue, address.subqueue)
+        return Attachment(receiver, address.resource, Right.LISTEN, queue)
+    right = managed = None
     if address.kind is NodeKind.MANAGEMENT:
         right = _any_right(connection, address)
-        connection.broker.find(address.path)
+        managed = connection.broker.find(address.path)
     link.accept()
-    return Attachment(Replier(connection, link, address), address.resource, right)
+    return Attachment(Replier(connection, link, address), address.resource, right, managed)
 
 
 def _any_right(connection: AmqpConnection, address: Address) -> Right:
@@ -134,13 +157,16 @@ def _any_right(connection: AmqpConnection, address: Address) -> Right:
 def _refuse_sending(queue: Queue, address: Address) -> None:
     if address.subqueue is not SubQueue.MAIN:
         raise InvalidOperation(f"Nobody can send to a sub-queue of '{queue.path}'; send to the queue itself.")
+    _refuse_disabled_sending(queue)
+
+
+def _refuse_disabled_sending(queue: Queue) -> None:
     if not queue.description.status.can_send:
         raise EntityDisabled(f"'{queue.path}' is {queue.description.status} and takes no messages.")
 
 
 def _refuse_receiving(queue: Queue, link: SendingLink) -> None:
-    if not queue.description.status.can_receive:
-        raise EntityDisabled(f"'{queue.path}' is {queue.description.status} and gives no messages.")
+    _refuse_disabled_receiving(queue)
     filters = getattr(link.source, "filter", None) or {}
     if SESSION_FILTER in filters:
         raise InvalidOperation(
@@ -149,3 +175,8 @@ def _refuse_receiving(queue: Queue, link: SendingLink) -> None:
         )
     if getattr(link.source, "dynamic", None):
         raise ArgumentError("Nodes are not created by attaching to them.")
+
+
+def _refuse_disabled_receiving(queue: Queue) -> None:
+    if not queue.description.status.can_receive:
+        raise EntityDisabled(f"'{queue.path}' is {queue.description.status} and gives no messages.")

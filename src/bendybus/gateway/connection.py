@@ -17,6 +17,7 @@ from bendybus.auth.claims import Claims, log_in
 from bendybus.auth.rules import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
+from bendybus.broker.queue import Queue
 from bendybus.engine.connection import Connection
 from bendybus.engine.events import (
     ConnectionClosed,
@@ -125,6 +126,16 @@ class AmqpConnection(asyncio.Protocol):
             if isinstance(attachment.node, Receiver):
                 attachment.node.tick(instant)
         self._flush()
+
+    def entity_changed(self, queue: Queue) -> None:
+        """A queue was updated or deleted: close the links that it no longer allows."""
+        for link, attachment in list(self._attachments.items()):
+            if attachment.queue is queue:
+                try:
+                    attachment.refuse_changed()
+                except BrokerError as reason:
+                    self._end(link, attachment, reason)
+                    self.flush_soon()
 
     def shut_down(self) -> None:
         """The server stops: say so, and hang up."""
@@ -256,9 +267,12 @@ class AmqpConnection(asyncio.Protocol):
         try:
             self.claims.require(attachment.resource, attachment.right, now())
         except Unauthorized as ended:
-            self._attachments.pop(link)
-            attachment.node.close()
-            link.detach(ended)
+            self._end(link, attachment, ended)
+
+    def _end(self, link: Link, attachment: Attachment, reason: BrokerError) -> None:
+        self._attachments.pop(link)
+        attachment.node.close()
+        link.detach(reason)
 
     # -- the end ------------------------------------------------------------------
 

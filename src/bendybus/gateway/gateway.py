@@ -8,6 +8,7 @@ from typing import Final
 
 from bendybus.auth.rules import KeyRing
 from bendybus.broker.broker import Broker
+from bendybus.broker.queue import Queue
 from bendybus.engine.config import ConnectionConfig
 from bendybus.gateway.connection import AmqpConnection
 
@@ -41,6 +42,7 @@ class Gateway:
 
     def start(self) -> None:
         self._ticker = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+        self.broker.watch(self._entity_changed)
 
     def stop(self) -> None:
         """Tell every client, and hang up."""
@@ -63,3 +65,7 @@ class Gateway:
         self._ticker = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         for connection in tuple(self._connections):
             connection.tick()
+
+    def _entity_changed(self, queue: Queue) -> None:
+        for connection in tuple(self._connections):
+            connection.entity_changed(queue)

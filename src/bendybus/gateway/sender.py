@@ -56,6 +56,7 @@ class Sender:
         keyless: _Run | None = None
         keyed: dict[PartitionHost, _Run] = {}
         queue, at = self._queue, now()
+        queue.accessed_at = at
         # An unpartitioned queue keeps the order in which things were sent, whatever their keys.
         keys_matter = len(queue.hosts) > 1
         for delivery in deliveries:

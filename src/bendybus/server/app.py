@@ -19,10 +19,12 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
+from bendybus.admin.routes import management_routes
 from bendybus.auth.rules import AccessRule, KeyRing
 from bendybus.broker.broker import Broker
+from bendybus.errors import ConfigError, RequestError
 from bendybus.gateway.gateway import Gateway
-from bendybus.server.emulator_config import EmulatorConfig, load_config
+from bendybus.server.emulator_config import EmulatorConfig, load_config, unsupported_features
 from bendybus.server.http import Health, http_app
 from bendybus.server.http_protocol import HttpHost
 from bendybus.server.listener import Listener
@@ -77,10 +79,13 @@ class Server:
         broker.start()
         exits.push_async_callback(broker.stop)
         for description in config.queues:
-            await broker.ensure_queue(description)
+            try:
+                await broker.ensure_queue(description)
+            except RequestError as refusal:
+                raise ConfigError(f"{settings.config}: {refusal}") from refusal
 
         gateway = Gateway(broker, keys, handshake_timeout_s=settings.handshake_timeout_s)
-        http = self._http(gateway, broker)
+        http = self._http(gateway, broker, keys)
         listener = self._listener(gateway, http)
         gateway.start()
         exits.push_async_callback(self._drain, listener, http, gateway, broker)
@@ -101,10 +106,16 @@ class Server:
             folder.record_stores(len(stores))
         return Broker(catalog, stores, tier=settings.tier, premium_partitions=settings.premium_partitions)
 
-    def _http(self, gateway: Gateway, broker: Broker) -> HttpHost:
+    def _http(self, gateway: Gateway, broker: Broker, keys: KeyRing) -> HttpHost:
         registry = CollectorRegistry()
         registry.register(BrokerCollector(broker, gateway))
-        app = http_app(amqp=gateway.protocol, health=self._health, registry=registry)
+        app = http_app(
+            amqp=gateway.protocol,
+            health=self._health,
+            registry=registry,
+            # Management last: every path may be an entity's.
+            routes=management_routes(broker, keys, unsupported_features),
+        )
         return HttpHost(app, head_timeout_s=self._settings.handshake_timeout_s)
 
     def _listener(self, gateway: Gateway, http: HttpHost) -> Listener:

@@ -1,7 +1,7 @@
 """The HTTP side of the one port: health, metrics and AMQP over WebSocket.
 
-Routes of other packages (management, REST) are handed in and tried first; what
-nobody serves gets a small JSON answer with 404.
+Routes of other packages (management, REST) are handed in and tried after these, as
+an entity may have any path; what nobody serves gets a small JSON answer with 404.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def http_app(
 
     app = Starlette(
         routes=[
-            *routes,
             Route("/health", show_health),
             Route("/metrics", show_metrics),
+            *routes,
             *(WebSocketRoute(path, bridge) for path in WEBSOCKET_PATHS),
             WebSocketRoute("/{path:path}", _no_such_websocket),
         ],

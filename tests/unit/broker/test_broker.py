@@ -10,7 +10,14 @@ import pytest
 from bendybus.broker.broker import Broker
 from bendybus.domain.commands import Enqueue
 from bendybus.domain.entities import QueueDescription, Tier
-from bendybus.errors import EntityExists, EntityNotFound, InvalidOperation, StoreError
+from bendybus.errors import (
+    EntityExists,
+    EntityNotFound,
+    InvalidOperation,
+    QuotaExceeded,
+    StoreError,
+    StoreUnavailable,
+)
 from bendybus.names import EntityPath, PartitionNumber
 from bendybus.store.memory import MemoryStore
 from bendybus.store.sqlite.catalog import SqliteCatalog
@@ -157,3 +164,135 @@ def test_keyless_messages_take_turns_over_all_partitions(with_broker):  # P-16
         assert queue.place("key") is queue.place("key")
 
     with_broker(test)
+
+
+def test_a_deleted_queue_leaves_nothing_behind(with_broker, catalog, stores):  # P-32
+    async def test(broker):
+        told = []
+        broker.watch(told.append)
+        queue = await broker.create_queue(ORDERS)
+        await queue.hosts[3].ask(Enqueue([message("lost")]))
+        await broker.delete_queue("orders")
+        assert told == [queue] and queue.deleted
+        with pytest.raises(EntityNotFound):
+            broker.find("Orders")
+        with pytest.raises(EntityNotFound):
+            await queue.hosts[3].ask(Enqueue([message()]))
+        with pytest.raises(EntityNotFound):
+            await broker.delete_queue("orders")
+        assert broker.cache.used_bytes == 0
+        again = await broker.create_queue(ORDERS)
+        await again.loaded()
+        assert not any(list(host.partition.confirmed()) for host in again.hosts)
+
+    with_broker(test)
+    assert [record.path for record in catalog.entities()] == ["Orders"]
+    assert sum(len(store.partitions()) for store in stores) == 16
+
+
+def test_what_was_under_way_when_a_queue_was_deleted_is_answered(with_broker):
+    async def test(broker):
+        queue = await broker.create_queue(ORDERS)
+        replies = []
+        await queue.loaded()
+        for host in queue.hosts:
+            host.submit(Enqueue([message()]), replies.append)
+        await broker.delete_queue("orders")
+        assert len(replies) == 16
+        assert broker.cache.used_bytes == 0
+
+    with_broker(test)
+
+
+def test_a_create_that_meets_an_unhealthy_store_makes_nothing_and_can_be_repeated(
+    with_broker, stores
+):  # P-32
+    async def test(broker):
+        stores[2].outage = StoreUnavailable("away")
+        with pytest.raises(StoreUnavailable, match="Queue 'Orders' was not created: away"):
+            await broker.create_queue(ORDERS)
+        stores[2].outage = None
+        assert [store.partitions() for store in stores] == [[], [], []]
+        with pytest.raises(EntityNotFound):
+            broker.find("orders")
+        assert len((await broker.create_queue(ORDERS)).hosts) == 16
+
+    with_broker(test)
+
+
+def test_update_and_delete_are_refused_while_a_partition_is_away(with_broker, stores):  # P-32
+    async def test(broker):
+        queue = await broker.create_queue(ORDERS)
+        await queue.loaded()
+        stores[1].outage = StoreUnavailable("away")
+        with pytest.raises(StoreUnavailable):
+            await queue.hosts[1].ask(Enqueue([message()]))
+        for change in (broker.delete_queue("orders"), broker.update_queue(ORDERS)):
+            with pytest.raises(StoreUnavailable, match="Nothing was changed: of 'Orders', partition 1 is"):
+                await change
+        stores[1].outage = None
+        queue.hosts[1].load()
+        await queue.loaded()
+        await broker.delete_queue("orders")
+
+    with_broker(test)
+
+
+def test_what_a_deleted_namesake_left_in_a_store_does_not_come_back(with_broker, stores):  # P-32
+    async def test(broker):
+        queue = await broker.create_queue(PLAIN)
+        await queue.hosts[0].ask(Enqueue([message("old")]))
+        stores[0].outage = StoreUnavailable("away")
+        await broker.delete_queue("plain")
+        stores[0].outage = None
+        assert len(stores[0].partitions()) == 1
+        again = await broker.create_queue(PLAIN)
+        await again.loaded()
+        assert list(again.hosts[0].partition.confirmed()) == []
+
+    with_broker(test)
+
+
+def test_of_two_who_create_one_queue_at_once_one_is_told_so(with_broker):
+    async def test(broker):
+        made = await asyncio.gather(*[broker.create_queue(ORDERS) for _ in range(3)], return_exceptions=True)
+        assert [type(one) for one in made].count(EntityExists) == 2
+        await broker.find("orders").hosts[0].ask(Enqueue([message()]))
+
+    with_broker(test)
+
+
+def test_an_update_keeps_the_spelling_of_the_name(with_broker):
+    async def update(broker):
+        await broker.create_queue(ORDERS)
+        changed = QueueDescription(EntityPath("ORDERS"), enable_partitioning=True, lock_duration_s=5)
+        queue = await broker.update_queue(changed)
+        assert (queue.path, queue.description.lock_duration_s) == ("Orders", 5)
+        assert queue.updated_at >= queue.created_at > 0
+
+    async def look(broker):
+        assert broker.find("orders").path == "Orders"
+        await broker.delete_queue("oRders")
+
+    with_broker(update)
+    with_broker(look)
+
+
+def test_a_namespace_has_a_hundred_partitioned_queues_at_most(with_broker, catalog):  # P-11
+    async def test(broker):
+        for number in range(100):
+            await broker.create_queue(QueueDescription(EntityPath(f"q{number}"), enable_partitioning=True))
+        with pytest.raises(QuotaExceeded, match="has 100 partitioned"):
+            await broker.create_queue(ORDERS)
+        await broker.create_queue(PLAIN)
+        await broker.delete_queue("q0")
+        await broker.create_queue(ORDERS)
+
+    with_broker(test, stores=[MemoryStore("a")])
+
+
+def test_the_namespace_remembers_when_it_was_made(with_broker):
+    async def look(broker):
+        return broker.created_at
+
+    assert with_broker(look) == with_broker(look) > 0

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
 import pytest
 
 from bendybus.domain.entities import EntityStatus, QueueDescription, Tier, check_path, normalise_path
-from bendybus.errors import ArgumentError, InvalidOperation
+from bendybus.errors import ArgumentError, InvalidOperation, QuotaExceeded
 from bendybus.names import EntityPath
 
 ORDERS = QueueDescription(EntityPath("orders"))
@@ -195,3 +196,17 @@ def test_what_was_fixed_at_creation_is_not_changed(field: str, label: str) -> No
     with pytest.raises(InvalidOperation, match=f"{label} is False"):
         ORDERS.refuse_immutable_changes(replace(ORDERS, **{field: True}))
     ORDERS.refuse_immutable_changes(replace(ORDERS, max_delivery_count=5, lock_duration_s=30))
+
+
+@pytest.mark.parametrize(
+    ("tier", "counts", "refused"),
+    [
+        (Tier.STANDARD, {"entities": 9_999, "partitioned_entities": 99}, False),
+        (Tier.STANDARD, {"entities": 10_000, "partitioned_entities": 99}, True),
+        (Tier.STANDARD, {"entities": 500, "partitioned_entities": 100}, True),
+        (Tier.PREMIUM, {"entities": 20_000, "partitioned_entities": 20_000}, False),
+    ],
+)
+def test_the_tier_limits_how_many_entities_there_are(tier, counts, refused):  # P-11
+    with pytest.raises(QuotaExceeded) if refused else nullcontext():
+        tier.check_quota("q", partitioned=True, **counts)

@@ -1,0 +1,200 @@
+"""ATOM entries, feeds and errors as XML, and the descriptions that clients put.
+
+Written by hand rather than with a tree: clients insist on which element declares
+which prefix, and a tree decides that by itself.
+Reading takes what expat gives and refuses what no client sends: a document type,
+and with it every entity, too many bytes, elements inside elements without end.
+What a description means: queues.py.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+from xml.parsers import expat
+from xml.sax.saxutils import escape, quoteattr
+
+from bendybus.errors import ArgumentError, BrokerError
+from bendybus.names import Instant
+
+__all__ = [
+    "BODY_BYTES_MAX",
+    "ENTRY_TYPE",
+    "ERROR_TYPE",
+    "FEED_TYPE",
+    "SERVICE_BUS",
+    "Described",
+    "Element",
+    "document",
+    "element",
+    "entry",
+    "error",
+    "feed",
+    "format_time",
+    "parse_entry",
+]
+
+ENTRY_TYPE: Final = "application/atom+xml;type=entry;charset=utf-8"
+FEED_TYPE: Final = "application/atom+xml;type=feed;charset=utf-8"
+ERROR_TYPE: Final = "application/xml; charset=utf-8"
+
+ATOM: Final = "http://www.w3.org/2005/Atom"
+SERVICE_BUS: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
+INSTANCE: Final = "http://www.w3.org/2001/XMLSchema-instance"
+
+# The longest description has 1,024 characters of metadata and some forty short elements.
+BODY_BYTES_MAX: Final = 256 * 1024
+# entry, content, description, AuthorizationRules, AuthorizationRule, Rights, AccessRights; and some more.
+DEPTH_MAX: Final = 32
+
+# What XML 1.0 cannot hold, not even escaped [XML 2.2]; names in errors are the client's own.
+_UNWRITABLE: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+NEVER: Final = "0001-01-01T00:00:00Z"
+
+
+# -- writing ------------------------------------------------------------------------
+
+
+def element(name: str, value: object) -> str:
+    """`<name>value</name>`, with true and false as XML writes them."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"<{name}>{_text(text)}</{name}>"
+
+
+def format_time(at: Instant) -> str:
+    """With .NET's seven digits; 0 is never, as .NET writes it."""
+    if not at:
+        return NEVER
+    seconds, milliseconds = divmod(at, 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}0000Z"
+
+
+def entry(
+    url: str, title: str, kind: str, content: str, published: Instant, updated: Instant, author: str
+) -> str:
+    """An entry that holds a description; `content` is the description's children, as XML."""
+    return (
+        f'<entry xmlns="{ATOM}">{element("id", url)}<title type="text">{_text(title)}</title>'
+        f"{element('published', format_time(published))}{element('updated', format_time(updated))}"
+        f"<author>{element('name', author)}</author>"
+        f'<link rel="self" href={_attribute(url)}/>'
+        f'<content type="application/xml"><{kind} xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}">'
+        f"{content}</{kind}></content></entry>"
+    )
+
+
+def feed(url: str, title: str, updated: Instant, entries: Iterable[str], following: str | None) -> str:
+    """A page of a list, and where the next one is.
+
+    The Python client takes the second of exactly two links for the next page, so
+    there are no others.
+    """
+    more = "" if following is None else f'<link rel="next" href={_attribute(following)}/>'
+    return (
+        f'<feed xmlns="{ATOM}"><title type="text">{_text(title)}</title>{element("id", url)}'
+        f"{element('updated', format_time(updated))}"
+        f'<link rel="self" href={_attribute(url)}/>{more}{"".join(entries)}</feed>'
+    )
+
+
+def error(refusal: BrokerError, resource: str, now: Instant) -> str:
+    """The Error document, by whose text and sub-code clients tell one refusal from another."""
+    detail = (
+        f"SubCode={refusal.sub_code}. {refusal.description} TrackingId:{uuid.uuid4()}, "
+        f"SystemTracker:{resource[:200]}, Timestamp:{format_time(now)}"
+    )
+    return f"<Error>{element('Code', refusal.status)}{element('Detail', detail)}</Error>"
+
+
+def document(root: str) -> bytes:
+    """A whole document around this element."""
+    return f'<?xml version="1.0" encoding="utf-8"?>{root}'.encode()
+
+
+def _text(text: str) -> str:
+    return escape(_UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", text))
+
+
+def _attribute(text: str) -> str:
+    return quoteattr(_UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", text))
+
+
+# -- reading ------------------------------------------------------------------------
+
+
+class Element:
+    """An element without its namespace: prefixes and namespaces differ between clients."""
+
+    __slots__ = ("children", "name", "text")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.text = ""
+        self.children: list[Element] = []
+
+    def find(self, name: str) -> Element | None:
+        return next((child for child in self.children if child.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What a client put: `QueueDescription`, say, and its elements by name."""
+
+    kind: str
+    elements: dict[str, Element]
+
+
+def parse_entry(body: bytes) -> Described:
+    """The description inside an entry; `ArgumentError` says what is wrong with the body."""
+    root = _parse(body)
+    content = root.find("content") if root.name == "entry" else None
+    if content is None or len(content.children) != 1:
+        raise ArgumentError("The body is not an ATOM entry whose content is one description.")
+    (description,) = content.children
+    elements: dict[str, Element] = {}
+    for child in description.children:
+        if child.name in elements:
+            raise ArgumentError(f"The {description.name} has the element {child.name} twice.")
+        elements[child.name] = child
+    return Described(description.name, elements)
+
+
+def _parse(body: bytes) -> Element:
+    if len(body) > BODY_BYTES_MAX:
+        raise ArgumentError(f"The body has more than {BODY_BYTES_MAX} bytes.")
+    parser = expat.ParserCreate(namespace_separator="}")
+    parser.buffer_text = True
+    outermost = Element("")
+    open_elements = [outermost]
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        if len(open_elements) > DEPTH_MAX:
+            raise ArgumentError(f"The body has elements more than {DEPTH_MAX} deep.")
+        child = Element(name.rpartition("}")[2])
+        open_elements[-1].children.append(child)
+        open_elements.append(child)
+
+    def end(name: str) -> None:
+        open_elements.pop()
+
+    def characters(text: str) -> None:
+        open_elements[-1].text += text
+
+    def doctype(*declared: object) -> None:
+        raise ArgumentError("The body has a DOCTYPE; a document type and entities are not read.")
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = characters
+    parser.StartDoctypeDeclHandler = doctype
+    try:
+        parser.Parse(body, True)
+    # Besides its own error expat raises these, for an encoding that it does not know.
+    except (expat.ExpatError, ValueError, LookupError) as malformed:
+        raise ArgumentError(f"The body is not well-formed XML: {malformed}.") from malformed
+    return outermost.children[0]

@@ -1,0 +1,425 @@
+"""The SDK's own administration client, unmodified, over https with the server's self-made certificate."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeAlias
+from xml.etree import ElementTree
+
+import pytest
+from azure.core.exceptions import (
+    ClientAuthenticationError,
+    HttpResponseError,
+    ResourceExistsError,
+    ResourceNotFoundError,
+)
+from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
+from azure.servicebus.exceptions import MessagingEntityDisabledError, MessagingEntityNotFoundError
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from bendybus.auth.sas import make_token
+from fix_server import RULES, Kind, ServerProcess, StartServer, namespace
+from interop.conftest import Connect
+from interop.sdk import CROSSWISE, LoopThread
+
+Raw: TypeAlias = Callable[..., tuple[int, ElementTree.Element]]
+
+_numbers = count()
+
+# A sender that has been idle hears of its link's end only while it sends, and then knows no reason;
+# trying once more, as the SDK does unless told not to, it learns it.
+ONCE_MORE = {"retry_total": 1}
+
+
+def administration(server: ServerProcess, connection_string: str = "") -> ServiceBusAdministrationClient:
+    return ServiceBusAdministrationClient.from_connection_string(
+        connection_string or server.connection_string,
+        connection_verify=str(server.certificate),
+        retry_total=0,
+    )
+
+
+@pytest.fixture
+def admin(server: ServerProcess) -> Iterator[ServiceBusAdministrationClient]:
+    with administration(server) as client:
+        yield client
+
+
+@pytest.fixture
+def name(admin: ServiceBusAdministrationClient) -> Iterator[str]:
+    """Of a queue that is not there yet, and is not there afterwards."""
+    name = f"Made/at-run.time_{next(_numbers)}"
+    yield name
+    with suppress(ResourceNotFoundError):
+        admin.delete_queue(name)
+
+
+@pytest.fixture
+def raw(server: ServerProcess) -> Raw:
+    """A request as no SDK sends it: the status, and the document that came back."""
+
+    def send(method: str, target: str, body: bytes = b"", **headers: str) -> tuple[int, ElementTree.Element]:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        token = make_token("https://h", "RootManageSharedAccessKey", server.key, int(time.time()) + 600)
+        connection.request(method, target, body, {"Authorization": token, **headers})
+        response = connection.getresponse()
+        document = ElementTree.fromstring(response.read() or b"<empty/>")
+        connection.close()
+        return response.status, document
+
+    return send
+
+
+def entry(elements: str, kind: str = "QueueDescription") -> bytes:
+    return (
+        '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
+        f"<{kind}>{elements}</{kind}></content></entry>"
+    ).encode()
+
+
+# -- queues -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_queue_is_created_shown_updated_and_deleted(
+    admin: ServiceBusAdministrationClient, name: str, kind: Kind
+) -> None:
+    partitioned = kind is Kind.PARTITIONED
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    made = admin.create_queue(
+        name,
+        enable_partitioning=partitioned,
+        lock_duration=timedelta(seconds=30),
+        max_size_in_megabytes=2048,
+        user_metadata="<mine & yours>",
+        default_message_time_to_live="P14D",
+    )
+    assert (made.name, made.enable_partitioning, made.lock_duration) == (
+        *(name, partitioned, timedelta(seconds=30)),
+    )
+    # P-08: the effective size is shown
+    assert made.max_size_in_megabytes == (2048 * 16 if partitioned else 2048)
+    assert made.availability_status == "Available"
+    assert dict(admin.get_queue(name.upper())) | {"name": name} == dict(made)
+
+    made.max_delivery_count, made.user_metadata, made.lock_duration = 3, None, timedelta(minutes=2)
+    admin.update_queue(made)
+    shown = admin.get_queue(name)
+    assert (shown.max_delivery_count, shown.user_metadata) == (3, None)
+    assert shown.lock_duration == timedelta(minutes=2)
+    assert dict(shown) == dict(made)  # all else as it was, unlimited durations included
+
+    runtime = admin.get_queue_runtime_properties(name)
+    assert before < runtime.created_at_utc < runtime.updated_at_utc
+    admin.delete_queue(name)
+    with pytest.raises(ResourceNotFoundError):
+        admin.get_queue(name)
+
+
+def test_the_asynchronous_client_manages_too(
+    server: ServerProcess, name: str, loop_thread: LoopThread
+) -> None:
+    async def work() -> list[str]:
+        client = AsyncAdministrationClient.from_connection_string(
+            server.connection_string, connection_verify=str(server.certificate)
+        )
+        async with client:
+            await client.create_queue(name)
+            listed = [queue.name async for queue in client.list_queues()]
+            await client.delete_queue(name)
+            return listed
+
+    assert name in loop_thread.run(work())
+
+
+def test_what_is_there_or_not_there_is_said_so(admin: ServiceBusAdministrationClient, name: str) -> None:
+    made = admin.create_queue(name)
+    with pytest.raises(ResourceExistsError, match="SubCode=40900"):
+        admin.create_queue(name.lower())
+    admin.delete_queue(name)
+    missing: list[Callable[[], object]] = [
+        lambda: admin.get_queue(name),
+        lambda: admin.get_queue_runtime_properties(name),
+        lambda: admin.update_queue(made),
+        lambda: admin.delete_queue(name),
+        lambda: admin.get_topic(name),
+        lambda: admin.get_subscription("t", "s"),
+        lambda: admin.get_rule("t", "s", "r"),
+        lambda: list(admin.list_subscriptions("t")),
+        lambda: admin.delete_topic("t"),
+    ]
+    for use in missing:
+        with pytest.raises(ResourceNotFoundError, match="SubCode=40400"):
+            use()
+    assert list(admin.list_topics()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"enable_partitioning": False}, "EnablePartitioning is True since the queue was created"),
+        ({"requires_session": True}, "RequiresSession is False since the queue was created"),
+        ({"requires_duplicate_detection": True}, "RequiresDuplicateDetection is False"),
+    ],
+)
+def test_what_is_fixed_at_creation_is_refused_with_the_reason(  # P-07
+    admin: ServiceBusAdministrationClient, name: str, change: dict[str, Any], reason: str
+) -> None:
+    queue = admin.create_queue(name, enable_partitioning=True)
+    with pytest.raises(HttpResponseError, match=f"SubCode=40000.*{reason}"):
+        admin.update_queue(queue, **change)
+    assert dict(admin.get_queue(name)) == dict(queue)
+
+
+def test_what_is_not_there_yet_is_refused_and_not_passed_over(
+    admin: ServiceBusAdministrationClient, name: str
+) -> None:
+    for create in (
+        lambda: admin.create_queue(name, requires_session=True),
+        lambda: admin.create_topic(name),
+        lambda: admin.create_subscription(name, "s"),
+    ):
+        with pytest.raises(HttpResponseError, match=r"SubCode=50100.*not supported yet") as refused:
+            create()
+        assert refused.value.status_code == 501
+    with pytest.raises(ResourceNotFoundError):
+        admin.get_queue(name)
+
+
+def test_lists_come_in_pages(admin: ServiceBusAdministrationClient) -> None:
+    names = [f"page-{number:03d}" for number in range(130)]
+    there = {queue.name for queue in admin.list_queues()}
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(admin.create_queue, names))
+        listed = [queue.name for queue in admin.list_queues()]
+        assert len(listed) == len(set(listed)) and listed == sorted(listed, key=str.lower)
+        assert set(listed) == there | set(names)
+        counts = admin.list_queues_runtime_properties(start_index=5, max_page_size=50)
+        assert sum(1 for _ in counts) == len(listed) - 5
+        list(pool.map(admin.delete_queue, names))
+    assert {queue.name for queue in admin.list_queues()} == there
+
+
+def test_the_namespace_tells_its_tier(admin: ServiceBusAdministrationClient) -> None:
+    namespace = admin.get_namespace_properties()
+    assert (namespace.messaging_sku, namespace.namespace_type) == ("Standard", "Messaging")
+    assert namespace.created_at_utc <= datetime.now(UTC)
+
+
+# -- with traffic -------------------------------------------------------------------
+
+
+@CROSSWISE
+def test_a_queue_made_at_run_time_works_and_its_counts_are_summed(  # P-33
+    admin: ServiceBusAdministrationClient, server: ServerProcess, connect: Connect, name: str, kind: Kind
+) -> None:
+    admin.create_queue(name, enable_partitioning=kind is Kind.PARTITIONED)
+    desk = connect(server.connection_string, name)
+    desk.send(*map(str, range(20)))
+    done, dead, put_aside, _locked, *_ = desk.receive(20)
+    desk.complete(done)
+    desk.receiver.dead_letter_message(dead)
+    desk.receiver.defer_message(put_aside)
+    runtime = admin.get_queue_runtime_properties(name)
+    assert (runtime.active_message_count, runtime.dead_letter_message_count) == (17, 1)
+    assert (runtime.total_message_count, runtime.scheduled_message_count) == (19, 0)
+    assert runtime.size_in_bytes > 0
+    assert datetime.now(UTC) - runtime.accessed_at_utc < timedelta(minutes=1)
+
+
+@CROSSWISE
+def test_who_waits_at_a_queue_that_is_deleted_is_told(
+    admin: ServiceBusAdministrationClient, server: ServerProcess, connect: Connect, name: str, kind: Kind
+) -> None:
+    admin.create_queue(name, enable_partitioning=kind is Kind.PARTITIONED)
+    desk = connect(server.connection_string, name, **ONCE_MORE)
+    desk.send("one", "two")
+    first = desk.receive_one()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: [desk.receive(1), desk.receive(1)])
+        admin.delete_queue(name)
+        with pytest.raises(MessagingEntityNotFoundError, match="could not be found"):
+            waiting.result()
+    with pytest.raises(MessagingEntityNotFoundError):
+        desk.send("three")
+    # A namesake begins empty, and knows nothing of the old locks.
+    admin.create_queue(name, enable_partitioning=kind is Kind.PARTITIONED)
+    again = connect(server.connection_string, name)
+    again.send("new")
+    assert str(again.receive_one()) == "new"
+    assert str(first) == "one"
+
+
+@CROSSWISE
+def test_a_queue_that_is_disabled_lets_go_of_its_clients(
+    admin: ServiceBusAdministrationClient, server: ServerProcess, connect: Connect, name: str, kind: Kind
+) -> None:
+    queue = admin.create_queue(name, enable_partitioning=kind is Kind.PARTITIONED)
+    desk = connect(server.connection_string, name, **ONCE_MORE)
+    desk.send("kept")
+    queue.status = "SendDisabled"
+    admin.update_queue(queue)
+    with pytest.raises(MessagingEntityDisabledError, match="SendDisabled"):
+        desk.send("refused")
+    message = desk.receive_one()
+    assert str(message) == "kept"
+    desk.complete(message)
+    queue.status = "Active"
+    admin.update_queue(queue)
+    desk.send("again")
+    desk.complete(desk.receive_one())
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_restart_keeps_what_was_created_and_forgets_what_was_deleted(
+    start_server: StartServer, kind: Kind
+) -> None:  # B-08
+    server = start_server({})
+    with administration(server) as admin:
+        partitioned = kind is Kind.PARTITIONED
+        kept = admin.create_queue("Kept", enable_partitioning=partitioned, max_delivery_count=2)
+        admin.create_queue("deleted", enable_partitioning=partitioned)
+        kept.max_delivery_count = 5
+        admin.update_queue(kept)
+        admin.delete_queue("deleted")
+        created_at = admin.get_queue_runtime_properties("kept").created_at_utc
+        server.kill()
+        server.start()
+        assert [dict(queue) for queue in admin.list_queues()] == [dict(kept)]
+        assert admin.get_queue_runtime_properties("kept").created_at_utc == created_at
+
+
+def test_partitioned_queues_are_limited_in_number(start_server: StartServer) -> None:  # P-11
+    server = start_server({f"q{number}": {"EnablePartitioning": True} for number in range(100)})
+    with administration(server) as admin:
+        with pytest.raises(HttpResponseError, match=r"SubCode=40300.*100 partitioned") as refused:
+            admin.create_queue("one-more", enable_partitioning=True)
+        assert refused.value.status_code == 403
+        admin.create_queue("plain")
+
+
+def test_a_config_with_too_many_partitioned_queues_is_refused_in_one_line(tmp_path: Path) -> None:  # P-11
+    queues = {f"q{number}": {"EnablePartitioning": True} for number in range(101)}
+    server = ServerProcess(tmp_path, namespace(queues))
+    ended = subprocess.run(server.command(), capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert "Config.json: Queue 'q100' cannot be created" in ended.stderr
+
+
+# -- access -------------------------------------------------------------------------
+
+
+def test_a_wrong_key_opens_nothing(server: ServerProcess) -> None:
+    wrong = re.sub("SharedAccessKey=[^;]+", "SharedAccessKey=bm90IHRoZSBrZXk=", server.connection_string)
+    with administration(server, wrong) as admin:
+        for use in (admin.get_namespace_properties, lambda: list(admin.list_queues())):
+            with pytest.raises(ClientAuthenticationError, match="SubCode=40103"):
+                use()
+        with pytest.raises(ClientAuthenticationError):
+            admin.create_queue("nobody")
+
+
+def test_any_right_may_look_and_only_manage_may_change(server: ServerProcess, name: str) -> None:
+    key = RULES["Listens"][0]
+    listens = f"Endpoint=sb://127.0.0.1:{server.port};SharedAccessKeyName=Listens;SharedAccessKey={key}"
+    with administration(server, listens) as admin:
+        assert admin.get_namespace_properties().name
+        with pytest.raises(ClientAuthenticationError, match="'Manage' claim"):
+            admin.create_queue(name)
+        with pytest.raises(ClientAuthenticationError, match="'Manage' claim"):
+            admin.delete_queue(name)
+
+
+# -- versions and bad requests ------------------------------------------------------
+
+
+def test_versions_before_partitions_neither_make_nor_see_them(
+    admin: ServiceBusAdministrationClient, raw: Raw, name: str
+) -> None:  # P-10
+    body = entry("<EnablePartitioning>true</EnablePartitioning>")
+    for version in ("", "?api-version=2013-08"):
+        status, error = raw("PUT", f"/{name}{version}", body)
+        assert status == 400 and "api-version=2013-10 or later" in (error.findtext("Detail") or "")
+    admin.create_queue(name, enable_partitioning=True)
+    for version, seen in (("2013-08", False), ("2013-10", True), ("2030-01", True)):
+        assert raw("GET", f"/{name}?api-version={version}")[0] == (200 if seen else 404)
+        _, feed = raw("GET", f"/$Resources/Queues?api-version={version}&%24top=100")
+        assert (name in {title.text for title in feed.iter("{http://www.w3.org/2005/Atom}title")}) is seen
+    assert raw("DELETE", f"/{name}?api-version=2013-08")[0] == 404
+
+
+def test_only_a_star_matches(admin: ServiceBusAdministrationClient, raw: Raw, name: str) -> None:
+    admin.create_queue(name)
+    put = entry("<MaxDeliveryCount>4</MaxDeliveryCount>")
+    target = f"/{name}?api-version=2021-05"
+    assert raw("PUT", target, put)[0] == 409
+    assert raw("PUT", target, put, **{"If-Match": '"tag"'})[0] == 412
+    assert raw("PUT", target, put, **{"If-Match": "*"})[0] == 200
+    assert admin.get_queue(name).max_delivery_count == 4
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "status"),
+    [
+        ("PUT", "/bad", b"", 400),
+        ("PUT", "/bad", b"<entry", 400),
+        ("PUT", "/bad", b"\xff\xfe\x00", 400),
+        ("PUT", "/bad", b'<!DOCTYPE e [<!ENTITY a "b">]><entry>&a;</entry>', 400),
+        ("PUT", "/bad", entry("") + b" " * 3_000_000, 400),
+        ("PUT", "/bad", entry("<a>" * 5000 + "</a>" * 5000), 400),
+        ("PUT", "/bad", entry("<LockDuration>P1Y</LockDuration>"), 400),
+        ("PUT", "/bad", entry("<MaxDeliveryCount>many</MaxDeliveryCount>"), 400),
+        ("PUT", "/bad", entry("<EnablePartitioning>perhaps</EnablePartitioning>"), 400),
+        ("PUT", "/bad", entry("<MaxSizeInMegabytes>1025</MaxSizeInMegabytes>"), 400),
+        ("PUT", "/bad", entry("", kind="Nothing"), 400),
+        ("PUT", "/b%40d", entry(""), 400),
+        ("PUT", "/b%00%01d%ff", entry(""), 400),
+        ("PUT", "/" + "x" * 261, entry(""), 400),
+        ("PUT", "/$namespaceinfo", entry(""), 400),
+        ("PUT", "/$servicebus/websocket", entry(""), 400),
+        ("PUT", "/", entry(""), 400),
+        ("PUT", "/%2e%2e/bad", entry(""), 401),
+        ("PUT", "/" + "x" * 5000, entry(""), 401),
+        ("GET", "/bad?api-version=latest", b"", 400),
+        ("GET", "/$Resources/queues?%24skip=-1", b"", 400),
+        ("GET", "/$Resources/queues?%24top=" + "9" * 4000, b"", 400),
+        ("GET", "/$Resources/nothing", b"", 404),
+        ("DELETE", "/bad", b"", 404),
+    ],
+)
+def test_a_bad_request_gets_an_error_document(
+    raw: Raw, method: str, target: str, body: bytes, status: int
+) -> None:
+    answered, error = raw(method, target, body)
+    assert (answered, error.tag, error.findtext("Code")) == (status, "Error", str(status))
+    assert (error.findtext("Detail") or "").startswith(f"SubCode={status}")
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_body_is_no_fault(server: ServerProcess, raw: Raw) -> None:
+    token = make_token("https://h", "RootManageSharedAccessKey", server.key, int(time.time()) + 600)
+    head = f"PUT /left HTTP/1.1\r\nHost: h\r\nAuthorization: {token}\r\nContent-Length: 5000\r\n\r\n<entry>"
+    with socket.create_connection(("127.0.0.1", server.port)) as leaving:
+        leaving.sendall(head.encode())
+    assert raw("GET", "/left")[0] == 404
+    # The `server` fixture looks through the log.
+
+
+def test_without_a_token_nothing_is_told(raw: Raw, server: ServerProcess) -> None:
+    for target in ("/", "/there", "/$namespaceinfo", "/$Resources/queues"):
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        connection.request("GET", target)
+        response = connection.getresponse()
+        assert response.status == 401
+        assert b"SubCode=40102" in response.read()
+        connection.close()
+    assert raw("GET", "/$namespaceinfo", Authorization="SharedAccessSignature sr=&&&=")[0] == 401
