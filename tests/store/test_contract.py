@@ -125,6 +125,24 @@ def test_an_update_replaces_what_may_change(bench: Bench, make_message: MakeMess
     assert as_kept(bench.loaded()[0]) == as_kept(message)
 
 
+def test_an_update_may_give_a_message_another_number(bench: Bench, make_message: MakeMessage) -> None:  # B-08
+    message, other = make_message(1, b"was scheduled"), make_message(2)
+    message.state = MessageState.SCHEDULED
+    bench.commit([message, other])
+    bench.reopen()
+    loaded, _ = bench.loaded()
+    assert loaded.payload is None
+    loaded.state = MessageState.ACTIVE
+    loaded.sequence_number, loaded.enqueued_at = SequenceNumber(3), Instant(1_800_000_000_000)
+    bench.commit(updated=[loaded], next_sequence_number=4)
+    bench.reopen()
+    assert list(map(as_kept, bench.loaded())) == [as_kept(other), as_kept(loaded)]
+    assert bench.store.read([loaded.place]) == [b"was scheduled"]
+    bench.commit(removed=[loaded])
+    assert bench.numbers() == [2]
+    assert bench.store.read([loaded.place]) == [None]
+
+
 def test_a_removed_message_is_gone_with_its_payload(bench: Bench, make_message: MakeMessage) -> None:
     messages = [make_message(number) for number in range(1, 6)]
     bench.commit(messages)

@@ -25,6 +25,7 @@ from bendybus.domain.commands import (
     Command,
     Confirm,
     Enqueue,
+    Enqueued,
     Given,
     Lock,
     Release,
@@ -33,10 +34,10 @@ from bendybus.domain.commands import (
 )
 from bendybus.domain.effects import DurableEffect, Effect, MessagesAvailable, RemoveMessages
 from bendybus.domain.entities import QueueDescription
-from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.partition import Partition
 from bendybus.errors import BrokerError, StoreUnavailable
-from bendybus.names import Instant, LockToken, PartitionNumber
+from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber
 from bendybus.store.protocol import PartitionKey, Snapshot
 
 if TYPE_CHECKING:
@@ -225,13 +226,23 @@ class PartitionHost:
             done(self._unavailable(failure))
             return
         done(reply)
-        if isinstance(command, Enqueue):
-            self._confirm(partition, command.messages)
+        if isinstance(reply, Enqueued):
+            if isinstance(command, Enqueue):
+                self._keep_payloads(command.messages, reply)
+            self._confirm(partition, SequenceNumber(reply.first + reply.count - 1))
 
-    def _confirm(self, partition: Partition, messages: list[Message]) -> None:
-        """These are durable: whoever waits may have them."""
+    def _keep_payloads(self, messages: list[Message], enqueued: Enqueued) -> None:
+        """The store has these payloads now; memory keeps those that are soon asked for."""
+        if enqueued.scheduled:
+            for message in messages:
+                if message.state is MessageState.SCHEDULED:
+                    message.payload = None
+            messages = [message for message in messages if message.payload is not None]
         self._cache.admit(messages)
-        _, effects = partition.apply(Confirm(messages[-1].sequence_number), now())
+
+    def _confirm(self, partition: Partition, number: SequenceNumber) -> None:
+        """All up to this number are durable: whoever waits may have them."""
+        _, effects = partition.apply(Confirm(number), now())
         self.queue.keep_time(self)
         for effect in effects:
             if isinstance(effect, MessagesAvailable):

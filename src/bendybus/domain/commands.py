@@ -16,6 +16,7 @@ from bendybus.names import Instant, LockToken, SequenceNumber
 __all__ = [
     "ENTROPY_PER_LOCK",
     "Abandon",
+    "CancelScheduled",
     "Command",
     "Complete",
     "Confirm",
@@ -147,8 +148,15 @@ class Peek:
 
 
 @dataclass(slots=True)
+class CancelScheduled:
+    """Remove these scheduled messages, all or none."""
+
+    sequence_numbers: Sequence[SequenceNumber]
+
+
+@dataclass(slots=True)
 class Tick:
-    """Time has passed: end the locks and the messages whose time is up."""
+    """Time has passed: end the locks and messages whose time is up; enqueue scheduled ones that are due."""
 
 
 Command: TypeAlias = (
@@ -165,6 +173,7 @@ Command: TypeAlias = (
     | DeadLetter
     | Renew
     | Peek
+    | CancelScheduled
     | Tick
 )
 
@@ -176,8 +185,14 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
+    """So many messages have numbers from `first` on: sent, or (by `Tick`) scheduled earlier and now due.
+
+    `scheduled`: some of them only wait for their time.
+    """
+
     first: SequenceNumber
     count: int
+    scheduled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,10 @@ class StoreMessages:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMessages:
-    """Known messages whose state, sub-queue, delivery count, expiry or amendment changed."""
+    """Known messages whose state, sub-queue, delivery count, expiry or amendment changed.
+
+    Of those that were scheduled and are active now, the sequence number and the enqueued time as well.
+    """
 
     messages: list[Message]
 

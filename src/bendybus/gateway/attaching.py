@@ -13,7 +13,6 @@ from bendybus.amqp.performatives import Coordinator
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
-from bendybus.domain.messages import SubQueue
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.events import OutcomesReceived
 from bendybus.engine.link import Link
@@ -25,7 +24,7 @@ from bendybus.gateway.cbs import CbsNode
 from bendybus.gateway.management import ManagementNode
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.requests import REQUEST_CREDIT, Replier, Requester
-from bendybus.gateway.sender import SENDER_CREDIT, Sender
+from bendybus.gateway.sender import SENDER_CREDIT, Sender, refuse_sending
 
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
@@ -85,7 +84,7 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
     if address.kind is NodeKind.ENTITY:
         connection.claims.require(address.resource, Right.SEND, now())
         queue = connection.broker.find(address.path)
-        _refuse_sending(queue, address)
+        refuse_sending(queue, address.subqueue)
         link.accept(max_message_size=queue.description.max_message_size_kb * 1024)
         link.grant(SENDER_CREDIT)
         return Attachment(Sender(connection, link, queue), address.resource, Right.SEND)
@@ -129,13 +128,6 @@ def _any_right(connection: AmqpConnection, address: Address) -> Right:
         return right
     connection.claims.require(address.resource, Right.MANAGE, now())
     return Right.MANAGE
-
-
-def _refuse_sending(queue: Queue, address: Address) -> None:
-    if address.subqueue is not SubQueue.MAIN:
-        raise InvalidOperation(f"Nobody can send to a sub-queue of '{queue.path}'; send to the queue itself.")
-    if not queue.description.status.can_send:
-        raise EntityDisabled(f"'{queue.path}' is {queue.description.status} and takes no messages.")
 
 
 def _refuse_receiving(queue: Queue, link: SendingLink) -> None:

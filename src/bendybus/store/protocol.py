@@ -36,7 +36,8 @@ class PartitionChanges:
 
     The store reads the messages while it commits: what they say then is kept.
     Lists are applied in the order stored, updated, removed; a message may stand
-    in several of them (stored and removed before this commit ran, say).
+    in several of them (stored and removed before this commit ran, say). An update
+    may give a message another sequence number; its `place` stays.
     `next_sequence_number` is what the partition's counter will give out next.
     """
 

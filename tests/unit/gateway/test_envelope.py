@@ -219,3 +219,29 @@ def test_a_peeked_message_shows_its_state_and_no_lock():
     annotations = decode_message(render_peeked(message, message.payload)).message_annotations
     assert (type(annotations["x-opt-message-state"]), annotations["x-opt-message-state"]) == (Int, 1)
     assert "x-opt-locked-until" not in annotations
+
+
+def test_a_scheduled_time_in_the_future_makes_the_message_wait() -> None:  # P-35
+    due = Timestamp(AT + 5000)
+    message, _ = admit(
+        sent(header=Header(ttl=UInt(1500)), message_annotations={"x-opt-scheduled-enqueue-time": due}),
+        *(AT, QUEUE),
+    )
+    assert (message.state, message.enqueued_at) == (MessageState.SCHEDULED, due)
+    assert message.expires_at == due + 1500
+    assert message.payload is not None
+    shown = decode_message(render_peeked(message, message.payload))
+    assert shown.message_annotations["x-opt-scheduled-enqueue-time"] == due
+    assert shown.message_annotations["x-opt-message-state"] == 2
+
+
+@pytest.mark.parametrize("value", [None, Timestamp(AT), Timestamp(AT - 1), Timestamp(0)])
+def test_a_scheduled_time_that_has_passed_changes_nothing(value: object) -> None:
+    message, _ = admit(sent(message_annotations={"x-opt-scheduled-enqueue-time": value}), AT, QUEUE)
+    assert (message.state, message.enqueued_at) == (MessageState.ACTIVE, 0)
+
+
+@pytest.mark.parametrize("value", ["tomorrow", 5, Timestamp(253_402_300_800_000), Timestamp(2**63 - 1)])
+def test_a_scheduled_time_that_cannot_be_meant_is_refused(value: object) -> None:
+    with pytest.raises(ArgumentError, match="ScheduledEnqueueTimeUtc"):
+        admit(sent(message_annotations={"x-opt-scheduled-enqueue-time": value}), AT, QUEUE)

@@ -7,7 +7,7 @@
 --   bodies    JSON [slice of bytes, ...]                           one for each stored message
 --   runs      JSON [[first id, partition, first sequence, enqueued_at, expires_at, [size, ...]], ...]
 --   sessions  JSON [[id, slice of session id], ...]
---   updated   JSON [[id, state, subqueue, delivery_count, expires_at, amendment], ...]
+--   updated   JSON [[id, state, subqueue, delivery_count, expires_at, amendment, sequence, enqueued_at], ...]
 --   removed   JSON [id, ...]
 --   counters  JSON [[partition, next_sequence], ...]
 -- A slice is (first byte, from 1) << 31 | length.
@@ -43,7 +43,9 @@ CREATE TEMP TRIGGER apply_commit_request INSTEAD OF INSERT ON commit_request BEG
            subqueue = json_extract(change.value, '$[2]'),
            delivery_count = json_extract(change.value, '$[3]'),
            expires_at = json_extract(change.value, '$[4]'),
-           amendment = json_extract(change.value, '$[5]')
+           amendment = json_extract(change.value, '$[5]'),
+           sequence = json_extract(change.value, '$[6]'),
+           enqueued_at = json_extract(change.value, '$[7]')
       FROM json_each(NEW.updated) AS change
      WHERE message.id = json_extract(change.value, '$[0]');
 
