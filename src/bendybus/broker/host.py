@@ -90,7 +90,7 @@ class PartitionHost:
             self._fail(snapshot)
             return
         partition = Partition(self.number, self.queue.description, snapshot.next_sequence_number)
-        partition.restore(snapshot.messages)
+        partition.restore(snapshot.messages, snapshot.identities)
         self._partition = partition
         self.availability = Availability.AVAILABLE
         mailbox, self._mailbox = self._mailbox, []
@@ -233,6 +233,9 @@ class PartitionHost:
 
     def _keep_payloads(self, messages: list[Message], enqueued: Enqueued) -> None:
         """The store has these payloads now; memory keeps those that are soon asked for."""
+        if enqueued.duplicates:
+            dropped = set(enqueued.duplicates)
+            messages = [message for place, message in enumerate(messages) if place not in dropped]
         if enqueued.scheduled:
             for message in messages:
                 if message.state is MessageState.SCHEDULED:

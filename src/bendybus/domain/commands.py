@@ -45,9 +45,13 @@ ENTROPY_PER_LOCK: Final = 14
 
 @dataclass(slots=True)
 class Enqueue:
-    """Store these messages, in this order, all or none. They are lockable once confirmed."""
+    """Store these messages, in this order, all or none. They are lockable once confirmed.
+
+    `identities`: with duplicate detection, what each message is known by (duplicates.py).
+    """
 
     messages: list[Message]
+    identities: Sequence[str | None] | None = None
 
 
 @dataclass(slots=True)
@@ -187,12 +191,14 @@ class Done:
 class Enqueued:
     """So many messages have numbers from `first` on: sent, or (by `Tick`) scheduled earlier and now due.
 
-    `scheduled`: some of them only wait for their time.
+    `scheduled`: some of them only wait for their time. `duplicates`: the places, in the command, of
+    messages that were dropped; they have no number and are not counted.
     """
 
     first: SequenceNumber
     count: int
     scheduled: bool = False
+    duplicates: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

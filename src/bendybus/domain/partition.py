@@ -3,13 +3,15 @@
 `apply(command, at)` gives a reply and the effects that must follow. A command
 that raises has changed nothing. At any moment a message is in exactly one
 place: among the unconfirmed, on a shelf (shelf.py), or in the lock table
-(locks.py). When scheduled messages are due: schedule.py. Which partition a
-message goes to: routing.py. What a host does with the effects: effects.py.
+(locks.py). When scheduled messages are due: schedule.py. What is a duplicate:
+duplicates.py. Which partition a message goes to: routing.py. What a host does
+with the effects: effects.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
 from typing import Final
@@ -41,7 +43,8 @@ from bendybus.domain.commands import (
     Tick,
 )
 from bendybus.domain.deadletter import TTL_EXPIRED, Cause, delivery_count_exceeded, mark
-from bendybus.domain.effects import Effect
+from bendybus.domain.duplicates import DuplicateHistory
+from bendybus.domain.effects import Effect, ForgetIdentities, RememberIdentities
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.expiry import NEVER, ExpiryWatch, split_expired
 from bendybus.domain.locks import LockTable
@@ -64,6 +67,7 @@ _SCHEDULED: Final = MessageState.SCHEDULED
 class Partition:
     __slots__ = (
         "_expiry",
+        "_history",
         "_locks",
         "_schedule",
         "_shelves",
@@ -88,8 +92,9 @@ class Partition:
         self._locks = LockTable(number)
         self._expiry = ExpiryWatch()
         self._schedule = Schedule(self._shelves[SubQueue.MAIN].scheduled)
+        self._history = DuplicateHistory() if description.requires_duplicate_detection else None
 
-    def restore(self, messages: Iterable[Message]) -> None:
+    def restore(self, messages: Iterable[Message], identities: Iterable[tuple[Instant, bytes]] = ()) -> None:
         """Begin with what a store holds: every one durable, none locked."""
         messages = list(messages)
         last = SequenceNumber(self.next_sequence_number - 1)
@@ -99,10 +104,14 @@ class Partition:
         self.next_sequence_number = SequenceNumber(last + 1)
         self._shelve(messages, Changes())
         self._schedule.restore()
+        if self._history is not None:
+            self._history.restore(identities)
 
     def next_deadline(self) -> Instant | None:
         """When a `Tick` is next of use; it may turn out to find nothing."""
         deadline = min(self._locks.earliest_end, self._expiry.next_sweep, self._schedule.next_due)
+        if self._history is not None:
+            deadline = min(deadline, self._history.next_sweep(self._window_ms))
         return None if deadline >= NEVER else deadline
 
     @property
@@ -135,7 +144,9 @@ class Partition:
 
     def _perform(self, command: Command, at: Instant, changes: Changes) -> Reply:
         match command:
-            case Enqueue(messages=messages):
+            case Enqueue(messages=messages, identities=identities):
+                if self._history is not None and identities is not None:
+                    return self._enqueue_once(messages, identities, at, changes)
                 return self._enqueue(messages, at, changes)
             case Confirm(sequence_number=number):
                 return self._confirm(number, changes)
@@ -192,6 +203,7 @@ class Partition:
             case Tick():
                 self._end_locks(at, changes)
                 self._sweep(at, changes)
+                self._forget_identities(at, changes)
                 return self._activate(at, changes)
 
     # -- arriving -------------------------------------------------------------
@@ -228,6 +240,33 @@ class Partition:
             messages = [message for message in messages if message.state is not _SCHEDULED]
         self._unconfirmed += messages
         return Enqueued(first, number - first, scheduled=bool(scheduled))
+
+    def _enqueue_once(
+        self, messages: list[Message], identities: Sequence[str | None], at: Instant, changes: Changes
+    ) -> Enqueued:
+        """Enqueue all but the duplicates, which are accepted and dropped (P-15)."""
+        assert self._history is not None, "only entities with duplicate detection ask for it"
+        new, duplicates = self._history.sift(identities, Instant(at - self._window_ms))
+        if duplicates:
+            dropped = set(duplicates)
+            messages = [message for place, message in enumerate(messages) if place not in dropped]
+        enqueued = self._enqueue(messages, at, changes)
+        if new or duplicates:
+            self._history.remember(new, at)
+            changes.history = RememberIdentities(at, new)
+        return replace(enqueued, duplicates=duplicates) if duplicates else enqueued
+
+    @property
+    def _window_ms(self) -> int:
+        return int(self.description.duplicate_detection_window_s * 1000)
+
+    def _forget_identities(self, at: Instant, changes: Changes) -> None:
+        window_ms = self._window_ms
+        if self._history is None or at < self._history.next_sweep(window_ms):
+            return
+        since = Instant(at - window_ms)
+        if self._history.forget(at, since):
+            changes.history = ForgetIdentities(since)
 
     def _expiry_limit(self, at: Instant) -> Instant:
         """Until when the entity lets a message live that is enqueued now."""

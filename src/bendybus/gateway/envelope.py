@@ -35,6 +35,7 @@ from bendybus.amqp.message import (
 )
 from bendybus.amqp.ordinary import ordinary
 from bendybus.amqp.types import Timestamp
+from bendybus.domain.duplicates import Identities
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Amendment, Message
 from bendybus.domain.routing import batch_key, routing_key
@@ -86,8 +87,14 @@ _BROKERS_OWN: Final = frozenset(
 # -- in ---------------------------------------------------------------------------
 
 
-def admit(payload: bytes, at: Instant, description: QueueDescription) -> tuple[Message, str | None]:
-    """A message as it was sent, ready to be enqueued, and its routing key."""
+def admit(
+    payload: bytes, at: Instant, description: QueueDescription, identities: Identities | None = None
+) -> tuple[Message, str | None]:
+    """A message as it was sent, ready to be enqueued, and its routing key.
+
+    With duplicate detection, `identities` is told what it is known by.
+    """
+    message_id: str | None
     session_id: str | None = None
     partition_key: str | None = None
     due = 0
@@ -101,6 +108,8 @@ def admit(payload: bytes, at: Instant, description: QueueDescription) -> tuple[M
             stored, ttl, message_id, session_id, partition_key, due = _take_apart(payload)
     except WireError as error:
         raise ArgumentError(f"The message is malformed: {error}") from None
+    if identities is not None:
+        identities.add(message_id, partition_key if session_id is None else session_id)
     key = routing_key(
         session_id, partition_key, message_id, duplicate_detection=description.requires_duplicate_detection
     )
@@ -116,15 +125,12 @@ def admit(payload: bytes, at: Instant, description: QueueDescription) -> tuple[M
     return message, key
 
 
-def _take_apart(payload: bytes) -> tuple[bytes, int, str, str | None, str | None, int]:
-    """Stored form, ttl, message id, session id, partition key and due time of a message of any shape."""
+def _take_apart(payload: bytes) -> tuple[bytes, int, str | None, str | None, str | None, int]:
+    """Stored form, ttl, the sender's message id, session id, partition key, and when it is due."""
     sections = scan(payload)
     message_id, session_id = identity(payload, sections.properties)
     bare_at = _bare_start(sections)
-    if message_id is None:
-        message_id, bare = _with_message_id(payload, sections)
-    else:
-        bare = payload[bare_at:]
+    bare = _with_message_id(payload, sections) if message_id is None else payload[bare_at:]
     annotations = sections.message_annotations
     entries, count = map_entries(payload, annotations, _BROKERS_OWN)
     partition_key = annotation(payload, annotations, _PARTITION_KEY)
@@ -133,7 +139,7 @@ def _take_apart(payload: bytes) -> tuple[bytes, int, str, str | None, str | None
     return (
         front + bare,
         ttl,
-        message_id if isinstance(message_id, str) else str(message_id),
+        message_id if message_id is None or isinstance(message_id, str) else str(message_id),
         _text("SessionId", session_id),
         _text("PartitionKey", partition_key),
         # Looked up only where it can be: searching the entries for its name costs next to nothing.
@@ -142,24 +148,34 @@ def _take_apart(payload: bytes) -> tuple[bytes, int, str, str | None, str | None
 
 
 def admit_batch(
-    payload: bytes, at: Instant, description: QueueDescription, *, partitioned: bool
+    payload: bytes,
+    at: Instant,
+    description: QueueDescription,
+    identities: Identities | None = None,
+    *,
+    partitioned: bool,
 ) -> tuple[list[Message], str | None]:
     """The messages of a batch, and the one key they share where keys matter (P-18)."""
     try:
         inner = split_batch(payload)
     except WireError as error:
         raise ArgumentError(f"The batch is malformed: {error}") from None
-    return admit_all(inner, at, description, partitioned=partitioned)
+    return admit_all(inner, at, description, identities, partitioned=partitioned)
 
 
 def admit_all(
-    payloads: Iterable[bytes], at: Instant, description: QueueDescription, *, partitioned: bool
+    payloads: Iterable[bytes],
+    at: Instant,
+    description: QueueDescription,
+    identities: Identities | None = None,
+    *,
+    partitioned: bool,
 ) -> tuple[list[Message], str | None]:
     """Messages that are to stay together, and the one key they share where keys matter."""
     messages: list[Message] = []
     keys: list[str | None] = []
     for each in payloads:
-        message, key = admit(each, at, description)
+        message, key = admit(each, at, description, identities)
         messages.append(message)
         keys.append(key)
     if not partitioned:
@@ -196,13 +212,12 @@ def _bare_start(sections: Sections) -> int:
     return sections.end
 
 
-def _with_message_id(payload: bytes, sections: Sections) -> tuple[str, bytes]:
+def _with_message_id(payload: bytes, sections: Sections) -> bytes:
     """The bare message with an id of ours: JavaScript cannot settle a message that has none."""
-    message_id = uuid4().hex
     properties = read_properties(payload, sections.properties)
-    properties.message_id = message_id
+    properties.message_id = uuid4().hex
     sections.properties = -1
-    return message_id, encode_section(properties) + payload[_bare_start(sections) :]
+    return encode_section(properties) + payload[_bare_start(sections) :]
 
 
 def _text(name: str, value: object) -> str | None:

@@ -9,12 +9,14 @@ this: envelope.py finds it there. How a message waits: domain/schedule.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 
 from bendybus.broker.clock import now
 from bendybus.broker.host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import CancelScheduled, Enqueue, Enqueued
-from bendybus.domain.messages import Message
+from bendybus.domain.duplicates import Identities
+from bendybus.domain.messages import UNASSIGNED
 from bendybus.errors import ArgumentError, MessageSizeExceeded, Unavailable
 from bendybus.gateway.envelope import admit_all
 from bendybus.names import SequenceNumber
@@ -23,24 +25,35 @@ __all__ = ["cancel", "schedule"]
 
 
 async def schedule(queue: Queue, entries: Sequence[object]) -> list[SequenceNumber]:
-    """Enqueue the messages of these maps; gives the number of each, good until it is due."""
+    """Enqueue the messages of these maps; gives the number of each, good until it is due.
+
+    A duplicate is accepted and dropped like any other, so its number is one that no message has.
+    """
     limit = queue.description.max_message_size_kb * 1024
     payloads = [_payload(entry) for entry in entries]
     if any(len(payload) > limit for payload in payloads):
         raise MessageSizeExceeded(
             f"A message to be scheduled exceeds the limit of {limit} bytes that '{queue.path}' accepts."
         )
-    messages, key = admit_all(payloads, now(), queue.description, partitioned=len(queue.hosts) > 1)
-    enqueued = await _enqueue(queue, messages, key)
-    return [SequenceNumber(enqueued.first + offset) for offset in range(len(messages))]
+    partitioned = len(queue.hosts) > 1
+    detects = queue.description.requires_duplicate_detection
+    identities = Identities(partitioned=partitioned) if detects else None
+    messages, key = admit_all(payloads, now(), queue.description, identities, partitioned=partitioned)
+    found = None if identities is None else identities.found
+    enqueued = await _enqueue(queue, Enqueue(messages, found), key)
+    following = count(enqueued.first)
+    dropped = set(enqueued.duplicates)
+    return [
+        UNASSIGNED if place in dropped else SequenceNumber(next(following)) for place in range(len(messages))
+    ]
 
 
-async def _enqueue(queue: Queue, messages: list[Message], key: str | None) -> Enqueued:
+async def _enqueue(queue: Queue, command: Enqueue, key: str | None) -> Enqueued:
     attempts = len(queue.hosts) if key is None else 1
     while True:
         attempts -= 1
         try:
-            enqueued = await queue.place(key).ask(Enqueue(messages))
+            enqueued = await queue.place(key).ask(command)
         except Unavailable:
             # "if the chosen one is unavailable another is taken ... and the send succeeds" (P-16)
             if attempts:

@@ -18,6 +18,7 @@ from bendybus.broker.clock import now
 from bendybus.broker.host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Enqueue, Reply
+from bendybus.domain.duplicates import Identities
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.receiving import ReceivingLink
@@ -50,6 +51,8 @@ class _Run:
     keyless: bool
     deliveries: list[Delivery] = field(default_factory=list)
     messages: list[Sequence[Message]] = field(default_factory=list)
+    identities: list[Sequence[str | None]] = field(default_factory=list)
+    """As many as messages, or none at all without duplicate detection."""
 
 
 class Sender:
@@ -57,6 +60,7 @@ class Sender:
         self._connection = connection
         self._link = link
         self._queue = queue
+        self._detects_duplicates = queue.description.requires_duplicate_detection
 
     def deliveries(self, deliveries: Sequence[Delivery]) -> None:
         """Everything that one socket read brought on this link."""
@@ -65,9 +69,12 @@ class Sender:
         queue, at = self._queue, now()
         # An unpartitioned queue keeps the order in which things were sent, whatever their keys.
         keys_matter = len(queue.hosts) > 1
+        identities: Identities | None = None
         for delivery in deliveries:
             try:
-                messages, key = self._admit(delivery, at)
+                if self._detects_duplicates:
+                    identities = Identities(partitioned=keys_matter)
+                messages, key = self._admit(delivery, at, identities)
                 if key is not None and keys_matter:
                     host = queue.place(key)
                     run = keyed.get(host)
@@ -82,6 +89,8 @@ class Sender:
                 continue
             run.deliveries.append(delivery)
             run.messages.append(messages)
+            if identities is not None:
+                run.identities.append(identities.found)
         self._link.top_up(SENDER_CREDIT)
         for run in (*keyed.values(), *([keyless] if keyless else ())):
             self._connection.admitted(_size(run.deliveries))
@@ -90,7 +99,9 @@ class Sender:
     def close(self) -> None:
         """Nothing is held for a sender."""
 
-    def _admit(self, delivery: Delivery, at: Instant) -> tuple[Sequence[Message], str | None]:
+    def _admit(
+        self, delivery: Delivery, at: Instant, identities: Identities | None
+    ) -> tuple[Sequence[Message], str | None]:
         description = self._queue.description
         if delivery.oversize:
             limit = description.max_message_size_kb * 1024
@@ -98,13 +109,15 @@ class Sender:
                 f"The received message exceeds the limit of {limit} bytes that '{self._queue.path}' accepts."
             )
         if delivery.message_format == BATCH_FORMAT:
-            return admit_batch(delivery.payload, at, description, partitioned=len(self._queue.hosts) > 1)
-        message, key = admit(delivery.payload, at, description)
+            partitioned = len(self._queue.hosts) > 1
+            return admit_batch(delivery.payload, at, description, identities, partitioned=partitioned)
+        message, key = admit(delivery.payload, at, description, identities)
         return (message,), key
 
     def _enqueue(self, run: _Run, attempts: int) -> None:
         messages = [message for group in run.messages for message in group]
-        run.host.submit(Enqueue(messages), partial(self._enqueued, run, attempts))
+        identities = [each for found in run.identities for each in found] if run.identities else None
+        run.host.submit(Enqueue(messages, identities), partial(self._enqueued, run, attempts))
 
     def _enqueued(self, run: _Run, attempts: int, reply: Reply | BrokerError) -> None:
         if isinstance(reply, Unavailable) and run.keyless and attempts > 1:
@@ -117,8 +130,10 @@ class Sender:
                 reply = none_left
         if isinstance(reply, QuotaExceeded) and len(run.deliveries) > 1:
             # Together they are too much; some of them may still fit.
-            for delivery, messages in zip(run.deliveries, run.messages, strict=True):
-                self._enqueue(_Run(run.host, run.keyless, [delivery], [messages]), attempts=1)
+            for place, delivery in enumerate(run.deliveries):
+                one = slice(place, place + 1)
+                alone = _Run(run.host, run.keyless, [delivery], run.messages[one], run.identities[one])
+                self._enqueue(alone, attempts=1)
             return
         self._connection.answered(_size(run.deliveries))
         self._link.settle(run.deliveries, rejection(reply) if isinstance(reply, BrokerError) else Accepted())

@@ -235,3 +235,19 @@ def test_payloads_of_scheduled_messages_stay_on_disk(in_yard):
         assert yard.cache.used_bytes == goes.size
 
     in_yard(test)
+
+
+def test_a_duplicate_is_answered_no_sooner_than_the_message_it_repeats(in_yard):  # P-15
+    async def test(yard: Yard) -> None:
+        yard.store.shut()
+        for text in ("first", "again"):
+            yard.host.submit(Enqueue([message(text)], ["m"]), yard.replies.append)
+        await yard.at_the_gate()
+        assert yard.replies == []
+        yard.store.open_gate()
+        await yard.settled()
+        assert yard.replies == [Enqueued(SequenceNumber(1), 1), Enqueued(SequenceNumber(2), 0, False, (0,))]
+        assert [each.payload for each in lock(yard)] == [b"first"]
+        assert yard.cache.used_bytes == len("first")
+
+    in_yard(test, requires_duplicate_detection=True)

@@ -41,7 +41,15 @@ from bendybus.domain.commands import (
     Settled,
     Tick,
 )
-from bendybus.domain.effects import Effect, MessagesAvailable, RemoveMessages, StoreMessages, UpdateMessages
+from bendybus.domain.effects import (
+    Effect,
+    ForgetIdentities,
+    MessagesAvailable,
+    RememberIdentities,
+    RemoveMessages,
+    StoreMessages,
+    UpdateMessages,
+)
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
 from bendybus.domain.partition import Partition
@@ -116,11 +124,14 @@ class PartitionMachine(RuleBasedStateMachine):
         self.records: dict[SequenceNumber, Record] = {}
         self.store: dict[int, Record] = {}
         """By the place it gave the message, since a sequence number may change."""
+        self.identities: set[tuple[Instant, bytes]] = set()
+        """What the store remembers for duplicate detection."""
+        self.accepted: dict[str, Instant] = {}
         self.gone: set[SequenceNumber] = set()
         self.tokens: list[LockToken] = [UNKNOWN]
 
-    @initialize(ttl_s=st.sampled_from([None, 30]), dead_letter_on_expiry=st.booleans())
-    def begin(self, ttl_s: float | None, dead_letter_on_expiry: bool) -> None:
+    @initialize(ttl_s=st.sampled_from([None, 30]), dead_letter_on_expiry=st.booleans(), once=st.booleans())
+    def begin(self, ttl_s: float | None, dead_letter_on_expiry: bool, once: bool) -> None:
         self.partition = Partition(
             PARTITION,
             QueueDescription(
@@ -129,6 +140,8 @@ class PartitionMachine(RuleBasedStateMachine):
                 dead_letter_on_expiry=dead_letter_on_expiry,
                 max_delivery_count=3,
                 lock_duration_s=10,
+                requires_duplicate_detection=once,
+                duplicate_detection_window_s=20,
             ),
         )
 
@@ -156,6 +169,10 @@ class PartitionMachine(RuleBasedStateMachine):
             case RemoveMessages(messages):
                 for message in messages:
                     del self.store[message.place]
+            case RememberIdentities(accepted_at, digests):
+                self.identities.update((accepted_at, digest) for digest in digests)
+            case ForgetIdentities(accepted_through):
+                self.identities = {each for each in self.identities if each[0] > accepted_through}
         stored = [record.number for record in self.store.values()]
         assert len(stored) == len(set(stored)), "no two messages have one number"
 
@@ -219,25 +236,47 @@ class PartitionMachine(RuleBasedStateMachine):
         amount=st.integers(1, 5),
         ttl_s=st.sampled_from([None, 5, 50]),
         delays=st.lists(st.sampled_from([None, None, 1, 5, 30]), min_size=5, max_size=5),
+        ids=st.lists(st.sampled_from([None, "a", "b", "c"]), min_size=5, max_size=5),
         confirm=st.booleans(),
     )
-    def enqueue(self, amount: int, ttl_s: int | None, delays: list[int | None], confirm: bool) -> None:
+    def enqueue(
+        self, amount: int, ttl_s: int | None, delays: list[int | None], ids: list[str | None], confirm: bool
+    ) -> None:
         first = self.partition.next_sequence_number
         limit = None if ttl_s is None else Instant(self.now + ttl_s * 1000)
         messages = [Message(b"", size=10 + each, expires_at=limit) for each in range(amount)]
-        for each, (message, delay) in enumerate(zip(messages, delays, strict=False)):
-            number = SequenceNumber(first + each)
+        duplicates = self.duplicates(ids[:amount])
+        some = False
+        numbers = count(first)
+        for place, (message, delay) in enumerate(zip(messages, delays, strict=False)):
+            if delay is not None:
+                postpone(message, self.now, Instant(self.now + delay * 1000))
+            if place in duplicates:
+                continue
+            number = SequenceNumber(next(numbers))
             record = Record(number, message.size, self.expiry(ttl_s))
             if delay is not None:
+                some = True
                 due = Instant(self.now + delay * 1000)
-                postpone(message, self.now, due)
                 expires_at = None if ttl_s is None else Instant(due + ttl_s * 1000)
                 record.expires_at, record.due, record.state = expires_at, due, MessageState.SCHEDULED
             self.records[number] = record
-        some = any(message.state is MessageState.SCHEDULED for message in messages)
-        assert self.apply(Enqueue(messages)) == Enqueued(first, amount, some)
+        reply = self.apply(Enqueue(messages, ids[:amount]))
+        assert reply == Enqueued(first, amount - len(duplicates), some, duplicates)
         if confirm:
             self.confirm(back=0)
+
+    def duplicates(self, ids: list[str | None]) -> tuple[int, ...]:
+        """Which of these are to be dropped; the others are accepted."""
+        if not self.partition.description.requires_duplicate_detection:
+            return ()
+        dropped = []
+        for place, each in enumerate(ids):
+            if each is not None and self.accepted.get(each, Instant(-20_000)) + 20_000 > self.now:
+                dropped.append(place)
+            elif each is not None:
+                self.accepted[each] = self.now
+        return tuple(dropped)
 
     def expiry(self, ttl_s: float | None) -> Instant | None:
         """Of a message that is enqueued now and has this lifetime of its own."""
@@ -454,7 +493,10 @@ class PartitionMachine(RuleBasedStateMachine):
     @invariant()
     def the_store_restores_the_partition(self) -> None:
         restored = Partition(PARTITION, self.partition.description, self.partition.next_sequence_number)
-        restored.restore(from_row(each) for each in self.store.values())
+        restored.restore((from_row(each) for each in self.store.values()), sorted(self.identities))
+        histories = [each._history for each in (restored, self.partition)]
+        if histories[0] is not None and histories[1] is not None:
+            assert dict(histories[0]._accepted) == dict(histories[1]._accepted)
         assert restored.next_sequence_number == self.partition.next_sequence_number
         for subqueue in SubQueue:
             found = [each for each in self.peeked(restored, subqueue) if self.is_confirmed(each)]

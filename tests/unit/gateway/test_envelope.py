@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bendybus.amqp.codec import encode
 from bendybus.amqp.message import Header, Properties, decode_message, encode_message
 from bendybus.amqp.types import Int, Symbol, Timestamp, UInt, ULong
+from bendybus.domain.duplicates import Identities
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Amendment, Message, MessageState
 from bendybus.errors import ArgumentError, InvalidOperation
@@ -245,3 +246,17 @@ def test_a_scheduled_time_that_has_passed_changes_nothing(value: object) -> None
 def test_a_scheduled_time_that_cannot_be_meant_is_refused(value: object) -> None:
     with pytest.raises(ArgumentError, match="ScheduledEnqueueTimeUtc"):
         admit(sent(message_annotations={"x-opt-scheduled-enqueue-time": value}), AT, QUEUE)
+
+
+def test_duplicate_detection_is_told_the_senders_id_and_no_other() -> None:  # P-15
+    identities = Identities(partitioned=False)
+    for parts in ({}, {"properties": Properties(message_id=ULong(7))}, {"properties": Properties()}):
+        admit(sent(**parts), AT, DEDUP, identities)
+    assert identities.found == ["m1", "7", None]
+
+
+def test_a_partitioned_queue_with_duplicate_detection_needs_an_id_or_a_key() -> None:
+    with pytest.raises(ArgumentError, match="must have either PartitionKey or MessageId"):
+        admit(sent(properties=Properties()), AT, DEDUP, Identities(partitioned=True))
+    keyed = sent(properties=Properties(), message_annotations={"x-opt-partition-key": "k"})
+    assert admit(keyed, AT, DEDUP, Identities(partitioned=True))[1] == "k"

@@ -63,6 +63,20 @@ END;
 INSERT INTO commit_request (first, bytes, bodies, runs, sessions, updated, removed, counters)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
+-- name: remember
+-- Digests (JSON) of what a partition accepted at one time.
+INSERT OR IGNORE INTO identity (partition, accepted_at, digest) SELECT ?1, ?2, value FROM json_each(?3);
+
+-- name: forget
+-- What has aged out of the window of duplicate detection.
+DELETE FROM identity WHERE partition = ? AND accepted_at <= ?;
+
+-- name: load_identities
+-- Some of what a partition remembers, the oldest first, as one JSON array.
+SELECT json_group_array(json_array(accepted_at, digest))
+  FROM (SELECT accepted_at, digest FROM identity
+         WHERE partition = ? AND (accepted_at, digest) > (?, ?) ORDER BY accepted_at, digest LIMIT ?);
+
 -- name: last_id
 -- The highest id in use; the counter goes on from there.
 SELECT max(coalesce((SELECT max(id) FROM message), 0), coalesce((SELECT max(id) FROM body), 0));
@@ -96,10 +110,17 @@ DELETE FROM body WHERE id IN (SELECT body FROM message WHERE partition = ? ORDER
 -- Those messages themselves.
 DELETE FROM message WHERE id IN (SELECT id FROM message WHERE partition = ? ORDER BY id LIMIT ?);
 
+-- name: clear_identities
+-- Some of what it remembered.
+DELETE FROM identity
+ WHERE (partition, accepted_at, digest) IN (
+       SELECT partition, accepted_at, digest FROM identity WHERE partition = ? LIMIT ?);
+
 -- name: clear_partition
--- The dropped partition, once it holds no message.
+-- The dropped partition, once it holds nothing.
 DELETE FROM partition
- WHERE key = ?1 AND entity IS NULL AND NOT EXISTS (SELECT 1 FROM message WHERE partition = ?1);
+ WHERE key = ?1 AND entity IS NULL AND NOT EXISTS (SELECT 1 FROM message WHERE partition = ?1)
+   AND NOT EXISTS (SELECT 1 FROM identity WHERE partition = ?1);
 
 -- name: next_sequence
 -- A partition's counter.
