@@ -88,9 +88,9 @@ class Yard:
         await asyncio.to_thread(self.store.reached.wait, 10)
 
 
-async def make_yard(partitions: int = 1) -> Yard:
+async def make_yard(partitions: int = 1, **properties: object) -> Yard:
     store = GatedStore()
-    description = QueueDescription(EntityPath("orders"))
+    description = QueueDescription(EntityPath("orders"), **properties)  # type: ignore[arg-type]
     attached = AttachedStore(store, asyncio.get_running_loop())
     attached.start()
     cache = PayloadCache()
@@ -112,9 +112,11 @@ def message(text: str = "x") -> Message:
 def in_yard() -> Callable[..., None]:
     """Run a test's coroutine against a fresh yard."""
 
-    def run(test: Callable[[Yard], Coroutine[None, None, None]], partitions: int = 1) -> None:
+    def run(
+        test: Callable[[Yard], Coroutine[None, None, None]], partitions: int = 1, **properties: object
+    ) -> None:
         async def whole() -> None:
-            yard = await make_yard(partitions)
+            yard = await make_yard(partitions, **properties)
             try:
                 await test(yard)
             finally:

@@ -49,6 +49,7 @@ class Shape(StrEnum):
     USUAL = "usual"
     BRIEF_LOCK = "brief-lock"
     DEAD_LETTERING = "dead-lettering"
+    ONCE = "once"
 
 
 SHAPES: Final[Mapping[Shape, Properties]] = {
@@ -56,6 +57,7 @@ SHAPES: Final[Mapping[Shape, Properties]] = {
     # The shortest that Service Bus allows.
     Shape.BRIEF_LOCK: {"LockDuration": "PT5S", "MaxDeliveryCount": 3},
     Shape.DEAD_LETTERING: {"DeadLetteringOnMessageExpiration": True},
+    Shape.ONCE: {"RequiresDuplicateDetection": True},
 }
 
 # The namespace's rules besides the root rule: name -> key and rights.
@@ -65,7 +67,12 @@ RULES: Final[Mapping[str, tuple[str, list[str]]]] = {
 }
 
 # Queues of each shape and kind: more than the tests use, so that running out means a leak.
-SPARES: Final[Mapping[Shape, int]] = {Shape.USUAL: 30, Shape.BRIEF_LOCK: 8, Shape.DEAD_LETTERING: 4}
+SPARES: Final[Mapping[Shape, int]] = {
+    Shape.USUAL: 30,
+    Shape.BRIEF_LOCK: 8,
+    Shape.DEAD_LETTERING: 4,
+    Shape.ONCE: 20,
+}
 
 
 def namespace(

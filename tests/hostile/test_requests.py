@@ -17,6 +17,8 @@ PEEK = "com.microsoft:peek-message"
 RECEIVE_DEFERRED = "com.microsoft:receive-by-sequence-number"
 RENEW_LOCK = "com.microsoft:renew-lock"
 UPDATE_DISPOSITION = "com.microsoft:update-disposition"
+SCHEDULE = "com.microsoft:schedule-message"
+CANCEL = "com.microsoft:cancel-scheduled-message"
 
 LARGE = encode_message(data=b"x" * (LARGEST_MESSAGE - 200))
 
@@ -132,6 +134,12 @@ def test_one_deferred_message_asked_for_a_thousand_times_is_answered_once(
             410,
             "com.microsoft:message-lock-lost",
         ),
+        (SCHEDULE, {"messages": []}, 400, "com.microsoft:argument-error"),
+        (SCHEDULE, {"messages": ["no map"]}, 400, "com.microsoft:argument-error"),
+        (SCHEDULE, {"messages": [{"message": "text"}]}, 400, "com.microsoft:argument-error"),
+        (SCHEDULE, {"messages": [{"message": b"\x00\x53"}]}, 400, "com.microsoft:argument-error"),
+        (CANCEL, {"sequence-numbers": [-1]}, 404, "com.microsoft:message-not-found"),
+        (CANCEL, {"sequence-numbers": ["1"]}, 400, "com.microsoft:argument-error"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_answered_with_its_error(

@@ -125,6 +125,86 @@ def test_an_update_replaces_what_may_change(bench: Bench, make_message: MakeMess
     assert as_kept(bench.loaded()[0]) == as_kept(message)
 
 
+def test_an_update_may_give_a_message_another_number(bench: Bench, make_message: MakeMessage) -> None:  # B-08
+    message, other = make_message(1, b"was scheduled"), make_message(2)
+    message.state = MessageState.SCHEDULED
+    bench.commit([message, other])
+    bench.reopen()
+    loaded, _ = bench.loaded()
+    assert loaded.payload is None
+    loaded.state = MessageState.ACTIVE
+    loaded.sequence_number, loaded.enqueued_at = SequenceNumber(3), Instant(1_800_000_000_000)
+    bench.commit(updated=[loaded], next_sequence_number=4)
+    bench.reopen()
+    assert list(map(as_kept, bench.loaded())) == [as_kept(other), as_kept(loaded)]
+    assert bench.store.read([loaded.place]) == [b"was scheduled"]
+    bench.commit(removed=[loaded])
+    assert bench.numbers() == [2]
+    assert bench.store.read([loaded.place]) == [None]
+
+
+def remember(bench: Bench, at: int, *digests: bytes, partition: int = 0, through: int | None = None) -> None:
+    changes = PartitionChanges(bench.keys[partition], SequenceNumber(1000))
+    changes.remembered = [(Instant(at), list(digests))]
+    changes.forgotten_through = None if through is None else Instant(through)
+    bench.store.commit([changes])
+
+
+def remembered(bench: Bench, partition: int = 0) -> list[tuple[int, bytes]]:
+    entries: list[tuple[int, bytes]] = bench.store.load(bench.keys[partition]).identities
+    return entries
+
+
+def test_what_duplicate_detection_remembers_comes_back_oldest_first(bench: Bench) -> None:  # B-08
+    late, early, other = b"\xff" * 16, b"\x00" * 16, b"\x7f" * 16
+    remember(bench, 20, late, early)
+    remember(bench, 10, other)
+    remember(bench, 30, other, partition=1)
+    bench.reopen()
+    assert remembered(bench) == [(10, other), (20, early), (20, late)]
+    assert remembered(bench, 1) == [(30, other)]
+
+
+def test_what_has_aged_is_forgotten_in_its_own_partition(bench: Bench) -> None:
+    first, second = b"1" * 16, b"2" * 16
+    for partition in (0, 1):
+        remember(bench, 10, first, partition=partition)
+        remember(bench, 20, second, partition=partition)
+    remember(bench, 30, first, through=10)
+    bench.reopen()
+    assert remembered(bench) == [(20, second), (30, first)]
+    assert remembered(bench, 1) == [(10, first), (20, second)]
+
+
+def test_more_is_remembered_than_a_page_holds(bench: Bench) -> None:
+    digests = [number.to_bytes(16, "big") for number in range(4001)]
+    remember(bench, 10, *digests)
+    remember(bench, 11, *digests[:5])
+    assert remembered(bench) == [(10, digest) for digest in digests] + [
+        (11, digest) for digest in digests[:5]
+    ]
+
+
+def test_a_commit_that_fails_remembers_nothing(bench: Bench, make_message: MakeMessage) -> None:
+    broken = make_message(1)
+    broken.payload = None
+    changes = PartitionChanges(bench.keys[0], SequenceNumber(2), [broken])
+    changes.remembered = [(Instant(1), [b"1" * 16])]
+    with pytest.raises(ValueError, match="without its payload"):
+        bench.store.commit([changes])
+    bench.reopen()
+    assert remembered(bench) == []
+
+
+def test_a_dropped_partition_leaves_no_memory_of_duplicates(bench: Bench) -> None:
+    remember(bench, 10, *[number.to_bytes(16, "big") for number in range(4001)])
+    bench.store.drop_partitions(EntityPath("orders"))
+    while bench.store.tidy():
+        pass
+    (record,) = bench.store.create_partitions(EntityPath("orders"), [PartitionNumber(0)])
+    assert bench.store.load(record.key).identities == []
+
+
 def test_a_removed_message_is_gone_with_its_payload(bench: Bench, make_message: MakeMessage) -> None:
     messages = [make_message(number) for number in range(1, 6)]
     bench.commit(messages)

@@ -14,7 +14,7 @@ import pytest
 
 from bendybus.domain.messages import Message
 from bendybus.errors import BrokerError, SchemaTooNew, StoreCorrupted, StoreError, StoreUnavailable
-from bendybus.names import EntityPath, PartitionNumber
+from bendybus.names import EntityPath, Instant, PartitionNumber, SequenceNumber
 from bendybus.store.protocol import PartitionChanges
 from bendybus.store.sqlite import encoding, files
 from bendybus.store.sqlite.catalog import SqliteCatalog
@@ -60,11 +60,29 @@ def test_a_newer_file_is_refused_and_left_alone(tmp_path: Path, kind: str) -> No
     opened.open()
     opened.close()
     with closing(sqlite3.connect(path)) as connection:
+        (known,) = connection.execute("PRAGMA user_version").fetchone()
         connection.execute("PRAGMA user_version = 7")
     before = contents(tmp_path)
-    with pytest.raises(SchemaTooNew, match=r"file\.db .*version 7; .* up to 1"):
+    with pytest.raises(SchemaTooNew, match=rf"file\.db .*version 7; .* up to {known}"):
         opened.open()
     assert contents(tmp_path) == before
+
+
+def test_a_store_of_version_1_is_brought_up_to_date_with_its_messages(
+    sqlite_bench: Bench, make_message: MakeMessage, tmp_path: Path
+) -> None:  # B-08
+    sqlite_bench.commit([make_message(1, b"old")])
+    sqlite_bench.store.close()
+    with closing(sqlite3.connect(tmp_path / "store-0.db")) as connection:
+        connection.execute("DROP TABLE identity")
+        connection.execute("PRAGMA user_version = 1")
+    sqlite_bench.store.open()
+    (message,) = sqlite_bench.loaded()
+    assert sqlite_bench.store.read([message.place]) == [b"old"]
+    changes = PartitionChanges(sqlite_bench.keys[0], SequenceNumber(2))
+    changes.remembered = [(Instant(5), [b"1" * 16])]
+    sqlite_bench.store.commit([changes])
+    assert sqlite_bench.store.load(sqlite_bench.keys[0]).identities == [(5, b"1" * 16)]
 
 
 def test_a_newer_version_that_stands_only_in_the_log_is_refused(closed: Path) -> None:
@@ -175,6 +193,15 @@ def test_a_garbled_page_is_reported_by_name_or_does_no_harm(closed: Path) -> Non
             assert "store-0.db" in str(error)
             reported += 1
     assert reported >= pages - 3
+
+
+def test_a_garbled_digest_is_reported_by_name(closed: Path) -> None:
+    with closing(sqlite3.connect(closed)) as connection:
+        key = connection.execute("SELECT min(key) FROM partition").fetchone()[0]
+        connection.execute("INSERT INTO identity VALUES (?, 5, 'no digest')", (key,))
+        connection.commit()
+    with pytest.raises(StoreCorrupted, match=r"store-0\.db is damaged: a digest"):
+        use_everything(closed)
 
 
 def test_a_garbled_row_is_reported_by_name(closed: Path) -> None:

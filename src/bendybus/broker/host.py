@@ -26,6 +26,7 @@ from bendybus.domain.commands import (
     Command,
     Confirm,
     Enqueue,
+    Enqueued,
     Given,
     Lock,
     Peek,
@@ -35,7 +36,7 @@ from bendybus.domain.commands import (
 )
 from bendybus.domain.effects import DurableEffect, Effect, MessagesAvailable, RemoveMessages
 from bendybus.domain.entities import QueueDescription
-from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.partition import Partition
 from bendybus.errors import BrokerError, EntityNotFound, StoreUnavailable
 from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber
@@ -97,7 +98,7 @@ class PartitionHost:
             self._fail(snapshot)
             return
         partition = Partition(self.number, self.queue.description, snapshot.next_sequence_number)
-        partition.restore(snapshot.messages)
+        partition.restore(snapshot.messages, snapshot.identities)
         self._partition = partition
         self.availability = Availability.AVAILABLE
         mailbox, self._mailbox = self._mailbox, []
@@ -251,13 +252,26 @@ class PartitionHost:
             done(self._unavailable(failure))
             return
         done(reply)
-        if isinstance(command, Enqueue) and partition is self._partition:
-            self._confirm(partition, command.messages)
+        if isinstance(reply, Enqueued) and partition is self._partition:
+            if isinstance(command, Enqueue):
+                self._keep_payloads(command.messages, reply)
+            self._confirm(partition, SequenceNumber(reply.first + reply.count - 1))
 
-    def _confirm(self, partition: Partition, messages: list[Message]) -> None:
-        """These are durable: whoever waits may have them."""
+    def _keep_payloads(self, messages: list[Message], enqueued: Enqueued) -> None:
+        """The store has these payloads now; memory keeps those that are soon asked for."""
+        if enqueued.duplicates:
+            dropped = set(enqueued.duplicates)
+            messages = [message for place, message in enumerate(messages) if place not in dropped]
+        if enqueued.scheduled:
+            for message in messages:
+                if message.state is MessageState.SCHEDULED:
+                    message.payload = None
+            messages = [message for message in messages if message.payload is not None]
         self._cache.admit(messages)
-        _, effects = partition.apply(Confirm(messages[-1].sequence_number), now())
+
+    def _confirm(self, partition: Partition, number: SequenceNumber) -> None:
+        """All up to this number are durable: whoever waits may have them."""
+        _, effects = partition.apply(Confirm(number), now())
         self.queue.keep_time(self)
         for effect in effects:
             if isinstance(effect, MessagesAvailable):

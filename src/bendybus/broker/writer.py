@@ -23,7 +23,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
-from bendybus.domain.effects import DurableEffect, RemoveMessages, StoreMessages
+from bendybus.domain.effects import (
+    DurableEffect,
+    ForgetIdentities,
+    RememberIdentities,
+    RemoveMessages,
+    StoreMessages,
+)
 from bendybus.errors import StoreUnavailable
 from bendybus.names import SequenceNumber
 from bendybus.store.protocol import MessagingStore, PartitionChanges, PartitionKey
@@ -90,6 +96,10 @@ class StoreWriter:
                     changes.stored += effect.messages
                 elif isinstance(effect, RemoveMessages):
                     changes.removed += effect.messages
+                elif isinstance(effect, RememberIdentities):
+                    changes.remembered.append((effect.accepted_at, effect.digests))
+                elif isinstance(effect, ForgetIdentities):
+                    changes.forgotten_through = effect.accepted_through
                 else:
                     # The partition may change these again before the thread reads them: copy what holds now.
                     changes.updated += map(copy.copy, effect.messages)

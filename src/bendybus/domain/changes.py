@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bendybus.domain.effects import Effect, MessagesAvailable, RemoveMessages, StoreMessages, UpdateMessages
+from bendybus.domain.effects import (
+    DurableEffect,
+    Effect,
+    MessagesAvailable,
+    RemoveMessages,
+    StoreMessages,
+    UpdateMessages,
+)
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.names import SequenceNumber
 
@@ -15,13 +22,15 @@ __all__ = ["Changes"]
 
 
 class Changes:
-    __slots__ = ("available", "removed", "stored", "updated")
+    __slots__ = ("available", "history", "removed", "stored", "updated")
 
     def __init__(self) -> None:
         self.stored: list[Message] = []
         self.updated: dict[SequenceNumber, Message] = {}
         """By number, since one command may change a message twice (a lock ends, then its time to live)."""
         self.removed: list[Message] = []
+        self.history: DurableEffect | None = None
+        """What became of the duplicate history: no command both remembers and forgets."""
         self.available: set[SubQueue] = set()
 
     def update(self, messages: Iterable[Message]) -> None:
@@ -39,5 +48,7 @@ class Changes:
                 effects.append(UpdateMessages(list(self.updated.values())))
         if self.removed:
             effects.append(RemoveMessages(self.removed))
+        if self.history is not None:
+            effects.append(self.history)
         effects += [MessagesAvailable(subqueue) for subqueue in sorted(self.available)]
         return effects

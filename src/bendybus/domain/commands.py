@@ -16,6 +16,7 @@ from bendybus.names import Instant, LockToken, SequenceNumber
 __all__ = [
     "ENTROPY_PER_LOCK",
     "Abandon",
+    "CancelScheduled",
     "Command",
     "Complete",
     "Confirm",
@@ -44,9 +45,13 @@ ENTROPY_PER_LOCK: Final = 14
 
 @dataclass(slots=True)
 class Enqueue:
-    """Store these messages, in this order, all or none. They are lockable once confirmed."""
+    """Store these messages, in this order, all or none. They are lockable once confirmed.
+
+    `identities`: with duplicate detection, what each message is known by (duplicates.py).
+    """
 
     messages: list[Message]
+    identities: Sequence[str | None] | None = None
 
 
 @dataclass(slots=True)
@@ -147,8 +152,15 @@ class Peek:
 
 
 @dataclass(slots=True)
+class CancelScheduled:
+    """Remove these scheduled messages, all or none."""
+
+    sequence_numbers: Sequence[SequenceNumber]
+
+
+@dataclass(slots=True)
 class Tick:
-    """Time has passed: end the locks and the messages whose time is up."""
+    """Time has passed: end the locks and messages whose time is up; enqueue scheduled ones that are due."""
 
 
 Command: TypeAlias = (
@@ -165,6 +177,7 @@ Command: TypeAlias = (
     | DeadLetter
     | Renew
     | Peek
+    | CancelScheduled
     | Tick
 )
 
@@ -176,8 +189,16 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
+    """So many messages have numbers from `first` on: sent, or (by `Tick`) scheduled earlier and now due.
+
+    `scheduled`: some of them only wait for their time. `duplicates`: the places, in the command, of
+    messages that were dropped; they have no number and are not counted.
+    """
+
     first: SequenceNumber
     count: int
+    scheduled: bool = False
+    duplicates: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

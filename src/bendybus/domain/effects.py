@@ -1,8 +1,7 @@
 """What must happen after a command: data, never calls.
 
-The host commits the durable ones (`StoreMessages`, `UpdateMessages`,
-`RemoveMessages`) and only then lets the reply go; `MessagesAvailable` is for
-the receivers that wait.
+The host commits the durable ones (all but `MessagesAvailable`) and only then
+lets the reply go; `MessagesAvailable` is for the receivers that wait.
 """
 
 from __future__ import annotations
@@ -11,11 +10,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from bendybus.domain.messages import Message, SubQueue
+from bendybus.names import Instant
 
 __all__ = [
     "DurableEffect",
     "Effect",
+    "ForgetIdentities",
     "MessagesAvailable",
+    "RememberIdentities",
     "RemoveMessages",
     "StoreMessages",
     "UpdateMessages",
@@ -31,7 +33,10 @@ class StoreMessages:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMessages:
-    """Known messages whose state, sub-queue, delivery count, expiry or amendment changed."""
+    """Known messages whose state, sub-queue, delivery count, expiry or amendment changed.
+
+    Of those that were scheduled and are active now, the sequence number and the enqueued time as well.
+    """
 
     messages: list[Message]
 
@@ -44,11 +49,31 @@ class RemoveMessages:
 
 
 @dataclass(frozen=True, slots=True)
+class RememberIdentities:
+    """Messages known by these digests were accepted then; perhaps none, if all were duplicates.
+
+    Even so it is durable: a duplicate is acknowledged only when the message it repeats is.
+    """
+
+    accepted_at: Instant
+    digests: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetIdentities:
+    """What was accepted up to then is outside the window of duplicate detection."""
+
+    accepted_through: Instant
+
+
+@dataclass(frozen=True, slots=True)
 class MessagesAvailable:
     """Something can be locked that could not be before."""
 
     subqueue: SubQueue
 
 
-DurableEffect: TypeAlias = StoreMessages | UpdateMessages | RemoveMessages
+DurableEffect: TypeAlias = (
+    StoreMessages | UpdateMessages | RemoveMessages | RememberIdentities | ForgetIdentities
+)
 Effect: TypeAlias = DurableEffect | MessagesAvailable

@@ -106,6 +106,7 @@ class Message:
         self.session_id = session_id
         self.sequence_number: SequenceNumber = UNASSIGNED
         self.enqueued_at = Instant(0)
+        """While the message is scheduled: when it is due (schedule.py)."""
         self.delivery_count = 0
         """How many earlier deliveries failed."""
         self.state = MessageState.ACTIVE

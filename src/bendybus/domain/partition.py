@@ -3,20 +3,24 @@
 `apply(command, at)` gives a reply and the effects that must follow. A command
 that raises has changed nothing. At any moment a message is in exactly one
 place: among the unconfirmed, on a shelf (shelf.py), or in the lock table
-(locks.py). Which partition a message goes to: routing.py. What a host does with
-the effects: effects.py.
+(locks.py). When scheduled messages are due: schedule.py. What is a duplicate:
+duplicates.py. Which partition a message goes to: routing.py. What a host does
+with the effects: effects.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
+from operator import attrgetter
 from typing import Final
 
 from bendybus.domain.changes import Changes
 from bendybus.domain.commands import (
     ENTROPY_PER_LOCK,
     Abandon,
+    CancelScheduled,
     Command,
     Complete,
     Confirm,
@@ -39,11 +43,13 @@ from bendybus.domain.commands import (
     Tick,
 )
 from bendybus.domain.deadletter import TTL_EXPIRED, Cause, delivery_count_exceeded, mark
-from bendybus.domain.effects import Effect
+from bendybus.domain.duplicates import DuplicateHistory
+from bendybus.domain.effects import Effect, ForgetIdentities, RememberIdentities
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.expiry import NEVER, ExpiryWatch, split_expired
 from bendybus.domain.locks import LockTable
 from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
+from bendybus.domain.schedule import Schedule
 from bendybus.domain.shelf import Counts, Shelf
 from bendybus.errors import ArgumentError, InvalidOperation, MessageNotFound, QuotaExceeded
 from bendybus.names import PARTITION_SHIFT, Instant, LockToken, PartitionNumber, SequenceNumber
@@ -55,11 +61,15 @@ _MEBIBYTE: Final = 1 << 20
 # "Maximum message header size 64 KB": as much for what settlements add to a message's properties.
 AMENDMENT_BYTES_MAX: Final = 64 * 1024
 
+_SCHEDULED: Final = MessageState.SCHEDULED
+
 
 class Partition:
     __slots__ = (
         "_expiry",
+        "_history",
         "_locks",
+        "_schedule",
         "_shelves",
         "_unconfirmed",
         "description",
@@ -81,8 +91,10 @@ class Partition:
         self._unconfirmed: list[Message] = []
         self._locks = LockTable(number)
         self._expiry = ExpiryWatch()
+        self._schedule = Schedule(self._shelves[SubQueue.MAIN].scheduled)
+        self._history = DuplicateHistory() if description.requires_duplicate_detection else None
 
-    def restore(self, messages: Iterable[Message]) -> None:
+    def restore(self, messages: Iterable[Message], identities: Iterable[tuple[Instant, bytes]] = ()) -> None:
         """Begin with what a store holds: every one durable, none locked."""
         messages = list(messages)
         last = SequenceNumber(self.next_sequence_number - 1)
@@ -91,10 +103,15 @@ class Partition:
             last = max(last, message.sequence_number)
         self.next_sequence_number = SequenceNumber(last + 1)
         self._shelve(messages, Changes())
+        self._schedule.restore()
+        if self._history is not None:
+            self._history.restore(identities)
 
     def next_deadline(self) -> Instant | None:
         """When a `Tick` is next of use; it may turn out to find nothing."""
-        deadline = min(self._locks.earliest_end, self._expiry.next_sweep)
+        deadline = min(self._locks.earliest_end, self._expiry.next_sweep, self._schedule.next_due)
+        if self._history is not None:
+            deadline = min(deadline, self._history.next_sweep(self._window_ms))
         return None if deadline >= NEVER else deadline
 
     @property
@@ -116,6 +133,7 @@ class Partition:
     def confirmed(self) -> Iterator[Message]:
         """All messages that are durable, wherever they are."""
         yield from self._locks
+        yield from self._schedule.activated
         for shelf in self._shelves.values():
             yield from shelf
 
@@ -126,7 +144,9 @@ class Partition:
 
     def _perform(self, command: Command, at: Instant, changes: Changes) -> Reply:
         match command:
-            case Enqueue(messages=messages):
+            case Enqueue(messages=messages, identities=identities):
+                if self._history is not None and identities is not None:
+                    return self._enqueue_once(messages, identities, at, changes)
                 return self._enqueue(messages, at, changes)
             case Confirm(sequence_number=number):
                 return self._confirm(number, changes)
@@ -178,24 +198,31 @@ class Partition:
                 return Given(messages)
             case Peek(from_sequence_number=start, count=count, subqueue=subqueue):
                 return Given(self._shelves[subqueue].peek(start, count, self._locked_in(subqueue)))
+            case CancelScheduled(sequence_numbers=numbers):
+                return self._cancel_scheduled(numbers, changes)
             case Tick():
                 self._end_locks(at, changes)
                 self._sweep(at, changes)
-                return Done()
+                self._forget_identities(at, changes)
+                return self._activate(at, changes)
 
     # -- arriving -------------------------------------------------------------
 
     def _enqueue(self, messages: list[Message], at: Instant, changes: Changes) -> Enqueued:
         arriving_bytes = sum([message.size for message in messages])
         self._refuse_beyond_quota(arriving_bytes)
-        ttl_s = self.description.default_message_ttl_s
-        limit = NEVER if ttl_s is None else Instant(at + int(ttl_s * 1000))
-        default = None if ttl_s is None else limit
+        limit = self._expiry_limit(at)
+        default = None if limit == NEVER else limit
         first = self.next_sequence_number
         number: int = first
         earliest = NEVER
+        scheduled: list[Message] = []
         for message in messages:
             message.sequence_number = SequenceNumber(number)
+            if message.state is _SCHEDULED:
+                scheduled.append(message)
+                number += 1
+                continue
             message.enqueued_at = at
             expires_at = message.expires_at
             if expires_at is None or expires_at > limit:
@@ -207,9 +234,44 @@ class Partition:
         self.next_sequence_number = SequenceNumber(number)
         self._shelves[SubQueue.MAIN].size_bytes += arriving_bytes
         self._expiry.expect(earliest)
-        self._unconfirmed += messages
         changes.stored = messages
-        return Enqueued(first, len(messages))
+        if scheduled:
+            self._schedule.arrive(scheduled)
+            messages = [message for message in messages if message.state is not _SCHEDULED]
+        self._unconfirmed += messages
+        return Enqueued(first, number - first, scheduled=bool(scheduled))
+
+    def _enqueue_once(
+        self, messages: list[Message], identities: Sequence[str | None], at: Instant, changes: Changes
+    ) -> Enqueued:
+        """Enqueue all but the duplicates, which are accepted and dropped (P-15)."""
+        assert self._history is not None, "only entities with duplicate detection ask for it"
+        new, duplicates = self._history.sift(identities, Instant(at - self._window_ms))
+        if duplicates:
+            dropped = set(duplicates)
+            messages = [message for place, message in enumerate(messages) if place not in dropped]
+        enqueued = self._enqueue(messages, at, changes)
+        if new or duplicates:
+            self._history.remember(new, at)
+            changes.history = RememberIdentities(at, new)
+        return replace(enqueued, duplicates=duplicates) if duplicates else enqueued
+
+    @property
+    def _window_ms(self) -> int:
+        return int(self.description.duplicate_detection_window_s * 1000)
+
+    def _forget_identities(self, at: Instant, changes: Changes) -> None:
+        window_ms = self._window_ms
+        if self._history is None or at < self._history.next_sweep(window_ms):
+            return
+        since = Instant(at - window_ms)
+        if self._history.forget(at, since):
+            changes.history = ForgetIdentities(since)
+
+    def _expiry_limit(self, at: Instant) -> Instant:
+        """Until when the entity lets a message live that is enqueued now."""
+        ttl_s = self.description.default_message_ttl_s
+        return NEVER if ttl_s is None else Instant(at + int(ttl_s * 1000))
 
     def _refuse_beyond_quota(self, arriving_bytes: int) -> None:
         quota_bytes = self.description.max_size_mb * _MEBIBYTE
@@ -225,10 +287,48 @@ class Partition:
         durable = len(unconfirmed)
         while durable and unconfirmed[durable - 1].sequence_number > number:
             durable -= 1
-        if durable:
-            self._shelves[SubQueue.MAIN].available.extend(unconfirmed[:durable])
+        ready = unconfirmed[:durable]
+        if self._schedule.unconfirmed:
+            ready += self._schedule.confirm(number)
+            ready.sort(key=attrgetter("sequence_number"))
+        if ready:
+            self._shelves[SubQueue.MAIN].available.extend(ready)
             del unconfirmed[:durable]
             changes.available.add(SubQueue.MAIN)
+        return Done()
+
+    # -- scheduled ------------------------------------------------------------
+
+    def _activate(self, at: Instant, changes: Changes) -> Reply:
+        """Enqueue what is due, under new numbers; lockable once confirmed, as if it had been sent now."""
+        due = self._schedule.take_due(at)
+        if not due:
+            return Done()
+        first = self.next_sequence_number
+        limit = self._expiry_limit(at)
+        for number, message in enumerate(due, first):
+            own = NEVER if message.expires_at is None else message.expires_at - message.enqueued_at + at
+            expires_at = Instant(min(own, limit))
+            message.expires_at = None if expires_at == NEVER else expires_at
+            message.enqueued_at = at
+            message.sequence_number = SequenceNumber(number)
+            self._expiry.expect(message.expires_at)
+        self.next_sequence_number = SequenceNumber(first + len(due))
+        changes.update(due)
+        return Enqueued(first, len(due))
+
+    def _cancel_scheduled(self, numbers: Sequence[SequenceNumber], changes: Changes) -> Done:
+        found = dict(zip(numbers, self._schedule.find(numbers), strict=True))
+        missing = [number for number, message in found.items() if message is None]
+        if missing:
+            listed = ", ".join(map(str, missing))
+            raise MessageNotFound(
+                f"Not, or no longer, scheduled in partition {self.number} of '{self.description.path}': "
+                f"{listed}."
+            )
+        messages = [message for message in found.values() if message is not None]
+        self._schedule.cancel(messages)
+        self._remove(messages, changes)
         return Done()
 
     # -- handing out ----------------------------------------------------------
@@ -385,4 +485,4 @@ class Partition:
         if expired:
             available.replace(alive)
             self._expire(expired, changes)
-        self._expiry.swept(at, chain(alive, self._unconfirmed))
+        self._expiry.swept(at, chain(alive, self._unconfirmed, self._schedule.activated))

@@ -32,7 +32,7 @@ from bendybus.gateway.cbs import CbsNode
 from bendybus.gateway.management import ManagementNode
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.requests import REQUEST_CREDIT, Replier, Requester
-from bendybus.gateway.sender import SENDER_CREDIT, Sender
+from bendybus.gateway.sender import SENDER_CREDIT, Sender, refuse_sending
 
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
@@ -84,7 +84,7 @@ class Attachment:
         if queue.deleted:
             raise EntityNotFound(queue.path)
         if isinstance(self.node, Sender):
-            _refuse_disabled_sending(queue)
+            refuse_sending(queue, SubQueue.MAIN)
         elif isinstance(self.node, Receiver):
             _refuse_disabled_receiving(queue)
 
@@ -106,7 +106,7 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
     if address.kind is NodeKind.ENTITY:
         connection.claims.require(address.resource, Right.SEND, now())
         queue = connection.broker.find(address.path)
-        _refuse_sending(queue, address)
+        refuse_sending(queue, address.subqueue)
         link.accept(max_message_size=queue.description.max_message_size_kb * 1024)
         link.grant(SENDER_CREDIT)
         return Attachment(Sender(connection, link, queue), address.resource, Right.SEND, queue)
@@ -152,17 +152,6 @@ def _any_right(connection: AmqpConnection, address: Address) -> Right:
         return right
     connection.claims.require(address.resource, Right.MANAGE, now())
     return Right.MANAGE
-
-
-def _refuse_sending(queue: Queue, address: Address) -> None:
-    if address.subqueue is not SubQueue.MAIN:
-        raise InvalidOperation(f"Nobody can send to a sub-queue of '{queue.path}'; send to the queue itself.")
-    _refuse_disabled_sending(queue)
-
-
-def _refuse_disabled_sending(queue: Queue) -> None:
-    if not queue.description.status.can_send:
-        raise EntityDisabled(f"'{queue.path}' is {queue.description.status} and takes no messages.")
 
 
 def _refuse_receiving(queue: Queue, link: SendingLink) -> None:

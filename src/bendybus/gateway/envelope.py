@@ -14,6 +14,7 @@ again. Both are on the hot path. What a settlement added to a message
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import Final, TypeAlias
 from uuid import UUID, uuid4
@@ -33,13 +34,25 @@ from bendybus.amqp.message import (
     split_batch,
 )
 from bendybus.amqp.ordinary import ordinary
+from bendybus.amqp.types import Timestamp
+from bendybus.domain.duplicates import Identities
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Amendment, Message
 from bendybus.domain.routing import batch_key, routing_key
+from bendybus.domain.schedule import postpone
 from bendybus.errors import ArgumentError, WireError
 from bendybus.names import PARTITION_SHIFT, Instant, SessionId
 
-__all__ = ["BATCH_FORMAT", "Rendered", "admit", "admit_batch", "render", "render_deferred", "render_peeked"]
+__all__ = [
+    "BATCH_FORMAT",
+    "Rendered",
+    "admit",
+    "admit_all",
+    "admit_batch",
+    "render",
+    "render_deferred",
+    "render_peeked",
+]
 
 Rendered: TypeAlias = tuple[bytes, bytes]
 """A message to send, in two pieces: what the broker wrote, and what the sender did."""
@@ -48,7 +61,13 @@ VERSION: Final = 1
 NO_TTL: Final = 0xFFFFFFFF
 PRIORITY_DEFAULT: Final = 4
 
+# The last millisecond of the year 9999: no SDK can write or show a later one.
+DUE_MAX: Final = 253_402_300_799_999
+
 _FRONT: Final = Struct(">BBBIII")
+
+_PARTITION_KEY: Final = b"x-opt-partition-key"
+_SCHEDULED_TIME: Final = b"x-opt-scheduled-enqueue-time"
 
 # Annotations that only the broker may write; what a sender put there is dropped.
 _BROKERS_OWN: Final = frozenset(
@@ -68,10 +87,17 @@ _BROKERS_OWN: Final = frozenset(
 # -- in ---------------------------------------------------------------------------
 
 
-def admit(payload: bytes, at: Instant, description: QueueDescription) -> tuple[Message, str | None]:
-    """A message as it was sent, ready to be enqueued, and its routing key."""
+def admit(
+    payload: bytes, at: Instant, description: QueueDescription, identities: Identities | None = None
+) -> tuple[Message, str | None]:
+    """A message as it was sent, ready to be enqueued, and its routing key.
+
+    With duplicate detection, `identities` is told what it is known by.
+    """
+    message_id: str | None
     session_id: str | None = None
     partition_key: str | None = None
+    due = 0
     try:
         found = ordinary(payload)
         if found is not None:
@@ -79,9 +105,11 @@ def admit(payload: bytes, at: Instant, description: QueueDescription) -> tuple[M
             front, ttl = _front(payload[:bare_at])
             stored = front + payload[bare_at:]
         else:
-            stored, ttl, message_id, session_id, partition_key = _take_apart(payload)
+            stored, ttl, message_id, session_id, partition_key, due = _take_apart(payload)
     except WireError as error:
         raise ArgumentError(f"The message is malformed: {error}") from None
+    if identities is not None:
+        identities.add(message_id, partition_key if session_id is None else session_id)
     key = routing_key(
         session_id, partition_key, message_id, duplicate_detection=description.requires_duplicate_detection
     )
@@ -92,44 +120,62 @@ def admit(payload: bytes, at: Instant, description: QueueDescription) -> tuple[M
         expires_at=expires_at,
         session_id=None if session_id is None else SessionId(session_id),
     )
+    if due > at:
+        postpone(message, at, Instant(due))
     return message, key
 
 
-def _take_apart(payload: bytes) -> tuple[bytes, int, str, str | None, str | None]:
-    """Stored form, ttl, message id, session id and partition key of a message of any shape."""
+def _take_apart(payload: bytes) -> tuple[bytes, int, str | None, str | None, str | None, int]:
+    """Stored form, ttl, the sender's message id, session id, partition key, and when it is due."""
     sections = scan(payload)
     message_id, session_id = identity(payload, sections.properties)
     bare_at = _bare_start(sections)
-    if message_id is None:
-        message_id, bare = _with_message_id(payload, sections)
-    else:
-        bare = payload[bare_at:]
+    bare = _with_message_id(payload, sections) if message_id is None else payload[bare_at:]
     annotations = sections.message_annotations
     entries, count = map_entries(payload, annotations, _BROKERS_OWN)
-    partition_key = annotation(payload, annotations, b"x-opt-partition-key")
+    partition_key = annotation(payload, annotations, _PARTITION_KEY)
     header_end = min(at for at in (sections.delivery_annotations, annotations, bare_at) if at >= 0)
     front, ttl = _front(payload[:header_end], count, entries)
     return (
         front + bare,
         ttl,
-        message_id if isinstance(message_id, str) else str(message_id),
+        message_id if message_id is None or isinstance(message_id, str) else str(message_id),
         _text("SessionId", session_id),
         _text("PartitionKey", partition_key),
+        # Looked up only where it can be: searching the entries for its name costs next to nothing.
+        _due(annotation(payload, annotations, _SCHEDULED_TIME)) if _SCHEDULED_TIME in entries else 0,
     )
 
 
 def admit_batch(
-    payload: bytes, at: Instant, description: QueueDescription, *, partitioned: bool
+    payload: bytes,
+    at: Instant,
+    description: QueueDescription,
+    identities: Identities | None = None,
+    *,
+    partitioned: bool,
 ) -> tuple[list[Message], str | None]:
     """The messages of a batch, and the one key they share where keys matter (P-18)."""
     try:
         inner = split_batch(payload)
     except WireError as error:
         raise ArgumentError(f"The batch is malformed: {error}") from None
+    return admit_all(inner, at, description, identities, partitioned=partitioned)
+
+
+def admit_all(
+    payloads: Iterable[bytes],
+    at: Instant,
+    description: QueueDescription,
+    identities: Identities | None = None,
+    *,
+    partitioned: bool,
+) -> tuple[list[Message], str | None]:
+    """Messages that are to stay together, and the one key they share where keys matter."""
     messages: list[Message] = []
     keys: list[str | None] = []
-    for each in inner:
-        message, key = admit(each, at, description)
+    for each in payloads:
+        message, key = admit(each, at, description, identities)
         messages.append(message)
         keys.append(key)
     if not partitioned:
@@ -166,19 +212,27 @@ def _bare_start(sections: Sections) -> int:
     return sections.end
 
 
-def _with_message_id(payload: bytes, sections: Sections) -> tuple[str, bytes]:
+def _with_message_id(payload: bytes, sections: Sections) -> bytes:
     """The bare message with an id of ours: JavaScript cannot settle a message that has none."""
-    message_id = uuid4().hex
     properties = read_properties(payload, sections.properties)
-    properties.message_id = message_id
+    properties.message_id = uuid4().hex
     sections.properties = -1
-    return message_id, encode_section(properties) + payload[_bare_start(sections) :]
+    return encode_section(properties) + payload[_bare_start(sections) :]
 
 
 def _text(name: str, value: object) -> str | None:
     if value is None or isinstance(value, str):
         return value
     raise ArgumentError(f"{name} must be a string, not {value!r}.")
+
+
+def _due(value: object) -> int:
+    """When a message is to be enqueued; 0 where nothing is said."""
+    if value is None:
+        return 0
+    if not isinstance(value, Timestamp) or value > DUE_MAX:
+        raise ArgumentError(f"ScheduledEnqueueTimeUtc must be a time up to the year 9999, not {value!r}.")
+    return value
 
 
 # -- out --------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from os import urandom
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from bendybus.amqp.types import Array, Int, Symbol, Timestamp
 from bendybus.auth.claims import Claims
@@ -33,6 +33,8 @@ from bendybus.errors import ArgumentError, BrokerError, MessageNotFound, NotSupp
 from bendybus.gateway.addresses import Address
 from bendybus.gateway.envelope import render, render_deferred, render_peeked
 from bendybus.gateway.requests import Request, Response
+from bendybus.gateway.scheduling import cancel, schedule
+from bendybus.gateway.sender import refuse_sending
 from bendybus.gateway.settlement import command_for_status, lock_lost
 from bendybus.names import PARTITION_SHIFT, LockToken, SequenceNumber
 
@@ -66,11 +68,10 @@ class ManagementNode:
             operation = _OPERATIONS.get(request.operation)
             if operation is None:
                 raise NotSupported(f"The operation '{request.operation}' is not supported.")
-            right, run = operation
-            self._claims.require(self._resource, right, now())
+            self._claims.require(self._resource, operation.right, now())
             if not isinstance(request.body, Mapping):
                 raise ArgumentError(f"'{request.operation}' needs a map as its body.")
-            body = await run(self, request.body)
+            body = await operation.run(self, request.body)
         except BrokerError as error:
             return _status(error.status, error.description, error.condition)
         return _status(204, "No content") if body is None else _status(200, "OK", body=body)
@@ -108,9 +109,7 @@ class ManagementNode:
     # -- deferred messages --------------------------------------------------------
 
     async def _receive_by_sequence_number(self, body: Body) -> Answer:
-        # Each once, however often it is asked for: a few bytes of request would make a gigabyte of answer.
-        asked = dict.fromkeys(_integer(number) for number in _array(body, "sequence-numbers"))
-        numbers = [SequenceNumber(number) for number in asked]
+        numbers = _sequence_numbers(body)
         deletes = _integer(body.get("receiver-settle-mode", 1)) == 0
         taken: list[tuple[PartitionHost, list[Message]]] = []
         try:
@@ -145,6 +144,18 @@ class ManagementNode:
                 )
             shares.setdefault(host, []).append(number)
         return shares
+
+    # -- scheduled messages -------------------------------------------------------
+
+    async def _schedule(self, body: Body) -> Answer:
+        refuse_sending(self._queue, self._subqueue)
+        numbers = await schedule(self._queue, _array(body, "messages"))
+        return {"sequence-numbers": Array(int, [*numbers])}
+
+    async def _cancel_scheduled(self, body: Body) -> Answer:
+        refuse_sending(self._queue, self._subqueue)
+        await cancel(self._by_partition(_sequence_numbers(body)))
+        return {}
 
     # -- locks --------------------------------------------------------------------
 
@@ -181,11 +192,21 @@ class ManagementNode:
         return shares
 
 
-_OPERATIONS: Final[Mapping[str, tuple[Right, Callable[[ManagementNode, Body], Awaitable[Answer]]]]] = {
-    "com.microsoft:peek-message": (Right.LISTEN, ManagementNode._peek),
-    "com.microsoft:receive-by-sequence-number": (Right.LISTEN, ManagementNode._receive_by_sequence_number),
-    "com.microsoft:renew-lock": (Right.LISTEN, ManagementNode._renew_lock),
-    "com.microsoft:update-disposition": (Right.LISTEN, ManagementNode._update_disposition),
+class _Operation(NamedTuple):
+    right: Right
+    run: Callable[[ManagementNode, Body], Awaitable[Answer]]
+
+
+_OPERATIONS: Final[Mapping[str, _Operation]] = {
+    f"com.microsoft:{name}": _Operation(right, run)
+    for name, right, run in (
+        ("peek-message", Right.LISTEN, ManagementNode._peek),
+        ("receive-by-sequence-number", Right.LISTEN, ManagementNode._receive_by_sequence_number),
+        ("renew-lock", Right.LISTEN, ManagementNode._renew_lock),
+        ("update-disposition", Right.LISTEN, ManagementNode._update_disposition),
+        ("schedule-message", Right.SEND, ManagementNode._schedule),
+        ("cancel-scheduled-message", Right.SEND, ManagementNode._cancel_scheduled),
+    )
 }
 
 
@@ -235,6 +256,12 @@ def _lock_tokens(body: Body) -> list[LockToken]:
         raise ArgumentError("'lock-tokens' holds something that is not a uuid.")
     # On links a token is a GUID in .NET's byte order; here it comes as the uuid it stands for.
     return [LockToken(token.bytes_le) for token in tokens if isinstance(token, uuid.UUID)]
+
+
+def _sequence_numbers(body: Body) -> list[SequenceNumber]:
+    """Each once, however often it is asked for: a few bytes of request could make a gigabyte of answer."""
+    asked = dict.fromkeys(_integer(number) for number in _array(body, "sequence-numbers"))
+    return [SequenceNumber(number) for number in asked]
 
 
 def _array(body: Body, name: str) -> Sequence[object]:

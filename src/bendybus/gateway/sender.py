@@ -18,10 +18,19 @@ from bendybus.broker.clock import now
 from bendybus.broker.host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Enqueue, Reply
-from bendybus.domain.messages import Message
+from bendybus.domain.duplicates import Identities
+from bendybus.domain.messages import Message, SubQueue
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.receiving import ReceivingLink
-from bendybus.errors import BrokerError, MessageSizeExceeded, NotSupported, QuotaExceeded, Unavailable
+from bendybus.errors import (
+    BrokerError,
+    EntityDisabled,
+    InvalidOperation,
+    MessageSizeExceeded,
+    NotSupported,
+    QuotaExceeded,
+    Unavailable,
+)
 from bendybus.gateway.envelope import BATCH_FORMAT, admit, admit_batch
 from bendybus.gateway.settlement import rejection
 from bendybus.names import Instant
@@ -29,7 +38,7 @@ from bendybus.names import Instant
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
 
-__all__ = ["SENDER_CREDIT", "Sender"]
+__all__ = ["SENDER_CREDIT", "Sender", "refuse_sending"]
 
 # Deliveries a client may have in flight on one link: several round trips' worth for the fastest client.
 SENDER_CREDIT: Final = 2000
@@ -43,6 +52,8 @@ class _Run:
     keyless: bool
     deliveries: list[Delivery] = field(default_factory=list)
     messages: list[Sequence[Message]] = field(default_factory=list)
+    identities: list[Sequence[str | None]] = field(default_factory=list)
+    """As many as messages, or none at all without duplicate detection."""
 
 
 class Sender:
@@ -50,6 +61,7 @@ class Sender:
         self._connection = connection
         self._link = link
         self._queue = queue
+        self._detects_duplicates = queue.description.requires_duplicate_detection
 
     def deliveries(self, deliveries: Sequence[Delivery]) -> None:
         """Everything that one socket read brought on this link."""
@@ -59,9 +71,12 @@ class Sender:
         queue.accessed_at = at
         # An unpartitioned queue keeps the order in which things were sent, whatever their keys.
         keys_matter = len(queue.hosts) > 1
+        identities: Identities | None = None
         for delivery in deliveries:
             try:
-                messages, key = self._admit(delivery, at)
+                if self._detects_duplicates:
+                    identities = Identities(partitioned=keys_matter)
+                messages, key = self._admit(delivery, at, identities)
                 if key is not None and keys_matter:
                     host = queue.place(key)
                     run = keyed.get(host)
@@ -76,6 +91,8 @@ class Sender:
                 continue
             run.deliveries.append(delivery)
             run.messages.append(messages)
+            if identities is not None:
+                run.identities.append(identities.found)
         self._link.top_up(SENDER_CREDIT)
         for run in (*keyed.values(), *([keyless] if keyless else ())):
             self._connection.admitted(_size(run.deliveries))
@@ -84,7 +101,9 @@ class Sender:
     def close(self) -> None:
         """Nothing is held for a sender."""
 
-    def _admit(self, delivery: Delivery, at: Instant) -> tuple[Sequence[Message], str | None]:
+    def _admit(
+        self, delivery: Delivery, at: Instant, identities: Identities | None
+    ) -> tuple[Sequence[Message], str | None]:
         description = self._queue.description
         if delivery.oversize:
             limit = description.max_message_size_kb * 1024
@@ -94,13 +113,15 @@ class Sender:
         if delivery.state is not None:
             raise NotSupported("Transactions are not supported.")
         if delivery.message_format == BATCH_FORMAT:
-            return admit_batch(delivery.payload, at, description, partitioned=len(self._queue.hosts) > 1)
-        message, key = admit(delivery.payload, at, description)
+            partitioned = len(self._queue.hosts) > 1
+            return admit_batch(delivery.payload, at, description, identities, partitioned=partitioned)
+        message, key = admit(delivery.payload, at, description, identities)
         return (message,), key
 
     def _enqueue(self, run: _Run, attempts: int) -> None:
         messages = [message for group in run.messages for message in group]
-        run.host.submit(Enqueue(messages), partial(self._enqueued, run, attempts))
+        identities = [each for found in run.identities for each in found] if run.identities else None
+        run.host.submit(Enqueue(messages, identities), partial(self._enqueued, run, attempts))
 
     def _enqueued(self, run: _Run, attempts: int, reply: Reply | BrokerError) -> None:
         if isinstance(reply, Unavailable) and run.keyless and attempts > 1:
@@ -113,12 +134,22 @@ class Sender:
                 reply = none_left
         if isinstance(reply, QuotaExceeded) and len(run.deliveries) > 1:
             # Together they are too much; some of them may still fit.
-            for delivery, messages in zip(run.deliveries, run.messages, strict=True):
-                self._enqueue(_Run(run.host, run.keyless, [delivery], [messages]), attempts=1)
+            for place, delivery in enumerate(run.deliveries):
+                one = slice(place, place + 1)
+                alone = _Run(run.host, run.keyless, [delivery], run.messages[one], run.identities[one])
+                self._enqueue(alone, attempts=1)
             return
         self._connection.answered(_size(run.deliveries))
         self._link.settle(run.deliveries, rejection(reply) if isinstance(reply, BrokerError) else Accepted())
         self._connection.flush_soon()
+
+
+def refuse_sending(queue: Queue, subqueue: SubQueue) -> None:
+    """Where no message can be sent, nor scheduled."""
+    if subqueue is not SubQueue.MAIN:
+        raise InvalidOperation(f"Nobody can send to a sub-queue of '{queue.path}'; send to the queue itself.")
+    if not queue.description.status.can_send:
+        raise EntityDisabled(f"'{queue.path}' is {queue.description.status} and takes no messages.")
 
 
 def _size(deliveries: Sequence[Delivery]) -> int:

@@ -20,12 +20,13 @@ __all__ = ["MemoryStore"]
 
 
 class _Partition:
-    __slots__ = ("messages", "next_sequence_number", "record")
+    __slots__ = ("identities", "messages", "next_sequence_number", "record")
 
     def __init__(self, record: PartitionRecord) -> None:
         self.record = record
         self.next_sequence_number = SequenceNumber((record.number << PARTITION_SHIFT) + 1)
         self.messages: dict[int, Message] = {}
+        self.identities: set[tuple[Instant, bytes]] = set()
 
 
 class MemoryStore:
@@ -93,13 +94,17 @@ class MemoryStore:
             for message in change.removed:
                 if partition.messages.pop(message.place, None) is not None:
                     del self._bodies[message.place]
+            if (through := change.forgotten_through) is not None:
+                partition.identities = {entry for entry in partition.identities if entry[0] > through}
+            for accepted_at, digests in change.remembered:
+                partition.identities.update((accepted_at, digest) for digest in digests)
             partition.next_sequence_number = change.next_sequence_number
 
     def load(self, key: PartitionKey) -> Snapshot:
         self._check_available()
         partition = self._partition(key)
         messages = sorted(map(copy, partition.messages.values()), key=attrgetter("sequence_number"))
-        return Snapshot(partition.next_sequence_number, messages)
+        return Snapshot(partition.next_sequence_number, messages, sorted(partition.identities))
 
     def read(self, places: Sequence[int]) -> list[bytes | None]:
         self._check_available()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NewType, Protocol
 
 from bendybus.domain.messages import Message
-from bendybus.names import EntityPath, PartitionNumber, SequenceNumber
+from bendybus.names import EntityPath, Instant, PartitionNumber, SequenceNumber
 
 __all__ = ["MessagingStore", "PartitionChanges", "PartitionKey", "PartitionRecord", "Snapshot"]
 
@@ -36,8 +36,10 @@ class PartitionChanges:
 
     The store reads the messages while it commits: what they say then is kept.
     Lists are applied in the order stored, updated, removed; a message may stand
-    in several of them (stored and removed before this commit ran, say).
+    in several of them (stored and removed before this commit ran, say). An update
+    may give a message another sequence number; its `place` stays.
     `next_sequence_number` is what the partition's counter will give out next.
+    What duplicate detection remembers is forgotten by age before more is added.
     """
 
     key: PartitionKey
@@ -45,14 +47,22 @@ class PartitionChanges:
     stored: list[Message] = field(default_factory=list)
     updated: list[Message] = field(default_factory=list)
     removed: list[Message] = field(default_factory=list)
+    remembered: list[tuple[Instant, list[bytes]]] = field(default_factory=list)
+    """Digests of accepted messages, and when that was."""
+    forgotten_through: Instant | None = None
+    """Digests of what was accepted up to then are of no more use."""
 
 
 @dataclass(slots=True)
 class Snapshot:
-    """A partition as its store knows it: messages by sequence number, payloads left on disk."""
+    """A partition as its store knows it: messages by sequence number, payloads left on disk.
+
+    `identities`: what duplicate detection remembers, the oldest first.
+    """
 
     next_sequence_number: SequenceNumber
     messages: list[Message]
+    identities: list[tuple[Instant, bytes]] = field(default_factory=list)
 
 
 class MessagingStore(Protocol):

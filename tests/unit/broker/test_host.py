@@ -6,11 +6,13 @@ import asyncio
 
 import pytest
 
+from bendybus.broker.clock import now
 from bendybus.broker.host import Availability
-from bendybus.domain.commands import Abandon, Complete, Enqueue, Enqueued, Peek, Settled
+from bendybus.domain.commands import Abandon, CancelScheduled, Complete, Enqueue, Enqueued, Peek, Settled
 from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.schedule import postpone
 from bendybus.errors import MessageNotFound, StoreUnavailable
-from bendybus.names import SequenceNumber
+from bendybus.names import Instant, SequenceNumber
 from fix_broker import Yard, message
 
 
@@ -182,3 +184,70 @@ def test_payloads_beyond_the_cache_are_read_back_from_the_store(in_yard):
         assert yard.cache.used_bytes == 0
 
     in_yard(test)
+
+
+def scheduled(text: str, delay_ms: int) -> Message:
+    waits = message(text)
+    postpone(waits, now(), Instant(now() + delay_ms))
+    return waits
+
+
+def test_a_due_message_can_be_locked_only_when_its_new_number_is_durable(in_yard):
+    async def test(yard: Yard) -> None:
+        await yard.host.ask(Enqueue([scheduled("due", 0)]))
+        yard.store.shut()
+        assert yard.host.tick(now())
+        await yard.at_the_gate()
+        assert lock(yard) == []
+        yard.store.open_gate()
+        await yard.settled()
+        (held,) = lock(yard)
+        assert held.sequence_number == 2
+
+    in_yard(test)
+
+
+def test_an_activation_that_cannot_be_committed_is_made_up_for(in_yard):
+    async def test(yard: Yard) -> None:
+        await yard.host.ask(Enqueue([scheduled("due", 0)]))
+        yard.store.fails_once = StoreUnavailable("full")
+        yard.host.tick(now())
+        await yard.settled()
+        assert yard.host.availability is Availability.UNAVAILABLE
+        yard.host.load()
+        await yard.loaded()
+        assert lock(yard) == []
+        yard.host.tick(now())
+        await yard.settled()
+        assert [each.sequence_number for each in lock(yard)] == [2]
+
+    in_yard(test)
+
+
+def test_payloads_of_scheduled_messages_stay_on_disk(in_yard):
+    async def test(yard: Yard) -> None:
+        waits, goes = scheduled("later", 60_000), message("now")
+        await yard.host.ask(Enqueue([waits, goes]))
+        assert (waits.payload, goes.payload) == (None, b"now")
+        assert yard.cache.used_bytes == goes.size
+        assert await yard.host.payloads([waits]) == [b"later"]
+        await yard.host.ask(CancelScheduled([waits.sequence_number]))
+        assert yard.cache.used_bytes == goes.size
+
+    in_yard(test)
+
+
+def test_a_duplicate_is_answered_no_sooner_than_the_message_it_repeats(in_yard):  # P-15
+    async def test(yard: Yard) -> None:
+        yard.store.shut()
+        for text in ("first", "again"):
+            yard.host.submit(Enqueue([message(text)], ["m"]), yard.replies.append)
+        await yard.at_the_gate()
+        assert yard.replies == []
+        yard.store.open_gate()
+        await yard.settled()
+        assert yard.replies == [Enqueued(SequenceNumber(1), 1), Enqueued(SequenceNumber(2), 0, False, (0,))]
+        assert [each.payload for each in lock(yard)] == [b"first"]
+        assert yard.cache.used_bytes == len("first")
+
+    in_yard(test, requires_duplicate_detection=True)

@@ -19,12 +19,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from bendybus.domain.commands import (
     ENTROPY_PER_LOCK,
     Abandon,
+    CancelScheduled,
     Command,
     Complete,
     Confirm,
     DeadLetter,
     Defer,
+    Done,
     Enqueue,
+    Enqueued,
     Given,
     Lock,
     LockDeferred,
@@ -38,10 +41,19 @@ from bendybus.domain.commands import (
     Settled,
     Tick,
 )
-from bendybus.domain.effects import Effect, MessagesAvailable, RemoveMessages, StoreMessages, UpdateMessages
+from bendybus.domain.effects import (
+    Effect,
+    ForgetIdentities,
+    MessagesAvailable,
+    RememberIdentities,
+    RemoveMessages,
+    StoreMessages,
+    UpdateMessages,
+)
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
 from bendybus.domain.partition import Partition
+from bendybus.domain.schedule import postpone
 from bendybus.errors import InvalidOperation, MessageNotFound
 from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber
 
@@ -65,6 +77,8 @@ class Record:
     state: MessageState = MessageState.ACTIVE
     delivery_count: int = 0
     amendment: Amendment | None = None
+    due: Instant | None = None
+    """Of a scheduled message alone."""
     confirmed: bool = False
     token: LockToken | None = None
     until: Instant = UNLOCKED
@@ -86,6 +100,7 @@ def row(message: Message) -> Record:
         message.state,
         message.delivery_count,
         message.amendment,
+        message.enqueued_at if message.state is MessageState.SCHEDULED else None,
     )
 
 
@@ -93,6 +108,7 @@ def from_row(stored: Record) -> Message:
     message = Message(None, size=stored.size, expires_at=stored.expires_at)
     message.sequence_number, message.subqueue, message.state = stored.number, stored.subqueue, stored.state
     message.delivery_count, message.amendment = stored.delivery_count, stored.amendment
+    message.enqueued_at = stored.due or UNLOCKED
     return message
 
 
@@ -106,12 +122,16 @@ class PartitionMachine(RuleBasedStateMachine):
         self.now = Instant(1_000_000)
         self.serial = count(1)
         self.records: dict[SequenceNumber, Record] = {}
-        self.store: dict[SequenceNumber, Record] = {}
+        self.store: dict[int, Record] = {}
+        """By the place it gave the message, since a sequence number may change."""
+        self.identities: set[tuple[Instant, bytes]] = set()
+        """What the store remembers for duplicate detection."""
+        self.accepted: dict[str, Instant] = {}
         self.gone: set[SequenceNumber] = set()
         self.tokens: list[LockToken] = [UNKNOWN]
 
-    @initialize(ttl_s=st.sampled_from([None, 30]), dead_letter_on_expiry=st.booleans())
-    def begin(self, ttl_s: float | None, dead_letter_on_expiry: bool) -> None:
+    @initialize(ttl_s=st.sampled_from([None, 30]), dead_letter_on_expiry=st.booleans(), once=st.booleans())
+    def begin(self, ttl_s: float | None, dead_letter_on_expiry: bool, once: bool) -> None:
         self.partition = Partition(
             PARTITION,
             QueueDescription(
@@ -120,6 +140,8 @@ class PartitionMachine(RuleBasedStateMachine):
                 dead_letter_on_expiry=dead_letter_on_expiry,
                 max_delivery_count=3,
                 lock_duration_s=10,
+                requires_duplicate_detection=once,
+                duplicate_detection_window_s=20,
             ),
         )
 
@@ -137,21 +159,30 @@ class PartitionMachine(RuleBasedStateMachine):
     def commit(self, effect: Effect) -> None:
         match effect:
             case StoreMessages(messages):
-                assert not self.store.keys() & set(numbers(messages))
-                self.store.update((message.sequence_number, row(message)) for message in messages)
+                for message in messages:
+                    assert not message.place
+                    message.place = next(self.serial)
+                    self.store[message.place] = row(message)
             case UpdateMessages(messages):
-                assert self.store.keys() >= set(numbers(messages))
-                self.store.update((message.sequence_number, row(message)) for message in messages)
+                assert self.store.keys() >= {message.place for message in messages}
+                self.store.update((message.place, row(message)) for message in messages)
             case RemoveMessages(messages):
                 for message in messages:
-                    del self.store[message.sequence_number]
+                    del self.store[message.place]
+            case RememberIdentities(accepted_at, digests):
+                self.identities.update((accepted_at, digest) for digest in digests)
+            case ForgetIdentities(accepted_through):
+                self.identities = {each for each in self.identities if each[0] > accepted_through}
+        stored = [record.number for record in self.store.values()]
+        assert len(stored) == len(set(stored)), "no two messages have one number"
 
     def drop_expired(self) -> None:
         """Believe the store about expired messages, and about nothing else."""
+        by_number = {stored.number: stored for stored in self.store.values()}
         for record in list(self.records.values()):
             if not record.may_expire(self.now):
                 continue
-            stored = self.store.get(record.number)
+            stored = by_number.get(record.number)
             if stored is None:
                 assert not self.partition.description.dead_letter_on_expiry
                 self.forget(record)
@@ -201,20 +232,58 @@ class PartitionMachine(RuleBasedStateMachine):
 
     # -- rules ----------------------------------------------------------------
 
-    @rule(amount=st.integers(1, 5), ttl_s=st.sampled_from([None, 5, 50]), confirm=st.booleans())
-    def enqueue(self, amount: int, ttl_s: int | None, confirm: bool) -> None:
-        limits = [None if ttl_s is None else Instant(self.now + ttl_s * 1000)]
-        default_s = self.partition.description.default_message_ttl_s
-        if default_s is not None:
-            limits.append(Instant(self.now + int(default_s * 1000)))
-        expires_at = min((limit for limit in limits if limit is not None), default=None)
+    @rule(
+        amount=st.integers(1, 5),
+        ttl_s=st.sampled_from([None, 5, 50]),
+        delays=st.lists(st.sampled_from([None, None, 1, 5, 30]), min_size=5, max_size=5),
+        ids=st.lists(st.sampled_from([None, "a", "b", "c"]), min_size=5, max_size=5),
+        confirm=st.booleans(),
+    )
+    def enqueue(
+        self, amount: int, ttl_s: int | None, delays: list[int | None], ids: list[str | None], confirm: bool
+    ) -> None:
         first = self.partition.next_sequence_number
-        self.apply(Enqueue([Message(b"", size=10 + each, expires_at=limits[0]) for each in range(amount)]))
-        for each in range(amount):
-            number = SequenceNumber(first + each)
-            self.records[number] = Record(number, 10 + each, expires_at)
+        limit = None if ttl_s is None else Instant(self.now + ttl_s * 1000)
+        messages = [Message(b"", size=10 + each, expires_at=limit) for each in range(amount)]
+        duplicates = self.duplicates(ids[:amount])
+        some = False
+        numbers = count(first)
+        for place, (message, delay) in enumerate(zip(messages, delays, strict=False)):
+            if delay is not None:
+                postpone(message, self.now, Instant(self.now + delay * 1000))
+            if place in duplicates:
+                continue
+            number = SequenceNumber(next(numbers))
+            record = Record(number, message.size, self.expiry(ttl_s))
+            if delay is not None:
+                some = True
+                due = Instant(self.now + delay * 1000)
+                expires_at = None if ttl_s is None else Instant(due + ttl_s * 1000)
+                record.expires_at, record.due, record.state = expires_at, due, MessageState.SCHEDULED
+            self.records[number] = record
+        reply = self.apply(Enqueue(messages, ids[:amount]))
+        assert reply == Enqueued(first, amount - len(duplicates), some, duplicates)
         if confirm:
             self.confirm(back=0)
+
+    def duplicates(self, ids: list[str | None]) -> tuple[int, ...]:
+        """Which of these are to be dropped; the others are accepted."""
+        if not self.partition.description.requires_duplicate_detection:
+            return ()
+        dropped = []
+        for place, each in enumerate(ids):
+            if each is not None and self.accepted.get(each, Instant(-20_000)) + 20_000 > self.now:
+                dropped.append(place)
+            elif each is not None:
+                self.accepted[each] = self.now
+        return tuple(dropped)
+
+    def expiry(self, ttl_s: float | None) -> Instant | None:
+        """Of a message that is enqueued now and has this lifetime of its own."""
+        spans = [
+            span for span in (ttl_s, self.partition.description.default_message_ttl_s) if span is not None
+        ]
+        return Instant(self.now + int(min(spans) * 1000)) if spans else None
 
     @rule(back=st.integers(0, 4))
     def confirm(self, back: int) -> None:
@@ -317,12 +386,43 @@ class PartitionMachine(RuleBasedStateMachine):
         else:
             self.grant(reply.messages)
 
-    @rule(seconds=st.sampled_from([0, 0.999, 1, 5, 9, 30]))
-    def tick(self, seconds: float) -> None:
+    @precondition(lambda self: self.records)
+    @rule(data=st.data())
+    def cancel_scheduled(self, data: st.DataObject) -> None:
+        waiting = [record.number for record in self.records.values() if record.due is not None]
+        asked = data.draw(st.lists(st.sampled_from(waiting or list(self.records)), max_size=3, unique=True))
+        found = all((record := self.records[number]).due is not None and record.confirmed for number in asked)
+        try:
+            assert self.apply(CancelScheduled(asked)) == Done()
+        except MessageNotFound:
+            assert not found
+            return
+        assert found
+        for number in asked:
+            self.forget(self.records[number])
+
+    @rule(seconds=st.sampled_from([0, 0.999, 1, 5, 9, 30]), confirm=st.booleans())
+    def tick(self, seconds: float, confirm: bool) -> None:
         self.now = Instant(self.now + int(seconds * 1000))
         self.end_locks()
-        self.apply(Tick())
+        due = sorted(
+            (record.due, record.number)
+            for record in self.records.values()
+            if record.due is not None and record.due <= self.now and record.confirmed
+        )
+        first = self.partition.next_sequence_number
+        reply = self.apply(Tick())
         self.drop_expired()
+        assert reply == (Enqueued(first, len(due)) if due else Done())
+        for number, (at, old) in enumerate(due, first):
+            record = self.records.pop(old)
+            self.gone.add(old)
+            ttl_s = None if record.expires_at is None else (record.expires_at - at) / 1000
+            record.number, record.expires_at = SequenceNumber(number), self.expiry(ttl_s)
+            record.state, record.due, record.confirmed = MessageState.ACTIVE, None, False
+            self.records[record.number] = record
+        if confirm:
+            self.confirm(back=0)
 
     @rule(seconds=st.sampled_from([1, 5, 10]))
     def time_passes_unnoticed(self, seconds: int) -> None:
@@ -379,15 +479,24 @@ class PartitionMachine(RuleBasedStateMachine):
     @invariant()
     def the_deadline_is_never_late(self) -> None:
         ends = [record.until for record in self.records.values() if record.token is not None]
+        ends += [each.due for each in self.records.values() if each.due is not None and each.confirmed]
         deadline = self.partition.next_deadline()
         if ends:
             assert deadline is not None
             assert deadline <= min(ends)
 
     @invariant()
+    def nothing_durable_is_forgotten(self) -> None:
+        new = [each for each in self.store.values() if not self.records[each.number].confirmed]
+        assert len(list(self.partition.confirmed())) >= len(self.store) - len(new)
+
+    @invariant()
     def the_store_restores_the_partition(self) -> None:
         restored = Partition(PARTITION, self.partition.description, self.partition.next_sequence_number)
-        restored.restore(from_row(each) for each in self.store.values())
+        restored.restore((from_row(each) for each in self.store.values()), sorted(self.identities))
+        histories = [each._history for each in (restored, self.partition)]
+        if histories[0] is not None and histories[1] is not None:
+            assert dict(histories[0]._accepted) == dict(histories[1]._accepted)
         assert restored.next_sequence_number == self.partition.next_sequence_number
         for subqueue in SubQueue:
             found = [each for each in self.peeked(restored, subqueue) if self.is_confirmed(each)]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bendybus.amqp.codec import encode
 from bendybus.amqp.message import Header, Properties, decode_message, encode_message
 from bendybus.amqp.types import Int, Symbol, Timestamp, UInt, ULong
+from bendybus.domain.duplicates import Identities
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Amendment, Message, MessageState
 from bendybus.errors import ArgumentError, InvalidOperation
@@ -219,3 +220,43 @@ def test_a_peeked_message_shows_its_state_and_no_lock():
     annotations = decode_message(render_peeked(message, message.payload)).message_annotations
     assert (type(annotations["x-opt-message-state"]), annotations["x-opt-message-state"]) == (Int, 1)
     assert "x-opt-locked-until" not in annotations
+
+
+def test_a_scheduled_time_in_the_future_makes_the_message_wait() -> None:  # P-35
+    due = Timestamp(AT + 5000)
+    message, _ = admit(
+        sent(header=Header(ttl=UInt(1500)), message_annotations={"x-opt-scheduled-enqueue-time": due}),
+        *(AT, QUEUE),
+    )
+    assert (message.state, message.enqueued_at) == (MessageState.SCHEDULED, due)
+    assert message.expires_at == due + 1500
+    assert message.payload is not None
+    shown = decode_message(render_peeked(message, message.payload))
+    assert shown.message_annotations["x-opt-scheduled-enqueue-time"] == due
+    assert shown.message_annotations["x-opt-message-state"] == 2
+
+
+@pytest.mark.parametrize("value", [None, Timestamp(AT), Timestamp(AT - 1), Timestamp(0)])
+def test_a_scheduled_time_that_has_passed_changes_nothing(value: object) -> None:
+    message, _ = admit(sent(message_annotations={"x-opt-scheduled-enqueue-time": value}), AT, QUEUE)
+    assert (message.state, message.enqueued_at) == (MessageState.ACTIVE, 0)
+
+
+@pytest.mark.parametrize("value", ["tomorrow", 5, Timestamp(253_402_300_800_000), Timestamp(2**63 - 1)])
+def test_a_scheduled_time_that_cannot_be_meant_is_refused(value: object) -> None:
+    with pytest.raises(ArgumentError, match="ScheduledEnqueueTimeUtc"):
+        admit(sent(message_annotations={"x-opt-scheduled-enqueue-time": value}), AT, QUEUE)
+
+
+def test_duplicate_detection_is_told_the_senders_id_and_no_other() -> None:  # P-15
+    identities = Identities(partitioned=False)
+    for parts in ({}, {"properties": Properties(message_id=ULong(7))}, {"properties": Properties()}):
+        admit(sent(**parts), AT, DEDUP, identities)
+    assert identities.found == ["m1", "7", None]
+
+
+def test_a_partitioned_queue_with_duplicate_detection_needs_an_id_or_a_key() -> None:
+    with pytest.raises(ArgumentError, match="must have either PartitionKey or MessageId"):
+        admit(sent(properties=Properties()), AT, DEDUP, Identities(partitioned=True))
+    keyed = sent(properties=Properties(), message_annotations={"x-opt-partition-key": "k"})
+    assert admit(keyed, AT, DEDUP, Identities(partitioned=True))[1] == "k"

@@ -107,7 +107,6 @@ def test_rules_are_read_for_the_namespace_and_for_a_queue(tmp_path) -> None:
     ("feature", "value"),
     [
         ("RequiresSession", True),
-        ("RequiresDuplicateDetection", True),
         ("ForwardTo", "other"),
         ("ForwardDeadLetteredMessagesTo", "other"),
         ("AutoDeleteOnIdle", "PT10M"),

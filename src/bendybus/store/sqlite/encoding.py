@@ -37,6 +37,8 @@ _SUBQUEUES: Final = tuple(SubQueue)
 _Run: TypeAlias = tuple[int, int, int, int, int | None, list[int]]
 """First id, partition, first sequence number, enqueued_at, expires_at, and each message's size."""
 
+_UpdatedRow: TypeAlias = tuple[int, int, int, int, int | None, str | None, int, int]
+
 
 @dataclass(slots=True)
 class _Request:
@@ -49,7 +51,7 @@ class _Request:
     bodies: list[int] = field(default_factory=list)
     runs: list[_Run] = field(default_factory=list)
     sessions: list[tuple[int, int]] = field(default_factory=list)
-    updated: list[tuple[int, int, int, int, int | None, str | None]] = field(default_factory=list)
+    updated: list[_UpdatedRow] = field(default_factory=list)
     removed: list[int] = field(default_factory=list)
     counters: list[tuple[int, int]] = field(default_factory=list)
 
@@ -135,7 +137,7 @@ class _NewPlaces:
         return place
 
 
-def _updated_row(place: int, message: Message) -> tuple[int, int, int, int, int | None, str | None]:
+def _updated_row(place: int, message: Message) -> _UpdatedRow:
     amendment = message.amendment
     return (
         place,
@@ -144,6 +146,8 @@ def _updated_row(place: int, message: Message) -> tuple[int, int, int, int, int 
         message.delivery_count,
         message.expires_at,
         None if amendment is None else _encode_amendment(amendment),
+        message.sequence_number,
+        message.enqueued_at,
     )
 
 

@@ -7,7 +7,7 @@
 --   bodies    JSON [slice of bytes, ...]                           one for each stored message
 --   runs      JSON [[first id, partition, first sequence, enqueued_at, expires_at, [size, ...]], ...]
 --   sessions  JSON [[id, slice of session id], ...]
---   updated   JSON [[id, state, subqueue, delivery_count, expires_at, amendment], ...]
+--   updated   JSON [[id, state, subqueue, delivery_count, expires_at, amendment, sequence, enqueued_at], ...]
 --   removed   JSON [id, ...]
 --   counters  JSON [[partition, next_sequence], ...]
 -- A slice is (first byte, from 1) << 31 | length.
@@ -43,7 +43,9 @@ CREATE TEMP TRIGGER apply_commit_request INSTEAD OF INSERT ON commit_request BEG
            subqueue = json_extract(change.value, '$[2]'),
            delivery_count = json_extract(change.value, '$[3]'),
            expires_at = json_extract(change.value, '$[4]'),
-           amendment = json_extract(change.value, '$[5]')
+           amendment = json_extract(change.value, '$[5]'),
+           sequence = json_extract(change.value, '$[6]'),
+           enqueued_at = json_extract(change.value, '$[7]')
       FROM json_each(NEW.updated) AS change
      WHERE message.id = json_extract(change.value, '$[0]');
 
@@ -60,6 +62,20 @@ END;
 -- One step, one transaction: SQLite begins it, syncs it, or undoes it whole.
 INSERT INTO commit_request (first, bytes, bodies, runs, sessions, updated, removed, counters)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: remember
+-- Digests (JSON) of what a partition accepted at one time.
+INSERT OR IGNORE INTO identity (partition, accepted_at, digest) SELECT ?1, ?2, value FROM json_each(?3);
+
+-- name: forget
+-- What has aged out of the window of duplicate detection.
+DELETE FROM identity WHERE partition = ? AND accepted_at <= ?;
+
+-- name: load_identities
+-- Some of what a partition remembers, the oldest first, as one JSON array.
+SELECT json_group_array(json_array(accepted_at, digest))
+  FROM (SELECT accepted_at, digest FROM identity
+         WHERE partition = ? AND (accepted_at, digest) > (?, ?) ORDER BY accepted_at, digest LIMIT ?);
 
 -- name: last_id
 -- The highest id in use; the counter goes on from there.
@@ -94,10 +110,17 @@ DELETE FROM body WHERE id IN (SELECT body FROM message WHERE partition = ? ORDER
 -- Those messages themselves.
 DELETE FROM message WHERE id IN (SELECT id FROM message WHERE partition = ? ORDER BY id LIMIT ?);
 
+-- name: clear_identities
+-- Some of what it remembered.
+DELETE FROM identity
+ WHERE (partition, accepted_at, digest) IN (
+       SELECT partition, accepted_at, digest FROM identity WHERE partition = ? LIMIT ?);
+
 -- name: clear_partition
--- The dropped partition, once it holds no message.
+-- The dropped partition, once it holds nothing.
 DELETE FROM partition
- WHERE key = ?1 AND entity IS NULL AND NOT EXISTS (SELECT 1 FROM message WHERE partition = ?1);
+ WHERE key = ?1 AND entity IS NULL AND NOT EXISTS (SELECT 1 FROM message WHERE partition = ?1)
+   AND NOT EXISTS (SELECT 1 FROM identity WHERE partition = ?1);
 
 -- name: next_sequence
 -- A partition's counter.

@@ -20,7 +20,7 @@ from typing import Final
 
 from bendybus.domain.messages import Message
 from bendybus.errors import StoreCorrupted, StoreError
-from bendybus.names import PARTITION_SHIFT, EntityPath, PartitionNumber, SequenceNumber, SessionId
+from bendybus.names import PARTITION_SHIFT, EntityPath, Instant, PartitionNumber, SequenceNumber, SessionId
 from bendybus.store.protocol import PartitionChanges, PartitionKey, PartitionRecord, Snapshot
 from bendybus.store.queries import load_queries, load_script
 from bendybus.store.sqlite.encoding import decode_page, encode_commit, to_json
@@ -32,8 +32,8 @@ QUERIES: Final = load_queries(__package__, "queries.sql")
 MESSAGING_STORE: Final = FileKind(
     what="messaging store",
     application_id=0x42424D53,  # "BBMS"
-    migrations=(load_script(__package__, "schema.sql"),),
-    tables=frozenset({"partition", "message", "body"}),
+    migrations=(load_script(__package__, "schema.sql"), load_script(__package__, "schema_2.sql")),
+    tables=frozenset({"partition", "message", "body", "identity"}),
 )
 
 # One step of SQLite per page: enough rows that steps do not matter, few enough that the text stays small.
@@ -121,6 +121,7 @@ class SqliteStore:
         with reported(self._path), transaction(writer):
             writer.execute(QUERIES["clear_bodies"], (key, SWEEP_ROWS))
             writer.execute(QUERIES["clear_messages"], (key, SWEEP_ROWS))
+            writer.execute(QUERIES["clear_identities"], (key, SWEEP_ROWS))
             emptied = writer.execute(QUERIES["clear_partition"], (key,)).rowcount == 1
         if emptied:
             self._dropped.pop()
@@ -137,14 +138,25 @@ class SqliteStore:
         first = self._next_id
         requests = encode_commit(changes, first)
         request = next(requests)
+        history = [change for change in changes if change.remembered or change.forgotten_through is not None]
         with reported(self._path):
-            if (another := next(requests, None)) is None:
+            if (another := next(requests, None)) is None and not history:
                 self._writer.execute(QUERIES["commit"], request)
             else:
                 with transaction(self._writer):
-                    for part in chain((request, another), requests):
+                    for part in chain((request,), () if another is None else (another,), requests):
                         self._writer.execute(QUERIES["commit"], part)
+                    for change in history:
+                        self._commit_history(change)
         self._next_id = _set_places(changes, first)
+
+    def _commit_history(self, change: PartitionChanges) -> None:
+        """What duplicate detection remembers: statements of their own, for the few entities that have it."""
+        if change.forgotten_through is not None:
+            self._writer.execute(QUERIES["forget"], (change.key, change.forgotten_through))
+        for accepted_at, digests in change.remembered:
+            listed = to_json([digest.hex() for digest in digests])
+            self._writer.execute(QUERIES["remember"], (change.key, accepted_at, listed))
 
     def load(self, key: PartitionKey) -> Snapshot:
         with reported(self._path):
@@ -153,8 +165,23 @@ class SqliteStore:
             raise StoreError(f"{self._path} holds no partition with the key {key}")
         with _collector_paused():
             messages = [message for page in self._pages(key) for message in page]
+            identities = list(self._identities(key))
         messages.sort(key=attrgetter("sequence_number"))
-        return Snapshot(SequenceNumber(counter[0]), messages)
+        return Snapshot(SequenceNumber(counter[0]), messages, identities)
+
+    def _identities(self, key: PartitionKey) -> Iterator[tuple[Instant, bytes]]:
+        last = 0, ""
+        while True:
+            with reported(self._path):
+                query = self._reader.execute(QUERIES["load_identities"], (key, *last, LOAD_PAGE_ROWS))
+                page = json.loads(query.fetchone()[0])
+            try:
+                yield from ((Instant(accepted_at), bytes.fromhex(digest)) for accepted_at, digest in page)
+            except (ValueError, TypeError) as error:
+                raise StoreCorrupted(f"{self._path} is damaged: a digest after {last} is garbled") from error
+            if len(page) < LOAD_PAGE_ROWS:
+                return
+            last = page[-1]
 
     def _pages(self, key: PartitionKey) -> Iterator[list[Message]]:
         """Page by page, each a read of its own, so that the log can be emptied meanwhile."""

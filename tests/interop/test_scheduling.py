@@ -1,0 +1,160 @@
+"""Scheduled messages: seen, cancelled or received when due, on both kinds of queue (P-05, P-35)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageState
+from azure.servicebus.exceptions import MessageNotFoundError, ServiceBusError
+
+from fix_server import Kind, ServerProcess, StartServer
+from interop.conftest import Connect
+from interop.sdk import CROSSWISE, Desk
+
+PARTITION_SHIFT = 48
+
+
+def after(seconds: float) -> datetime:
+    """A time from now on, to the millisecond as AMQP has it."""
+    due = datetime.now(UTC) + timedelta(seconds=seconds)
+    return due.replace(microsecond=due.microsecond // 1000 * 1000)
+
+
+def schedule(desk: Desk, due: datetime, *contents: str, **properties: Any) -> list[int]:
+    messages = [ServiceBusMessage(content, **properties) for content in contents]
+    return desk.sender.schedule_messages(messages, due)
+
+
+def peek(desk: Desk) -> list[tuple[str, ServiceBusMessageState | None]]:
+    return [(str(each), each.state) for each in desk.receiver.peek_messages(100, sequence_number=1)]
+
+
+def test_a_scheduled_message_is_peeked_until_it_is_due_and_then_received(desk: Desk) -> None:
+    due = after(1.5)
+    (number,) = schedule(desk, due, "later", time_to_live=timedelta(minutes=1))
+    (peeked,) = desk.receiver.peek_messages(sequence_number=number)
+    assert peeked.state is ServiceBusMessageState.SCHEDULED
+    assert (peeked.sequence_number, peeked.scheduled_enqueue_time_utc) == (number, due)
+    message = desk.receive_one()
+    assert str(message) == "later"
+    assert datetime.now(UTC) >= due
+    assert message.sequence_number is not None and message.sequence_number > number
+    assert message.sequence_number >> PARTITION_SHIFT == number >> PARTITION_SHIFT
+    assert message.enqueued_time_utc is not None and message.enqueued_time_utc >= due
+    assert message.expires_at_utc == message.enqueued_time_utc + timedelta(minutes=1)
+    assert message.scheduled_enqueue_time_utc == due
+    # The number was good only as long as the message waited.
+    with pytest.raises(MessageNotFoundError):
+        desk.sender.cancel_scheduled_messages(number)
+    desk.complete(message)
+
+
+def test_a_plain_send_with_a_scheduled_time_waits_too(desk: Desk) -> None:
+    due = after(1.5)
+    desk.send("later", scheduled_enqueue_time_utc=due)
+    desk.send("now")
+    now, later = desk.receive(1) + desk.receive(1)
+    assert (str(now), str(later)) == ("now", "later")
+    assert later.enqueued_time_utc is not None and later.enqueued_time_utc >= due
+    desk.complete(now, later)
+
+
+def test_a_time_in_the_past_does_not_hold_a_message_up(desk: Desk) -> None:
+    desk.send("sent", scheduled_enqueue_time_utc=after(-60))
+    schedule(desk, after(-60), "scheduled")
+    messages = desk.receive(2)
+    assert sorted(map(str, messages)) == ["scheduled", "sent"]
+    desk.complete(*messages)
+
+
+def test_cancelled_messages_never_come(desk: Desk) -> None:
+    numbers = schedule(desk, after(1.2), "one", "two", "three")
+    assert len(set(numbers)) == 3
+    desk.sender.cancel_scheduled_messages([numbers[0], numbers[2]])
+    assert peek(desk) == [("two", ServiceBusMessageState.SCHEDULED)]
+    with pytest.raises(MessageNotFoundError):
+        desk.sender.cancel_scheduled_messages(numbers[0])
+    message = desk.receive_one()
+    assert str(message) == "two"
+    desk.complete(message)
+    assert peek(desk) == []
+
+
+def test_cancelling_a_number_that_never_was_is_refused(desk: Desk) -> None:
+    for number in (4711, 77 << PARTITION_SHIFT | 1):
+        with pytest.raises(MessageNotFoundError):
+            desk.sender.cancel_scheduled_messages(number)
+
+
+def test_a_list_is_scheduled_in_one_partition_and_in_its_order(desk: Desk) -> None:
+    contents = [str(number) for number in range(20)]
+    numbers = schedule(desk, after(60), *contents)
+    assert numbers == list(range(numbers[0], numbers[0] + 20))  # one partition, gap-free
+    keyed = [schedule(desk, after(60), "keyed", partition_key="k")[0] for _ in range(3)]
+    assert len({number >> PARTITION_SHIFT for number in keyed}) == 1  # P-12
+    desk.sender.cancel_scheduled_messages(numbers)
+    desk.sender.cancel_scheduled_messages(keyed)
+
+
+@pytest.mark.parametrize("kind", [Kind.PARTITIONED], indirect=True)
+def test_a_list_with_distinct_keys_is_refused_whole(desk: Desk) -> None:  # P-18
+    messages = [ServiceBusMessage(key, partition_key=key) for key in "ab"]
+    with pytest.raises(ServiceBusError, match="distinct"):
+        desk.sender.schedule_messages(messages, after(60))
+    assert peek(desk) == []
+
+
+@pytest.mark.parametrize("kind", [Kind.PARTITIONED], indirect=True)
+def test_messages_wait_in_every_partition(desk: Desk) -> None:
+    due = after(2)
+    numbers = [schedule(desk, due, key, partition_key=key)[0] for key in map(str, range(60))]
+    assert {number >> PARTITION_SHIFT for number in numbers} == set(range(16))
+    messages = desk.receive(60)
+    assert sorted(map(str, messages), key=int) == [str(number) for number in range(60)]
+    desk.complete(*messages)
+
+
+def test_who_may_only_listen_can_neither_schedule_nor_cancel(
+    server: ServerProcess, connect: Connect, desk: Desk
+) -> None:
+    (number,) = schedule(desk, after(60), "mine")
+    root = f"SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey={server.key}"
+    listens = server.connection_string.replace(
+        root, "SharedAccessKeyName=Listens;SharedAccessKey=key-of-those-who-listen"
+    )
+    other = connect(listens, desk.queue)
+    with pytest.raises(ServiceBusError):
+        schedule(other, after(60), "not mine")
+    with pytest.raises(ServiceBusError):
+        other.sender.cancel_scheduled_messages(number)
+    assert peek(desk) == [("mine", ServiceBusMessageState.SCHEDULED)]
+    desk.sender.cancel_scheduled_messages(number)
+
+
+@CROSSWISE
+@pytest.mark.usefixtures("broken_connections")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_restart_forgets_no_schedule_and_makes_up_for_what_it_slept_through(
+    start_server: StartServer, kind: Kind, connect: Connect
+) -> None:  # B-08
+    server = start_server({"q": {"EnablePartitioning": kind is Kind.PARTITIONED}})
+    desk = connect(server.connection_string, "q")
+    (missed,) = schedule(desk, after(0.5), "missed", partition_key="k")
+    cancelled, waiting = schedule(desk, after(60), "cancelled", "waiting", partition_key="k")
+    desk.sender.cancel_scheduled_messages(cancelled)
+    server.kill()
+    server.start()
+    desk = connect(server.connection_string, "q")
+    message = desk.receive_one()
+    assert str(message) == "missed"
+    assert message.sequence_number is not None and message.sequence_number > missed
+    desk.complete(message)
+    # Its new number is durable: another crash does not send it a second time.
+    server.kill()
+    server.start()
+    desk = connect(server.connection_string, "q")
+    assert peek(desk) == [("waiting", ServiceBusMessageState.SCHEDULED)]
+    desk.sender.cancel_scheduled_messages(waiting)
+    assert peek(desk) == []
