@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar
 
 from bendybus.domain.filters.parameters import check_value
 from bendybus.domain.filters.reading import Reading, SystemProperty
@@ -17,20 +17,20 @@ from bendybus.domain.filters.values import Value, comparable, compare
 
 __all__ = ["CorrelationFilter"]
 
-_FIELDS: Final = {
-    "correlation_id": SystemProperty.CORRELATION_ID,
-    "message_id": SystemProperty.MESSAGE_ID,
-    "to": SystemProperty.TO,
-    "reply_to": SystemProperty.REPLY_TO,
-    "label": SystemProperty.LABEL,
-    "session_id": SystemProperty.SESSION_ID,
-    "reply_to_session_id": SystemProperty.REPLY_TO_SESSION_ID,
-    "content_type": SystemProperty.CONTENT_TYPE,
-}
-
 
 @dataclass(frozen=True, slots=True)
 class CorrelationFilter:
+    FIELDS: ClassVar[dict[str, SystemProperty]] = {
+        "correlation_id": SystemProperty.CORRELATION_ID,
+        "message_id": SystemProperty.MESSAGE_ID,
+        "to": SystemProperty.TO,
+        "reply_to": SystemProperty.REPLY_TO,
+        "label": SystemProperty.LABEL,
+        "session_id": SystemProperty.SESSION_ID,
+        "reply_to_session_id": SystemProperty.REPLY_TO_SESSION_ID,
+        "content_type": SystemProperty.CONTENT_TYPE,
+    }
+
     correlation_id: str | None = None
     message_id: str | None = None
     to: str | None = None
@@ -45,7 +45,7 @@ class CorrelationFilter:
     def __post_init__(self) -> None:
         for name, value in self.properties.items():
             check_value(f"The correlation property '{name}'", value)
-        given = ((name, getattr(self, attribute)) for attribute, name in _FIELDS.items())
+        given = ((name, getattr(self, attribute)) for attribute, name in self.FIELDS.items())
         object.__setattr__(
             self, "_system", tuple((name, value) for name, value in given if value is not None)
         )

@@ -64,6 +64,7 @@ _CONSTANTS: Final = {"TRUE": True, "FALSE": False, "NULL": None}
 A_VALUE: Final = "a value: a property, a constant, a function or a parameter"
 A_CONDITION: Final = "a condition, such as a comparison (a value alone is none: write x = TRUE)"
 A_PROPERTY: Final = "a property"
+A_COMPARISON: Final = "a comparison, such as = or LIKE"
 AN_OPERATOR: Final = "an operator or the end"
 
 
@@ -118,7 +119,7 @@ class _Parser:
         if self._token.kind is Kind.SIGN and self._token.text in ";,":
             self._take()
         elif not self.at_end and not self._is_word("SET", "REMOVE"):
-            raise self._refuse("an operator, ';' or the end")
+            raise self._refuse("';', another statement or the end")
         return statement
 
     # -- the ladder
@@ -127,9 +128,7 @@ class _Parser:
         start = self._token
         node = self._climb(floor)
         if not isinstance(node, _PREDICATES):
-            # The end of the value is where the comparison is missing.
-            token = start if self.at_end else self._token
-            raise refusal(token.position, token, A_CONDITION)
+            raise refusal(start.position, start, A_CONDITION) if self.at_end else self._refuse(A_COMPARISON)
         return node
 
     def expression(self, floor: int) -> Expression:
