@@ -36,7 +36,7 @@ from bendybus.domain.filters.lexer import refusal
 from bendybus.domain.filters.like import compile_like
 from bendybus.domain.filters.reading import Reading, system_property
 from bendybus.domain.filters.text import to_text
-from bendybus.domain.filters.values import COMPARE, Value, arithmetic, compare, negate, type_name
+from bendybus.domain.filters.values import COMPARE, Value, arithmetic, compare, signed, type_name
 from bendybus.errors import FilterError
 
 __all__ = ["Ask", "Compute", "Parameters", "compile_condition", "compile_expression"]
@@ -307,18 +307,16 @@ def _split_scope(name: str) -> tuple[str, str]:
 def _signed(node: Signed, parameters: Parameters) -> Compute:
     operand = compile_expression(node.operand, parameters)
 
-    def signed(reading: Reading) -> Value:
+    def with_sign(reading: Reading) -> Value:
         value = operand(reading)
         if value is None:
             return None
         try:
-            negative = negate(value)
+            return signed(node.sign, value)
         except FilterError as error:
             raise _quoting(node, error) from None
-        # `+` keeps the value, but a value that can have no sign is wrong under it as well.
-        return negative if node.sign == "-" else value
 
-    return signed
+    return with_sign
 
 
 def _arithmetic(node: Arithmetic, parameters: Parameters) -> Compute:

@@ -14,7 +14,7 @@ from typing import Final
 
 from bendybus.errors import ArgumentError
 
-__all__ = ["TEXT_LENGTH_MAX", "TOKENS_MAX", "Kind", "Token", "refusal", "tokenize"]
+__all__ = ["TEXT_LENGTH_MAX", "TOKENS_MAX", "Kind", "Token", "is_keyword", "refusal", "tokenize"]
 
 # "Maximum length of filter condition string: 1,024", and the same for an action.
 TEXT_LENGTH_MAX: Final = 1024
@@ -112,7 +112,7 @@ def _next_token(text: str, at: int) -> tuple[Token, int]:
     if first.isalpha():
         end = _end_of_name(text, at)
         word = text[at:end]
-        if word.upper() in KEYWORDS:
+        if is_keyword(word):
             return Token(Kind.KEYWORD, word.upper(), at + 1), end
         return Token(Kind.NAME, word, at + 1, is_bare=True), end
     if first == "@":
@@ -128,6 +128,11 @@ def _next_token(text: str, at: int) -> tuple[Token, int]:
         "a name to begin with a letter, or in [brackets]" if first == "_" else "a name, value or operator"
     )
     raise refusal(at + 1, repr(first), wanted)
+
+
+def is_keyword(word: str) -> bool:
+    # Some letters beyond ASCII have a capital within it: a Turkish dotless i would make an IN.
+    return word.isascii() and word.upper() in KEYWORDS
 
 
 def _end_of_name(text: str, at: int) -> int:

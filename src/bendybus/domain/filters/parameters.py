@@ -37,5 +37,7 @@ def check_value(what: str, value: object) -> None:
             f"{what} is of type {type_name(value)}; allowed are string, integer, double, Boolean, "
             "Guid, time and duration."
         )
+    if isinstance(value, datetime) and value.utcoffset() is None:
+        raise ArgumentError(f"{what} is the time {value.isoformat()}, which does not say its zone.")
     if isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:
         raise ArgumentError(f"{what} is {value}, which does not fit in 64 bits.")

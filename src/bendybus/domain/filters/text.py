@@ -30,7 +30,7 @@ from bendybus.domain.filters.ast import (
     Set,
     Signed,
 )
-from bendybus.domain.filters.lexer import KEYWORDS
+from bendybus.domain.filters.lexer import is_keyword
 from bendybus.domain.filters.values import text_of
 
 __all__ = ["to_text"]
@@ -128,6 +128,6 @@ def _constant(value: object) -> str:
 
 def _name(name: str) -> str:
     is_plain = name[:1].isalpha() and all(c.isalpha() or c.isdecimal() or c == "_" for c in name)
-    if is_plain and name.upper() not in KEYWORDS | _FUNCTIONS_AND_SCOPES:
+    if is_plain and not is_keyword(name) and name.upper() not in _FUNCTIONS_AND_SCOPES:
         return name
     return "[" + name.replace("]", "]]") + "]"

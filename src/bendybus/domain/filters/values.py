@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -25,7 +25,7 @@ __all__ = [
     "arithmetic",
     "comparable",
     "compare",
-    "negate",
+    "signed",
     "text_of",
     "type_name",
 ]
@@ -106,11 +106,13 @@ def arithmetic(sign: str, left: Value, right: Value) -> Value:
     return _double(sign, float(left), float(right))  # type: ignore[arg-type]
 
 
-def negate(value: Value) -> Value:
-    """`-value`, not None."""
+def signed(sign: str, value: Value) -> Value:
+    """`-value` or `+value`, not None."""
     name = type_name(value)
     if name not in _NUMBERS:
         raise FilterError(f"a sign does not go before {name}")
+    if sign == "+":
+        return value
     return _int64(-int(value)) if name == "Int64" else -float(value)  # type: ignore[arg-type]
 
 
@@ -126,11 +128,25 @@ def text_of(value: Value) -> str:
         case float():
             return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(float(value))
         case datetime():
-            return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+            return value.isoformat().replace("+00:00", "Z")
+        case timedelta():
+            return _span(value)
         case bytes():
             raise FilterError("Byte[] has no form as text")
         case _:
             return str(value)
+
+
+def _span(value: timedelta) -> str:
+    """As .NET writes a TimeSpan: [-][days.]hh:mm:ss[.fraction]."""
+    size = abs(value)
+    minutes, seconds = divmod(size.seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    sign = "-" if value < timedelta(0) else ""
+    days = f"{size.days}." if size.days else ""
+    # .NET counts in units of 100 ns, hence the seventh digit.
+    fraction = f".{size.microseconds:06d}0" if size.microseconds else ""
+    return f"{sign}{days}{hours:02d}:{minutes:02d}:{seconds:02d}{fraction}"
 
 
 def _whole(sign: str, left: int, right: int) -> int:

@@ -31,72 +31,17 @@ from bendybus.domain.filters.ast import (
     Step,
 )
 from bendybus.domain.filters.evaluate import compile_condition
-from bendybus.domain.filters.lexer import TEXT_LENGTH_MAX, TOKENS_MAX, tokenize
+from bendybus.domain.filters.lexer import KEYWORDS, TEXT_LENGTH_MAX, TOKENS_MAX, tokenize
 from bendybus.domain.filters.like import compile_like
 from bendybus.domain.filters.parser import parse_action, parse_condition
 from bendybus.domain.filters.text import to_text
 from bendybus.errors import ArgumentError, FilterError
 from fix_filters import reading
 
-WORDS = [
-    "a",
-    "b",
-    "sys",
-    "user",
-    "sys.Label",
-    "user.a",
-    "[x_y]",
-    '"q"',
-    "p",
-    "property",
-    "newid",
-    "(",
-    ")",
-    "(",
-    ")",
-    ",",
-    ";",
-    ".",
-    "=",
-    "<>",
-    "!=",
-    "<",
-    "<=",
-    ">",
-    ">=",
-    "+",
-    "-",
-    "*",
-    "/",
-    "%",
-    "AND",
-    "OR",
-    "NOT",
-    "IN",
-    "LIKE",
-    "ESCAPE",
-    "IS",
-    "NULL",
-    "EXISTS",
-    "TRUE",
-    "FALSE",
-    "SET",
-    "REMOVE",
-    "@v",
-    "1",
-    "2.5",
-    "1e3",
-    ".5",
-    "'x'",
-    "''",
-    "'",
-    '"',
-    "[",
-    "]",
-    "!",
-    "_",
-]
-soups = st.lists(st.sampled_from(WORDS), max_size=80).map(" ".join)
+SIGNS = [*"()(),;.=<>+-*/%!_'[]", '"', "<>", "!=", "<=", ">="]
+WORDS = [*sorted(KEYWORDS), "SET", "REMOVE", "sys", "user", "p", "property", "newid"]
+OPERANDS = ["a", "b", "[x_y]", "sys.Label", "user.a", '"q"', "@v", "1", "2.5", "1e3", ".5", "'x'", "''"]
+soups = st.lists(st.sampled_from(SIGNS + WORDS + OPERANDS), max_size=80).map(" ".join)
 # Closer to the language: what is parsed to the end is also evaluated.
 PIECES = ["a = 1", "b LIKE 'x%'", "EXISTS(a)", "a + b > 2", "(", ")", "NOT", "AND", "OR", "-", "+ 1"]
 nearly = st.lists(st.sampled_from(PIECES), max_size=15).map(" ".join)
@@ -110,6 +55,7 @@ values = st.one_of(
     st.uuids(),
     st.binary(max_size=3),
     st.timedeltas(),
+    st.datetimes(timezones=st.none() | st.timezones()),
 )
 
 

@@ -272,6 +272,7 @@ def test_a_decided_condition_asks_no_further():
         ("2 * 1.5", 3.0),
         ("- -3", 3),
         ("+3", 3),
+        ("+(-9223372036854775808)", -(2**63)),
         ("-(2 + 3)", -5),
         ("1.0 / 0", math.inf),
         ("-1.0 / 0", -math.inf),
@@ -298,6 +299,18 @@ def test_what_is_no_number_equals_nothing(expression):
 def test_times_and_ids_become_text_when_added_to_a_string():
     assert ask("'' + at = '2026-01-01T12:00:00Z'", at=NOON) is True
     assert ask("'id ' + id = 'id 00000000-0000-0000-0000-00000000004d'", id=UUID(int=77)) is True
+
+
+@pytest.mark.parametrize(
+    ("span", "text"),
+    [
+        (timedelta(hours=1), "01:00:00"),
+        (timedelta(days=14, seconds=61), "14.00:01:01"),
+        (timedelta(microseconds=-500_000), "-00:00:00.5000000"),
+    ],
+)
+def test_a_span_becomes_text_as_dotnet_writes_it(span, text):
+    assert ask(f"'' + span = '{text}'", span=span) is True
 
 
 # -- IN and LIKE
@@ -454,6 +467,7 @@ def test_parameters_are_found_with_or_without_their_sign_in_any_case():
         ({"@": 1}, "which is none"),
         ({"limit": b"x"}, r"of type Byte\[\]; allowed are"),
         ({"limit": [1]}, "of type list; allowed are"),
+        ({"limit": NOON.replace(tzinfo=None)}, "does not say its zone"),
         ({"limit": 2**63}, "does not fit in 64 bits"),
     ],
 )

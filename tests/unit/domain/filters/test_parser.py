@@ -106,6 +106,7 @@ def test_constants_have_the_documented_types(text, value):
     [
         ("a", "a"),
         ("größe_1", "größe_1"),
+        ("\N{LATIN SMALL LETTER DOTLESS I}s", "\N{LATIN SMALL LETTER DOTLESS I}s"),
         ("x²", None),
         ("[Property With Space]", "Property With Space"),
         ("[a]]b]", "a]b"),
