@@ -78,6 +78,12 @@ def test_an_action_leaves_the_message_alone():
     assert user == {"a": "old"}
 
 
+def test_set_replaces_the_exact_spelling_before_any_other():
+    both = {"color": 1, "COLOR": 2}
+    assert changes("SET COLOR = 3", both) == Changes(user={"COLOR": 3})
+    assert changes("SET Color = 3", both) == Changes(user={"color": 3})
+
+
 def test_a_removed_name_is_gone_under_every_spelling():
     assert changes("REMOVE color", {"Color": 1, "x": 2, "COLOR": 3}).removed == ("Color", "COLOR")
 
