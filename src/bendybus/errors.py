@@ -11,7 +11,8 @@
     │   ├ EntityNotFound        404   ├ MessageNotFound      404   ├ EntityExists    409
     │   ├ PreconditionFailed    412
     │   ├ MessageLockLost       410   ├ SessionLockLost      410   ├ SessionCannotBeLocked 410
-    │   └ NotSupported          501
+    │   ├ NotSupported          501
+    │   └ FilterError           a rule and a message that do not fit    -> dead-letter, .reason
     ├ Unavailable               503, try again
     │   ├ ServerBusy            ├ StoreUnavailable     └ PartitionMoved
     │   └ OperationTimeout      408
@@ -26,7 +27,7 @@ the input; a fault inside the broker (a failed `assert`, a bug) is never shown.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 __all__ = [
     "ArgumentError",
@@ -36,6 +37,8 @@ __all__ = [
     "EntityDisabled",
     "EntityExists",
     "EntityNotFound",
+    "FILTER_EXCEPTION",
+    "FilterError",
     "FrameTooLarge",
     "InvalidOperation",
     "MessageLockLost",
@@ -48,6 +51,7 @@ __all__ = [
     "PreconditionFailed",
     "ProtocolError",
     "QuotaExceeded",
+    "RULE_ACTION_EXCEPTION",
     "RequestError",
     "SchemaTooNew",
     "Scope",
@@ -67,6 +71,10 @@ __all__ = [
 DESCRIPTION_LENGTH_MAX = 600
 
 Scope = Literal["connection", "session", "link"]
+
+# What Service Bus calls the two ways in which a rule can fail, as the reason of a dead letter.
+FILTER_EXCEPTION: Final = "FilterException"
+RULE_ACTION_EXCEPTION: Final = "RuleActionException"
 
 
 class BrokerError(Exception):
@@ -211,6 +219,14 @@ class SessionCannotBeLocked(RequestError):
 class NotSupported(RequestError):
     condition = "amqp:not-implemented"
     status = 501
+
+
+class FilterError(RequestError):
+    """A rule cannot be applied to a message. Senders never see it: the subscription's dead letter does."""
+
+    def __init__(self, description: str, *, reason: str = FILTER_EXCEPTION) -> None:
+        super().__init__(description)
+        self.reason = reason
 
 
 # -- try again ----------------------------------------------------------------

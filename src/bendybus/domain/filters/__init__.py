@@ -1,0 +1,56 @@
+"""The filter language of topic rules: read once, asked for every message.
+
+    lexer -> parser -> ast -> evaluate (closures)       text: the way back
+    values: types and operators     like: patterns      parameters: @names
+    reading: what a rule sees of a message
+    actions: SET and REMOVE     correlation: equality of fields
+    rules: all of it together       records: for a catalog to keep
+
+Pure like the rest of the domain: `newid()` asks whoever makes the `Reading`.
+The language itself is described in docs/reference/filters.md.
+"""
+
+from __future__ import annotations
+
+from bendybus.domain.filters.actions import NO_CHANGES, Changes, SqlRuleAction
+from bendybus.domain.filters.correlation import CorrelationFilter
+from bendybus.domain.filters.reading import MessageView, Reading, SystemProperty
+from bendybus.domain.filters.records import rule_from_record, rule_to_record
+from bendybus.domain.filters.rules import (
+    DEFAULT_RULE,
+    DEFAULT_RULE_NAME,
+    Copy,
+    Failure,
+    FalseFilter,
+    Filter,
+    Outcome,
+    RuleDescription,
+    SqlFilter,
+    TrueFilter,
+    match,
+)
+from bendybus.domain.filters.values import Value
+
+__all__ = [
+    "DEFAULT_RULE",
+    "DEFAULT_RULE_NAME",
+    "NO_CHANGES",
+    "Changes",
+    "Copy",
+    "CorrelationFilter",
+    "Failure",
+    "FalseFilter",
+    "Filter",
+    "MessageView",
+    "Outcome",
+    "Reading",
+    "RuleDescription",
+    "SqlFilter",
+    "SqlRuleAction",
+    "SystemProperty",
+    "TrueFilter",
+    "Value",
+    "match",
+    "rule_from_record",
+    "rule_to_record",
+]

@@ -1,0 +1,167 @@
+"""The text of a filter or an action, cut into tokens.
+
+Every token knows where it stands, counted from 1, so that whoever refuses it can
+say so: all syntax errors of the language are made by `refusal`. Which words are
+reserved is decided here; what tokens may follow one another: parser.py.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from bendybus.errors import ArgumentError
+
+__all__ = ["TEXT_LENGTH_MAX", "TOKENS_MAX", "Kind", "Token", "is_keyword", "refusal", "tokenize"]
+
+# "Maximum length of filter condition string: 1,024", and the same for an action.
+TEXT_LENGTH_MAX: Final = 1024
+
+# Honest lists in IN spend four characters an element; this leaves room for the shortest there can be.
+TOKENS_MAX: Final = 512
+
+# Int64 ends one short of this; one more is let through for the parser to put a minus before.
+INTEGER_MAX: Final = 2**63
+
+# SET and REMOVE are not among them: they stand where no name can, so `remove = 1` is still a condition.
+KEYWORDS: Final = frozenset(
+    ("AND", "OR", "NOT", "IN", "LIKE", "ESCAPE", "IS", "NULL", "EXISTS", "TRUE", "FALSE")
+)
+
+# A text quoted in an error: enough to be found again.
+QUOTED_LENGTH_MAX: Final = 40
+
+
+class Kind(Enum):
+    """What a token is, in the words of an error text."""
+
+    NAME = "a name"
+    KEYWORD = "a keyword"
+    PARAMETER = "a parameter"
+    STRING = "a string"
+    NUMBER = "a number"
+    SIGN = "a sign"
+    END = "the end"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    kind: Kind
+    text: str
+    """As it was written, but a keyword in capitals, and a name or string without quotes and brackets."""
+    position: int
+    """Of its first character, from 1."""
+    number: int | float = 0
+    is_bare: bool = False
+    """A name without quotes or brackets: only such a one can be a scope or a function."""
+
+    def __str__(self) -> str:
+        if self.kind is Kind.END:
+            return "the end of the text"
+        shown = self.text if len(self.text) <= QUOTED_LENGTH_MAX else self.text[:QUOTED_LENGTH_MAX] + "..."
+        match self.kind:
+            case Kind.STRING:
+                return f"the string '{shown}'"
+            case Kind.PARAMETER:
+                return f"'@{shown}'"
+            case _:
+                return f"'{shown}'"
+
+
+def refusal(position: int, found: object, expected: str) -> ArgumentError:
+    """The one form in which the language says no."""
+    return ArgumentError(f"At position {position}: found {found}, expected {expected}.")
+
+
+_SPACE: Final = re.compile(r"\s+")
+_NUMBER: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_SIGN: Final = re.compile(r"<>|!=|>=|<=|[=<>+\-*/%(),.;]")
+
+# Opening mark -> the closing one, which is doubled where it is meant itself, and what stands between.
+_QUOTES: Final = {
+    "'": ("'", Kind.STRING, "a closing ' (a ' inside a string is written twice)"),
+    '"': ('"', Kind.NAME, 'a closing " (a " inside a name is written twice)'),
+    "[": ("]", Kind.NAME, "a closing ] (a ] inside a name is written twice)"),
+}
+
+
+def tokenize(text: str) -> list[Token]:
+    """All tokens, an END last; `ArgumentError` for what is none, and for too much of it."""
+    if len(text) > TEXT_LENGTH_MAX:
+        raise ArgumentError(f"The text has {len(text)} characters; at most {TEXT_LENGTH_MAX} are allowed.")
+    tokens: list[Token] = []
+    at = 0
+    while True:
+        if space := _SPACE.match(text, at):
+            at = space.end()
+        if at == len(text):
+            tokens.append(Token(Kind.END, "", at + 1))
+            return tokens
+        if len(tokens) == TOKENS_MAX:
+            raise ArgumentError(f"At position {at + 1}: the text has more than {TOKENS_MAX} words and signs.")
+        token, at = _next_token(text, at)
+        tokens.append(token)
+
+
+def _next_token(text: str, at: int) -> tuple[Token, int]:
+    first = text[at]
+    if first in _QUOTES:
+        return _quoted(text, at)
+    if first.isalpha():
+        end = _end_of_name(text, at)
+        word = text[at:end]
+        if is_keyword(word):
+            return Token(Kind.KEYWORD, word.upper(), at + 1), end
+        return Token(Kind.NAME, word, at + 1, is_bare=True), end
+    if first == "@":
+        end = _end_of_name(text, at + 1)
+        if end == at + 1:
+            raise refusal(at + 1, "'@'", "a parameter such as @name")
+        return Token(Kind.PARAMETER, text[at + 1 : end], at + 1), end
+    if number := _NUMBER.match(text, at):
+        return _number(text, at, number[0]), number.end()
+    if sign := _SIGN.match(text, at):
+        return Token(Kind.SIGN, sign[0], at + 1), sign.end()
+    wanted = (
+        "a name to begin with a letter, or in [brackets]" if first == "_" else "a name, value or operator"
+    )
+    raise refusal(at + 1, repr(first), wanted)
+
+
+def is_keyword(word: str) -> bool:
+    # Some letters beyond ASCII have a capital within it: a Turkish dotless i would make an IN.
+    return word.isascii() and word.upper() in KEYWORDS
+
+
+def _end_of_name(text: str, at: int) -> int:
+    """Letters, decimal digits and underscores: System.Char.IsLetter and IsDigit of the documentation."""
+    while at < len(text) and (text[at].isalpha() or text[at].isdecimal() or text[at] == "_"):
+        at += 1
+    return at
+
+
+def _quoted(text: str, at: int) -> tuple[Token, int]:
+    closing, kind, expected = _QUOTES[text[at]]
+    start, end = at + 1, text.find(closing, at + 1)
+    while end != -1 and text.startswith(closing, end + 1):
+        end = text.find(closing, end + 2)
+    if end == -1:
+        raise refusal(at + 1, f"{text[at]} without its end", expected)
+    inner = text[start:end].replace(closing * 2, closing)
+    if kind is Kind.NAME and not inner:
+        raise refusal(at + 1, f"'{text[at]}{closing}'", "a property name between them")
+    return Token(kind, inner, at + 1), end + 1
+
+
+def _number(text: str, at: int, digits: str) -> Token:
+    end = at + len(digits)
+    if end < len(text) and (text[end].isalpha() or text[end] in "_."):
+        raise refusal(at + 1, f"'{digits}{text[end]}'", "a number to end before a letter")
+    value: int | float = int(digits) if digits.isdecimal() else float(digits)
+    if isinstance(value, int) and value > INTEGER_MAX:
+        raise refusal(at + 1, digits[:QUOTED_LENGTH_MAX], f"an integer of at most {INTEGER_MAX - 1}")
+    if value == float("inf"):
+        raise refusal(at + 1, digits[:QUOTED_LENGTH_MAX], "a number within the range of a double")
+    return Token(Kind.NUMBER, digits, at + 1, value)

@@ -1,0 +1,111 @@
+"""A message as rules read it: system properties by name, user properties by any spelling.
+
+One `Reading` serves all rules of all subscriptions of a topic, so that what one of
+them had to work out (the folded names) is there for the next. It changes nothing;
+an action works on a `Draft` of it: actions.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Final, Protocol
+from uuid import UUID
+
+from bendybus.domain.filters.values import Value
+
+__all__ = ["MISSING", "MessageView", "Reading", "SystemProperty", "system_property"]
+
+
+class SystemProperty(StrEnum):
+    """The message properties under the scope `sys`."""
+
+    MESSAGE_ID = "MessageId"
+    CORRELATION_ID = "CorrelationId"
+    LABEL = "Label"
+    TO = "To"
+    REPLY_TO = "ReplyTo"
+    REPLY_TO_SESSION_ID = "ReplyToSessionId"
+    SESSION_ID = "SessionId"
+    CONTENT_TYPE = "ContentType"
+    PARTITION_KEY = "PartitionKey"
+    VIA_PARTITION_KEY = "ViaPartitionKey"
+    TIME_TO_LIVE = "TimeToLive"
+    SCHEDULED_ENQUEUE_TIME = "ScheduledEnqueueTimeUtc"
+    ENQUEUED_TIME = "EnqueuedTimeUtc"
+    EXPIRES_AT = "ExpiresAtUtc"
+    SEQUENCE_NUMBER = "SequenceNumber"
+    ENQUEUED_SEQUENCE_NUMBER = "EnqueuedSequenceNumber"
+    DELIVERY_COUNT = "DeliveryCount"
+    SIZE = "Size"
+
+
+# Besides the names of BrokeredMessage, those that later SDKs gave to the same properties.
+_SYSTEM: Final[dict[str, SystemProperty]] = {
+    **{name.value.lower(): name for name in SystemProperty},
+    "subject": SystemProperty.LABEL,
+    "transactionpartitionkey": SystemProperty.VIA_PARTITION_KEY,
+    "enqueuedtime": SystemProperty.ENQUEUED_TIME,
+    "expiresat": SystemProperty.EXPIRES_AT,
+    "scheduledenqueuetime": SystemProperty.SCHEDULED_ENQUEUE_TIME,
+}
+
+
+def system_property(name: str) -> SystemProperty | None:
+    """The property of this name in any spelling, or None."""
+    return _SYSTEM.get(name.lower())
+
+
+class MessageView(Protocol):
+    """What the owner of a message shows of it.
+
+    Instants are aware `datetime` and spans `timedelta`, numbers and texts as Python has
+    them; a property that was not set is None.
+    """
+
+    @property
+    def user(self) -> Mapping[str, Value]:
+        """The application properties, in the sender's spelling and order."""
+
+    def system(self, name: SystemProperty) -> Value: ...
+
+
+class _Missing:
+    """Not even null."""
+
+
+MISSING: Final = _Missing()
+
+
+class Reading:
+    """One message being looked at. `new_id` is asked for every `newid()`."""
+
+    __slots__ = ("_folded", "new_id", "system", "user")
+
+    def __init__(self, message: MessageView, new_id: Callable[[], UUID]) -> None:
+        self.user: Mapping[str, Value] = message.user
+        self.system: Callable[[SystemProperty], Value] = message.system
+        self.new_id = new_id
+        self._folded: dict[str, str] | None = None
+
+    def spelling(self, name: str) -> str | None:
+        """How the message spells this property: just so, or the first that differs in case only."""
+        if name in self.user:
+            return name
+        folded = self._folded
+        if folded is None:
+            folded = self._folded = {}
+            for spelled in self.user:
+                folded.setdefault(spelled.lower(), spelled)
+        return folded.get(name.lower())
+
+    def has(self, name: str) -> bool:
+        return self.spelling(name) is not None
+
+    def get(self, name: str) -> Value:
+        """The value of a user property; None if it is null or missing."""
+        value = self.user.get(name, MISSING)
+        if value is not MISSING:
+            return value  # type: ignore[return-value]  # mypy does not narrow by a sentinel
+        spelled = self.spelling(name)
+        return None if spelled is None else self.user[spelled]

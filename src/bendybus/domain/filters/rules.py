@@ -1,0 +1,163 @@
+"""Rules of a subscription: a filter, perhaps an action, and what they make of a message.
+
+All matching rules without an action together make one copy; each matching rule
+with one makes a copy of its own, marked with the property RuleName. A rule that
+fails makes none and hinders no other; its failure is handed back as data, since
+only the subscription knows whether to dead-letter for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
+
+from bendybus.domain.filters.actions import NO_CHANGES, Changes, SqlRuleAction
+from bendybus.domain.filters.correlation import CorrelationFilter
+from bendybus.domain.filters.evaluate import Ask, compile_condition
+from bendybus.domain.filters.parameters import fold_parameters
+from bendybus.domain.filters.parser import parse_condition
+from bendybus.domain.filters.reading import Reading
+from bendybus.domain.filters.values import Value
+from bendybus.errors import ArgumentError, FilterError
+
+__all__ = [
+    "DEFAULT_RULE",
+    "DEFAULT_RULE_NAME",
+    "Copy",
+    "Failure",
+    "FalseFilter",
+    "Filter",
+    "Outcome",
+    "RuleDescription",
+    "SqlFilter",
+    "TrueFilter",
+    "match",
+]
+
+RULE_NAME_LENGTH_MAX: Final = 50
+
+# The rule a subscription is born with, and the one name that may begin with a dollar.
+DEFAULT_RULE_NAME: Final = "$Default"
+
+# The application property by which the receiver of a changed copy learns which rule made it.
+RULE_NAME_PROPERTY: Final = "RuleName"
+
+_RULE_NAME: Final = re.compile(r"[\w.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class TrueFilter:
+    def matches(self, reading: Reading) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class FalseFilter:
+    def matches(self, reading: Reading) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class SqlFilter:
+    """Compiled when it is made; `ArgumentError` if its text is no condition."""
+
+    expression: str
+    parameters: Mapping[str, Value] = field(default_factory=dict, hash=False)
+    _ask: Ask = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        condition = parse_condition(self.expression)
+        object.__setattr__(self, "_ask", compile_condition(condition, fold_parameters(self.parameters)))
+
+    def matches(self, reading: Reading) -> bool:
+        """False also where the answer is unknown."""
+        return self._ask(reading) is True
+
+
+Filter: TypeAlias = TrueFilter | FalseFilter | SqlFilter | CorrelationFilter
+
+
+@dataclass(frozen=True, slots=True)
+class RuleDescription:
+    name: str
+    filter: Filter = TrueFilter()
+    action: SqlRuleAction | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.name) > RULE_NAME_LENGTH_MAX:
+            raise ArgumentError(
+                f"The rule name '{self.name[:40]}...' has {len(self.name)} characters; "
+                f"at most {RULE_NAME_LENGTH_MAX}."
+            )
+        if not _RULE_NAME.fullmatch(self.name) and self.name.lower() != DEFAULT_RULE_NAME.lower():
+            raise ArgumentError(
+                f"The rule name '{self.name}' is not allowed: letters, digits, '.', '-' and '_'."
+            )
+
+
+DEFAULT_RULE: Final = RuleDescription(DEFAULT_RULE_NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One message for the subscription to take."""
+
+    changes: Changes = NO_CHANGES
+    rule_name: str | None = None
+    """The rule whose action made the changes; None for the copy that matched as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A rule that could not be applied, in the words of the dead-letter queue."""
+
+    rule_name: str
+    reason: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    copies: tuple[Copy, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+
+UNCHANGED: Final = Copy()
+# What nearly every message comes to, made once.
+_NOTHING: Final = Outcome()
+_AS_IT_IS: Final = Outcome((UNCHANGED,))
+
+
+def match(rules: Iterable[RuleDescription], reading: Reading) -> Outcome:
+    """The copies a subscription with these rules takes of a message: the unchanged one first."""
+    is_taken = False
+    changed: list[Copy] = []
+    failures: list[Failure] = []
+    for rule in rules:
+        action = rule.action
+        if action is None and is_taken:
+            # One copy for all of them: the others need not be asked.
+            continue
+        try:
+            if not rule.filter.matches(reading):
+                continue
+            if action is None:
+                is_taken = True
+            else:
+                changed.append(_changed_copy(rule.name, action.apply(reading)))
+        except FilterError as error:
+            description = f"Rule '{rule.name}': {error.description}."
+            failures.append(Failure(rule.name, error.reason, description))
+    if not changed and not failures:
+        return _AS_IT_IS if is_taken else _NOTHING
+    copies = (UNCHANGED, *changed) if is_taken else tuple(changed)
+    return Outcome(copies, tuple(failures))
+
+
+def _changed_copy(rule_name: str, changes: Changes) -> Copy:
+    user = {name: value for name, value in changes.user.items() if name.lower() != "rulename"}
+    user[RULE_NAME_PROPERTY] = rule_name
+    removed = tuple(name for name in changes.removed if name != RULE_NAME_PROPERTY)
+    return Copy(replace(changes, user=user, removed=removed), rule_name)

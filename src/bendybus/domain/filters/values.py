@@ -1,0 +1,193 @@
+"""Values of the language, and what its operators make of them.
+
+The rules are those of C#: numbers mix, an integer with a double as a double;
+integer division truncates; nothing else converts by itself, except to text when
+added to a string. None is the unknown value: a missing property or a null. The
+operators here never see it, since whoever calls them answers None at once.
+Values a C# operator would not take raise `FilterError`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from bendybus.errors import FilterError
+
+__all__ = [
+    "COMPARE",
+    "TEXT_VALUE_LENGTH_MAX",
+    "Value",
+    "arithmetic",
+    "comparable",
+    "compare",
+    "signed",
+    "text_of",
+    "type_name",
+]
+
+Value: TypeAlias = str | int | float | bool | UUID | datetime | timedelta | bytes | None
+"""Subclasses, such as integers that know their AMQP width, count as what they are derived from."""
+
+INT64_MIN: Final = -(2**63)
+INT64_MAX: Final = 2**63 - 1
+
+# Service Bus takes 32 KB a property. Without a bound, `SET a = a + a` 32 times over makes 4 GB of one byte.
+TEXT_VALUE_LENGTH_MAX: Final = 32 * 1024
+
+# Of two values that `compare` has found to be comparable.
+COMPARE: Final[dict[str, Callable[..., bool]]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+# The first that fits: a bool is an int to Python, and a datetime must not pass for anything else.
+_TYPE_NAMES: Final[tuple[tuple[type, str], ...]] = (
+    (bool, "Boolean"),
+    (int, "Int64"),
+    (float, "Double"),
+    (str, "String"),
+    (UUID, "Guid"),
+    (datetime, "DateTime"),
+    (timedelta, "TimeSpan"),
+    (bytes, "Byte[]"),
+)
+_NUMBERS: Final = frozenset({"Int64", "Double"})
+_ORDERED: Final = frozenset({"Int64", "Double", "String", "DateTime", "TimeSpan"})
+
+
+def type_name(value: object) -> str:
+    """The .NET name, which is what the users of Service Bus read in its documentation."""
+    for kind, name in _TYPE_NAMES:
+        if isinstance(value, kind):
+            return name
+    return "Null" if value is None else type(value).__name__
+
+
+def comparable(left: Value, right: Value) -> bool:
+    """Whether `=` has an answer for these two."""
+    one, other = type_name(left), type_name(right)
+    return one == other or (one in _NUMBERS and other in _NUMBERS)
+
+
+def compare(sign: str, left: Value, right: Value) -> bool:
+    """`left sign right`, neither of them None."""
+    one, other = type_name(left), type_name(right)
+    if one != other:
+        if not (one in _NUMBERS and other in _NUMBERS):
+            raise FilterError(f"{one} and {other} cannot be compared")
+        # As C# promotes: the integer becomes a double, with a double's precision.
+        left, right = float(left), float(right)  # type: ignore[arg-type]
+    elif sign not in ("=", "<>") and one not in _ORDERED:
+        raise FilterError(f"values of type {one} have no order")
+    try:
+        return COMPARE[sign](left, right)
+    except TypeError as error:
+        raise FilterError(f"{one} and {other} cannot be compared: {error}") from None
+
+
+def arithmetic(sign: str, left: Value, right: Value) -> Value:
+    """`left sign right`, neither of them None."""
+    one, other = type_name(left), type_name(right)
+    if sign == "+" and "String" in (one, other):
+        return _bounded(text_of(left) + text_of(right))
+    if one not in _NUMBERS or other not in _NUMBERS:
+        raise FilterError(f"'{sign}' does not take {one} and {other}")
+    if one == other == "Int64":
+        return _whole(sign, int(left), int(right))  # type: ignore[arg-type]
+    return _double(sign, float(left), float(right))  # type: ignore[arg-type]
+
+
+def signed(sign: str, value: Value) -> Value:
+    """`-value` or `+value`, not None."""
+    name = type_name(value)
+    if name not in _NUMBERS:
+        raise FilterError(f"a sign does not go before {name}")
+    if sign == "+":
+        return value
+    return _int64(-int(value)) if name == "Int64" else -float(value)  # type: ignore[arg-type]
+
+
+def text_of(value: Value) -> str:
+    """A value as text, as adding it to a string needs it."""
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+        case bool():
+            return "True" if value else "False"
+        case float():
+            return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(float(value))
+        case datetime():
+            return value.isoformat().replace("+00:00", "Z")
+        case timedelta():
+            return _span(value)
+        case bytes():
+            raise FilterError("Byte[] has no form as text")
+        case _:
+            return str(value)
+
+
+def _span(value: timedelta) -> str:
+    """As .NET writes a TimeSpan: [-][days.]hh:mm:ss[.fraction]."""
+    size = abs(value)
+    minutes, seconds = divmod(size.seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    sign = "-" if value < timedelta(0) else ""
+    days = f"{size.days}." if size.days else ""
+    # .NET counts in units of 100 ns, hence the seventh digit.
+    fraction = f".{size.microseconds:06d}0" if size.microseconds else ""
+    return f"{sign}{days}{hours:02d}:{minutes:02d}:{seconds:02d}{fraction}"
+
+
+def _whole(sign: str, left: int, right: int) -> int:
+    match sign:
+        case "+":
+            return _int64(left + right)
+        case "-":
+            return _int64(left - right)
+        case "*":
+            return _int64(left * right)
+    if right == 0:
+        raise FilterError("division by zero")
+    # Python rounds down and takes the divisor's sign; C# truncates and takes the dividend's.
+    quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+    return _int64(quotient if sign == "/" else left - right * quotient)
+
+
+def _double(sign: str, left: float, right: float) -> float:
+    match sign:
+        case "+":
+            return left + right
+        case "-":
+            return left - right
+        case "*":
+            return left * right
+        case "/" if right == 0:
+            # C# knows no error here: infinity, or no number at all.
+            signs = math.copysign(1, left) * math.copysign(1, right)
+            return math.nan if left == 0 or math.isnan(left) else math.inf * signs
+        case "/":
+            return left / right
+    return math.nan if right == 0 or math.isinf(left) else math.fmod(left, right)
+
+
+def _int64(value: int) -> int:
+    if INT64_MIN <= value <= INT64_MAX:
+        return value
+    raise FilterError("the result does not fit in 64 bits")
+
+
+def _bounded(text: str) -> str:
+    if len(text) > TEXT_VALUE_LENGTH_MAX:
+        raise FilterError(f"the text made has {len(text)} characters; at most {TEXT_VALUE_LENGTH_MAX}")
+    return text
