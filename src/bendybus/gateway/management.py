@@ -29,9 +29,9 @@ from bendybus.domain.commands import (
     Settled,
 )
 from bendybus.domain.messages import Message
+from bendybus.envelope import render, render_deferred, render_peeked
 from bendybus.errors import ArgumentError, BrokerError, MessageNotFound, NotSupported, Unavailable
 from bendybus.gateway.addresses import Address
-from bendybus.gateway.envelope import render, render_deferred, render_peeked
 from bendybus.gateway.requests import Request, Response
 from bendybus.gateway.settlement import command_for_status, lock_lost
 from bendybus.names import PARTITION_SHIFT, LockToken, SequenceNumber

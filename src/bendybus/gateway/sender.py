@@ -21,8 +21,8 @@ from bendybus.domain.commands import Enqueue, Reply
 from bendybus.domain.messages import Message
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.receiving import ReceivingLink
+from bendybus.envelope import BATCH_FORMAT, admit, admit_batch
 from bendybus.errors import BrokerError, MessageSizeExceeded, QuotaExceeded, Unavailable
-from bendybus.gateway.envelope import BATCH_FORMAT, admit, admit_batch
 from bendybus.gateway.settlement import rejection
 from bendybus.names import Instant
 
