@@ -21,7 +21,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "auth": {"errors", "names"},
     "envelope": {"amqp", "domain", "errors", "names"},
     "gateway": {"amqp", "engine", "domain", "broker", "auth", "envelope", "errors", "names"},
-    "server": {"amqp", "engine", "domain", "store", "broker", "auth", "gateway", "errors", "names"},
+    "admin": {"amqp", "domain", "broker", "auth", "envelope", "errors", "names"},
+    "server": {"amqp", "engine", "domain", "store", "broker", "auth", "gateway", "admin", "errors", "names"},
     "cli": {"server", "auth", "domain", "errors"},
 }
 
