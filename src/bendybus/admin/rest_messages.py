@@ -24,6 +24,7 @@ from bendybus.amqp.message import (
     body_sequence,
     body_value,
     encode_message,
+    read_header,
     read_map,
     read_properties,
     scan,
@@ -146,13 +147,14 @@ def show(message: Message, payload: bytes, *, locked: bool) -> Shown:
     """
     rendered = b"".join(render(message, payload, locked=locked))
     sections = scan(rendered)
+    header = read_header(rendered, sections.header)
     properties = _read(lambda: read_properties(rendered, sections.properties), Properties())
     annotations: dict[object, object] = _read(lambda: read_map(rendered, sections.message_annotations), {})
     custom: dict[str, object] = _read(
         lambda: application_properties(rendered, sections.application_properties), {}
     )
     headers = property_headers(custom)
-    told = broker_properties(message, properties, annotations, locked=locked)
+    told = broker_properties(message, header, properties, annotations, locked=locked)
     headers.append((b"BrokerProperties", told.encode()))
     content_type = properties.content_type
     if content_type is not None and content_type.isascii() and content_type.isprintable():

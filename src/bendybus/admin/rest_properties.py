@@ -24,6 +24,8 @@ __all__ = ["broker_properties", "parse_json", "sections_of", "text_of"]
 
 # Milliseconds in an AMQP header's ttl: 32 bits, of which the last value would mean none.
 TTL_MS_MAX: Final = 0xFFFFFFFE
+# Between the moment a message is taken in and the moment its partition takes it.
+ENQUEUE_MS_MAX: Final = 1000
 # .NET's longest time span, in seconds: what Service Bus says for a message that never expires.
 UNLIMITED_S: Final = 922337203685.4775
 
@@ -157,7 +159,12 @@ def _time_span(value: object) -> float | None:
 
 
 def broker_properties(
-    message: Message, properties: Properties, annotations: Mapping[object, object], *, locked: bool
+    message: Message,
+    header: Header,
+    properties: Properties,
+    annotations: Mapping[object, object],
+    *,
+    locked: bool,
 ) -> str:
     """What a receiver is told, as ASCII JSON: a header's value cannot hold more."""
     told: dict[str, object] = {
@@ -170,14 +177,13 @@ def broker_properties(
         assert message.lock_token is not None
         told["LockToken"] = str(UUID(bytes_le=message.lock_token))
         told["LockedUntilUtc"] = http_date(message.locked_until)
-    expires_at = message.expires_at
     told |= {
         "MessageId": _identifier(properties.message_id),
         "PartitionKey": _plain(annotations.get("x-opt-partition-key")),
         "SequenceNumber": message.sequence_number,
         "SessionId": _plain(properties.group_id),
         "State": _STATES[message.state],
-        "TimeToLive": UNLIMITED_S if expires_at is None else (expires_at - message.enqueued_at) / 1000,
+        "TimeToLive": _time_to_live_s(message, header.ttl),
         "CorrelationId": _identifier(properties.correlation_id),
         "Label": _plain(properties.subject),
         "To": _plain(properties.to),
@@ -190,6 +196,17 @@ def broker_properties(
     return json.dumps(
         {name: value for name, value in told.items() if value is not None}, separators=(",", ":")
     )
+
+
+def _time_to_live_s(message: Message, sent_ttl_ms: int | None) -> float:
+    """The sender's, or the entity's where that is less."""
+    if message.expires_at is None:
+        return UNLIMITED_S
+    lived_ms = message.expires_at - message.enqueued_at
+    # A sender's lifetime begins as its message arrives, a few milliseconds before it is enqueued.
+    if sent_ttl_ms is not None and sent_ttl_ms - lived_ms < ENQUEUE_MS_MAX:
+        return sent_ttl_ms / 1000
+    return lived_ms / 1000
 
 
 def _identifier(value: object) -> str | None:

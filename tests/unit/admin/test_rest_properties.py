@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bendybus.admin.rest_properties import UNLIMITED_S, broker_properties, parse_json, sections_of
-from bendybus.amqp.message import Properties
+from bendybus.amqp.message import Header, Properties
 from bendybus.amqp.types import Timestamp
 from bendybus.domain.messages import Message, MessageState
 from bendybus.errors import ArgumentError
@@ -44,13 +44,13 @@ def stored(expires_at: int | None = None) -> Message:
 
 @given(GIVEN)
 def test_what_a_sender_says_is_what_a_receiver_is_told(given):
-    _, annotations, properties = sections_of(given, None)
-    told = json.loads(broker_properties(stored(), properties, annotations, locked=True))
+    header, annotations, properties = sections_of(given, None)
+    told = json.loads(broker_properties(stored(), header, properties, annotations, locked=True))
     assert {name: value for name, value in told.items() if name in given} == given
 
 
 def test_a_locked_message_tells_all_that_the_broker_knows():
-    told = json.loads(broker_properties(stored(), Properties(message_id="m"), {}, locked=True))
+    told = json.loads(broker_properties(stored(), Header(), Properties(message_id="m"), {}, locked=True))
     assert told == {
         "DeliveryCount": 1,
         "EnqueuedSequenceNumber": 5 << 48 | 7,
@@ -65,7 +65,7 @@ def test_a_locked_message_tells_all_that_the_broker_knows():
 
 
 def test_a_deleted_message_has_no_lock():
-    told = json.loads(broker_properties(stored(), Properties(), {}, locked=False))
+    told = json.loads(broker_properties(stored(), Header(), Properties(), {}, locked=False))
     assert not {"LockToken", "LockedUntilUtc"} & set(told)
 
 
@@ -73,8 +73,16 @@ def test_lifetime_state_and_count_are_the_brokers():
     message = stored(AT + 1500)
     message.delivery_count = 2
     message.state = MessageState.DEFERRED
-    told = json.loads(broker_properties(message, Properties(), {}, locked=True))
+    told = json.loads(broker_properties(message, Header(), Properties(), {}, locked=True))
     assert (told["TimeToLive"], told["DeliveryCount"], told["State"]) == (1.5, 3, "Deferred")
+
+
+@pytest.mark.parametrize(("sent_ms", "told_s"), [(1505, 1.505), (60_000, 1.5), (None, 1.5)])
+def test_a_lifetime_is_the_senders_or_the_entitys_where_that_is_less(sent_ms, told_s):
+    told = json.loads(
+        broker_properties(stored(AT + 1500), Header(ttl=sent_ms), Properties(), {}, locked=True)
+    )
+    assert told["TimeToLive"] == told_s
 
 
 @pytest.mark.parametrize(
@@ -82,7 +90,7 @@ def test_lifetime_state_and_count_are_the_brokers():
     [(UUID(int=7), str(UUID(int=7))), (b"\x01\xff", "01ff"), (7, "7"), ("Grüße", "Grüße")],
 )
 def test_an_id_of_any_type_is_told_as_text(message_id, text):
-    header = broker_properties(stored(), Properties(message_id=message_id), {}, locked=True)
+    header = broker_properties(stored(), Header(), Properties(message_id=message_id), {}, locked=True)
     assert header.isascii()
     assert json.loads(header)["MessageId"] == text
 
