@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bendybus.admin.rest_messages import BATCH_TYPE, admit_request, message_id, show
 from bendybus.amqp.message import Properties, decode_message, encode_message
@@ -12,7 +14,7 @@ from bendybus.amqp.types import Array, Described, Int, Symbol, ULong
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Amendment, Message
 from bendybus.envelope import admit, render
-from bendybus.errors import ArgumentError, InvalidOperation, MessageSizeExceeded
+from bendybus.errors import ArgumentError, BrokerError, InvalidOperation, MessageSizeExceeded
 from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber
 
 AT = Instant(1_700_000_000_000)
@@ -176,3 +178,38 @@ def test_the_id_of_a_stored_message_can_be_compared():
     enqueued(message)
     assert message.payload is not None
     assert message_id(message, message.payload) == "7"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = ("MessageId", "SessionId", "PartitionKey", "TimeToLive", "TimeToLiveTimeSpan", "ForcePersistence")
+GIVEN = st.dictionaries(st.sampled_from((*NAMES, "ScheduledEnqueueTimeUtc", "Label")), JSON)
+
+
+@given(
+    st.one_of(st.binary(), GIVEN.map(lambda given: json.dumps(given).encode())),
+    st.dictionaries(st.sampled_from([b"a", b"Content-Type", b"x-y"]), st.binary()),
+    st.binary(),
+)
+def test_any_request_is_sent_or_refused(given, headers, body):
+    try:
+        admitted = sent([(b"BrokerProperties", given), *headers.items()], body)
+    except BrokerError:
+        return
+    assert amqp(admitted.messages[0]).data == [body]
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries({}, optional={"Body": JSON, "BrokerProperties": GIVEN, "UserProperties": JSON})
+    )
+)
+def test_any_batch_is_sent_or_refused(batch):
+    try:
+        messages = sent(BATCH, json.dumps(batch).encode(), partitioned=False).messages
+    except BrokerError:
+        return
+    assert len([amqp(message) for message in messages]) == len(batch)
