@@ -19,8 +19,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": {"domain", "errors", "names"},
     "broker": {"domain", "store", "errors", "names"},
     "auth": {"errors", "names"},
-    "gateway": {"amqp", "engine", "domain", "broker", "auth", "errors", "names"},
-    "admin": {"domain", "broker", "auth", "errors", "names"},
+    "envelope": {"amqp", "domain", "errors", "names"},
+    "gateway": {"amqp", "engine", "domain", "broker", "auth", "envelope", "errors", "names"},
+    "admin": {"amqp", "domain", "broker", "auth", "envelope", "errors", "names"},
     "server": {"amqp", "engine", "domain", "store", "broker", "auth", "gateway", "admin", "errors", "names"},
     "cli": {"server", "auth", "domain", "errors"},
 }

@@ -1,8 +1,8 @@
-"""Who may manage: the token in a request's Authorization header.
+"""Who may make an HTTP request: the token in its Authorization header.
 
 HTTP keeps no connection that could hold claims, so each request proves itself
-anew. Changes need Manage; to look, any right over the path will do. How a token
-is proven and how far it reaches: auth/claims.py.
+anew. Clients sign the namespace, the entity or the very URL they call. How a
+token is proven and how far it reaches: auth/claims.py.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def authorise(
     headers: Mapping[str, str], keys: KeyRing, path: str, right: Right | None, now: Instant
 ) -> None:
     """Raise `Unauthorized` unless the request may do this to `path`; None asks for any right at all."""
-    token = headers.get("authorization")
+    token = next((value for name, value in headers.items() if name.lower() == "authorization"), None)
     if token is None:
         raise Unauthorized(
             "The request has no Authorization header; a SharedAccessSignature is needed.",
             sub_code=MISSING_TOKEN,
         )
     # The host does not count: clients reach one server under many names.
-    claim = put_token(keys, token, f"sb://namespace/{path}", now)
+    claim = put_token(keys, token.strip(), f"sb://namespace/{path.lstrip('/')}", now)
     if right is not None and not claim.rights.allows(right):
         raise Unauthorized(
             f"Unauthorized access. '{right.label}' claim(s) are required to perform this operation. "

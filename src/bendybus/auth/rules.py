@@ -73,6 +73,14 @@ class KeyRing:
             if rule is not None:
                 yield rule
 
+    def reaching(self, path: str) -> KeyRing:
+        """Only the rules whose scope covers `path`: who signs for a URL below it needs one of these."""
+        ring = KeyRing()
+        for scope in ancestry(entity_path(path)):
+            if scope in self._rules:
+                ring._rules[scope] = self._rules[scope]
+        return ring
+
     def opened_by(self, name: str, key: str) -> list[AccessRule]:
         """The rules that a login with this name and key proves: SASL PLAIN names no path."""
         offered = key.encode()

@@ -14,7 +14,7 @@ from bendybus.broker.host import Availability, PartitionHost
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.routing import RoundRobin, partition_of
-from bendybus.errors import StoreUnavailable
+from bendybus.errors import EntityDisabled, InvalidOperation, StoreUnavailable
 from bendybus.names import PARTITION_SHIFT, EntityPath, Instant, LockToken, SequenceNumber
 
 __all__ = ["Queue", "Waiter"]
@@ -59,6 +59,19 @@ class Queue:
         """Return when no partition is being read from its store any more."""
         for host in self.hosts:
             await host.loaded()
+
+    def refuse_sending(self, subqueue: SubQueue = SubQueue.MAIN) -> None:
+        """Raise what stands against sending here, or scheduling."""
+        if subqueue is not SubQueue.MAIN:
+            raise InvalidOperation(
+                f"Nobody can send to a sub-queue of '{self.path}'; send to the queue itself."
+            )
+        if not self.description.status.can_send:
+            raise EntityDisabled(f"'{self.path}' is {self.description.status} and takes no messages.")
+
+    def refuse_receiving(self) -> None:
+        if not self.description.status.can_receive:
+            raise EntityDisabled(f"'{self.path}' is {self.description.status} and gives no messages.")
 
     def refuse_unhealthy(self) -> None:
         """`StoreUnavailable` unless all partitions can be acted upon (P-32)."""

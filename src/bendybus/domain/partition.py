@@ -130,6 +130,10 @@ class Partition:
         """How many of the oldest `count` available have `size_max` bytes together; one at least, if any."""
         return self._shelves[subqueue].available.fitting(count, size_max)
 
+    def locked(self, token: LockToken) -> Message | None:
+        """The message held under this token, though its time may be up."""
+        return self._locks.find(token)
+
     def confirmed(self) -> Iterator[Message]:
         """All messages that are durable, wherever they are."""
         yield from self._locks

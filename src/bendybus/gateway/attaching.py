@@ -13,7 +13,6 @@ from bendybus.amqp.performatives import Coordinator
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
-from bendybus.domain.messages import SubQueue
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.events import OutcomesReceived
 from bendybus.engine.link import Link
@@ -21,7 +20,6 @@ from bendybus.engine.receiving import ReceivingLink
 from bendybus.engine.sending import SendingLink
 from bendybus.errors import (
     ArgumentError,
-    EntityDisabled,
     EntityNotFound,
     InvalidOperation,
     NotSupported,
@@ -32,7 +30,7 @@ from bendybus.gateway.cbs import CbsNode
 from bendybus.gateway.management import ManagementNode
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.requests import REQUEST_CREDIT, Replier, Requester
-from bendybus.gateway.sender import SENDER_CREDIT, Sender, refuse_sending
+from bendybus.gateway.sender import SENDER_CREDIT, Sender
 
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
@@ -84,9 +82,9 @@ class Attachment:
         if queue.deleted:
             raise EntityNotFound(queue.path)
         if isinstance(self.node, Sender):
-            refuse_sending(queue, SubQueue.MAIN)
+            queue.refuse_sending()
         elif isinstance(self.node, Receiver):
-            _refuse_disabled_receiving(queue)
+            queue.refuse_receiving()
 
 
 def attach(connection: AmqpConnection, link: Link) -> Attachment:
@@ -106,7 +104,7 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
     if address.kind is NodeKind.ENTITY:
         connection.claims.require(address.resource, Right.SEND, now())
         queue = connection.broker.find(address.path)
-        refuse_sending(queue, address.subqueue)
+        queue.refuse_sending(address.subqueue)
         link.accept(max_message_size=queue.description.max_message_size_kb * 1024)
         link.grant(SENDER_CREDIT)
         return Attachment(Sender(connection, link, queue), address.resource, Right.SEND, queue)
@@ -155,7 +153,7 @@ def _any_right(connection: AmqpConnection, address: Address) -> Right:
 
 
 def _refuse_receiving(queue: Queue, link: SendingLink) -> None:
-    _refuse_disabled_receiving(queue)
+    queue.refuse_receiving()
     filters = getattr(link.source, "filter", None) or {}
     if SESSION_FILTER in filters:
         raise InvalidOperation(
@@ -164,8 +162,3 @@ def _refuse_receiving(queue: Queue, link: SendingLink) -> None:
         )
     if getattr(link.source, "dynamic", None):
         raise ArgumentError("Nodes are not created by attaching to them.")
-
-
-def _refuse_disabled_receiving(queue: Queue) -> None:
-    if not queue.description.status.can_receive:
-        raise EntityDisabled(f"'{queue.path}' is {queue.description.status} and gives no messages.")

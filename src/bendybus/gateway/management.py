@@ -29,12 +29,11 @@ from bendybus.domain.commands import (
     Settled,
 )
 from bendybus.domain.messages import Message
+from bendybus.envelope import render, render_deferred, render_peeked
 from bendybus.errors import ArgumentError, BrokerError, MessageNotFound, NotSupported, Unavailable
 from bendybus.gateway.addresses import Address
-from bendybus.gateway.envelope import render, render_deferred, render_peeked
 from bendybus.gateway.requests import Request, Response
 from bendybus.gateway.scheduling import cancel, schedule
-from bendybus.gateway.sender import refuse_sending
 from bendybus.gateway.settlement import command_for_status, lock_lost
 from bendybus.names import PARTITION_SHIFT, LockToken, SequenceNumber
 
@@ -148,12 +147,12 @@ class ManagementNode:
     # -- scheduled messages -------------------------------------------------------
 
     async def _schedule(self, body: Body) -> Answer:
-        refuse_sending(self._queue, self._subqueue)
+        self._queue.refuse_sending(self._subqueue)
         numbers = await schedule(self._queue, _array(body, "messages"))
         return {"sequence-numbers": Array(int, [*numbers])}
 
     async def _cancel_scheduled(self, body: Body) -> Answer:
-        refuse_sending(self._queue, self._subqueue)
+        self._queue.refuse_sending(self._subqueue)
         await cancel(self._by_partition(_sequence_numbers(body)))
         return {}
 

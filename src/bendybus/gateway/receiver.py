@@ -24,8 +24,8 @@ from bendybus.domain.messages import Message, SubQueue
 from bendybus.engine.deliveries import SentDelivery
 from bendybus.engine.events import OutcomesReceived
 from bendybus.engine.sending import SendingLink
+from bendybus.envelope import render
 from bendybus.errors import BrokerError
-from bendybus.gateway.envelope import render
 from bendybus.gateway.settlement import command_for_outcome, echo, lock_lost, rejection
 from bendybus.names import Instant, LockToken
 

@@ -17,8 +17,8 @@ from bendybus.broker.queue import Queue
 from bendybus.domain.commands import CancelScheduled, Enqueue, Enqueued
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.messages import UNASSIGNED
+from bendybus.envelope import admit_all
 from bendybus.errors import ArgumentError, MessageSizeExceeded, Unavailable
-from bendybus.gateway.envelope import admit_all
 from bendybus.names import SequenceNumber
 
 __all__ = ["cancel", "schedule"]

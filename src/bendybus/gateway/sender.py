@@ -19,26 +19,24 @@ from bendybus.broker.host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Enqueue, Reply
 from bendybus.domain.duplicates import Identities
-from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.messages import Message
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.receiving import ReceivingLink
+from bendybus.envelope import BATCH_FORMAT, admit, admit_batch
 from bendybus.errors import (
     BrokerError,
-    EntityDisabled,
-    InvalidOperation,
     MessageSizeExceeded,
     NotSupported,
     QuotaExceeded,
     Unavailable,
 )
-from bendybus.gateway.envelope import BATCH_FORMAT, admit, admit_batch
 from bendybus.gateway.settlement import rejection
 from bendybus.names import Instant
 
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
 
-__all__ = ["SENDER_CREDIT", "Sender", "refuse_sending"]
+__all__ = ["SENDER_CREDIT", "Sender"]
 
 # Deliveries a client may have in flight on one link: several round trips' worth for the fastest client.
 SENDER_CREDIT: Final = 2000
@@ -142,14 +140,6 @@ class Sender:
         self._connection.answered(_size(run.deliveries))
         self._link.settle(run.deliveries, rejection(reply) if isinstance(reply, BrokerError) else Accepted())
         self._connection.flush_soon()
-
-
-def refuse_sending(queue: Queue, subqueue: SubQueue) -> None:
-    """Where no message can be sent, nor scheduled."""
-    if subqueue is not SubQueue.MAIN:
-        raise InvalidOperation(f"Nobody can send to a sub-queue of '{queue.path}'; send to the queue itself.")
-    if not queue.description.status.can_send:
-        raise EntityDisabled(f"'{queue.path}' is {queue.description.status} and takes no messages.")
 
 
 def _size(deliveries: Sequence[Delivery]) -> int:

@@ -13,12 +13,14 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
 from prometheus_client import CollectorRegistry
+from starlette.routing import BaseRoute
 
+from bendybus.admin.rest_routes import RestMessages
 from bendybus.admin.routes import management_routes
 from bendybus.auth.rules import AccessRule, KeyRing
 from bendybus.broker.broker import Broker
@@ -85,10 +87,12 @@ class Server:
                 raise ConfigError(f"{settings.config}: {refusal}") from refusal
 
         gateway = Gateway(broker, keys, handshake_timeout_s=settings.handshake_timeout_s)
-        http = self._http(gateway, broker, keys)
+        rest = RestMessages(broker, keys)
+        # Management last: every path may be an entity's.
+        http = self._http(gateway, broker, [rest, *management_routes(broker, keys, unsupported_features)])
         listener = self._listener(gateway, http)
         gateway.start()
-        exits.push_async_callback(self._drain, listener, http, gateway, broker)
+        exits.push_async_callback(self._drain, listener, rest, http, gateway, broker)
         self.ports = [await listener.listen(host, port) for host, port in settings.addresses]
         self.connection_string = connection_string(settings.host, self.ports[0], key)
         self._ready = True
@@ -106,16 +110,10 @@ class Server:
             folder.record_stores(len(stores))
         return Broker(catalog, stores, tier=settings.tier, premium_partitions=settings.premium_partitions)
 
-    def _http(self, gateway: Gateway, broker: Broker, keys: KeyRing) -> HttpHost:
+    def _http(self, gateway: Gateway, broker: Broker, routes: Sequence[BaseRoute]) -> HttpHost:
         registry = CollectorRegistry()
         registry.register(BrokerCollector(broker, gateway))
-        app = http_app(
-            amqp=gateway.protocol,
-            health=self._health,
-            registry=registry,
-            # Management last: every path may be an entity's.
-            routes=management_routes(broker, keys, unsupported_features),
-        )
+        app = http_app(amqp=gateway.protocol, health=self._health, registry=registry, routes=routes)
         return HttpHost(app, head_timeout_s=self._settings.handshake_timeout_s)
 
     def _listener(self, gateway: Gateway, http: HttpHost) -> Listener:
@@ -135,9 +133,12 @@ class Server:
     def _health(self) -> Health:
         return Health(self._ready)
 
-    async def _drain(self, listener: Listener, http: HttpHost, gateway: Gateway, broker: Broker) -> None:
+    async def _drain(
+        self, listener: Listener, rest: RestMessages, http: HttpHost, gateway: Gateway, broker: Broker
+    ) -> None:
         """No newcomers; what was accepted becomes durable and is answered; then goodbye."""
         listener.stop_accepting()
+        rest.stop()
         await broker.drain()
         gateway.stop()
         await http.close()

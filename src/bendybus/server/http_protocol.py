@@ -19,6 +19,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 from uvicorn.server import ServerState
 
+from bendybus.admin.rest_headers import HEADER_SPELLINGS
+
 __all__ = ["HttpHost"]
 
 # Request line and headers together. Service Bus allows 64 KB of message headers; as much for the rest.
@@ -41,6 +43,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().__init__(config, state, app_state={})
         self._head_timeout_s = head_timeout_s
         self._head_bytes = 0
+        self._spellings: list[bytes] = []
         self._head_timer: asyncio.TimerHandle | None = None
         """Runs while a head is awaited or under way, and so tells whether one is."""
 
@@ -60,8 +63,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        # ASGI lower-cases the names of headers; where one is a message property's, case counts.
+        self._spellings = []
+        self.scope["extensions"] = {HEADER_SPELLINGS: self._spellings}  # type: ignore[dict-item]
         if self._head_timer is None:
             self._await_head()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._spellings.append(name)
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._head_arrived()

@@ -11,7 +11,7 @@ from bendybus.amqp.performatives import Accepted
 from bendybus.domain.commands import Enqueue, Peek
 from bendybus.domain.messages import SubQueue
 from bendybus.engine.events import OutcomesReceived
-from bendybus.gateway.envelope import admit
+from bendybus.envelope import admit
 from bendybus.gateway.receiver import Receiver
 from bendybus.names import Instant, SequenceNumber
 from fix_broker import GatedStore, Yard

@@ -10,8 +10,8 @@ from bendybus.amqp.performatives import Accepted, Rejected, TransactionalState
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.routing import partition_of
 from bendybus.engine.deliveries import Delivery
+from bendybus.envelope import BATCH_FORMAT
 from bendybus.errors import StoreUnavailable
-from bendybus.gateway.envelope import BATCH_FORMAT
 from bendybus.gateway.sender import Sender
 from fix_broker import Yard
 

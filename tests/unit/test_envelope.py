@@ -14,8 +14,8 @@ from bendybus.amqp.types import Int, Symbol, Timestamp, UInt, ULong
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Amendment, Message, MessageState
+from bendybus.envelope import admit, admit_batch, render, render_deferred, render_peeked
 from bendybus.errors import ArgumentError, InvalidOperation
-from bendybus.gateway.envelope import admit, admit_batch, render, render_deferred, render_peeked
 from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber
 
 AT = Instant(1_700_000_000_000)

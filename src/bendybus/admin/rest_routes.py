@@ -1,0 +1,258 @@
+"""REST messages: the routes, and the one way from a request to its answer.
+
+Every request goes the same way: which operation (rest_targets.py), may the
+caller (access.py), does the entity exist and allow it, then the operation. What
+is refused on the way is a `BrokerError`, and its answer has an Error body
+(rest_errors.py); bad input is never a fault of ours. Operations on a message
+under lock are here, as they are short; receiving is in rest_receiving.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import parse_qs, quote
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
+from starlette.types import Receive, Scope, Send
+
+from bendybus.admin.access import authorise
+from bendybus.admin.rest_bodies import RequestBody
+from bendybus.admin.rest_errors import error_response, fault_response
+from bendybus.admin.rest_headers import HEADER_SPELLINGS
+from bendybus.admin.rest_messages import Admitted, admit_request, message_id
+from bendybus.admin.rest_receiving import Received, Reception
+from bendybus.admin.rest_targets import Operation, Target
+from bendybus.auth.rules import KeyRing
+from bendybus.broker.broker import Broker
+from bendybus.broker.clock import now
+from bendybus.broker.host import PartitionHost
+from bendybus.broker.queue import Queue
+from bendybus.domain.commands import Abandon, Complete, Enqueue, Renew, Renewed, Settled
+from bendybus.domain.messages import SubQueue
+from bendybus.errors import (
+    ArgumentError,
+    BrokerError,
+    InvalidOperation,
+    MessageNotFound,
+    OperationTimeout,
+    Unavailable,
+)
+from bendybus.names import LockToken
+
+__all__ = ["RestMessages"]
+
+logger = logging.getLogger(__name__)
+
+# What old clients send and the documentation shows; who asks for more gets an hour.
+TIMEOUT_DEFAULT_S: Final = 60.0
+TIMEOUT_MAX_S: Final = 3600.0
+
+# Nothing but a send needs a body; a few clients send an empty document.
+BODY_MAX: Final = 64 * 1024
+
+_HOST: Final = re.compile(r"[A-Za-z0-9.\-_:\[\]]{1,255}")
+
+
+class RestMessages(BaseRoute):
+    """A route for all of the REST API. `stop` before the server closes its connections."""
+
+    def __init__(self, broker: Broker, keys: KeyRing) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._reception = Reception()
+
+    def stop(self) -> None:
+        """Answer everybody who waits for a message."""
+        self._reception.stop()
+
+    # -- routing ------------------------------------------------------------------
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if scope["type"] != "http":
+            return Match.NONE, {}
+        target = Target.parse(scope["method"], scope["raw_path"].decode("ascii", "replace"))
+        if target is None:
+            return Match.NONE, {}
+        return Match.FULL, {"bendybus.target": target}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        target: Target = scope["bendybus.target"]
+        request = Request(scope)
+        body = RequestBody(receive, request.headers.get("content-length"))
+        try:
+            response = await self._answer(target, request, body)
+        except BrokerError as error:
+            response = error_response(error, target.path)
+        except Exception:
+            logger.exception("%s of '%s' failed", target.operation.value, target.entity)
+            response = fault_response(target.path)
+        finally:
+            body.close()
+        if not await body.discard():
+            response.headers["connection"] = "close"
+        await response(scope, receive, send)
+
+    async def _answer(self, target: Target, request: Request, body: RequestBody) -> Response:
+        # Whoever signs for a URL must hold a rule over its entity: `q/messages` may be a queue too.
+        keys = self._keys.reaching(target.entity)
+        authorise(request.headers, keys, target.path, target.operation.right, now())
+        queue = self._broker.find(target.entity)
+        if target.operation is Operation.SEND:
+            return await self._send(target, queue, request, body)
+        _refuse_receiving(queue)
+        await body.read(BODY_MAX, f"A request of this kind has a body of at most {BODY_MAX} bytes.")
+        if target.operation in (Operation.PEEK_LOCK, Operation.RECEIVE_AND_DELETE):
+            return await self._receive(target, queue, request, body)
+        return await _settle(target, queue)
+
+    # -- operations ---------------------------------------------------------------
+
+    async def _send(self, target: Target, queue: Queue, request: Request, body: RequestBody) -> Response:
+        queue.refuse_sending(target.subqueue)
+        timeout_s = _timeout_s(request) or TIMEOUT_DEFAULT_S
+        description = queue.description
+        limit = description.max_message_size_kb * 1024
+        payload = await body.read(
+            limit, f"The message exceeds the limit of {limit} bytes that '{queue.path}' accepts."
+        )
+        admitted = admit_request(
+            _spelled_headers(request.scope), payload, now(), description, partitioned=len(queue.hosts) > 1
+        )
+        try:
+            async with asyncio.timeout(timeout_s):
+                await _enqueue(queue, admitted)
+        except TimeoutError:
+            raise OperationTimeout(
+                f"'{queue.path}' did not take the message in {timeout_s:g} s. It may still do so."
+            ) from None
+        response = Response(status_code=201)
+        content_type = request.headers.get("content-type")
+        if content_type is not None:
+            response.headers["content-type"] = content_type
+        return response
+
+    async def _receive(self, target: Target, queue: Queue, request: Request, body: RequestBody) -> Response:
+        deletes = target.operation is Operation.RECEIVE_AND_DELETE
+        received = await self._reception.receive(
+            queue, target.subqueue, _timeout_s(request), body, deletes=deletes
+        )
+        if received is None:
+            return Response(status_code=204)
+        response = Response(received.shown.body, status_code=200 if deletes else 201)
+        response.raw_headers.extend(received.shown.headers)
+        if not deletes:
+            response.raw_headers.append((b"Location", _location(request, target, queue, received).encode()))
+        return response
+
+
+def _refuse_receiving(queue: Queue) -> None:
+    queue.refuse_receiving()
+    if queue.description.requires_session:
+        raise InvalidOperation(
+            "It is not possible for an entity that requires sessions to create a non-sessionful message "
+            f"receiver. Entity: '{queue.path}'."
+        )
+
+
+async def _enqueue(queue: Queue, admitted: Admitted) -> None:
+    """Where the key says; without one, wherever a partition takes it (P-16)."""
+    key = admitted.key if len(queue.hosts) > 1 else None
+    for attempts_left in reversed(range(len(queue.hosts))):
+        try:
+            await queue.place(key).ask(Enqueue(admitted.messages, admitted.identities))
+        except Unavailable:
+            if key is not None or not attempts_left:
+                raise
+        else:
+            return
+
+
+async def _settle(target: Target, queue: Queue) -> Response:
+    """Renew, unlock or complete the one message that is meant."""
+    host, token = await _find(target, queue)
+    match target.operation:
+        case Operation.RENEW:
+            reply = await host.ask(Renew([token]))
+            assert isinstance(reply, Renewed)
+            lost = None in reply.locked_until
+        case _:
+            reply = await host.ask(
+                Complete([token]) if target.operation is Operation.COMPLETE else Abandon([token])
+            )
+            assert isinstance(reply, Settled)
+            lost = bool(reply.lost)
+    if lost:
+        raise _no_such_lock(target, queue)
+    return Response(status_code=200)
+
+
+async def _find(target: Target, queue: Queue) -> tuple[PartitionHost, LockToken]:
+    """The partition and the lock meant by a message's id or number together with a lock token."""
+    try:
+        token = LockToken(UUID(target.lock_token).bytes_le)
+    except ValueError:
+        raise ArgumentError(f"'{target.lock_token[:60]}' is not a lock token, which is a GUID.") from None
+    host = queue.host_of_token(token)
+    message = host.partition.locked(token) if host is not None and host.partition is not None else None
+    if host is None or message is None or message.subqueue is not target.subqueue:
+        raise _no_such_lock(target, queue)
+    if target.message != str(message.sequence_number):
+        (payload,) = await host.payloads([message])
+        if payload is None or message_id(message, payload) != target.message:
+            raise _no_such_lock(target, queue)
+    return host, token
+
+
+def _no_such_lock(target: Target, queue: Queue) -> MessageNotFound:
+    return MessageNotFound(
+        f"'{queue.path}' has no message '{target.message[:128]}' under the lock '{target.lock_token}'. "
+        "Either the lock expired, or the message has already been removed."
+    )
+
+
+# -- requests and answers ---------------------------------------------------------
+
+
+def _timeout_s(request: Request) -> float:
+    given = parse_qs(request.url.query).get("timeout")
+    if not given:
+        return TIMEOUT_DEFAULT_S
+    try:
+        timeout_s = float(given[-1])
+    except ValueError:
+        timeout_s = math.nan
+    if not timeout_s >= 0:
+        raise ArgumentError(f"The timeout must be a number of seconds, not '{given[-1][:60]}'.")
+    return min(timeout_s, TIMEOUT_MAX_S)
+
+
+def _spelled_headers(scope: Scope) -> Iterable[tuple[bytes, bytes]]:
+    """The headers under the names that the client wrote, where the HTTP host kept them."""
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    spellings = scope.get("extensions", {}).get(HEADER_SPELLINGS)
+    if spellings is None:
+        return headers
+    return [(spelling, value) for spelling, (_, value) in zip(spellings, headers, strict=True)]
+
+
+def _location(request: Request, target: Target, queue: Queue, received: Received) -> str:
+    """Where the locked message is now; `/messages/` in lower case, as an old client looks for it."""
+    host = request.headers.get("host", "")
+    if not _HOST.fullmatch(host):
+        address = request.scope.get("server") or ("localhost", None)
+        host = f"{address[0]}:{address[1]}" if address[1] else address[0]
+    subqueue = {
+        SubQueue.MAIN: "",
+        SubQueue.DEAD_LETTER: "/$DeadLetterQueue",
+        SubQueue.TRANSFER_DEAD_LETTER: "/$Transfer/$DeadLetterQueue",
+    }[target.subqueue]
+    token = UUID(bytes_le=received.lock_token)
+    return f"{request.url.scheme}://{host}/{quote(queue.path)}{subqueue}/messages/{received.sequence_number}/{token}"

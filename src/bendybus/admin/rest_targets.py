@@ -1,0 +1,88 @@
+r"""Which operation of the REST API a request is, by its verb and the end of its path.
+
+    POST   /{entity}/messages                     send
+    POST   /{entity}/messages/head                peek-lock
+    DELETE /{entity}/messages/head                receive and delete
+    POST   /{entity}/messages/{message}/{lock}    renew the lock
+    PUT    /{entity}/messages/{message}/{lock}    unlock
+    DELETE /{entity}/messages/{message}/{lock}    complete
+
+`messages`, `head` and sub-queues are found in any case. Everything here is about
+text; whether the entity exists is for the broker to say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+from urllib.parse import unquote
+
+from bendybus.auth.rights import Right
+from bendybus.domain.messages import SubQueue
+
+__all__ = ["Operation", "Target"]
+
+
+class Operation(Enum):
+    SEND = "send"
+    PEEK_LOCK = "peek-lock"
+    RECEIVE_AND_DELETE = "receive and delete"
+    RENEW = "renew"
+    UNLOCK = "unlock"
+    COMPLETE = "complete"
+
+    @property
+    def right(self) -> Right:
+        return Right.SEND if self is Operation.SEND else Right.LISTEN
+
+
+_AT_HEAD: Final = {"POST": Operation.PEEK_LOCK, "DELETE": Operation.RECEIVE_AND_DELETE}
+_AT_LOCK: Final = {"POST": Operation.RENEW, "PUT": Operation.UNLOCK, "DELETE": Operation.COMPLETE}
+
+# Longest first: a transfer dead-letter queue's path ends like a dead-letter queue's.
+_SUBQUEUES: Final = (
+    (("$transfer", "$deadletterqueue"), SubQueue.TRANSFER_DEAD_LETTER),
+    (("$deadletterqueue",), SubQueue.DEAD_LETTER),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a request asks for."""
+
+    operation: Operation
+    entity: str
+    subqueue: SubQueue
+    path: str
+    """The request's own path, still encoded: clients may sign exactly this."""
+    message: str = ""
+    """Its id or its sequence number."""
+    lock_token: str = ""
+
+    @classmethod
+    def parse(cls, method: str, path: str) -> Target | None:
+        """The target of a request with this (encoded) path; None when it is none of ours."""
+        segments = [unquote(segment) for segment in path.split("/") if segment]
+        lower = [segment.lower() for segment in segments]
+        if method == "POST" and lower[-1:] == ["messages"]:
+            return cls._of(Operation.SEND, segments[:-1], path)
+        if lower[-2:] == ["messages", "head"]:
+            at_head = _AT_HEAD.get(method)
+            return None if at_head is None else cls._of(at_head, segments[:-2], path)
+        if lower[-3:-2] == ["messages"] and method in _AT_LOCK:
+            return cls._of(_AT_LOCK[method], segments[:-3], path, *segments[-2:])
+        return None
+
+    @classmethod
+    def _of(
+        cls, operation: Operation, entity: list[str], path: str, message: str = "", lock_token: str = ""
+    ) -> Target | None:
+        which = SubQueue.MAIN
+        for suffix, subqueue in _SUBQUEUES:
+            if tuple(segment.lower() for segment in entity[-len(suffix) :]) == suffix:
+                entity, which = entity[: -len(suffix)], subqueue
+                break
+        if not entity:
+            return None
+        return cls(operation, "/".join(entity), which, path, message, lock_token)

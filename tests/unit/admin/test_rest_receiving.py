@@ -1,0 +1,265 @@
+"""One request, one message: at once, as it comes, or not at all; and never for a client that has gone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from bendybus.admin.rest_bodies import RequestBody
+from bendybus.admin.rest_receiving import Received, Reception
+from bendybus.amqp.message import Properties, encode_message
+from bendybus.domain.commands import Abandon, Complete, Enqueue
+from bendybus.domain.messages import SubQueue
+from bendybus.envelope import admit
+from bendybus.errors import StoreUnavailable
+from bendybus.names import Instant
+from fix_broker import GatedStore, Yard
+
+MAIN = SubQueue.MAIN
+
+
+class Client:
+    """A request without a body, whose client can hang up."""
+
+    def __init__(self) -> None:
+        self.hung_up = asyncio.Event()
+        self.body = RequestBody(self._receive, "0")
+        self._begun = False
+
+    async def _receive(self):
+        if not self._begun:
+            self._begun = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self.hung_up.wait()
+        return {"type": "http.disconnect"}
+
+    async def hang_up(self) -> None:
+        self.hung_up.set()
+        await self.body.gone()
+
+
+async def ask(
+    yard: Yard, timeout_s: float = 0, *, deletes: bool = False, client: Client | None = None
+) -> Received | None:
+    client = client or Client()
+    await client.body.read(0, "")
+    try:
+        return await Reception().receive(yard.queue, MAIN, timeout_s, client.body, deletes=deletes)
+    finally:
+        client.body.close()
+
+
+async def put(yard: Yard, partition: int, *ids: str) -> None:
+    messages = [
+        admit(
+            encode_message(properties=Properties(message_id=each), data=each.encode()),
+            Instant(0),
+            yard.queue.description,
+        )[0]
+        for each in ids
+    ]
+    await yard.queue.hosts[partition].ask(Enqueue(messages))
+
+
+async def waiting(yard: Yard, count: int) -> None:
+    """So many requests wait."""
+    while len(yard.queue._waiting[MAIN]) < count:
+        await asyncio.sleep(0)
+
+
+def test_an_empty_queue_gives_nothing_at_once(in_yard):
+    async def work(yard: Yard) -> None:
+        assert await ask(yard) is None
+
+    in_yard(work, 4)
+
+
+def test_when_every_message_is_locked_the_answer_is_nothing(in_yard):  # P-29
+    async def work(yard: Yard) -> None:
+        await put(yard, 2, "a")
+        assert await ask(yard) is not None
+        assert await ask(yard) is None
+
+    in_yard(work, 4)
+
+
+def test_every_partition_is_asked(in_yard):  # P-25
+    async def work(yard: Yard) -> None:
+        for partition in range(4):
+            await put(yard, partition, str(partition))
+        received = [await ask(yard) for _ in range(4)]
+        assert sorted(one.shown.body for one in received if one) == [b"0", b"1", b"2", b"3"]
+
+    in_yard(work, 4)
+
+
+def test_who_waits_first_is_served_first(in_yard):
+    async def work(yard: Yard) -> None:
+        first = asyncio.create_task(ask(yard, 60))
+        await waiting(yard, 1)
+        second = asyncio.create_task(ask(yard, 60))
+        await waiting(yard, 2)
+        await put(yard, 3, "a")
+        received = await first
+        assert received is not None and received.shown.body == b"a"
+        assert not second.done()
+        await put(yard, 1, "b")
+        received = await second
+        assert received is not None and received.shown.body == b"b"
+        assert not yard.queue._waiting[MAIN]
+
+    in_yard(work, 4)
+
+
+def test_a_message_given_back_goes_to_who_waits(in_yard):
+    async def work(yard: Yard) -> None:
+        await put(yard, 0, "a")
+        first = await ask(yard)
+        assert first is not None
+        second = asyncio.create_task(ask(yard, 60))
+        await waiting(yard, 1)
+        await yard.host.ask(Abandon([first.lock_token]))
+        received = await second
+        assert received is not None and received.lock_token != first.lock_token
+
+    in_yard(work)
+
+
+def test_time_ends_a_wait(in_yard):
+    async def work(yard: Yard) -> None:
+        assert await ask(yard, 0.01) is None
+        assert not yard.queue._waiting[MAIN]
+
+    in_yard(work)
+
+
+def test_a_client_that_hangs_up_waits_no_more(in_yard):  # P-28
+    async def work(yard: Yard) -> None:
+        client = Client()
+        request = asyncio.create_task(ask(yard, 60, client=client))
+        await waiting(yard, 1)
+        await client.hang_up()
+        assert await request is None
+        await put(yard, 0, "a")
+        received = await ask(yard)
+        assert received is not None
+
+    in_yard(work)
+
+
+def test_what_was_locked_for_a_client_that_has_gone_comes_again_uncounted(in_yard):  # P-28
+    async def work(yard: Yard) -> None:
+        await put(yard, 0, "a")
+        first, client = await ask(yard), Client()
+        assert first is not None
+        request = asyncio.create_task(ask(yard, 60, client=client))
+        await waiting(yard, 1)
+        # Both at once: the request is given its message before it can see that nobody is there.
+        client.hung_up.set()
+        yard.host.release([first.lock_token])
+        assert not yard.host.available(MAIN)
+        assert await request is None
+        received = await ask(yard)
+        assert received is not None
+        assert b'"DeliveryCount":1,' in dict(received.shown.headers)[b"BrokerProperties"]
+
+    in_yard(work)
+
+
+def test_stopping_sends_everybody_away(in_yard):
+    async def work(yard: Yard) -> None:
+        reception, client = Reception(), Client()
+        await client.body.read(0, "")
+        request = asyncio.create_task(reception.receive(yard.queue, MAIN, 60, client.body, deletes=False))
+        await waiting(yard, 1)
+        reception.stop()
+        reception.stop()
+        assert await request is None
+        client.body.close()
+
+    in_yard(work)
+
+
+def test_a_deleted_message_is_given_once_its_removal_is_durable(in_yard):
+    async def work(yard: Yard) -> None:
+        await put(yard, 0, "a")
+        yard.store.shut()
+        request = asyncio.create_task(ask(yard, deletes=True))
+        await yard.at_the_gate()
+        assert not request.done()
+        yard.store.open_gate()
+        received = await request
+        assert received is not None and received.shown.body == b"a"
+        assert await ask(yard) is None
+
+    in_yard(work)
+
+
+def test_a_removal_that_fails_is_an_error_and_no_message(in_yard):
+    async def work(yard: Yard) -> None:
+        await put(yard, 0, "a")
+        yard.store.fails_once = OSError("disk full")
+        with pytest.raises(StoreUnavailable):
+            await ask(yard, deletes=True)
+
+    in_yard(work)
+
+
+class SlowReads:
+    """Makes a store's reads wait until told."""
+
+    def __init__(self, store: GatedStore) -> None:
+        self.asked = threading.Event()
+        self.go = threading.Event()
+        self._read = store.read
+        store.read = self._slow  # type: ignore[method-assign]
+
+    def _slow(self, places: Sequence[int]):
+        self.asked.set()
+        assert self.go.wait(10)
+        return self._read(places)
+
+
+async def make_cold(yard: Yard) -> None:
+    """Take the payloads out of memory, as a full cache would."""
+    partition = yard.host.partition
+    assert partition is not None
+    for message in partition.confirmed():
+        message.payload = None
+
+
+def test_a_client_that_goes_while_a_store_reads_leaves_no_lock(in_yard):  # P-28
+    async def work(yard: Yard) -> None:
+        await put(yard, 0, "a")
+        await make_cold(yard)
+        slow, client = SlowReads(yard.store), Client()
+        request = asyncio.create_task(ask(yard, client=client))
+        await asyncio.to_thread(slow.asked.wait, 10)
+        await client.hang_up()
+        slow.go.set()
+        assert await request is None
+        received = await ask(yard)
+        assert received is not None and received.shown.body == b"a"
+
+    in_yard(work)
+
+
+def test_a_lock_lost_while_a_store_reads_is_no_answer(in_yard):
+    async def work(yard: Yard) -> None:
+        await put(yard, 0, "a")
+        await make_cold(yard)
+        slow = SlowReads(yard.store)
+        request = asyncio.create_task(ask(yard))
+        await asyncio.to_thread(slow.asked.wait, 10)
+        partition = yard.host.partition
+        assert partition is not None
+        (message,) = partition.confirmed()
+        assert message.lock_token is not None
+        await yard.host.ask(Complete([message.lock_token]))
+        slow.go.set()
+        assert await request is None
+
+    in_yard(work)

@@ -1,0 +1,68 @@
+"""The verb and the end of the path say which operation a request is."""
+
+from __future__ import annotations
+
+import pytest
+
+from bendybus.admin.rest_targets import Operation, Target
+from bendybus.auth.rights import Right
+from bendybus.domain.messages import SubQueue
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "operation", "entity", "subqueue"),
+    [
+        ("POST", "/orders/messages", Operation.SEND, "orders", SubQueue.MAIN),
+        ("POST", "/a/b/Messages/", Operation.SEND, "a/b", SubQueue.MAIN),
+        ("POST", "/orders/Messages/Head", Operation.PEEK_LOCK, "orders", SubQueue.MAIN),
+        ("DELETE", "/orders/messages/head", Operation.RECEIVE_AND_DELETE, "orders", SubQueue.MAIN),
+        ("POST", "/q/$DeadLetterQueue/messages/head", Operation.PEEK_LOCK, "q", SubQueue.DEAD_LETTER),
+        ("POST", "/q/%24deadletterqueue/messages/head", Operation.PEEK_LOCK, "q", SubQueue.DEAD_LETTER),
+        (
+            *("POST", "/q/$Transfer/$DeadLetterQueue/messages/head"),
+            *(Operation.PEEK_LOCK, "q", SubQueue.TRANSFER_DEAD_LETTER),
+        ),
+        ("POST", "/messages/messages", Operation.SEND, "messages", SubQueue.MAIN),
+        ("POST", "/q/messages/messages/head", Operation.PEEK_LOCK, "q/messages", SubQueue.MAIN),
+        ("POST", "/t/subscriptions/s/messages/head", Operation.PEEK_LOCK, "t/subscriptions/s", SubQueue.MAIN),
+    ],
+)
+def test_an_operation_is_found_by_verb_and_path(method, path, operation, entity, subqueue):
+    target = Target.parse(method, path)
+    assert target is not None
+    assert (target.operation, target.entity, target.subqueue) == (operation, entity, subqueue)
+
+
+@pytest.mark.parametrize(
+    ("method", "operation"),
+    [("POST", Operation.RENEW), ("PUT", Operation.UNLOCK), ("DELETE", Operation.COMPLETE)],
+)
+def test_a_locked_message_is_named_by_its_id_and_its_lock(method, operation):
+    target = Target.parse(method, "/q/messages/an%2Fid%20of%20mine/TOKEN")
+    assert target is not None
+    assert (target.operation, target.entity) == (operation, "q")
+    assert (target.message, target.lock_token) == ("an/id of mine", "TOKEN")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/orders/messages"),
+        ("PUT", "/orders"),
+        ("PUT", "/orders/messages"),
+        ("DELETE", "/orders/messages"),
+        ("GET", "/orders/messages/head"),
+        ("PUT", "/orders/messages/head"),
+        ("GET", "/orders/messages/1/2"),
+        ("POST", "/messages"),
+        ("POST", "/$deadletterqueue/messages"),
+        ("POST", "/"),
+        ("POST", ""),
+    ],
+)
+def test_anything_else_is_for_others(method, path):
+    assert Target.parse(method, path) is None
+
+
+def test_only_sending_asks_for_the_right_to_send():
+    assert {operation for operation in Operation if operation.right is Right.SEND} == {Operation.SEND}
