@@ -255,7 +255,8 @@ def test_deliveries_far_beyond_the_credit_detach_the_link(attack: Attack, endpoi
                 for number in range(30_000)
             )
             for frame in frames:
-                stranger.send(0, frame)
+                # With some bytes in each, no single read holds more frames than the session's window.
+                stranger.send(0, frame, bytes(150))
                 if not frame.delivery_id or frame.delivery_id % 1000 == 0:
                     await stranger.drain()
             detach = await stranger.expect(Detach)

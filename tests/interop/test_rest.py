@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from email.utils import formatdate
 from typing import Any, TypeAlias
 from urllib.parse import quote_plus, urlsplit
 
 import pytest
 from azure.servicebus import ServiceBusMessage
 
-from fix_server import RULES, Kind, NewQueue, ServerProcess, StartServer
+from fix_server import RULES, Kind, NewQueue, ServerProcess, Shape, StartServer
 from interop.conftest import MakeDesk
 from interop.sdk import Desk
 
@@ -245,6 +246,30 @@ def test_a_batch_is_sent_at_once(rest: Rest) -> None:
     received = [rest.receive() for _ in batch]
     assert [one.body for one in received] == [b"0", b"1", b"2", b"3", b"4"]  # P-26
     assert [one.headers["Number"] for one in received] == ["0", "1", "2", "3", "4"]
+
+
+def test_a_duplicate_over_http_is_accepted_and_dropped(
+    call: Connect, server: ServerProcess, new_queue: NewQueue, kind: Kind
+) -> None:  # P-15
+    rest = call(server, new_queue(kind, Shape.ONCE))
+    for body in ("first", "again"):
+        answer = rest.ask("POST", f"/{rest.queue}/messages", body, BrokerProperties='{"MessageId": "m"}')
+        assert answer.status == 201
+    batch = json.dumps([{"Body": "in a batch", "BrokerProperties": {"MessageId": "m"}}])
+    assert rest.ask("POST", f"/{rest.queue}/messages", batch, Content_Type=BATCH).status == 201
+    assert rest.receive().body == b"first"
+    assert rest.ask("DELETE", f"/{rest.queue}/messages/head?timeout=0").status == 204
+
+
+def test_a_message_scheduled_over_http_waits_for_its_time(rest: Rest, desk: Desk) -> None:
+    due = formatdate(time.time() + 3600, usegmt=True)
+    properties = json.dumps({"ScheduledEnqueueTimeUtc": due, "MessageId": "later"})
+    answer = rest.ask("POST", f"/{desk.queue}/messages", "later", BrokerProperties=properties)
+    assert answer.status == 201
+    assert rest.ask("DELETE", f"/{desk.queue}/messages/head?timeout=0").status == 204
+    (waiting,) = desk.receiver.peek_messages(1)
+    assert waiting.state.name == "SCHEDULED"
+    desk.sender.cancel_scheduled_messages(waiting.sequence_number)
 
 
 def test_old_python_clients_are_understood(rest: Rest, server: ServerProcess) -> None:
