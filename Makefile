@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test style types tests faults bench clean
+.PHONY: help run demo test style types tests interop faults bench clean
 
 help:  ## What can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -29,6 +29,9 @@ types: $(VENV)/.installed-dev  ## mypy --strict on src
 
 tests: $(VENV)/.installed-dev
 	$(BIN)/pytest
+
+interop: $(VENV)/.installed-dev  ## Only the tests with the Azure SDK and with HTTP clients
+	$(BIN)/pytest tests/interop
 
 faults: $(VENV)/.installed-dev  ## kill -9 under load, 50 times, and count what became of every message
 	$(BIN)/python tests/faults/crash_check.py --kills 50

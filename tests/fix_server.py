@@ -91,7 +91,7 @@ def namespace(
 class ServerProcess:
     """One data folder, and the process that serves it while there is one."""
 
-    def __init__(self, folder: Path, config: Mapping[str, object]) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, object], options: Sequence[str] = ()) -> None:
         self.data = folder / "data"
         self.log = folder / "server.log"
         self.port = 0
@@ -100,6 +100,7 @@ class ServerProcess:
         self.first_line = ""
         self._config = folder / "Config.json"
         self._config.write_text(json.dumps(config))
+        self._options = options
         self._log_read = 0
         self._process: subprocess.Popen[str] | None = None
 
@@ -108,6 +109,7 @@ class ServerProcess:
         return [
             *(str(bendybus), "serve", "--data", str(self.data), "--config", str(self._config)),
             *("--port", str(self.port), "--admin-port", "0"),
+            *self._options,
         ]
 
     def start(self) -> None:
@@ -230,15 +232,17 @@ def new_queue() -> NewQueue:
 
 @pytest.fixture
 def start_server(tmp_path: Path) -> Iterator[StartServer]:
-    """Starts a server of the test's own: `start_server(queues, rules)`, as for `namespace`."""
+    """Starts a server of the test's own: `start_server(queues, rules)`, as for `namespace`, and options."""
     servers: list[ServerProcess] = []
 
     def start(
-        queues: Mapping[str, Properties], rules: Mapping[str, Sequence[Properties]] | None = None
+        queues: Mapping[str, Properties],
+        rules: Mapping[str, Sequence[Properties]] | None = None,
+        *options: str,
     ) -> ServerProcess:
         folder = tmp_path / f"server-{len(servers)}"
         folder.mkdir()
-        server = ServerProcess(folder, namespace(queues, rules))
+        server = ServerProcess(folder, namespace(queues, rules), options)
         servers.append(server)
         server.start()
         return server

@@ -12,14 +12,14 @@ from urllib.parse import quote_plus
 
 import pytest
 from azure.core.credentials import AccessToken
-from azure.servicebus import TransportType
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 from azure.servicebus.exceptions import (
     MessagingEntityNotFoundError,
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
 )
 
-from fix_server import RULES, Kind, NewQueue, ServerProcess
+from fix_server import RULES, Kind, NewQueue, ServerProcess, StartServer
 from interop.conftest import Connect
 from interop.sdk import CROSSWISE, AsyncSdk, Desk, Sdk
 
@@ -137,3 +137,16 @@ def test_an_unknown_entity_is_not_found(
 ) -> None:
     with pytest.raises(MessagingEntityNotFoundError, match="entity 'nowhere' could not be found"):
         use(connect(server.connection_string, "nowhere"))
+
+
+def test_a_queues_own_rule_opens_that_queue_alone(start_server: StartServer) -> None:
+    key = "Y2xlcms="
+    clerk = {"Name": "clerk", "PrimaryKey": key, "SecondaryKey": key, "Rights": ["Send"]}
+    server = start_server({"mine": {}, "other": {}}, {"mine": [clerk]})
+    own = ServiceBusClient.from_connection_string(with_key(server, "clerk", key), retry_total=0)
+    with own, own.get_queue_sender("mine") as sender:
+        sender.send_messages(ServiceBusMessage("x"))
+        with pytest.raises(ServiceBusAuthenticationError):
+            own.get_queue_sender("other").send_messages(ServiceBusMessage("x"))
+        with pytest.raises(ServiceBusAuthorizationError):
+            own.get_queue_receiver("mine").receive_messages(max_wait_time=1)
