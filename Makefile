@@ -30,8 +30,9 @@ types: $(VENV)/.installed-dev  ## mypy --strict on src
 tests: $(VENV)/.installed-dev
 	$(BIN)/pytest
 
-interop: $(VENV)/.installed-dev  ## Only the tests with the Azure SDK and with HTTP clients
+interop: $(VENV)/.installed-dev  ## The Azure SDKs: Python's (as in `make test`), then JavaScript's if there is Node.js
 	$(BIN)/pytest tests/interop
+	$(BIN)/python tests/interop/javascript/run.py
 
 faults: $(VENV)/.installed-dev  ## kill -9 under load, 50 times, and count what became of every message
 	$(BIN)/python tests/faults/crash_check.py --kills 50

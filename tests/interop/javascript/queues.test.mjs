@@ -1,0 +1,125 @@
+// The unmodified JavaScript SDK against a real server, on both kinds of queue. Run by run.py.
+
+import assert from "node:assert/strict";
+import { after, test } from "node:test";
+import { ServiceBusAdministrationClient, ServiceBusClient } from "@azure/service-bus";
+
+const { BENDYBUS_CONNECTION_STRING, BENDYBUS_TLS_CONNECTION_STRING } = process.env;
+const client = new ServiceBusClient(BENDYBUS_CONNECTION_STRING, { retryOptions: { maxRetries: 0 } });
+const administration = new ServiceBusAdministrationClient(BENDYBUS_TLS_CONNECTION_STRING);
+
+after(() => client.close());
+
+const received = async (receiver, count) => {
+  const messages = [];
+  while (messages.length < count) {
+    const more = await receiver.receiveMessages(count - messages.length, { maxWaitTimeInMs: 10_000 });
+    assert.notEqual(more.length, 0, `only ${messages.length} of ${count} came`);
+    messages.push(...more);
+  }
+  return messages;
+};
+
+for (const enablePartitioning of [false, true]) {
+  const kind = enablePartitioning ? "partitioned" : "plain";
+
+  // A queue of the test's own, so that none finds another's messages.
+  const onQueue = (name, work) =>
+    test(`${name} (${kind})`, async () => {
+      const queue = `js-${kind}-${name.replaceAll(" ", "-")}`;
+      await administration.createQueue(queue, { enablePartitioning });
+      const sender = client.createSender(queue);
+      const receiver = client.createReceiver(queue);
+      await work({ queue, sender, receiver });
+      await sender.close();
+      await receiver.close();
+    });
+
+  onQueue("what is sent is received", async ({ sender, receiver }) => {
+    const bodies = [1, 2, 3, 4, 5].map((number) => ({ number }));
+    await sender.sendMessages(bodies.map((body) => ({ body, subject: "s", applicationProperties: { a: 1 } })));
+    const batch = await sender.createMessageBatch();
+    assert.ok(batch.tryAddMessage({ body: "in a batch" }));
+    await sender.sendMessages(batch);
+    assert.equal((await receiver.peekMessages(10)).length, 6);
+    const messages = await received(receiver, 6);
+    for (const message of messages) await receiver.completeMessage(message);
+    assert.deepEqual(messages.map((message) => message.deliveryCount), [0, 0, 0, 0, 0, 0]);
+    assert.equal((await receiver.peekMessages(10, { fromSequenceNumber: undefined })).length, 0);
+  });
+
+  onQueue("abandoned messages come again", async ({ sender, receiver }) => {
+    await sender.sendMessages({ body: "x" });
+    const [first] = await received(receiver, 1);
+    await receiver.abandonMessage(first, { why: "because" });
+    const [again] = await received(receiver, 1);
+    assert.equal(again.deliveryCount, 1);
+    assert.equal(again.applicationProperties.why, "because");
+    await receiver.completeMessage(again);
+  });
+
+  onQueue("dead letters say why", async ({ queue, sender, receiver }) => {
+    await sender.sendMessages({ body: "x" });
+    const [message] = await received(receiver, 1);
+    await receiver.deadLetterMessage(message, { deadLetterReason: "R", deadLetterErrorDescription: "D" });
+    const letters = client.createReceiver(queue, { subQueueType: "deadLetter", receiveMode: "receiveAndDelete" });
+    const [letter] = await received(letters, 1);
+    assert.deepEqual([letter.deadLetterReason, letter.deadLetterErrorDescription], ["R", "D"]);
+    await letters.close();
+  });
+
+  onQueue("deferred messages are reached by number", async ({ sender, receiver }) => {
+    await sender.sendMessages({ body: "x" });
+    const [message] = await received(receiver, 1);
+    const until = await receiver.renewMessageLock(message);
+    assert.ok(until > new Date());
+    await receiver.deferMessage(message);
+    const [deferred] = await receiver.receiveDeferredMessages(message.sequenceNumber);
+    await receiver.completeMessage(deferred);
+    assert.equal(deferred.body, "x");
+  });
+
+  onQueue("scheduled messages can be cancelled", async ({ sender, receiver }) => {
+    const numbers = await sender.scheduleMessages([{ body: "later" }], new Date(Date.now() + 3_600_000));
+    assert.equal((await receiver.peekMessages(10))[0].state, "scheduled");
+    await sender.cancelScheduledMessages(numbers);
+  });
+
+  onQueue("subscribing streams", async ({ sender, receiver }) => {
+    const { promise, resolve, reject } = deferred();
+    const subscription = receiver.subscribe({
+      processMessage: async (message) => resolve(message.body),
+      processError: async ({ error }) => reject(error),
+    });
+    await sender.sendMessages({ body: "streamed" });
+    assert.equal(await promise, "streamed");
+    await subscription.close();
+  });
+}
+
+function deferred() {
+  const made = {};
+  made.promise = new Promise((resolve, reject) => Object.assign(made, { resolve, reject }));
+  return made;
+}
+
+test("a missing queue is named", async () => {
+  await assert.rejects(client.createSender("nowhere").sendMessages({ body: 1 }), {
+    code: "MessagingEntityNotFound",
+  });
+});
+
+test("queues are administered", async () => {
+  const made = await administration.createQueue("js-made", { enablePartitioning: true, lockDuration: "PT30S" });
+  assert.deepEqual([made.enablePartitioning, made.maxSizeInMegabytes, made.lockDuration], [true, 16384, "PT30S"]);
+  made.maxDeliveryCount = 3;
+  assert.equal((await administration.updateQueue(made)).maxDeliveryCount, 3);
+  assert.equal((await administration.getQueueRuntimeProperties("js-made")).totalMessageCount, 0);
+  await assert.rejects(administration.createQueue("js-made"), { code: "MessageEntityAlreadyExistsError" });
+  const names = [];
+  for await (const queue of administration.listQueues()) names.push(queue.name);
+  assert.ok(names.includes("js-made"));
+  await administration.deleteQueue("js-made");
+  assert.equal(await administration.queueExists("js-made"), false);
+  assert.equal((await administration.getNamespaceProperties()).messagingSku, "Standard");
+});
