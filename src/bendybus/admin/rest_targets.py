@@ -19,6 +19,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from bendybus.auth.rights import Right
+from bendybus.domain.entities import split_subqueue
 from bendybus.domain.messages import SubQueue
 
 __all__ = ["Operation", "Target"]
@@ -39,12 +40,6 @@ class Operation(Enum):
 
 _AT_HEAD: Final = {"POST": Operation.PEEK_LOCK, "DELETE": Operation.RECEIVE_AND_DELETE}
 _AT_LOCK: Final = {"POST": Operation.RENEW, "PUT": Operation.UNLOCK, "DELETE": Operation.COMPLETE}
-
-# Longest first: a transfer dead-letter queue's path ends like a dead-letter queue's.
-_SUBQUEUES: Final = (
-    (("$transfer", "$deadletterqueue"), SubQueue.TRANSFER_DEAD_LETTER),
-    (("$deadletterqueue",), SubQueue.DEAD_LETTER),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +73,7 @@ class Target:
     def _of(
         cls, operation: Operation, entity: list[str], path: str, message: str = "", lock_token: str = ""
     ) -> Target | None:
-        which = SubQueue.MAIN
-        for suffix, subqueue in _SUBQUEUES:
-            if tuple(segment.lower() for segment in entity[-len(suffix) :]) == suffix:
-                entity, which = entity[: -len(suffix)], subqueue
-                break
-        if not entity:
+        name, subqueue = split_subqueue("/" + "/".join(entity))
+        if len(name) <= 1:
             return None
-        return cls(operation, "/".join(entity), which, path, message, lock_token)
+        return cls(operation, name[1:], subqueue, path, message, lock_token)

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from bendybus.domain.durations import format_duration
+from bendybus.domain.messages import SubQueue
 from bendybus.errors import ArgumentError, InvalidOperation, QuotaExceeded
 from bendybus.names import EntityPath
 
@@ -23,6 +24,7 @@ __all__ = [
     "Tier",
     "check_path",
     "normalise_path",
+    "split_subqueue",
 ]
 
 PATH_LENGTH_MAX: Final = 260
@@ -83,6 +85,21 @@ class EntityStatus(StrEnum):
 def normalise_path(path: str) -> str:
     r"""The key under which an entity is found: case does not count, and `\` is `/`."""
     return path.replace("\\", "/").lower()
+
+
+# Longest first: a transfer dead-letter queue's path ends like a dead-letter queue's.
+_SUBQUEUE_SUFFIXES: Final = (
+    ("/$transfer/$deadletterqueue", SubQueue.TRANSFER_DEAD_LETTER),
+    ("/$deadletterqueue", SubQueue.DEAD_LETTER),
+)
+
+
+def split_subqueue(path: str) -> tuple[str, SubQueue]:
+    """An address as the entity's path and which of its sub-queues is meant, in any case."""
+    for suffix, subqueue in _SUBQUEUE_SUFFIXES:
+        if path.lower().endswith(suffix):
+            return path[: -len(suffix)], subqueue
+    return path, SubQueue.MAIN
 
 
 def check_path(path: str) -> EntityPath:

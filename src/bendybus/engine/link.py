@@ -165,6 +165,7 @@ class Link:
         self.report_gone(detach.error, closed)
 
     def receive_flow(self, flow: Flow) -> None:
+        """The two roles take it differently: sending.py, receiving.py."""
         raise NotImplementedError
 
     def receive_transfer(self, fields: TransferFields, payload: bytes) -> None:

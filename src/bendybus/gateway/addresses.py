@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import unquote
 
+from bendybus.domain.entities import split_subqueue
 from bendybus.domain.messages import SubQueue
 from bendybus.errors import ArgumentError
 
@@ -21,13 +22,6 @@ class NodeKind(Enum):
     ENTITY = "entity"
     MANAGEMENT = "$management"
     CBS = "$cbs"
-
-
-# Longest first: a transfer dead-letter queue's address ends like a dead-letter queue's.
-_SUBQUEUE_SUFFIXES = (
-    ("/$transfer/$deadletterqueue", SubQueue.TRANSFER_DEAD_LETTER),
-    ("/$deadletterqueue", SubQueue.DEAD_LETTER),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +47,4 @@ class Address:
         if path.lower().endswith("/$management"):
             kind = NodeKind.MANAGEMENT
             path = path[: -len("/$management")]
-        for suffix, subqueue in _SUBQUEUE_SUFFIXES:
-            if path.lower().endswith(suffix):
-                return cls(kind, resource, path[: -len(suffix)], subqueue)
-        return cls(kind, resource, path)
+        return cls(kind, resource, *split_subqueue(path))

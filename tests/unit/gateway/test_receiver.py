@@ -83,6 +83,15 @@ def hold_reads(store: GatedStore) -> threading.Event:
     return gate
 
 
+async def slow_and_quick(yard: Yard) -> threading.Event:
+    """A message in a store that answers when the event is set, and one in memory."""
+    yard.cache._limit = 0
+    await put(yard, 0, "slow")
+    yard.cache._limit = 1 << 20
+    await put(yard, 1, "quick")
+    return hold_reads(yard.store)
+
+
 def test_a_receive_asks_all_partitions(in_yard):  # P-25
     async def test(yard: Yard) -> None:
         await put(yard, 0, "a")
@@ -143,11 +152,7 @@ def test_waiting_receivers_take_turns(in_yard):
 
 def test_a_slow_store_delays_only_its_own_messages(in_yard):  # P-27
     async def test(yard: Yard) -> None:
-        yard.cache._limit = 0
-        await put(yard, 0, "slow")
-        yard.cache._limit = 1 << 20
-        await put(yard, 1, "quick")
-        gate = hold_reads(yard.store)
+        gate = await slow_and_quick(yard)
         receiver, link = receiver_on(yard, credit=2)
         receiver.flow()
         assert link.sent == ["quick"]
@@ -160,11 +165,7 @@ def test_a_slow_store_delays_only_its_own_messages(in_yard):  # P-27
 
 def test_what_was_overtaken_is_kept_for_the_next_credit(in_yard):  # P-25
     async def test(yard: Yard) -> None:
-        yard.cache._limit = 0
-        await put(yard, 0, "slow")
-        yard.cache._limit = 1 << 20
-        await put(yard, 1, "quick")
-        gate = hold_reads(yard.store)
+        gate = await slow_and_quick(yard)
         receiver, link = receiver_on(yard, credit=1)
         receiver.flow()
         gate.set()
@@ -182,11 +183,7 @@ def test_what_was_overtaken_is_kept_for_the_next_credit(in_yard):  # P-25
 
 def test_what_was_kept_goes_back_uncounted_when_the_link_goes(in_yard):  # P-28
     async def test(yard: Yard) -> None:
-        yard.cache._limit = 0
-        await put(yard, 0, "slow")
-        yard.cache._limit = 1 << 20
-        await put(yard, 1, "quick")
-        gate = hold_reads(yard.store)
+        gate = await slow_and_quick(yard)
         receiver, _ = receiver_on(yard, credit=1)
         receiver.flow()
         gate.set()
