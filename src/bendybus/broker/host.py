@@ -88,17 +88,22 @@ class PartitionHost:
         if self.availability is Availability.GONE:
             return
         self.availability = Availability.LOADING
-        self.store.load(self._key, self._loaded)
+        self.store.load(self._key, self._built, self._loaded)
 
-    def _loaded(self, snapshot: Snapshot | Exception) -> None:
-        if self.availability is Availability.GONE:
-            return
-        if isinstance(snapshot, Exception):
-            logger.error("%s: cannot be loaded: %s", self, snapshot)
-            self._fail(snapshot)
-            return
+    def _built(self, snapshot: Snapshot) -> Partition:
         partition = Partition(self.number, self.queue.description, snapshot.next_sequence_number)
         partition.restore(snapshot.messages, snapshot.identities)
+        return partition
+
+    def _loaded(self, partition: Partition | Exception) -> None:
+        if self.availability is Availability.GONE:
+            return
+        if isinstance(partition, Exception):
+            logger.error("%s: cannot be loaded: %s", self, partition)
+            self._fail(partition)
+            return
+        # The queue may have been updated while the partition was being built.
+        partition.description = self.queue.description
         self._partition = partition
         self.availability = Availability.AVAILABLE
         mailbox, self._mailbox = self._mailbox, []

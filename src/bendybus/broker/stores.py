@@ -66,9 +66,18 @@ class AttachedStore:
     def start(self) -> None:
         self.writer.start()
 
-    def load(self, key: PartitionKey, loaded: Callable[[Snapshot | Exception], None]) -> None:
-        """Read a partition, once everything submitted for it has been written."""
-        self.writer.when_written(partial(self._in_reader, partial(self.store.load, key), loaded))
+    def load(
+        self,
+        key: PartitionKey,
+        build: Callable[[Snapshot], T],
+        loaded: Callable[[T | Exception], None],
+    ) -> None:
+        """Read a partition, once everything submitted for it has been written, and build what it is for.
+
+        Both in the reader's thread: a million messages take half a second to put in their places, and
+        the loop serves others meanwhile.
+        """
+        self.writer.when_written(partial(self._in_reader, lambda: build(self.store.load(key)), loaded))
 
     def read(self, places: Sequence[int], done: Callable[[list[bytes | None] | Exception], None]) -> None:
         self._in_reader(partial(self.store.read, places), done)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -251,3 +252,21 @@ def test_a_duplicate_is_answered_no_sooner_than_the_message_it_repeats(in_yard):
         assert yard.cache.used_bytes == len("first")
 
     in_yard(test, requires_duplicate_detection=True)
+
+
+def test_an_update_during_a_load_is_not_lost(in_yard):
+    async def test(yard: Yard) -> None:
+        building = yard.host._built
+
+        def updated_meanwhile(snapshot):
+            built = building(snapshot)
+            yard.queue.description = replace(yard.queue.description, max_delivery_count=3)
+            return built
+
+        yard.host._built = updated_meanwhile
+        yard.host._fail(StoreUnavailable("read error"))
+        yard.host.load()
+        await yard.loaded()
+        assert yard.host.partition.description.max_delivery_count == 3
+
+    in_yard(test)
