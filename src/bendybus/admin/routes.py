@@ -19,6 +19,7 @@ from urllib.parse import quote, urlencode
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
 
 from bendybus.admin import atom
 from bendybus.admin.access import authorise
@@ -34,6 +35,7 @@ from bendybus.errors import (
     BrokerError,
     EntityNotFound,
     InvalidOperation,
+    MethodNotAllowed,
     NotSupported,
     PreconditionFailed,
 )
@@ -46,6 +48,8 @@ Unsupported: TypeAlias = Callable[[QueueDescription], list[str]]
 # "default 100 per page; cap 100"
 PAGE_MAX: Final = 100
 
+METHODS: Final = ("GET", "HEAD", "PUT", "DELETE")
+
 NAMESPACE_NAME: Final = "bendybus"
 
 _API_VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2})?(-preview)?")
@@ -57,7 +61,8 @@ _WHOLE_NUMBER: Final = re.compile("[0-9]{1,9}")
 def management_routes(broker: Broker, keys: KeyRing, unsupported: Unsupported) -> list[BaseRoute]:
     """To be put after all other routes of the server."""
     api = _ManagementApi(broker, keys, unsupported)
-    return [Route("/{path:path}", api.serve, methods=["GET", "PUT", "DELETE"])]
+    # An object and not a function: every verb comes here, so that every refusal has the same shape.
+    return [Route("/{path:path}", api)]
 
 
 class _ManagementApi:
@@ -66,17 +71,22 @@ class _ManagementApi:
         self._keys = keys
         self._unsupported = unsupported
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await (await self.serve(Request(scope, receive)))(scope, receive, send)
+
     async def serve(self, request: Request) -> Response:
         path = request.path_params["path"].strip("/")
         try:
             right = None if request.method in ("GET", "HEAD") else Right.MANAGE
-            authorise(request.headers, self._keys, path, right, now())
+            rights = authorise(request.headers, self._keys, path, right, now())
+            request.state.manages = rights.allows(Right.MANAGE)
             return await self._answer(request, path)
         except BrokerError as refusal:
-            body = atom.document(atom.error(refusal, path, now()))
-            return Response(body, refusal.status, media_type=atom.ERROR_TYPE)
+            return atom.error_response(refusal, path, now())
 
     async def _answer(self, request: Request, path: str) -> Response:
+        if request.method not in METHODS:
+            raise MethodNotAllowed(f"{request.method[:60]} is not a request that '{path[:200]}' answers.")
         version = _api_version(request)
         method, well_known = request.method, path.lower()
         if well_known in ("$namespaceinfo", "$resources/queues", "$resources/topics"):
@@ -126,7 +136,7 @@ class _ManagementApi:
             _url(request, queue.path, {"api-version": version}),
             queue.path,
             "QueueDescription",
-            queue_elements(queue, self._broker.tier, version),
+            queue_elements(queue, self._broker.tier, version, with_rules=request.state.manages),
             queue.created_at,
             queue.updated_at,
             NAMESPACE_NAME,

@@ -62,6 +62,13 @@ class KeyRing:
         """Add a rule, or replace the one of that name and scope: so keys are changed."""
         self._rules.setdefault(entity_path(rule.scope), {})[rule.name] = rule
 
+    def replace(self, scope: str, rules: Iterable[AccessRule]) -> None:
+        """These rules and no others over `scope`; with none, nobody has rights over it in particular."""
+        path = entity_path(scope)
+        self._rules.pop(path, None)
+        for rule in rules:
+            self.put(rule)
+
     def remove(self, name: str, scope: str = "") -> None:
         """Forget a rule; its tokens stop working at once. Unknown ones are no error."""
         self._rules.get(entity_path(scope), {}).pop(name, None)
