@@ -31,6 +31,7 @@ from bendybus.gateway.gateway import Gateway
 from bendybus.server.emulator_config import EmulatorConfig, load_config, unsupported_features
 from bendybus.server.http import Health, http_app
 from bendybus.server.http_protocol import HttpHost
+from bendybus.server.key_sets import trusted_issuer
 from bendybus.server.listener import Listener
 from bendybus.server.metrics import BrokerCollector
 from bendybus.server.settings import Settings, connection_string, refuse_exposed_keys
@@ -79,7 +80,7 @@ class Server:
         broker = self._broker(folder, exits)
         broker.start()
         exits.push_async_callback(broker.stop)
-        keys = KeyRing()
+        keys = KeyRing(issuer=await trusted_issuer(settings, exits))
         book = RuleBook(broker, keys, root)
         book.open()
         try:
