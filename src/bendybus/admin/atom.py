@@ -35,6 +35,7 @@ __all__ = [
     "element",
     "entry",
     "error",
+    "error_document",
     "error_response",
     "feed",
     "format_time",
@@ -111,7 +112,12 @@ def error(refusal: BrokerError, resource: str, now: Instant) -> str:
         f"SubCode={refusal.sub_code}. {refusal.description} TrackingId:{uuid.uuid4()}, "
         f"SystemTracker:{resource[:200]}, Timestamp:{format_time(now)}"
     )
-    return f"<Error>{element('Code', refusal.status)}{element('Detail', detail)}</Error>"
+    return error_document(refusal.status, detail)
+
+
+def error_document(status: int, detail: str) -> str:
+    """The Error document of a refusal that is none of ours."""
+    return f"<Error>{element('Code', status)}{element('Detail', detail)}</Error>"
 
 
 def error_response(refusal: BrokerError, resource: str, now: Instant) -> Response:

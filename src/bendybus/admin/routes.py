@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 from urllib.parse import quote, urlencode
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
@@ -24,6 +24,7 @@ from starlette.types import Receive, Scope, Send
 from bendybus.admin import atom
 from bendybus.admin.access import authorise
 from bendybus.admin.queues import FIRST_WITH_PARTITIONS, queue_elements, read_queue
+from bendybus.admin.rest_bodies import RequestBody
 from bendybus.auth.rights import Right
 from bendybus.auth.rules import KeyRing
 from bendybus.broker.broker import Broker
@@ -72,19 +73,24 @@ class _ManagementApi:
         self._unsupported = unsupported
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await (await self.serve(Request(scope, receive)))(scope, receive, send)
+        request = Request(scope)
+        body = RequestBody(receive, request.headers.get("content-length"))
+        response = await self._serve(request, body)
+        if not await body.discard():
+            response.headers["connection"] = "close"
+        await response(scope, receive, send)
 
-    async def serve(self, request: Request) -> Response:
+    async def _serve(self, request: Request, body: RequestBody) -> Response:
         path = request.path_params["path"].strip("/")
         try:
             right = None if request.method in ("GET", "HEAD") else Right.MANAGE
             rights = authorise(request.headers, self._keys, path, right, now())
             request.state.manages = rights.allows(Right.MANAGE)
-            return await self._answer(request, path)
+            return await self._answer(request, path, body)
         except BrokerError as refusal:
             return atom.error_response(refusal, path, now())
 
-    async def _answer(self, request: Request, path: str) -> Response:
+    async def _answer(self, request: Request, path: str, body: RequestBody) -> Response:
         if request.method not in METHODS:
             raise MethodNotAllowed(f"{request.method[:60]} is not a request that '{path[:200]}' answers.")
         version = _api_version(request)
@@ -103,7 +109,7 @@ class _ManagementApi:
             raise EntityNotFound(child["topic"])
         match method:
             case "PUT":
-                return await self._put(request, path, version)
+                return await self._put(request, path, version, body)
             case "DELETE":
                 await self._broker.delete_queue(self._find(path, version).path)
                 return Response(status_code=200)
@@ -179,8 +185,8 @@ class _ManagementApi:
 
     # -- changing -----------------------------------------------------------------
 
-    async def _put(self, request: Request, path: str, version: str) -> Response:
-        described = atom.parse_entry(await _body(request))
+    async def _put(self, request: Request, path: str, version: str, body: RequestBody) -> Response:
+        described = atom.parse_entry(await body.read_document(atom.BODY_BYTES_MAX))
         if described.kind == "TopicDescription":
             raise NotSupported("Topics are not supported yet.")
         if described.kind != "QueueDescription":
@@ -248,17 +254,3 @@ def _url(request: Request, path: str, query: dict[str, object]) -> str:
     host = request.headers.get("host", NAMESPACE_NAME)
     shown = {name: value for name, value in query.items() if value != ""}
     return f"{request.scope['scheme']}://{host}/{quote(path)}" + (f"?{urlencode(shown)}" if shown else "")
-
-
-async def _body(request: Request) -> bytes:
-    """The body, as far as anything we read can reach."""
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > atom.BODY_BYTES_MAX:
-                break
-    except ClientDisconnect:
-        # Nobody will read this; it only must not look like a fault of ours.
-        raise ArgumentError("The body ended before its end.") from None
-    return bytes(body)

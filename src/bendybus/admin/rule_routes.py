@@ -15,13 +15,14 @@ import json
 import re
 from typing import Final
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
 from bendybus.admin.access import authorise
 from bendybus.admin.atom import error_response, format_time
+from bendybus.admin.rest_bodies import RequestBody
 from bendybus.admin.rule_book import RuleBook, WhichKey, check_key
 from bendybus.auth.rights import Right
 from bendybus.auth.rules import KeyRing
@@ -54,35 +55,38 @@ class AuthorizationRules(BaseRoute):
         return Match.FULL, {"bendybus.rule": found}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
+        request = Request(scope)
+        body = RequestBody(receive, request.headers.get("content-length"))
         path = scope["path"].strip("/")
         try:
             authorise(request.headers, self._keys, path, Right.MANAGE, now())
-            response = await self._answer(request, scope["bendybus.rule"])
+            response = await self._answer(request.method, scope["bendybus.rule"], body)
         except BrokerError as refusal:
             response = error_response(refusal, path, now())
+        if not await body.discard():
+            response.headers["connection"] = "close"
         await response(scope, receive, send)
 
-    async def _answer(self, request: Request, found: re.Match[str]) -> Response:
+    async def _answer(self, method: str, found: re.Match[str], body: RequestBody) -> Response:
         scope, name = found["entity"] or "", found["name"] or ""
         operation = "regenerate" if found["regenerate"] else "one" if name else "all"
-        match operation, request.method:
+        match operation, method:
             case "all", "GET" | "HEAD":
                 return JSONResponse({"rules": [_shown(rule) for rule in self._book.rules(scope)]})
             case "one", "GET" | "HEAD":
                 return JSONResponse(_shown(self._book.find(scope, name)))
             case "one", "PUT":
-                return await self._put(request, scope, name)
+                return await self._put(body, scope, name)
             case "one", "DELETE":
                 await self._book.remove(scope, name)
                 return Response(status_code=200)
             case "regenerate", "POST":
-                return await self._regenerate(request, scope, name)
+                return await self._regenerate(body, scope, name)
             case _:
-                raise MethodNotAllowed(f"{request.method[:60]} is not a request that this path answers.")
+                raise MethodNotAllowed(f"{method[:60]} is not a request that this path answers.")
 
-    async def _put(self, request: Request, scope: str, name: str) -> Response:
-        body = await _body(request, "rights", "primaryKey", "secondaryKey")
+    async def _put(self, sent: RequestBody, scope: str, name: str) -> Response:
+        body = await _members(sent, "rights", "primaryKey", "secondaryKey")
         rights = body.get("rights")
         if not isinstance(rights, list) or not all(isinstance(right, str) for right in rights):
             raise ArgumentError('\'rights\' must be a list such as ["Send", "Listen"].')
@@ -91,8 +95,8 @@ class AuthorizationRules(BaseRoute):
         )
         return JSONResponse(_shown(rule), 201 if is_new else 200)
 
-    async def _regenerate(self, request: Request, scope: str, name: str) -> Response:
-        body = await _body(request, "which", "key")
+    async def _regenerate(self, sent: RequestBody, scope: str, name: str) -> Response:
+        body = await _members(sent, "which", "key")
         which = body.get("which")
         if not isinstance(which, str) or which not in _KEYS:
             raise ArgumentError('\'which\' must be "primary" or "secondary".')
@@ -120,16 +124,9 @@ def _key(body: dict[str, object], field: str, name: str) -> str | None:
     return check_key(name, key)
 
 
-async def _body(request: Request, *known: str) -> dict[str, object]:
+async def _members(sent: RequestBody, *known: str) -> dict[str, object]:
     """The object that was sent; an unknown member is refused, since it was meant to do something."""
-    text = bytearray()
-    try:
-        async for chunk in request.stream():
-            text += chunk
-            if len(text) > BODY_BYTES_MAX:
-                raise ArgumentError(f"The body has more than {BODY_BYTES_MAX} bytes.")
-    except ClientDisconnect:
-        raise ArgumentError("The body ended before its end.") from None
+    text = await sent.read_document(BODY_BYTES_MAX)
     try:
         body = json.loads(text)
     except (ValueError, RecursionError):
