@@ -53,6 +53,7 @@ __all__ = [
     "render",
     "render_deferred",
     "render_peeked",
+    "via_partition_key",
 ]
 
 Rendered: TypeAlias = tuple[bytes, bytes]
@@ -68,6 +69,7 @@ DUE_MAX: Final = 253_402_300_799_999
 _FRONT: Final = Struct(">BBBIII")
 
 _PARTITION_KEY: Final = b"x-opt-partition-key"
+_VIA_PARTITION_KEY: Final = b"x-opt-via-partition-key"
 _SCHEDULED_TIME: Final = b"x-opt-scheduled-enqueue-time"
 
 _DEAD_LETTER_SOURCES: Final = frozenset({b"x-opt-deadletter-source"})
@@ -184,6 +186,15 @@ def admit_all(
     if not partitioned:
         return messages, None
     return messages, batch_key(keys, duplicate_detection=description.requires_duplicate_detection)
+
+
+def via_partition_key(payload: bytes) -> str | None:
+    """The key that chooses the partition of the entity through which a message is sent to another."""
+    try:
+        annotations = scan(payload).message_annotations
+        return _text("ViaPartitionKey", annotation(payload, annotations, _VIA_PARTITION_KEY))
+    except WireError as error:
+        raise ArgumentError(f"The message is malformed: {error}") from None
 
 
 def readmit(

@@ -37,6 +37,7 @@ __all__ = [
     "Renew",
     "Renewed",
     "Reply",
+    "Reserve",
     "Settled",
     "Tick",
     "Transfer",
@@ -62,12 +63,22 @@ class Enqueue:
     """Store these messages, in this order, all or none. They are lockable once confirmed.
 
     `identities`: with duplicate detection, what each message is known by (duplicates.py).
-    `transfer`: those that have arrived before are dropped.
+    `transfer`: those that have arrived before are dropped. `destination`: they go into the outbox, for
+    that entity to have. `numbered`: they are all scheduled and have their numbers from `Reserve`.
     """
 
     messages: list[Message]
     identities: Sequence[str | None] | None = None
     transfer: Transfer | None = None
+    destination: EntityPath | None = None
+    numbered: bool = False
+
+
+@dataclass(slots=True)
+class Reserve:
+    """Set so many sequence numbers aside, for messages that a transaction will schedule."""
+
+    count: int
 
 
 @dataclass(slots=True)
@@ -205,6 +216,7 @@ class Tick:
 
 Command: TypeAlias = (
     Enqueue
+    | Reserve
     | Confirm
     | Lock
     | Receive

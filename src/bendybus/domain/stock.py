@@ -18,7 +18,7 @@ from bendybus.domain.expiry import ExpiryWatch, split_expired
 from bendybus.domain.locks import LockTable
 from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
 from bendybus.domain.shelf import Shelf
-from bendybus.errors import ArgumentError, InvalidOperation, MessageNotFound
+from bendybus.errors import ArgumentError, InvalidOperation, MessageLockLost, MessageNotFound
 from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber
 
 __all__ = ["AMENDMENT_BYTES_MAX", "Stock"]
@@ -142,6 +142,16 @@ class Stock:
             # Deferred messages outlive their time, and dead letters have none.
             if state is MessageState.ACTIVE and subqueue is SubQueue.MAIN:
                 self._expiry.expect_all(group)
+
+    def refuse_lost(self, tokens: Sequence[LockToken], at: Instant) -> None:
+        """For those who settle all of these or none."""
+        for token in tokens:
+            message = self.locks.find(token)
+            if message is None or message.locked_until <= at:
+                raise MessageLockLost(
+                    "The lock supplied is invalid. Either the lock expired, or the message has already been "
+                    f"removed from '{self.description.path}'."
+                )
 
     # -- amending -----------------------------------------------------------------
 
