@@ -320,7 +320,7 @@ def test_a_dead_lettered_deferred_message_is_active_there(driver):
 # -- deleting by age ----------------------------------------------------------------
 
 
-def test_the_oldest_are_deleted_but_not_the_locked_or_the_younger(driver: Driver) -> None:  # B-01
+def test_the_oldest_are_deleted_but_not_the_locked_or_the_younger(driver):  # B-01
     locked, first, second, third = driver.send(4)
     assert driver.lock() == [locked]
     driver.later(1)
