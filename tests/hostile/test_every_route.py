@@ -128,6 +128,7 @@ WORDS: Final = {
 MANAGEMENT_RIGHTS: Final = {
     "com.microsoft:peek-message": "Listen",
     "com.microsoft:receive-by-sequence-number": "Listen",
+    "com.microsoft:batch-delete-messages": "Listen",
     "com.microsoft:renew-lock": "Listen",
     "com.microsoft:update-disposition": "Listen",
     "com.microsoft:schedule-message": "Send",

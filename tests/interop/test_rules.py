@@ -209,3 +209,37 @@ def test_keys_are_shown_only_to_those_who_manage(start_server: StartServer) -> N
     assert status == 200 and len(listed["rules"]) == 2
     # Who owns one queue owns nothing else.
     assert Http(server, "owner", "key-of-the-owner", "q")("GET", "$authorizationRules")[0] == 401
+
+
+@pytest.mark.parametrize("element", ["ForwardTo", "ForwardDeadLetteredMessagesTo"])
+def test_who_forwards_to_an_entity_must_be_allowed_to_send_there(
+    start_server: StartServer, element: str
+) -> None:  # P-34
+    owner = {"Name": "owner", "PrimaryKey": "key-of-the-owner", "Rights": ["Manage"]}
+    server = start_server({"mine": {}, "theirs": {}}, {"mine": [owner]})
+    body = (
+        '<entry xmlns="http://www.w3.org/2005/Atom"><content><QueueDescription>'
+        f"<{element}>theirs</{element}></QueueDescription></content></entry>"
+    )
+
+    def put(path: str, **tokens: str) -> int:
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
+        connection.request("PUT", f"/{path}?api-version=2021-05", body, tokens)
+        status = connection.getresponse().status
+        connection.close()
+        return status
+
+    ends_at = int(time.time()) + 60
+    mine = make_token("sb://h/mine", "owner", "key-of-the-owner", ends_at)
+    root = make_token("sb://h/theirs", ROOT, server.key, ends_at)
+    supplement = {
+        "ForwardTo": "ServiceBusSupplementaryAuthorization",
+        "ForwardDeadLetteredMessagesTo": "ServiceBusDlqSupplementaryAuthorization",
+    }[element]
+    update = {"Authorization": mine, "If-Match": "*"}
+    assert put("mine", **update) == 401
+    assert put("mine/below", Authorization=mine) == 401
+    assert put("mine", **update, **{supplement: mine}) == 401
+    assert put("mine", **update, **{supplement: root}) == 200
+    # What is set already may be sent back by who could not set it.
+    assert put("mine", **update) == 200

@@ -49,6 +49,12 @@ Unsupported: TypeAlias = Callable[[QueueDescription], list[str]]
 # "default 100 per page; cap 100"
 PAGE_MAX: Final = 100
 
+# Where the token for the entity that messages are forwarded to may be; else the request's own must do.
+SUPPLEMENTARY: Final = {
+    "forward_to": "ServiceBusSupplementaryAuthorization",
+    "forward_dead_lettered_to": "ServiceBusDlqSupplementaryAuthorization",
+}
+
 METHODS: Final = ("GET", "HEAD", "PUT", "DELETE")
 
 NAMESPACE_NAME: Final = "bendybus"
@@ -196,6 +202,7 @@ class _ManagementApi:
             description = read_queue(path, described.elements, self._broker.tier)
             self._refuse_unsupported(description)
             self._refuse_old_version(description, version)
+            self._authorise_forwarding(request, description)
             queue = await self._broker.create_queue(description)
             return await self._entry_response(request, queue, version, 201)
         queue = self._find(path, version)
@@ -207,8 +214,20 @@ class _ManagementApi:
         # Before what is unsupported: changing it is not allowed, supported or not (P-07).
         queue.description.refuse_immutable_changes(description)
         self._refuse_unsupported(description)
+        self._authorise_forwarding(request, description, queue.description)
         await self._broker.update_queue(description)
         return await self._entry_response(request, queue, version)
+
+    def _authorise_forwarding(
+        self, request: Request, asked: QueueDescription, present: QueueDescription | None = None
+    ) -> None:
+        """Who sends messages on to another entity must be one who may send there."""
+        for field, header in SUPPLEMENTARY.items():
+            target = getattr(asked, field)
+            if target is None or (present is not None and getattr(present, field) == target):
+                continue
+            given = request.headers.get(header) or request.headers.get("authorization", "")
+            authorise({"authorization": given}, self._keys, target, Right.SEND, now())
 
     def _refuse_unsupported(self, description: QueueDescription) -> None:
         if features := self._unsupported(description):

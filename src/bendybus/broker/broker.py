@@ -14,18 +14,26 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from bendybus.broker.clock import now
+from bendybus.broker.forwarding import Forwarder
 from bendybus.broker.host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.stores import AttachedStore, PayloadCache
 from bendybus.domain.access import AuthorizationRule, check_rules, rules_from_record
 from bendybus.domain.entities import PREMIUM_PARTITIONS_DEFAULT, QueueDescription, Tier, normalise_path
-from bendybus.errors import EntityExists, EntityNotFound, StoreError, StoreUnavailable
-from bendybus.names import EntityPath, Instant, PartitionNumber
+from bendybus.errors import (
+    ArgumentError,
+    BrokerError,
+    EntityExists,
+    EntityNotFound,
+    StoreError,
+    StoreUnavailable,
+)
+from bendybus.names import EntityPath, Epoch, Instant, PartitionNumber
 from bendybus.store.catalog import Catalog, EntityRecord
-from bendybus.store.protocol import MessagingStore, PartitionKey, PartitionRecord
+from bendybus.store.protocol import NEVER_CLAIMED, MessagingStore, PartitionKey, PartitionRecord
 
 __all__ = ["Broker"]
 
@@ -33,6 +41,9 @@ logger = logging.getLogger(__name__)
 
 # Locks and lifetimes are given in seconds; a fifth of one is as exact as anybody asks.
 TICK_S: Final = 0.2
+
+_Claims: TypeAlias = dict[tuple[str, EntityPath, PartitionNumber], tuple[PartitionKey, Epoch]]
+"""Store, entity and partition -> the store's key for it, and the epoch under which it is ours."""
 
 
 class Broker:
@@ -55,8 +66,10 @@ class Broker:
         self._stores: dict[str, AttachedStore] = {}
         self._queues: dict[str, Queue] = {}
         self._records: dict[str, EntityRecord] = {}
+        self._forwarders: dict[str, Forwarder] = {}
         self._changing = asyncio.Lock()
         """Entities are created, updated and deleted one after the other."""
+        self._started_at = Instant(0)
         self._watchers: list[Callable[[Queue], None]] = []
         self._timed: set[PartitionHost] = set()
         self._ticker: asyncio.TimerHandle | None = None
@@ -68,6 +81,7 @@ class Broker:
     def start(self) -> None:
         """Take up what the catalog names; the partitions load in the background."""
         self._loop = loop = asyncio.get_running_loop()
+        self._started_at = now()
         self._stores = {store.name: AttachedStore(store, loop) for store in self._given}
         for store in self._stores.values():
             store.start()
@@ -75,15 +89,17 @@ class Broker:
         self.authorization_rules = rules_from_record(self._catalog.namespace().get("authorization_rules"))
         records = self._catalog.entities()
         self._sweep({record.path for record in records})
-        keys = self._partition_keys()
+        claims = self._claim_partitions()
         for record in records:
-            self._open_queue(record, keys)
+            self._open_queue(record, claims)
         self._ticker = loop.call_later(TICK_S, self._tick)
 
     async def stop(self) -> None:
         """Let everything that was submitted reach the disk, then let go of the stores."""
         if self._ticker is not None:
             self._ticker.cancel()
+        for forwarder in self._forwarders.values():
+            forwarder.close()
         await self.drain()
         for store in self._stores.values():
             store.stop()
@@ -101,12 +117,15 @@ class Broker:
         self._catalog.describe_namespace({**namespace, "created_at": (at := now())})
         return at
 
-    def _partition_keys(self) -> dict[tuple[str, EntityPath, PartitionNumber], PartitionKey]:
-        return {
-            (name, record.entity, record.number): record.key
-            for name, attached in self._stores.items()
-            for record in attached.store.partitions()
-        }
+    def _claim_partitions(self) -> _Claims:
+        """Everything the stores hold becomes ours: at once, since a claim of each would be a sync of each."""
+        claims: _Claims = {}
+        for name, attached in self._stores.items():
+            records = attached.store.partitions()
+            epochs = attached.store.claim([record.key for record in records])
+            for record, epoch in zip(records, epochs, strict=True):
+                claims[name, record.entity, record.number] = record.key, epoch
+        return claims
 
     def _sweep(self, known: set[EntityPath]) -> None:
         """Remove what an interrupted create or delete left behind."""
@@ -119,27 +138,28 @@ class Broker:
                 )
                 attached.store.drop_partitions(path)
 
-    def _open_queue(
-        self, record: EntityRecord, keys: dict[tuple[str, EntityPath, PartitionNumber], PartitionKey]
-    ) -> Queue:
+    def _open_queue(self, record: EntityRecord, claims: _Claims) -> Queue:
         queue = Queue(
             QueueDescription.from_record(record.description), record.partition_count, self._timed.add
         )
         queue.created_at, queue.updated_at = record.created_at, record.updated_at
+        queue.generation = record.generation
         for number, store_name in enumerate(record.placement):
-            key = keys.get((store_name, record.path, PartitionNumber(number)))
-            if key is None:
+            claim = claims.get((store_name, record.path, PartitionNumber(number)))
+            if claim is None:
                 raise StoreError(
                     f"Partition {number} of '{record.path}' should be in the messaging store '{store_name}', "
                     "which does not have it. Was a store file removed?"
                 )
-            queue.hosts.append(
-                PartitionHost(queue, PartitionNumber(number), key, self._stores[store_name], self.cache)
-            )
+            key, epoch = claim
+            store = self._stores[store_name]
+            queue.hosts.append(PartitionHost(queue, PartitionNumber(number), key, store, self.cache, epoch))
         self._queues[normalise_path(record.path)] = queue
         self._records[normalise_path(record.path)] = record
         for host in queue.hosts:
             host.load()
+        forwarder = self._forwarders[normalise_path(record.path)] = Forwarder(queue, self.find)
+        forwarder.wake()
         return queue
 
     # -- entities -----------------------------------------------------------------
@@ -177,6 +197,14 @@ class Broker:
             await self.update_queue(description)
         return existing
 
+    async def ensure_queues(self, descriptions: Sequence[QueueDescription]) -> None:
+        """All of these, which may forward to one another, in whatever order they are named."""
+        new = [each for each in descriptions if normalise_path(each.path) not in self._queues]
+        for description in new:
+            await self.create_queue(replace(description, forward_to=None, forward_dead_lettered_to=None))
+        for description in descriptions:
+            await self.ensure_queue(description)
+
     async def update_queue(self, description: QueueDescription) -> Queue:
         """Change what may be changed; an immutable property is refused with its name (P-07)."""
         async with self._changing:
@@ -185,6 +213,7 @@ class Broker:
             description = replace(description, path=queue.path)
             queue.description.refuse_immutable_changes(description)
             self.tier.check(description)
+            self._check_forwarding(description)
             queue.refuse_unhealthy()
             key = normalise_path(queue.path)
             record = replace(self._records[key], description=description.to_record(), updated_at=now())
@@ -193,6 +222,7 @@ class Broker:
             queue.description, queue.updated_at = description, record.updated_at
             for host in queue.hosts:
                 host.describe(description)
+            self._forwarders[key].wake()
             self._tell_of(queue)
             return queue
 
@@ -204,6 +234,7 @@ class Broker:
             await asyncio.to_thread(self._catalog.remove, queue.path)
             key = normalise_path(queue.path)
             del self._queues[key], self._records[key]
+            self._forwarders.pop(key).close()
             queue.close()
             self._tell_of(queue)
             for attached in dict.fromkeys(host.store for host in queue.hosts):
@@ -225,6 +256,7 @@ class Broker:
         if normalise_path(path) in self._queues:
             raise EntityExists(f"The messaging entity '{path}' already exists.")
         self.tier.check(description)
+        self._check_forwarding(description)
         count = self.tier.partition_count(
             enable_partitioning=description.enable_partitioning, premium_partitions=self.premium_partitions
         )
@@ -236,7 +268,7 @@ class Broker:
         )
         record = self._place(description, count)
         stores = [self._stores[name] for name in dict.fromkeys(record.placement)]
-        keys: dict[tuple[str, EntityPath, PartitionNumber], PartitionKey] = {}
+        claims: _Claims = {}
         try:
             for attached in stores:
                 numbers = [
@@ -245,7 +277,7 @@ class Broker:
                     if place == attached.name
                 ]
                 for made in await attached.writer.run(partial(_make_anew, attached.store, path, numbers)):
-                    keys[attached.name, path, made.number] = made.key
+                    claims[attached.name, path, made.number] = made.key, NEVER_CLAIMED
             await asyncio.to_thread(self._catalog.add, record)
         except Exception as failure:
             for attached in stores:
@@ -253,7 +285,18 @@ class Broker:
             raise StoreUnavailable(
                 f"Queue '{path}' was not created: {failure} Please retry the operation."
             ) from failure
-        return self._open_queue(record, keys)
+        return self._open_queue(record, claims)
+
+    def _check_forwarding(self, description: QueueDescription) -> None:
+        """ "The target must exist" when forwarding is set up; should it be deleted later, letters go dead."""
+        for name, target in (
+            ("ForwardTo", description.forward_to),
+            ("ForwardDeadLetteredMessagesTo", description.forward_dead_lettered_to),
+        ):
+            if target is not None and normalise_path(target) not in self._queues:
+                raise ArgumentError(
+                    f"'{description.path}': {name} is '{target}', and there is no such queue or topic."
+                )
 
     def _place(self, description: QueueDescription, count: int) -> EntityRecord:
         names = list(self._stores)
@@ -291,6 +334,30 @@ class Broker:
         for host in tuple(self._timed):
             if not host.tick(at):
                 self._timed.discard(host)
+        for queue in [queue for queue in self._queues.values() if self._is_idle(queue, at)]:
+            self._loop.create_task(self._delete_idle(queue))
+
+    def _is_idle(self, queue: Queue, at: Instant) -> bool:
+        """Nobody has sent, received, looked or changed anything for as long as AutoDeleteOnIdle says.
+
+        When the server was down nobody could: that time does not count. A queue that forwards is at work.
+        """
+        limit_s = queue.description.auto_delete_on_idle_s
+        if limit_s is None or queue.awaited or queue.loading or queue.description.forward_to is not None:
+            return False
+        last = max(queue.accessed_at, queue.updated_at, self._started_at)
+        return at - last > limit_s * 1000 and not any(
+            host.partition is None or host.partition.counts().scheduled for host in queue.hosts
+        )
+
+    async def _delete_idle(self, queue: Queue) -> None:
+        if queue.deleted or not self._is_idle(queue, now()):
+            return
+        try:
+            await self.delete_queue(queue.path)
+            logger.info("'%s' was idle for too long and has been deleted", queue.path)
+        except BrokerError as reason:
+            logger.warning("'%s' is idle and cannot be deleted now: %s", queue.path, reason)
 
 
 def _make_anew(

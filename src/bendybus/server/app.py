@@ -84,8 +84,7 @@ class Server:
         book = RuleBook(broker, keys, root)
         book.open()
         try:
-            for description in config.queues:
-                await broker.ensure_queue(description)
+            await broker.ensure_queues(config.queues)
             for scope, rules in config.rules.items():
                 await book.bring(scope, rules)
         except RequestError as refusal:
