@@ -14,20 +14,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from bendybus import admin
 from bendybus.admin.rest_targets import Operation
+from bendybus.amqp.performatives import SENDER, Source, Target
+from bendybus.amqp.types import Symbol
 from bendybus.auth.sas import make_token
+from bendybus.engine.sending import SendingLink
 from bendybus.gateway.addresses import NodeKind
 from bendybus.gateway.management import _OPERATIONS
 from bendybus.server import app as composition
 from bendybus.server.app import Server
 from bendybus.server.settings import Settings
-from fix_client import Client, Endpoint, LinkRefused
+from fix_client import Client, ConnectionLost, Endpoint, LinkRefused, Sender
 from fix_jwt import OWNER, Provider
 from fix_server import ServerProcess, namespace
 
@@ -367,9 +370,29 @@ def test_no_stranger_gets_a_link(house: House, kind: NodeKind, sends: bool, righ
     with_client(house, allowed)
 
 
-def test_no_stranger_logs_in_with_a_name_and_a_key(house: House) -> None:
-    from fix_client import ConnectionLost
+def test_no_stranger_sends_through_one_entity_to_another(house: House) -> None:
+    """Anybody may attach a coordinator: Java does so before it has a token, and alone it is of no use."""
 
+    async def work(client: Client) -> None:
+        await client.coordinator()
+        assert await attach(client, "q", SENDS) == UNAUTHORIZED
+        assert await put(client, house.token("sends"), "q") == 202
+        session = await client.begin()
+        link = session.attach(
+            "via",
+            SENDER,
+            source=Source(address="test"),
+            target=Target(address="q"),
+            properties={Symbol("com.microsoft:transfer-destination-address"): "other"},
+        )
+        with pytest.raises(LinkRefused) as refused:
+            await Sender(client, cast(SendingLink, link)).attached()
+        assert refused.value.condition == UNAUTHORIZED
+
+    with_client(house, work)
+
+
+def test_no_stranger_logs_in_with_a_name_and_a_key(house: House) -> None:
     async def work() -> None:
         for name, key in ((house.endpoint.key_name, "guessed"), ("nobody", house.endpoint.key), ("", "")):
             stranger = Endpoint(house.endpoint.host, house.endpoint.port, name, key)
