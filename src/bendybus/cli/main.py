@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from bendybus.cli import namespace, queue
+from bendybus.cli.cert import cert
 from bendybus.cli.serve import serve
 
 __all__ = ["app"]
@@ -18,7 +20,6 @@ app = typer.Typer(
     name="bendybus",
     help="A message broker that speaks Azure Service Bus's own protocols.",
     no_args_is_help=True,
-    add_completion=False,
     # An operator reads our own one-line errors; what is left is a fault, shown plainly.
     pretty_exceptions_enable=False,
 )
@@ -42,3 +43,6 @@ def bendybus(
 
 
 app.command()(serve)
+app.command()(cert)
+app.add_typer(namespace.app, name="namespace")
+app.add_typer(queue.app, name="queue")

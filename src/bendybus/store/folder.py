@@ -5,6 +5,7 @@
     root.key        the namespace's root key, made once, for its owner's eyes only
     catalog.db      what exists (sqlite/catalog.py)
     store-N.db      the messaging stores (sqlite/store.py), each with a log beside it
+    server.json     where its server listens, while it runs (server/announcement.py)
 
 Only names and small files are dealt with here; databases are opened by their
 own modules.
@@ -21,10 +22,11 @@ from typing import Final
 
 from bendybus.errors import ConfigError, DataFolderInUse, SchemaTooNew, StoreCorrupted
 
-__all__ = ["DataFolder"]
+__all__ = ["ROOT_KEY_FILE", "DataFolder"]
 
 FORMAT_VERSION: Final = 1
 ROOT_KEY_BYTES: Final = 32
+ROOT_KEY_FILE: Final = "root.key"
 
 
 class DataFolder:
@@ -120,7 +122,7 @@ class DataFolder:
 
     def root_key(self) -> str:
         """The namespace's root SAS key, in base64; made at the first call and the same ever after."""
-        file = self._path / "root.key"
+        file = self._path / ROOT_KEY_FILE
         try:
             key = file.read_text("ascii").strip()
         except FileNotFoundError:
