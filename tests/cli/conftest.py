@@ -6,18 +6,23 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 
-from fix_server import ServerProcess
+from bendybus.cli.management import ManagementClient
+from bendybus.cli.properties import QUEUE, new_elements
+from bendybus.cli.target import Target
+from fix_server import Kind, ServerProcess
 
 COMMAND_TIMEOUT_S = 60
 
 Bendybus: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
 BendybusJson: TypeAlias = Callable[..., Any]
+MakeQueue: TypeAlias = Callable[..., str]
 
 
 def run_bendybus(
@@ -68,3 +73,31 @@ def bendybus(attempt: Bendybus) -> Bendybus:
 def bendybus_json(bendybus: Bendybus) -> BendybusJson:
     """The same with `--output json`, read."""
     return lambda *arguments: json.loads(bendybus(*arguments, "--output", "json").stdout)
+
+
+@pytest.fixture
+def make_queue(server: ServerProcess) -> Iterator[MakeQueue]:
+    """A queue for this test alone: `make_queue(kind, RequiresDuplicateDetection=True)`."""
+    made: list[str] = []
+    with ManagementClient(Target.parse(server.connection_string)) as management:
+
+        def make(kind: Kind, **properties: object) -> str:
+            made.append(f"cli-{uuid.uuid4().hex[:8]}")
+            described = {"EnablePartitioning": kind is Kind.PARTITIONED, **properties}
+            management.create(made[-1], QUEUE.element, new_elements(QUEUE, described))
+            return made[-1]
+
+        yield make
+        for name in made:
+            management.delete(name)
+
+
+@pytest.fixture
+def queue(kind: Kind, make_queue: MakeQueue) -> str:
+    """One that is empty, of either kind (P-05)."""
+    return make_queue(kind)
+
+
+@pytest.fixture
+def partitioned(make_queue: MakeQueue) -> str:
+    return make_queue(Kind.PARTITIONED)

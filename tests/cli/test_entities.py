@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import signal
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from bendybus.cli.management import ManagementClient
+from bendybus.cli.target import Target
 from cli.conftest import Bendybus, BendybusJson, run_bendybus
 from fix_server import ServerProcess, StartServer
 
 
 @pytest.fixture
-def name() -> str:
-    return f"made-{uuid.uuid4().hex[:8]}"
+def name(server: ServerProcess) -> Iterator[str]:
+    """Of queues to be: what begins with it is deleted afterwards, since a namespace holds only so many."""
+    name = f"made-{uuid.uuid4().hex[:8]}"
+    yield name
+    with ManagementClient(Target.parse(server.connection_string)) as management:
+        for entry in list(management.list("$Resources/queues")):
+            if entry.name.startswith(name):
+                management.delete(entry.name)
 
 
 def test_a_queue_is_partitioned_unless_told_otherwise(bendybus_json: BendybusJson, name: str) -> None:  # P-06
@@ -134,7 +143,7 @@ def test_a_key_that_may_not_manage_creates_nothing(server: ServerProcess, tmp_pa
     environment = {"SERVICEBUS_CONNECTION_STRING": listens}
     refused = run_bendybus("queue", "create", name, environment=environment, folder=tmp_path)
     assert refused.returncode == 1
-    assert "Manage" in refused.stderr
+    assert "the rights of its rule" in refused.stderr
 
 
 def test_over_tls_the_certificate_has_to_be_trusted(server: ServerProcess, tmp_path: Path) -> None:
@@ -145,7 +154,7 @@ def test_over_tls_the_certificate_has_to_be_trusted(server: ServerProcess, tmp_p
     assert run_bendybus("namespace", "show", environment=trusting, folder=tmp_path).returncode == 0
     refused = run_bendybus("namespace", "show", environment=over_tls, folder=tmp_path)
     assert refused.returncode == 1
-    assert "name it in SSL_CERT_FILE" in refused.stderr
+    assert "Name it in SSL_CERT_FILE" in refused.stderr
 
 
 def test_the_server_of_the_data_folder_is_found_until_it_stops(
@@ -173,5 +182,6 @@ def test_a_server_that_was_killed_or_has_gone_is_told_in_one_line(
     by_name = run_bendybus("queue", "list", environment=environment, folder=tmp_path)
     assert by_name.returncode == 1
     assert by_name.stderr == (
-        f"bendybus: cannot reach 127.0.0.1:{server.port}: Connection refused; is the server running?\n"
+        f"bendybus: 127.0.0.1:{server.port} cannot be reached: Connection refused. "
+        "Is the server running, and is this its address?\n"
     )

@@ -56,7 +56,10 @@ def cert(
         OutputFormat.TABLE
     ),
 ) -> None:
-    """Make the TLS certificate, unless there is one, and show how each SDK is told to trust it."""
+    """Make the TLS certificate and show how to trust it.
+
+    One that is there and fits is kept.
+    """
     telling_errors(lambda: _cert(data, out, name or [], output))
 
 

@@ -8,18 +8,19 @@ line on stderr and exit code 1, or 2 where the call itself was wrong; never a tr
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, get_type_hints
 
 import typer
 
 from bendybus.cli.output import OutputFormat, tell_error
-from bendybus.errors import BrokerError, EntityNotFound, SetupError
+from bendybus.errors import BrokerError, ConnectionLost, EntityNotFound, SetupError, Unauthorized
 
 if TYPE_CHECKING:
     from bendybus.cli.management import ManagementClient
     from bendybus.cli.target import Target
+    from bendybus.client import BusClient
 
 __all__ = ["EXIT_FAILED", "EXIT_USAGE", "Command", "server_command", "telling_errors"]
 
@@ -27,22 +28,20 @@ EXIT_FAILED: Final = 1
 # What shells and init systems take for "called wrongly".
 EXIT_USAGE: Final = 2
 
-Arguments = ParamSpec("Arguments")
+# With pauses of 0.2 and 0.4 seconds.
+RETRIES: Final = 2
 
-_PANEL: Final = "Server and output"
+Arguments = ParamSpec("Arguments")
 
 ConnectionString = Annotated[
     str | None,
     typer.Option(
         help="The namespace, as every SDK is told it.",
         show_default="$BENDYBUS_CONNECTION_STRING, or the server that runs on --data",
-        rich_help_panel=_PANEL,
     ),
 ]
-Data = Annotated[Path, typer.Option(help="Data folder of a server on this machine.", rich_help_panel=_PANEL)]
-Output = Annotated[
-    OutputFormat, typer.Option("--output", "-o", help="How to show results.", rich_help_panel=_PANEL)
-]
+Data = Annotated[Path, typer.Option(help="Data folder of a server on this machine.")]
+Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="How to show results.")]
 
 
 class Command:
@@ -66,6 +65,15 @@ class Command:
         from bendybus.cli.management import ManagementClient  # noqa: PLC0415 - see main.py
 
         return ManagementClient(self.target())
+
+    def client(self) -> BusClient:
+        from dataclasses import replace  # noqa: PLC0415 - see main.py
+
+        from bendybus.client import BusClient, ClientSettings  # noqa: PLC0415
+
+        settings = ClientSettings.from_connection_string(self.target().connection_string)
+        # Somebody is waiting at the terminal.
+        return BusClient(replace(settings, retries=RETRIES))
 
 
 def server_command(function: Callable[Concatenate[Command, Arguments], None]) -> Callable[..., None]:
@@ -92,15 +100,21 @@ def telling_errors(work: Callable[[], None]) -> None:
     """Do the work; what goes wrong is told to the person who called, with what to do about it."""
     try:
         work()
-    except EntityNotFound as error:
-        tell_error(f"{error} 'bendybus queue list' shows what there is.")
-        raise typer.Exit(EXIT_FAILED) from None
-    except SetupError as error:
-        tell_error(str(error))
-        raise typer.Exit(EXIT_USAGE) from None
     except BrokerError as error:
-        tell_error(str(error))
-        raise typer.Exit(EXIT_FAILED) from None
+        tell_error(" ".join((str(error), *_advice(error))))
+        raise typer.Exit(EXIT_USAGE if isinstance(error, SetupError) else EXIT_FAILED) from None
+
+
+def _advice(error: BrokerError) -> Iterator[str]:
+    match error:
+        case EntityNotFound():
+            yield "'bendybus queue list' shows what there is."
+        case Unauthorized() if "certificate" in str(error):
+            yield "Name it in SSL_CERT_FILE; 'bendybus cert' shows where it is."
+        case Unauthorized():
+            yield "Check the key, and the rights of its rule."
+        case ConnectionLost():
+            yield "Is the server running, and is this its address?"
 
 
 def _option(name: str, annotation: object, default: object) -> inspect.Parameter:

@@ -19,6 +19,7 @@ from bendybus.cli.target import Target
 from bendybus.errors import (
     ArgumentError,
     BrokerError,
+    ConnectionLost,
     EntityExists,
     EntityNotFound,
     NotSupported,
@@ -138,23 +139,17 @@ def _connection(target: Target) -> http.client.HTTPConnection:
     )
 
 
-def _unreachable(target: Target, error: Exception) -> Unavailable:
+def _unreachable(target: Target, error: Exception) -> BrokerError:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return Unavailable(
-            f"the certificate of {target.netloc} is not trusted ({error.verify_message}): "
-            "name it in SSL_CERT_FILE ('bendybus cert' shows where it is)"
-        )
+        return Unauthorized(f"The certificate of {target.netloc} is not trusted: {error.verify_message}.")
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return Unavailable(
-        f"cannot reach {target.netloc}: {reason or type(error).__name__}; is the server running?"
-    )
+    return ConnectionLost(f"{target.netloc} cannot be reached: {reason or type(error).__name__}.")
 
 
 def _refusal(status: int, detail: str, path: str) -> BrokerError:
     if status in (404, 410):
         return EntityNotFound(path)
-    if status == 401:
-        return Unauthorized(f"{detail} Check the key, or that its rule has the right Manage.")
+    detail = detail.rstrip(".") + "."
     kind = _REFUSALS.get(status)
     if kind is not None:
         return kind(detail)

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from bendybus.cli.completion import queue_names
 from bendybus.errors import ArgumentError, ConfigError
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "DuplicateDetectionWindow",
     "EnableExpress",
     "EnableSession",
+    "Entity",
     "ForwardDeadLetteredTo",
     "ForwardTo",
     "LockDuration",
@@ -46,6 +48,15 @@ class Status(StrEnum):
     DISABLED = "Disabled"
     SEND_DISABLED = "SendDisabled"
     RECEIVE_DISABLED = "ReceiveDisabled"
+
+
+Entity = Annotated[
+    str,
+    typer.Argument(
+        help="A queue, a topic, TOPIC/Subscriptions/NAME, or the /$DeadLetterQueue of one.",
+        autocompletion=queue_names,
+    ),
+]
 
 
 def duration(text: str) -> str:

@@ -8,12 +8,13 @@ import typer
 
 from bendybus.cli import options as given
 from bendybus.cli.command import Command, server_command
+from bendybus.cli.completion import queue_names
 
 __all__ = ["app"]
 
 app = typer.Typer(help="Queues: create, show, list, update, delete.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="Path of the queue.")]
+Name = Annotated[str, typer.Argument(help="Path of the queue.", autocompletion=queue_names)]
 
 ALL: Final = "$Resources/queues"
 COLUMNS: Final = ("Name", "Status", "Active", "Dead letters", "Scheduled", "Partitioned", "Max size MB")
