@@ -96,7 +96,7 @@ class PartitionHost:
 
     def _built(self, snapshot: Snapshot, epoch: Epoch) -> tuple[Partition, Epoch]:
         partition = Partition(self.number, self.queue.description, snapshot.next_sequence_number)
-        partition.restore(snapshot.messages, snapshot.identities)
+        partition.restore(snapshot.messages, snapshot.identities, snapshot.transferred)
         return partition, epoch
 
     def _loaded(self, built: tuple[Partition, Epoch] | Exception) -> None:

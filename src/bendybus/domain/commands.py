@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from bendybus.domain.deadletter import Cause
 from bendybus.domain.messages import Message, SubQueue
-from bendybus.names import Instant, LockToken, SequenceNumber
+from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber
 
 __all__ = [
     "ENTROPY_PER_LOCK",
@@ -29,6 +30,7 @@ __all__ = [
     "Lock",
     "LockDeferred",
     "Peek",
+    "Post",
     "Receive",
     "ReceiveDeferred",
     "Release",
@@ -37,10 +39,22 @@ __all__ = [
     "Reply",
     "Settled",
     "Tick",
+    "Transfer",
+    "Transferred",
+    "Undeliverable",
 ]
 
 # A lock token is 16 bytes: two for the partition's number, the rest random.
 ENTROPY_PER_LOCK: Final = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """These messages come out of another partition's outbox (outbox.py), under these numbers there."""
+
+    source: str
+    numbers: Sequence[SequenceNumber]
+    """Rising, one for each message."""
 
 
 @dataclass(slots=True)
@@ -48,10 +62,12 @@ class Enqueue:
     """Store these messages, in this order, all or none. They are lockable once confirmed.
 
     `identities`: with duplicate detection, what each message is known by (duplicates.py).
+    `transfer`: those that have arrived before are dropped.
     """
 
     messages: list[Message]
     identities: Sequence[str | None] | None = None
+    transfer: Transfer | None = None
 
 
 @dataclass(slots=True)
@@ -159,6 +175,30 @@ class CancelScheduled:
 
 
 @dataclass(slots=True)
+class Post:
+    """Put up to `count` of the oldest available messages into the outbox, for this entity to have."""
+
+    count: int
+    destination: EntityPath
+    subqueue: SubQueue = SubQueue.MAIN
+
+
+@dataclass(slots=True)
+class Transferred:
+    """These messages of the outbox are durable at their destination: remove them here."""
+
+    sequence_numbers: Sequence[SequenceNumber]
+
+
+@dataclass(slots=True)
+class Undeliverable:
+    """These messages of the outbox cannot be had by their destination: dead-letter them."""
+
+    sequence_numbers: Sequence[SequenceNumber]
+    cause: Cause
+
+
+@dataclass(slots=True)
 class Tick:
     """Time has passed: end the locks and messages whose time is up; enqueue scheduled ones that are due."""
 
@@ -178,6 +218,9 @@ Command: TypeAlias = (
     | Renew
     | Peek
     | CancelScheduled
+    | Post
+    | Transferred
+    | Undeliverable
     | Tick
 )
 

@@ -9,7 +9,7 @@ What a host does with the effects: effects.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from bendybus.domain.changes import Changes
 from bendybus.domain.commands import (
@@ -27,6 +27,7 @@ from bendybus.domain.commands import (
     Lock,
     LockDeferred,
     Peek,
+    Post,
     Receive,
     ReceiveDeferred,
     Release,
@@ -35,6 +36,8 @@ from bendybus.domain.commands import (
     Reply,
     Settled,
     Tick,
+    Transferred,
+    Undeliverable,
 )
 from bendybus.domain.deadletter import Cause
 from bendybus.domain.effects import Effect
@@ -42,6 +45,7 @@ from bendybus.domain.entities import QueueDescription
 from bendybus.domain.expiry import NEVER, ExpiryWatch
 from bendybus.domain.intake import Intake
 from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.outbox import Outbox
 from bendybus.domain.shelf import Counts
 from bendybus.domain.stock import Stock
 from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber
@@ -50,7 +54,7 @@ __all__ = ["Partition"]
 
 
 class Partition:
-    __slots__ = ("_expiry", "_intake", "_stock", "number")
+    __slots__ = ("_expiry", "_intake", "_outbox", "_stock", "number")
 
     def __init__(
         self,
@@ -63,6 +67,7 @@ class Partition:
         self._stock = Stock(number, description, self._expiry)
         main = self._stock.shelves[SubQueue.MAIN]
         self._intake = Intake(number, description, next_sequence_number, main, self._expiry)
+        self._outbox = Outbox(self._intake, self._stock)
 
     @property
     def description(self) -> QueueDescription:
@@ -77,12 +82,17 @@ class Partition:
     def next_sequence_number(self) -> SequenceNumber:
         return self._intake.next_sequence_number
 
-    def restore(self, messages: Iterable[Message], identities: Iterable[tuple[Instant, bytes]] = ()) -> None:
+    def restore(
+        self,
+        messages: Iterable[Message],
+        identities: Iterable[tuple[Instant, bytes]] = (),
+        transferred: Mapping[str, SequenceNumber] | None = None,
+    ) -> None:
         """Begin with what a store holds: every one durable, none locked."""
         messages = list(messages)
         self._stock.restore(messages)
         last = max((message.sequence_number for message in messages), default=SequenceNumber(0))
-        self._intake.restore(last, identities)
+        self._intake.restore(last, identities, transferred or {})
 
     def next_deadline(self) -> Instant | None:
         """When a `Tick` is next of use; it may turn out to find nothing."""
@@ -122,8 +132,8 @@ class Partition:
     def _perform(self, command: Command, at: Instant, changes: Changes) -> Reply:
         stock = self._stock
         match command:
-            case Enqueue(messages=messages, identities=identities):
-                return self._intake.enqueue(messages, identities, stock.size_bytes, at, changes)
+            case Enqueue(messages=messages, identities=identities, transfer=transfer):
+                return self._intake.enqueue(messages, identities, stock.size_bytes, at, changes, transfer)
             case Confirm(sequence_number=number):
                 return self._confirm(number, changes)
             case Lock(count=count, entropy=entropy, subqueue=subqueue):
@@ -180,6 +190,14 @@ class Partition:
                 return Given(stock.shelves[subqueue].peek(start, count, stock.on_loan(subqueue)))
             case CancelScheduled(sequence_numbers=numbers):
                 stock.remove(self._intake.cancel_scheduled(numbers), changes)
+                return Done()
+            case Post(count=count, destination=destination, subqueue=subqueue):
+                return Given(self._outbox.post(count, destination, subqueue, at, changes))
+            case Transferred(sequence_numbers=numbers):
+                self._outbox.remove(numbers, changes)
+                return Done()
+            case Undeliverable(sequence_numbers=numbers, cause=cause):
+                self._outbox.give_up(numbers, cause, changes)
                 return Done()
             case Tick():
                 stock.end_locks(at, changes)

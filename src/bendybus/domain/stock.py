@@ -189,9 +189,14 @@ class Stock:
         self.put_back(messages, changes)
 
     def _mark_dead_letter(self, message: Message, cause: Cause) -> None:
-        self.shelves[message.subqueue].size_bytes -= message.size
+        self.move(message, SubQueue.DEAD_LETTER)
         mark(message, cause)
-        self.shelves[message.subqueue].size_bytes += message.size
+
+    def move(self, message: Message, subqueue: SubQueue) -> None:
+        """Let a message that is on no shelf belong to another sub-queue; `put_back` puts it there."""
+        self.shelves[message.subqueue].size_bytes -= message.size
+        message.subqueue = subqueue
+        self.shelves[subqueue].size_bytes += message.size
 
     def _expire(self, messages: list[Message], changes: Changes) -> None:
         if self.description.dead_letter_on_expiry:

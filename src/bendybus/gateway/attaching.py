@@ -13,6 +13,7 @@ from bendybus.amqp.performatives import Coordinator
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
+from bendybus.domain.messages import SubQueue
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.events import OutcomesReceived
 from bendybus.engine.link import Link
@@ -84,7 +85,7 @@ class Attachment:
         if isinstance(self.node, Sender):
             queue.refuse_sending()
         elif isinstance(self.node, Receiver):
-            queue.refuse_receiving()
+            queue.refuse_receiving(self.node.subqueue)
 
 
 def attach(connection: AmqpConnection, link: Link) -> Attachment:
@@ -128,7 +129,7 @@ def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachmen
     if address.kind is NodeKind.ENTITY:
         connection.claims.require(address.resource, Right.LISTEN, now())
         queue = connection.broker.find(address.path)
-        _refuse_receiving(queue, link)
+        _refuse_receiving(queue, address.subqueue, link)
         link.accept()
         receiver = Receiver(connection, link, queue, address.subqueue)
         return Attachment(receiver, address.resource, Right.LISTEN, queue)
@@ -152,8 +153,8 @@ def _any_right(connection: AmqpConnection, address: Address) -> Right:
     return Right.MANAGE
 
 
-def _refuse_receiving(queue: Queue, link: SendingLink) -> None:
-    queue.refuse_receiving()
+def _refuse_receiving(queue: Queue, subqueue: SubQueue, link: SendingLink) -> None:
+    queue.refuse_receiving(subqueue)
     filters = getattr(link.source, "filter", None) or {}
     if SESSION_FILTER in filters:
         raise InvalidOperation(

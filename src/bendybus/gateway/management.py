@@ -67,7 +67,9 @@ class ManagementNode:
             operation = _OPERATIONS.get(request.operation)
             if operation is None:
                 raise NotSupported(f"The operation '{request.operation}' is not supported.")
-            self._claims.require(self._resource, operation.right, now())
+            at = now()
+            self._claims.require(self._resource, operation.right, at)
+            self._queue.accessed_at = at
             if not isinstance(request.body, Mapping):
                 raise ArgumentError(f"'{request.operation}' needs a map as its body.")
             body = await operation.run(self, request.body)

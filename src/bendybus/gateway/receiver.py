@@ -63,7 +63,7 @@ class Receiver:
         self._connection = connection
         self._link = link
         self._queue = queue
-        self._subqueue = subqueue
+        self.subqueue = subqueue
         self._deletes = link.snd_settle_mode == 1
         self._kept: deque[_Kept] = deque()
         self._reading: set[PartitionHost] = set()
@@ -81,7 +81,7 @@ class Receiver:
         if self._link.credit > 0:
             self.take()
         else:
-            self._queue.stop_waiting(self, self._subqueue)
+            self._queue.stop_waiting(self, self.subqueue)
         self._answer_drain()
 
     def wake(self) -> None:
@@ -102,7 +102,7 @@ class Receiver:
             self._taking = False
         self._crowded = self._link.crowded
         if self._wanted() > 0:
-            self._queue.wait(self, self._subqueue)
+            self._queue.wait(self, self.subqueue)
 
     def _wanted(self) -> int:
         return self._link.credit - self._expected if self._connection.writable else 0
@@ -118,7 +118,7 @@ class Receiver:
         return more
 
     def _ask(self, host: PartitionHost) -> bool:
-        messages = host.lock(min(self._wanted(), PAGE_MAX), PAGE_BYTES_MAX, self._subqueue)
+        messages = host.lock(min(self._wanted(), PAGE_MAX), PAGE_BYTES_MAX, self.subqueue)
         if not messages:
             return False
         if self._deletes:
@@ -128,7 +128,7 @@ class Receiver:
             host.read(messages, partial(self._page_read, host, messages, tokens_of(messages)))
         else:
             self._send(messages, [message.payload or b"" for message in messages])
-        return host not in self._reading and host.available(self._subqueue) > 0
+        return host not in self._reading and host.available(self.subqueue) > 0
 
     def _page_read(
         self,
@@ -204,7 +204,7 @@ class Receiver:
     def _answer_drain(self) -> None:
         """Say that there is no more, once every partition could be asked and has answered."""
         if self._link.drain and not self._reading and not self._queue.loading and self._connection.writable:
-            self._queue.stop_waiting(self, self._subqueue)
+            self._queue.stop_waiting(self, self.subqueue)
             self._link.drained()
 
     # -- settling -----------------------------------------------------------------
@@ -273,7 +273,7 @@ class Receiver:
     def close(self) -> None:
         """The link is gone: give back what never left."""
         self._closed = True
-        self._queue.stop_waiting(self, self._subqueue)
+        self._queue.stop_waiting(self, self.subqueue)
         kept, self._kept = self._kept, deque()
         for one in kept:
             one.host.release([one.token])
