@@ -167,6 +167,7 @@ def test_the_server_of_the_data_folder_is_found_until_it_stops(
     found = run_bendybus(*arguments, environment={}, folder=tmp_path)
     assert "only-here" in found.stdout, found.stderr
     server.stop()
+    assert not (server.data / "server.json").exists()
     lost = run_bendybus(*arguments, environment={}, folder=tmp_path)
     assert (lost.returncode, lost.stdout) == (2, "")
     assert "start one with 'bendybus serve'" in lost.stderr
