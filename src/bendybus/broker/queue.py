@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from bendybus.broker.host import Availability, PartitionHost
-from bendybus.domain.entities import QueueDescription
+from bendybus.domain.entities import QueueDescription, normalise_path
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.routing import RoundRobin, partition_of
 from bendybus.errors import EntityDisabled, InvalidOperation, StoreUnavailable
@@ -57,6 +57,11 @@ class Queue:
     @property
     def path(self) -> EntityPath:
         return self.description.path
+
+    @property
+    def top_level(self) -> str:
+        """The entity that a transaction is about, by the key under which it is found."""
+        return normalise_path(self.path)
 
     # -- life ---------------------------------------------------------------------
 

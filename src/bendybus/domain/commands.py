@@ -23,6 +23,8 @@ __all__ = [
     "Confirm",
     "DeadLetter",
     "Defer",
+    "DeleteOldest",
+    "Deleted",
     "Done",
     "Enqueue",
     "Enqueued",
@@ -37,6 +39,7 @@ __all__ = [
     "Renew",
     "Renewed",
     "Reply",
+    "Reserve",
     "Settled",
     "Tick",
     "Transfer",
@@ -62,12 +65,22 @@ class Enqueue:
     """Store these messages, in this order, all or none. They are lockable once confirmed.
 
     `identities`: with duplicate detection, what each message is known by (duplicates.py).
-    `transfer`: those that have arrived before are dropped.
+    `transfer`: those that have arrived before are dropped. `destination`: they go into the outbox, for
+    that entity to have. `numbered`: they are all scheduled and have their numbers from `Reserve`.
     """
 
     messages: list[Message]
     identities: Sequence[str | None] | None = None
     transfer: Transfer | None = None
+    destination: EntityPath | None = None
+    numbered: bool = False
+
+
+@dataclass(slots=True)
+class Reserve:
+    """Set so many sequence numbers aside, for messages that a transaction will schedule."""
+
+    count: int
 
 
 @dataclass(slots=True)
@@ -168,6 +181,15 @@ class Peek:
 
 
 @dataclass(slots=True)
+class DeleteOldest:
+    """Remove up to `count` of the oldest available messages that were enqueued before then."""
+
+    count: int
+    enqueued_before: Instant
+    subqueue: SubQueue = SubQueue.MAIN
+
+
+@dataclass(slots=True)
 class CancelScheduled:
     """Remove these scheduled messages, all or none."""
 
@@ -205,6 +227,7 @@ class Tick:
 
 Command: TypeAlias = (
     Enqueue
+    | Reserve
     | Confirm
     | Lock
     | Receive
@@ -217,6 +240,7 @@ Command: TypeAlias = (
     | DeadLetter
     | Renew
     | Peek
+    | DeleteOldest
     | CancelScheduled
     | Post
     | Transferred
@@ -265,4 +289,11 @@ class Renewed:
     locked_until: list[Instant | None]
 
 
-Reply: TypeAlias = Done | Enqueued | Given | Settled | Renewed
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """So many messages were removed."""
+
+    count: int
+
+
+Reply: TypeAlias = Done | Enqueued | Given | Settled | Renewed | Deleted

@@ -200,6 +200,17 @@ class Intake:
         changes.transferred = MarkTransferred(transfer.source, last)
         return enqueued
 
+    def schedule_numbered(self, messages: list[Message], held_bytes: int, changes: Changes) -> Enqueued:
+        """Scheduled messages that were given their numbers before they were to be kept."""
+        arriving_bytes = sum([message.size for message in messages])
+        self.refuse_beyond_quota(held_bytes, arriving_bytes)
+        self._shelf.size_bytes += arriving_bytes
+        # A number that no message gets: it is confirmed when these are durable, their own may be earlier.
+        ticket = SequenceNumber(self.take_numbers(1).start)
+        self._schedule.arrive_numbered(messages, ticket)
+        changes.stored = messages
+        return Enqueued(ticket, 1, scheduled=True)
+
     def take_numbers(self, count: int) -> range:
         """For messages that are here and get new ones."""
         first = self.next_sequence_number

@@ -16,9 +16,10 @@ from dataclasses import replace
 from typing import Final
 
 from bendybus.domain.changes import Changes
+from bendybus.domain.commands import Enqueued
 from bendybus.domain.deadletter import Cause, mark
 from bendybus.domain.intake import Intake
-from bendybus.domain.messages import Amendment, Message, Posting, SubQueue
+from bendybus.domain.messages import UNASSIGNED, Amendment, Message, MessageState, Posting, SubQueue
 from bendybus.domain.stock import Stock
 from bendybus.names import EntityPath, Instant, SequenceNumber
 
@@ -34,11 +35,28 @@ _NOWHERE: Final = EntityPath("")
 
 
 class Outbox:
-    __slots__ = ("_intake", "_stock")
+    __slots__ = ("_intake", "_stock", "arriving")
 
     def __init__(self, intake: Intake, stock: Stock) -> None:
         self._intake = intake
         self._stock = stock
+        self.arriving = 0
+        """How many of what the intake holds are for here."""
+
+    def enqueue(
+        self, messages: list[Message], destination: EntityPath, at: Instant, changes: Changes
+    ) -> Enqueued:
+        """Messages sent through this entity to another one, which alone will look at their other wishes."""
+        for message in messages:
+            message.state = MessageState.ACTIVE
+            message.expires_at = None
+            message.amendment = Amendment(posting=Posting(destination, UNASSIGNED))
+        enqueued = self._intake.enqueue(messages, None, self._stock.size_bytes, at, changes)
+        for message in messages:
+            message.expires_at = None
+            self._stock.move(message, SubQueue.OUTBOX)
+        self.arriving += len(messages)
+        return enqueued
 
     def post(
         self, count: int, destination: EntityPath, subqueue: SubQueue, at: Instant, changes: Changes

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from bendybus.amqp.performatives import TransactionalState
 from bendybus.broker.clock import now
 from bendybus.broker.host import PartitionHost
 from bendybus.broker.queue import Queue
@@ -213,6 +214,9 @@ class Receiver:
         """The client settles; the answer leaves when the outcome is durable."""
         try:
             by_host = self._by_partition(event.deliveries)
+            if isinstance(event.state, TransactionalState):
+                self._enlist(event, event.state, by_host)
+                return
             for host, deliveries in by_host:
                 tokens = [LockToken(delivery.tag) for delivery in deliveries]
                 command = command_for_outcome(tokens, event.state)
@@ -221,6 +225,24 @@ class Receiver:
             if not event.settled:
                 self._link.settle(event.deliveries, rejection(error))
         self._go_on()
+
+    def _enlist(
+        self,
+        event: OutcomesReceived,
+        state: TransactionalState,
+        by_host: list[tuple[PartitionHost, list[SentDelivery]]],
+    ) -> None:
+        """A part of a transaction: the messages stay locked until that is over."""
+        transaction = self._connection.transactions.find(state)
+        try:
+            for host, deliveries in by_host:
+                tokens = [LockToken(delivery.tag) for delivery in deliveries]
+                transaction.settle(self._queue, host, tokens, command_for_outcome(tokens, state.outcome))
+        except BrokerError as refusal:
+            transaction.failure = transaction.failure or refusal
+            raise
+        if not event.settled:
+            self._link.settle(event.deliveries, TransactionalState(transaction.id, echo(state.outcome)))
 
     def _go_on(self) -> None:
         """Something was settled: if that made room, use it."""
