@@ -28,6 +28,7 @@ from bendybus.auth.rules import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.errors import ConfigError, RequestError
 from bendybus.gateway.gateway import Gateway
+from bendybus.server.announcement import announce, withdraw
 from bendybus.server.emulator_config import EmulatorConfig, load_config, unsupported_features
 from bendybus.server.http import Health, http_app
 from bendybus.server.http_protocol import HttpHost
@@ -101,6 +102,8 @@ class Server:
         exits.push_async_callback(self._drain, listener, rest, http, gateway, broker)
         self.ports = [await listener.listen(host, port) for host, port in settings.addresses]
         self.connection_string = connection_string(settings.host, self.ports[0], root.primary_key)
+        announce(settings.data, settings.host, self.ports[0], key_in_folder=settings.sas_key is None)
+        exits.callback(withdraw, settings.data)
         self._ready = True
 
     def _broker(self, folder: DataFolder, exits: AsyncExitStack) -> Broker:

@@ -6,6 +6,7 @@
                     root-secondary.key; each made once, and replaced when somebody asks for another
     catalog.db      what exists (sqlite/catalog.py)
     store-N.db      the messaging stores (sqlite/store.py), each with a log beside it
+    server.json     where its server listens, while it runs (server/announcement.py)
 
 Only names and small files are dealt with here; databases are opened by their
 own modules.
@@ -22,10 +23,11 @@ from typing import Final, Literal
 
 from bendybus.errors import ConfigError, DataFolderInUse, SchemaTooNew, StoreCorrupted
 
-__all__ = ["DataFolder"]
+__all__ = ["ROOT_KEY_FILE", "DataFolder"]
 
 FORMAT_VERSION: Final = 1
 ROOT_KEY_BYTES: Final = 32
+ROOT_KEY_FILE: Final = "root.key"
 
 
 class DataFolder:
