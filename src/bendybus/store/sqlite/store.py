@@ -29,6 +29,7 @@ from bendybus.names import (
     SequenceNumber,
     SessionId,
 )
+from bendybus.store.encoding import allocate, has_more_than_messages, requests_of, to_json
 from bendybus.store.protocol import (
     PartitionChanges,
     PartitionKey,
@@ -37,7 +38,7 @@ from bendybus.store.protocol import (
     Snapshot,
 )
 from bendybus.store.queries import load_queries, load_script
-from bendybus.store.sqlite.encoding import allocate, decode_page, encode_commit, to_json
+from bendybus.store.sqlite.encoding import decode_page, encode_request
 from bendybus.store.sqlite.files import FileKind, connect_reader, give_back, open_file, reported, transaction
 
 __all__ = ["MESSAGING_STORE", "SqliteStore"]
@@ -165,9 +166,9 @@ class SqliteStore:
             # A writer that is never idle still sweeps.
             self._sweep()
         first = self._next_id
-        requests = encode_commit(changes, first)
+        requests = map(encode_request, requests_of(changes, first))
         request = next(requests)
-        others = [change for change in changes if _has_more_than_messages(change)]
+        others = [change for change in changes if has_more_than_messages(change)]
         with self._ownership_checked(), reported(self._path):
             if (another := next(requests, None)) is None and not others:
                 self._writer.execute(QUERIES["commit"], request)
@@ -310,12 +311,3 @@ def _collector_paused() -> Iterator[None]:
 def _partition_record(row: tuple[int, str, int]) -> PartitionRecord:
     key, entity, number = row
     return PartitionRecord(PartitionKey(key), EntityPath(entity), PartitionNumber(number))
-
-
-def _has_more_than_messages(change: PartitionChanges) -> bool:
-    return bool(
-        change.remembered
-        or change.forgotten_through is not None
-        or change.session_states
-        or change.transferred
-    )
