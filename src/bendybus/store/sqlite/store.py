@@ -12,7 +12,7 @@ import gc
 import json
 import sqlite3
 from collections.abc import Container, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -39,7 +39,16 @@ from bendybus.store.protocol import (
 )
 from bendybus.store.queries import load_queries, load_script
 from bendybus.store.sqlite.encoding import decode_page, encode_request
-from bendybus.store.sqlite.files import FileKind, connect_reader, give_back, open_file, reported, transaction
+from bendybus.store.sqlite.files import (
+    FileKind,
+    connect_reader,
+    give_back,
+    look_into,
+    open_file,
+    reported,
+    transaction,
+    version_of,
+)
 
 __all__ = ["MESSAGING_STORE", "SqliteStore"]
 
@@ -47,9 +56,12 @@ QUERIES: Final = load_queries(__package__, "queries.sql")
 MESSAGING_STORE: Final = FileKind(
     what="messaging store",
     application_id=0x42424D53,  # "BBMS"
-    migrations=tuple(load_script(__package__, f"schema{n}.sql") for n in ("", "_2", "_3")),
-    tables=frozenset({"partition", "message", "body", "identity", "session", "transfer"}),
+    migrations=tuple(load_script(__package__, f"schema{n}.sql") for n in ("", "_2", "_3", "_4")),
+    tables=frozenset({"partition", "message", "body", "identity", "session", "transfer", "owner"}),
 )
+
+# The version that has the table `owner`.
+OWNED_SINCE: Final = 4
 
 # What `define_commit_steps` raises with.
 CLAIMED_SINCE: Final = "claimed by another broker"
@@ -75,11 +87,28 @@ class SqliteStore:
     def name(self) -> str:
         return self._name
 
-    def open(self) -> None:
+    def examine(self, namespace: str | None = None) -> str:
+        path = self._path.resolve()
+        with reported(path):
+            if not path.exists():
+                folder = path.parent.stat()
+                return f"sqlite:{folder.st_dev}/{folder.st_ino}/{path.name}"
+            with closing(look_into(path, MESSAGING_STORE)) as connection:
+                if version_of(connection) >= OWNED_SINCE:
+                    self._owner(connection, namespace)
+            file = path.stat()
+            return f"sqlite:{file.st_dev}/{file.st_ino}"
+
+    def open(self, namespace: str | None = None) -> None:
         assert self._connections is None, f"{self._path} is open already"
+        if namespace is not None and self._path.exists():
+            # Before an older file is migrated, whoever's it is.
+            self.examine(namespace)
         writer = open_file(self._path, MESSAGING_STORE)
         try:
             with reported(self._path):
+                if self._owner(writer, namespace) is None and namespace is not None:
+                    writer.execute(QUERIES["adopt"], (namespace,))
                 writer.execute(QUERIES["define_commit"])
                 writer.execute(QUERIES["define_commit_steps"])
                 self._next_id = writer.execute(QUERIES["last_id"]).fetchone()[0] + 1
@@ -90,6 +119,13 @@ class SqliteStore:
         except BaseException:
             writer.close()
             raise
+
+    def _owner(self, connection: sqlite3.Connection, namespace: str | None) -> str | None:
+        """The namespace that the store belongs to; refused when it is another than this one."""
+        row = connection.execute(QUERIES["owner"]).fetchone()
+        if row is not None and namespace not in (None, row[0]):
+            raise StoreError(f"{self._path} belongs to another namespace")
+        return None if row is None else row[0]
 
     def close(self) -> None:
         if self._connections is None:
