@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
 from operator import attrgetter
@@ -280,7 +280,7 @@ def _commit_others(writer: Connection, change: PartitionChanges) -> None:
         execute(QUERIES["mark_transferred"], (key, source, number))
 
 
-def _persistently(commit: Any) -> None:
+def _persistently(commit: Callable[[], None]) -> None:
     """Try again when another transaction was in the way: then nothing of this one has happened."""
     for attempt in range(RETRIES_MAX):
         try:
