@@ -172,15 +172,17 @@ def programs(*, tls: bool = False) -> Path | None:
 
 
 @contextlib.contextmanager
-def cluster(*, fsync: bool, tls: tuple[str, str] | None = None) -> Iterator[Postgres]:
-    """A cluster that has been started."""
+def cluster(
+    *, fsync: bool, tls: tuple[str, str] | None = None, parent: Path | None = None
+) -> Iterator[Postgres]:
+    """A cluster that has been started, in a folder below `parent` or wherever temporary ones go."""
     bin_folder = programs(tls=tls is not None)
     if bin_folder is None:
         pytest.skip(
             f"no PostgreSQL{' with TLS' if tls else ''} here: neither PyPI's pgserver nor Debian's postgresql"
         )
     # Not in pytest's folder: other users have no way in there. And short, for the socket's path.
-    folder = Path(tempfile.mkdtemp(prefix="bendybus-pg-"))
+    folder = Path(tempfile.mkdtemp(prefix="bendybus-pg-", dir=parent))
     try:
         server = Postgres(folder, bin_folder, fsync=fsync, tls=tls is not None)
         if tls is not None:
