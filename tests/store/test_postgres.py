@@ -327,6 +327,25 @@ def test_a_commit_that_happened_unheard_does_not_stand_in_the_way_of_the_next(
     assert numbers(opened_store, key) == [1, 2]
 
 
+def test_a_dropped_entity_is_swept_after_the_outage(
+    own_postgres: Postgres, opened: Opened, make_message: MakeMessage
+) -> None:
+    database = own_postgres.new_database()
+    opened_store = opened(own_postgres.url(database))
+    key = partition_of(opened_store)
+    opened_store.commit(changes(key, make_message(1)))
+    opened_store.drop_partitions(EntityPath("orders"))
+    own_postgres.stop("immediate")
+    assert not opened_store.tidy()
+    own_postgres.start()
+    opened_store._writer._retry_at = 0.0
+    while opened_store.tidy():
+        pass
+    with own_postgres.connect(database) as connection:
+        for table in ("partition", "message", "body"):
+            assert connection.execute(f"SELECT count(*) FROM bendybus.{table}").fetchone() == (0,)
+
+
 def test_a_full_disk_is_unavailable_and_not_refused_for_good(
     postgres: Postgres, database: str, opened: Opened, make_message: MakeMessage
 ) -> None:

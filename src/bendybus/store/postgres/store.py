@@ -20,7 +20,7 @@ from typing import Any, Final
 import psycopg
 
 from bendybus.domain.messages import Message, Origin
-from bendybus.errors import StoreCorrupted, StoreError
+from bendybus.errors import StoreCorrupted, StoreError, StoreUnavailable
 from bendybus.names import (
     PARTITION_SHIFT,
     EntityPath,
@@ -30,7 +30,7 @@ from bendybus.names import (
     SequenceNumber,
     SessionId,
 )
-from bendybus.store.encoding import allocate, has_more_than_messages, requests_of
+from bendybus.store.encoding import allocate, collector_paused, has_more_than_messages, requests_of
 from bendybus.store.postgres import schema
 from bendybus.store.postgres.address import StoreAddress
 from bendybus.store.postgres.connections import QUERIES, Connection, Line, connect, translated
@@ -51,6 +51,15 @@ ID_BLOCK_SHIFT: Final = 32
 LOAD_PAGE_ROWS: Final = 5000
 # A dropped partition is swept this many messages at a time.
 SWEEP_ROWS: Final = 2000
+CLEARING: Final = (
+    "lock_bodies",
+    "clear_bodies",
+    "clear_messages",
+    "clear_identities",
+    "clear_sessions",
+    "clear_transfers",
+    "clear_partition",
+)
 
 # Who meets another transaction in its way tries again so often, after up to so long, doubled each time.
 RETRIES_MAX: Final = 6
@@ -130,33 +139,23 @@ class PostgresStore:
         return [Epoch(claimed[key]) for key in keys]
 
     def tidy(self) -> bool:
-        if self._dropped:
+        if not self._dropped:
+            return False
+        try:
             self._sweep()
-            return True
-        return False
+        except StoreUnavailable:
+            # It is in no hurry, and whoever has work for the store will say that it is away.
+            return False
+        return True
 
     def _sweep(self) -> None:
         """Clear some of a dropped partition away."""
         key = self._dropped[-1]
-        which = {"key": key, "rows": SWEEP_ROWS}
-        with self._writer.use() as writer, writer.transaction():
-            for query in (
-                "lock_bodies",
-                "clear_bodies",
-                "clear_messages",
-                "clear_identities",
-                "clear_sessions",
-                "clear_transfers",
-                "clear_partition",
-            ):
-                done = writer.execute(QUERIES[query], which)
-        # Another broker may have swept it to the end meanwhile.
-        if done.rowcount or not self._still_there(key):
-            self._dropped.remove(key)
-
-    def _still_there(self, key: PartitionKey) -> bool:
         with self._writer.use() as writer:
-            return (key,) in writer.execute(QUERIES["dropped_partitions"]).fetchall()
+            _persistently(lambda: _clear_some(writer, key))
+            # Another broker may have swept it to the end meanwhile.
+            if (key,) not in writer.execute(QUERIES["dropped_partitions"]).fetchall():
+                self._dropped.remove(key)
 
     # -- messages -------------------------------------------------------------
 
@@ -194,7 +193,9 @@ class PostgresStore:
         counter = self._fetch("next_sequence", key)
         if not counter:
             raise StoreError(f"{self.name} holds no partition with the key {key}")
-        messages = list(chain.from_iterable(self._pages(key)))
+        with collector_paused():
+            messages = list(chain.from_iterable(self._pages(key)))
+            identities = list(self._identities(key))
         messages.sort(key=attrgetter("sequence_number"))
         sessions = [
             SessionRecord(SessionId(session_id.decode()), size, Instant(updated_at))
@@ -203,9 +204,7 @@ class PostgresStore:
         transferred = {
             source: SequenceNumber(number) for source, number in self._fetch("load_transfers", key)
         }
-        return Snapshot(
-            SequenceNumber(counter[0][0]), messages, list(self._identities(key)), sessions, transferred
-        )
+        return Snapshot(SequenceNumber(counter[0][0]), messages, identities, sessions, transferred)
 
     def _identities(self, key: PartitionKey) -> Iterator[tuple[Instant, bytes]]:
         last: tuple[int, bytes] = 0, b""
@@ -261,6 +260,13 @@ def _commit_together(
             _call(writer, part)
         for change in others:
             _commit_others(writer, change)
+
+
+def _clear_some(writer: Connection, key: PartitionKey) -> None:
+    """Some of what a dropped partition holds; the partition itself once it holds nothing."""
+    with writer.pipeline(), writer.transaction():
+        for query in CLEARING:
+            writer.execute(QUERIES[query], {"key": key, "rows": SWEEP_ROWS})
 
 
 def _commit_others(writer: Connection, change: PartitionChanges) -> None:

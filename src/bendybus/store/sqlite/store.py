@@ -8,7 +8,6 @@ numbers: store/DESIGN.md.
 
 from __future__ import annotations
 
-import gc
 import json
 import sqlite3
 from collections.abc import Container, Iterator, Sequence
@@ -29,7 +28,7 @@ from bendybus.names import (
     SequenceNumber,
     SessionId,
 )
-from bendybus.store.encoding import allocate, has_more_than_messages, requests_of, to_json
+from bendybus.store.encoding import allocate, collector_paused, has_more_than_messages, requests_of, to_json
 from bendybus.store.protocol import (
     PartitionChanges,
     PartitionKey,
@@ -253,7 +252,7 @@ class SqliteStore:
             counter = self._reader.execute(QUERIES["next_sequence"], (key,)).fetchone()
         if counter is None:
             raise StoreError(f"{self._path} holds no partition with the key {key}")
-        with _collector_paused():
+        with collector_paused():
             messages = [message for page in self._pages(key) for message in page]
             identities = list(self._identities(key))
         messages.sort(key=attrgetter("sequence_number"))
@@ -330,18 +329,6 @@ class SqliteStore:
     def _reader(self) -> sqlite3.Connection:
         assert self._connections is not None, f"{self._path} is not open"
         return self._connections[1]
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """A load makes objects by the million and no cycles; looking for some takes a third of its time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _partition_record(row: tuple[int, str, int]) -> PartitionRecord:
