@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bendybus.errors import ConfigError, SetupError
+from bendybus.errors import ConfigError, SetupError, StoreUnavailable
 
 __all__ = ["serve"]
 
@@ -28,7 +28,8 @@ def serve(
         ),
     ] = None,
     store: Annotated[
-        list[str] | None, typer.Option(help="A messaging store by URL, sqlite:///PATH; may be repeated.")
+        list[str] | None,
+        typer.Option(help="A messaging store by URL, sqlite:///PATH or postgresql://...; may be repeated."),
     ] = None,
     tier: Annotated[str, typer.Option(help="basic, standard or premium.")] = "standard",
     config: Annotated[Path | None, typer.Option(help="The official emulator's Config.json.")] = None,
@@ -83,6 +84,6 @@ def serve(
         from bendybus.server.app import run  # noqa: PLC0415
 
         run(settings)
-    except SetupError as error:
+    except (SetupError, StoreUnavailable) as error:
         typer.echo(f"bendybus: {error}", err=True)
         raise typer.Exit(EXIT_SETUP) from None

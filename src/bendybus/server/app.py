@@ -37,7 +37,7 @@ from bendybus.server.listener import Listener
 from bendybus.server.metrics import BrokerCollector
 from bendybus.server.settings import Settings, connection_string, refuse_exposed_keys
 from bendybus.server.sockets import raise_descriptor_limit
-from bendybus.server.stores import messaging_stores
+from bendybus.server.stores import examine_stores, messaging_stores, namespace_id
 from bendybus.server.tls import self_made_certificate, server_context
 from bendybus.store.folder import DataFolder
 from bendybus.store.sqlite.catalog import SqliteCatalog
@@ -112,8 +112,10 @@ class Server:
         exits.callback(catalog.close)
         settings = self._settings
         stores = messaging_stores(settings, folder)
+        namespace = namespace_id(catalog)
+        examine_stores(stores, namespace)
         for store in stores:
-            store.open()
+            store.open(namespace)
             exits.callback(store.close)
         if not settings.store_urls:
             folder.record_stores(len(stores))

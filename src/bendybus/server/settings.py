@@ -49,7 +49,7 @@ class Settings:
     """A second port that serves the same things, since the emulator's clients expect one; None for none."""
     stores: int | None = None
     """How many messaging stores; None: as many as the data folder has, `STORES_DEFAULT` in a new one."""
-    store_urls: tuple[str, ...] = ()
+    store_urls: tuple[str, ...] = field(default=(), repr=False)
     """Messaging stores elsewhere than in the data folder, instead of its own."""
     tier: Tier = Tier.STANDARD
     premium_partitions: int = PREMIUM_PARTITIONS_DEFAULT
