@@ -14,7 +14,8 @@ again. Both are on the hot path. What a settlement added to a message
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from struct import Struct
 from typing import Final, TypeAlias
 from uuid import UUID, uuid4
@@ -34,9 +35,9 @@ from bendybus.amqp.message import (
     split_batch,
 )
 from bendybus.amqp.ordinary import ordinary
-from bendybus.amqp.types import Timestamp
+from bendybus.amqp.types import Symbol, Timestamp
 from bendybus.domain.duplicates import Identities
-from bendybus.domain.entities import QueueDescription
+from bendybus.domain.intake import Accepting
 from bendybus.domain.messages import Amendment, Message
 from bendybus.domain.routing import batch_key, routing_key
 from bendybus.domain.schedule import postpone
@@ -46,9 +47,11 @@ from bendybus.names import PARTITION_SHIFT, Instant, SessionId
 __all__ = [
     "BATCH_FORMAT",
     "Rendered",
+    "Stored",
     "admit",
     "admit_all",
     "admit_batch",
+    "body_start",
     "render",
     "render_deferred",
     "render_peeked",
@@ -65,6 +68,7 @@ PRIORITY_DEFAULT: Final = 4
 DUE_MAX: Final = 253_402_300_799_999
 
 _FRONT: Final = Struct(">BBBIII")
+_MAP32: Final = Struct(">BII")
 
 _PARTITION_KEY: Final = b"x-opt-partition-key"
 _SCHEDULED_TIME: Final = b"x-opt-scheduled-enqueue-time"
@@ -88,7 +92,7 @@ _BROKERS_OWN: Final = frozenset(
 
 
 def admit(
-    payload: bytes, at: Instant, description: QueueDescription, identities: Identities | None = None
+    payload: bytes, at: Instant, description: Accepting, identities: Identities | None = None
 ) -> tuple[Message, str | None]:
     """A message as it was sent, ready to be enqueued, and its routing key.
 
@@ -150,7 +154,7 @@ def _take_apart(payload: bytes) -> tuple[bytes, int, str | None, str | None, str
 def admit_batch(
     payload: bytes,
     at: Instant,
-    description: QueueDescription,
+    description: Accepting,
     identities: Identities | None = None,
     *,
     partitioned: bool,
@@ -166,7 +170,7 @@ def admit_batch(
 def admit_all(
     payloads: Iterable[bytes],
     at: Instant,
-    description: QueueDescription,
+    description: Accepting,
     identities: Identities | None = None,
     *,
     partitioned: bool,
@@ -287,17 +291,19 @@ _LOCK_TOKEN: Final = b"\x00\x53\x71\xc1\x24\x02" + _key("x-opt-lock-token", 0x98
 def render(message: Message, payload: bytes, *, locked: bool) -> Rendered:
     """A message as it goes to a receiver, under lock or for good."""
     header, count, entries, bare = _open(message, payload)
-    number = message.sequence_number
+    number = first = message.sequence_number
+    if message.origin is not None:
+        first = message.origin.sequence_number
     if locked:
         annotations = _LOCKED.pack(
             _MAP_START, _LOCKED.size - _BEFORE_COUNT + len(entries), count + 10,
-            _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, number,
+            _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, first,
             _PARTITION_ID, number >> PARTITION_SHIFT, _LOCKED_UNTIL, message.locked_until,
         )  # fmt: skip
     else:
         annotations = _PLAIN.pack(
             _MAP_START, _PLAIN.size - _BEFORE_COUNT + len(entries), count + 8,
-            _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, number,
+            _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, first,
             _PARTITION_ID, number >> PARTITION_SHIFT,
         )  # fmt: skip
     return header + annotations + entries, bare
@@ -315,10 +321,12 @@ def render_deferred(message: Message, payload: bytes) -> bytes:
 def render_peeked(message: Message, payload: bytes) -> bytes:
     """A message that is only looked at: its state instead of a lock."""
     header, count, entries, bare = _open(message, payload)
-    number = message.sequence_number
+    number = first = message.sequence_number
+    if message.origin is not None:
+        first = message.origin.sequence_number
     annotations = _PEEKED.pack(
         _MAP_START, _PEEKED.size - _BEFORE_COUNT + len(entries), count + 10,
-        _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, number,
+        _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, first,
         _PARTITION_ID, number >> PARTITION_SHIFT, _MESSAGE_STATE, message.state,
     )  # fmt: skip
     return header + annotations + entries + bare
@@ -358,14 +366,56 @@ def _amended(bare: bytes, amendment: Amendment) -> bytes:
         properties["DeadLetterReason"] = amendment.dead_letter_reason
     if amendment.dead_letter_description is not None:
         properties["DeadLetterErrorDescription"] = amendment.dead_letter_description
-    body = _body_start(sections)
+    body = body_start(sections)
     before = bare[: body if sections.application_properties < 0 else sections.application_properties]
     return before + b"\x00\x53\x74" + encode(properties) + bare[body:]
 
 
-def _body_start(sections: Sections) -> int:
+def body_start(sections: Sections) -> int:
     """Where the body starts, or whatever comes in its place."""
     for start in (sections.body, sections.footer):
         if start >= 0:
             return start
     return sections.end
+
+
+# -- inside -----------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Stored:
+    """A stored payload taken apart, for those who look inside or make another of it."""
+
+    durable: bool
+    priority: int
+    ttl_ms: int | None
+    count: int
+    """Of the keys and values among the entries."""
+    entries: bytes
+    bare: bytes
+
+    @classmethod
+    def of(cls, payload: bytes) -> Stored:
+        _, durable, priority, ttl, count, length = _FRONT.unpack_from(payload)
+        start = _FRONT.size + length
+        entries, bare = payload[_FRONT.size : start], payload[start:]
+        return cls(bool(durable), priority, None if ttl == NO_TTL else ttl, count, entries, bare)
+
+    def annotations(self) -> dict[object, object]:
+        """The sender's own."""
+        decoded, _ = decode(_MAP32.pack(0xD1, len(self.entries) + 4, self.count) + self.entries)
+        assert isinstance(decoded, dict), "entries make up a map"
+        return decoded
+
+    def annotate(self, annotations: Mapping[object, object]) -> None:
+        self.count = 2 * len(annotations)
+        self.entries = b"".join(
+            encode(Symbol(key) if isinstance(key, str) else key) + encode(value)
+            for key, value in annotations.items()
+        )
+
+    def payload(self) -> bytes:
+        """Together again."""
+        ttl = NO_TTL if self.ttl_ms is None else max(0, min(self.ttl_ms, NO_TTL - 1))
+        front = _FRONT.pack(VERSION, self.durable, self.priority, ttl, self.count, len(self.entries))
+        return front + self.entries + self.bare

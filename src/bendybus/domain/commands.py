@@ -29,6 +29,7 @@ __all__ = [
     "Lock",
     "LockDeferred",
     "Peek",
+    "Publish",
     "Receive",
     "ReceiveDeferred",
     "Release",
@@ -48,10 +49,12 @@ class Enqueue:
     """Store these messages, in this order, all or none. They are lockable once confirmed.
 
     `identities`: with duplicate detection, what each message is known by (duplicates.py).
+    `dead_letters`: some of them were dead-lettered on their way, and belong on that shelf.
     """
 
     messages: list[Message]
     identities: Sequence[str | None] | None = None
+    dead_letters: bool = False
 
 
 @dataclass(slots=True)
@@ -159,6 +162,13 @@ class CancelScheduled:
 
 
 @dataclass(slots=True)
+class Publish:
+    """Scheduled messages of a topic that are due and at hand, payload and all: pass them on."""
+
+    messages: list[Message]
+
+
+@dataclass(slots=True)
 class Tick:
     """Time has passed: end the locks and messages whose time is up; enqueue scheduled ones that are due."""
 
@@ -178,6 +188,7 @@ Command: TypeAlias = (
     | Renew
     | Peek
     | CancelScheduled
+    | Publish
     | Tick
 )
 

@@ -27,6 +27,7 @@ from bendybus.domain.commands import (
     Lock,
     LockDeferred,
     Peek,
+    Publish,
     Receive,
     ReceiveDeferred,
     Release,
@@ -44,13 +45,14 @@ from bendybus.domain.intake import Intake
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.shelf import Counts
 from bendybus.domain.stock import Stock
+from bendybus.errors import InvalidOperation
 from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber
 
 __all__ = ["Partition"]
 
 
 class Partition:
-    __slots__ = ("_expiry", "_intake", "_stock", "number")
+    __slots__ = ("_dead_arriving", "_expiry", "_intake", "_stock", "number")
 
     def __init__(
         self,
@@ -63,6 +65,8 @@ class Partition:
         self._stock = Stock(number, description, self._expiry)
         main = self._stock.shelves[SubQueue.MAIN]
         self._intake = Intake(number, description, next_sequence_number, main, self._expiry)
+        self._dead_arriving = 0
+        """How many of the messages not yet confirmed are dead letters already."""
 
     @property
     def description(self) -> QueueDescription:
@@ -123,7 +127,10 @@ class Partition:
         stock = self._stock
         match command:
             case Enqueue(messages=messages, identities=identities):
-                return self._intake.enqueue(messages, identities, stock.size_bytes, at, changes)
+                enqueued = self._intake.enqueue(messages, identities, stock.size_bytes, at, changes)
+                if command.dead_letters:
+                    self._dead_arriving += stock.count_dead_letters(messages)
+                return enqueued
             case Confirm(sequence_number=number):
                 return self._confirm(number, changes)
             case Lock(count=count, entropy=entropy, subqueue=subqueue):
@@ -181,6 +188,8 @@ class Partition:
             case CancelScheduled(sequence_numbers=numbers):
                 stock.remove(self._intake.cancel_scheduled(numbers), changes)
                 return Done()
+            case Publish():
+                raise InvalidOperation(f"'{self.description.path}' is not a topic.")
             case Tick():
                 stock.end_locks(at, changes)
                 stock.sweep(at, self._intake.awaiting_confirmation(), changes)
@@ -190,6 +199,11 @@ class Partition:
     def _confirm(self, number: SequenceNumber, changes: Changes) -> Done:
         """Only what is durable is ever shown, so what leaves here for a receiver is no phantom."""
         ready = self._intake.confirm(number)
+        if self._dead_arriving:
+            dead = [message for message in ready if message.subqueue is not SubQueue.MAIN]
+            ready = [message for message in ready if message.subqueue is SubQueue.MAIN]
+            self._dead_arriving -= len(dead)
+            self._stock.put_back(dead, changes)
         if ready:
             self._stock.shelves[SubQueue.MAIN].available.extend(ready)
             changes.available.add(SubQueue.MAIN)

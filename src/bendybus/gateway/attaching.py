@@ -13,6 +13,7 @@ from bendybus.amqp.performatives import Coordinator
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
+from bendybus.broker.topic import Target
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.events import OutcomesReceived
 from bendybus.engine.link import Link
@@ -71,20 +72,20 @@ class Attachment:
     resource: str
     right: Right | None
     """None where no right is needed: at `$cbs`, where rights come from."""
-    queue: Queue | None = None
+    entity: Target | None = None
     """None at `$cbs`."""
 
     def refuse_changed(self) -> None:
-        """The queue was updated or deleted: raise what now stands against this link, if anything."""
-        queue = self.queue
-        if queue is None:
+        """The entity was updated or deleted: raise what now stands against this link, if anything."""
+        entity = self.entity
+        if entity is None:
             return
-        if queue.deleted:
-            raise EntityNotFound(queue.path)
+        if entity.deleted:
+            raise EntityNotFound(entity.path)
         if isinstance(self.node, Sender):
-            queue.refuse_sending()
-        elif isinstance(self.node, Receiver):
-            queue.refuse_receiving()
+            entity.refuse_sending()
+        elif isinstance(entity, Queue) and isinstance(self.node, Receiver):
+            entity.refuse_receiving()
 
 
 def attach(connection: AmqpConnection, link: Link) -> Attachment:
@@ -103,19 +104,19 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
     address = Address.parse(text)
     if address.kind is NodeKind.ENTITY:
         connection.claims.require(address.resource, Right.SEND, now())
-        queue = connection.broker.find(address.path)
-        queue.refuse_sending(address.subqueue)
-        link.accept(max_message_size=queue.description.max_message_size_kb * 1024)
+        target = connection.broker.find_target(address.path)
+        target.refuse_sending(address.subqueue)
+        link.accept(max_message_size=target.description.max_message_size_kb * 1024)
         link.grant(SENDER_CREDIT)
-        return Attachment(Sender(connection, link, queue), address.resource, Right.SEND, queue)
+        return Attachment(Sender(connection, link, target), address.resource, Right.SEND, target)
     if address.kind is NodeKind.CBS:
         handler = CbsNode(connection.keys, connection.claims).handle
         requester = Requester(connection, link, address, handler)
         right = managed = None
     else:
         right = _any_right(connection, address)
-        managed = connection.broker.find(address.path)
-        management = ManagementNode(managed, address, connection.claims)
+        managed = connection.broker.find_target(address.path)
+        management = ManagementNode(managed, address, connection.claims, connection.broker.topics)
         requester = Requester(connection, link, address, management.handle)
     link.accept(max_message_size=REQUEST_SIZE_MAX)
     link.grant(REQUEST_CREDIT)
@@ -135,7 +136,7 @@ def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachmen
     right = managed = None
     if address.kind is NodeKind.MANAGEMENT:
         right = _any_right(connection, address)
-        managed = connection.broker.find(address.path)
+        managed = connection.broker.find_target(address.path)
     link.accept()
     return Attachment(Replier(connection, link, address), address.resource, right, managed)
 

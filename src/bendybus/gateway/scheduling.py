@@ -1,4 +1,4 @@
-"""Scheduling by request: `schedule-message` and `cancel-scheduled-message` at a queue's partitions.
+"""Scheduling by request: `schedule-message` and `cancel-scheduled-message` at an entity's partitions.
 
 Messages of one request are admitted like a batch: all of them or none, in the
 partition that their key names or, without a key, in one that is available. A
@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import count
+from typing import Any
 
 from bendybus.broker.clock import now
-from bendybus.broker.host import PartitionHost
-from bendybus.broker.queue import Queue
+from bendybus.broker.host import Host
+from bendybus.broker.topic import Target
 from bendybus.domain.commands import CancelScheduled, Enqueue, Enqueued
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.messages import UNASSIGNED
@@ -24,23 +25,23 @@ from bendybus.names import SequenceNumber
 __all__ = ["cancel", "schedule"]
 
 
-async def schedule(queue: Queue, entries: Sequence[object]) -> list[SequenceNumber]:
+async def schedule(target: Target, entries: Sequence[object]) -> list[SequenceNumber]:
     """Enqueue the messages of these maps; gives the number of each, good until it is due.
 
     A duplicate is accepted and dropped like any other, so its number is one that no message has.
     """
-    limit = queue.description.max_message_size_kb * 1024
+    limit = target.description.max_message_size_kb * 1024
     payloads = [_payload(entry) for entry in entries]
     if any(len(payload) > limit for payload in payloads):
         raise MessageSizeExceeded(
-            f"A message to be scheduled exceeds the limit of {limit} bytes that '{queue.path}' accepts."
+            f"A message to be scheduled exceeds the limit of {limit} bytes that '{target.path}' accepts."
         )
-    partitioned = len(queue.hosts) > 1
-    detects = queue.description.requires_duplicate_detection
+    partitioned = len(target.hosts) > 1
+    detects = target.description.requires_duplicate_detection
     identities = Identities(partitioned=partitioned) if detects else None
-    messages, key = admit_all(payloads, now(), queue.description, identities, partitioned=partitioned)
+    messages, key = admit_all(payloads, now(), target.description, identities, partitioned=partitioned)
     found = None if identities is None else identities.found
-    enqueued = await _enqueue(queue, Enqueue(messages, found), key)
+    enqueued = await _enqueue(target, Enqueue(messages, found), key)
     following = count(enqueued.first)
     dropped = set(enqueued.duplicates)
     return [
@@ -48,12 +49,12 @@ async def schedule(queue: Queue, entries: Sequence[object]) -> list[SequenceNumb
     ]
 
 
-async def _enqueue(queue: Queue, command: Enqueue, key: str | None) -> Enqueued:
-    attempts = len(queue.hosts) if key is None else 1
+async def _enqueue(target: Target, command: Enqueue, key: str | None) -> Enqueued:
+    attempts = len(target.hosts) if key is None else 1
     while True:
         attempts -= 1
         try:
-            enqueued = await queue.place(key).ask(command)
+            enqueued = await target.place(key).ask(command)
         except Unavailable:
             # "if the chosen one is unavailable another is taken ... and the send succeeds" (P-16)
             if attempts:
@@ -63,7 +64,7 @@ async def _enqueue(queue: Queue, command: Enqueue, key: str | None) -> Enqueued:
         return enqueued
 
 
-async def cancel(shares: Mapping[PartitionHost, Sequence[SequenceNumber]]) -> None:
+async def cancel(shares: Mapping[Host[Any], Sequence[SequenceNumber]]) -> None:
     """Remove these scheduled messages; in each partition all of them or none."""
     for host, numbers in shares.items():
         await host.ask(CancelScheduled(numbers))

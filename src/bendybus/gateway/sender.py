@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 from bendybus.amqp.performatives import Accepted
 from bendybus.broker.clock import now
 from bendybus.broker.host import PartitionHost
-from bendybus.broker.queue import Queue
+from bendybus.broker.topic import Target
+from bendybus.broker.topic_host import TopicHost
 from bendybus.domain.commands import Enqueue, Reply
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.messages import Message
@@ -46,7 +47,7 @@ SENDER_CREDIT: Final = 2000
 class _Run:
     """What one partition gets out of one socket read: each delivery with the messages it carries."""
 
-    host: PartitionHost
+    host: PartitionHost | TopicHost
     keyless: bool
     deliveries: list[Delivery] = field(default_factory=list)
     messages: list[Sequence[Message]] = field(default_factory=list)
@@ -55,20 +56,20 @@ class _Run:
 
 
 class Sender:
-    def __init__(self, connection: AmqpConnection, link: ReceivingLink, queue: Queue) -> None:
+    def __init__(self, connection: AmqpConnection, link: ReceivingLink, target: Target) -> None:
         self._connection = connection
         self._link = link
-        self._queue = queue
-        self._detects_duplicates = queue.description.requires_duplicate_detection
+        self._target = target
+        self._detects_duplicates = target.description.requires_duplicate_detection
 
     def deliveries(self, deliveries: Sequence[Delivery]) -> None:
         """Everything that one socket read brought on this link."""
         keyless: _Run | None = None
-        keyed: dict[PartitionHost, _Run] = {}
-        queue, at = self._queue, now()
-        queue.accessed_at = at
-        # An unpartitioned queue keeps the order in which things were sent, whatever their keys.
-        keys_matter = len(queue.hosts) > 1
+        keyed: dict[PartitionHost | TopicHost, _Run] = {}
+        target, at = self._target, now()
+        target.accessed_at = at
+        # An unpartitioned entity keeps the order in which things were sent, whatever their keys.
+        keys_matter = len(target.hosts) > 1
         identities: Identities | None = None
         for delivery in deliveries:
             try:
@@ -76,12 +77,12 @@ class Sender:
                     identities = Identities(partitioned=keys_matter)
                 messages, key = self._admit(delivery, at, identities)
                 if key is not None and keys_matter:
-                    host = queue.place(key)
+                    host = target.place(key)
                     run = keyed.get(host)
                     if run is None:
                         run = keyed[host] = _Run(host, keyless=False)
                 elif keyless is None:
-                    run = keyless = _Run(queue.place(None), keyless=True)
+                    run = keyless = _Run(target.place(None), keyless=True)
                 else:
                     run = keyless
             except BrokerError as error:
@@ -94,7 +95,7 @@ class Sender:
         self._link.top_up(SENDER_CREDIT)
         for run in (*keyed.values(), *([keyless] if keyless else ())):
             self._connection.admitted(_size(run.deliveries))
-            self._enqueue(run, attempts=len(queue.hosts))
+            self._enqueue(run, attempts=len(target.hosts))
 
     def close(self) -> None:
         """Nothing is held for a sender."""
@@ -102,16 +103,16 @@ class Sender:
     def _admit(
         self, delivery: Delivery, at: Instant, identities: Identities | None
     ) -> tuple[Sequence[Message], str | None]:
-        description = self._queue.description
+        description = self._target.description
         if delivery.oversize:
             limit = description.max_message_size_kb * 1024
             raise MessageSizeExceeded(
-                f"The received message exceeds the limit of {limit} bytes that '{self._queue.path}' accepts."
+                f"The received message exceeds the limit of {limit} bytes that '{self._target.path}' accepts."
             )
         if delivery.state is not None:
             raise NotSupported("Transactions are not supported.")
         if delivery.message_format == BATCH_FORMAT:
-            partitioned = len(self._queue.hosts) > 1
+            partitioned = len(self._target.hosts) > 1
             return admit_batch(delivery.payload, at, description, identities, partitioned=partitioned)
         message, key = admit(delivery.payload, at, description, identities)
         return (message,), key
@@ -125,7 +126,7 @@ class Sender:
         if isinstance(reply, Unavailable) and run.keyless and attempts > 1:
             # "if the chosen one is unavailable another is taken ... and the send succeeds" (P-16)
             try:
-                run.host = self._queue.place(None)
+                run.host = self._target.place(None)
                 self._enqueue(run, attempts - 1)
                 return
             except Unavailable as none_left:

@@ -24,6 +24,7 @@ from bendybus.admin.rest_routes import RestMessages
 from bendybus.admin.routes import management_routes
 from bendybus.auth.rules import AccessRule, KeyRing
 from bendybus.broker.broker import Broker
+from bendybus.contents import AmqpContents
 from bendybus.errors import ConfigError, RequestError
 from bendybus.gateway.gateway import Gateway
 from bendybus.server.emulator_config import EmulatorConfig, load_config, unsupported_features
@@ -80,11 +81,10 @@ class Server:
         broker = self._broker(folder, exits)
         broker.start()
         exits.push_async_callback(broker.stop)
-        for description in config.queues:
-            try:
-                await broker.ensure_queue(description)
-            except RequestError as refusal:
-                raise ConfigError(f"{settings.config}: {refusal}") from refusal
+        try:
+            await self._ensure(broker, config)
+        except RequestError as refusal:
+            raise ConfigError(f"{settings.config}: {refusal}") from refusal
 
         gateway = Gateway(broker, keys, handshake_timeout_s=settings.handshake_timeout_s)
         rest = RestMessages(broker, keys)
@@ -97,6 +97,16 @@ class Server:
         self.connection_string = connection_string(settings.host, self.ports[0], key)
         self._ready = True
 
+    @staticmethod
+    async def _ensure(broker: Broker, config: EmulatorConfig) -> None:
+        """Have what the file asks for, from the start."""
+        for queue in config.queues:
+            await broker.ensure_queue(queue)
+        for topic in config.topics:
+            await broker.topics.ensure(topic)
+        for subscription in config.subscriptions:
+            await broker.topics.ensure_subscription(subscription)
+
     def _broker(self, folder: DataFolder, exits: AsyncExitStack) -> Broker:
         catalog = SqliteCatalog(folder.catalog_path)
         catalog.open()
@@ -108,7 +118,13 @@ class Server:
             exits.callback(store.close)
         if not settings.store_urls:
             folder.record_stores(len(stores))
-        return Broker(catalog, stores, tier=settings.tier, premium_partitions=settings.premium_partitions)
+        return Broker(
+            catalog,
+            stores,
+            tier=settings.tier,
+            premium_partitions=settings.premium_partitions,
+            contents=AmqpContents(),
+        )
 
     def _http(self, gateway: Gateway, broker: Broker, routes: Sequence[BaseRoute]) -> HttpHost:
         registry = CollectorRegistry()
