@@ -19,10 +19,11 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from bendybus.broker.clock import now
 from bendybus.broker.entity import Entity
+from bendybus.broker.forwarding import Forwarder
 from bendybus.broker.host import Host, PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.stores import AttachedStore, PayloadCache
-from bendybus.broker.topic import Target
+from bendybus.broker.topic import Subscription, Target, Topic
 from bendybus.broker.topics import Topics
 from bendybus.domain.entities import (
     PREMIUM_PARTITIONS_DEFAULT,
@@ -32,7 +33,15 @@ from bendybus.domain.entities import (
     normalise_path,
 )
 from bendybus.domain.fanout import Contents, Opaque
-from bendybus.errors import EntityExists, EntityNotFound, InvalidOperation, StoreError, StoreUnavailable
+from bendybus.errors import (
+    ArgumentError,
+    BrokerError,
+    EntityExists,
+    EntityNotFound,
+    InvalidOperation,
+    StoreError,
+    StoreUnavailable,
+)
 from bendybus.names import EntityPath, Epoch, Instant, PartitionNumber
 from bendybus.store.catalog import Catalog, EntityKind, EntityRecord
 from bendybus.store.protocol import NEVER_CLAIMED, MessagingStore, PartitionKey, PartitionRecord
@@ -72,8 +81,10 @@ class Broker:
         self.topics = Topics(self, contents or Opaque())
         self.records: dict[str, EntityRecord] = {}
         """What the catalog says, by the path in lower case."""
+        self._forwarders: dict[str, Forwarder] = {}
         self.changing = asyncio.Lock()
         """Entities are created, updated and deleted one after the other."""
+        self._started_at = Instant(0)
         self._watchers: list[Callable[[Entity[Any, Any]], None]] = []
         self._timed: set[Host[Any]] = set()
         self._ticker: asyncio.TimerHandle | None = None
@@ -85,6 +96,7 @@ class Broker:
     def start(self) -> None:
         """Take up what the catalog names; the partitions load in the background."""
         self._loop = loop = asyncio.get_running_loop()
+        self._started_at = now()
         self._stores = {store.name: AttachedStore(store, loop) for store in self._given}
         for store in self._stores.values():
             store.start()
@@ -106,6 +118,8 @@ class Broker:
         """Let everything that was submitted reach the disk, then let go of the stores."""
         if self._ticker is not None:
             self._ticker.cancel()
+        for forwarder in self._forwarders.values():
+            forwarder.close()
         await self.drain()
         for store in self._stores.values():
             store.stop()
@@ -171,9 +185,13 @@ class Broker:
     def opened(self, entity: Entity[Any, Any], record: EntityRecord) -> None:
         """An entity has its hosts: let them load."""
         entity.created_at, entity.updated_at = record.created_at, record.updated_at
+        entity.generation = record.generation
         self.records[normalise_path(record.path)] = record
         for host in entity.hosts:
             host.load()
+        if isinstance(entity, Queue):
+            forwarder = self._forwarders[normalise_path(record.path)] = Forwarder(entity, self.find_target)
+            forwarder.wake()
 
     def keep_time(self, host: Host[Any]) -> None:
         """Tick this partition from now on."""
@@ -225,6 +243,14 @@ class Broker:
             await self.update_queue(description)
         return existing
 
+    async def ensure_queues(self, descriptions: Sequence[QueueDescription]) -> None:
+        """All of these, which may forward to one another, in whatever order they are named."""
+        new = [each for each in descriptions if normalise_path(each.path) not in self._queues]
+        for description in new:
+            await self.create_queue(replace(description, forward_to=None, forward_dead_lettered_to=None))
+        for description in descriptions:
+            await self.ensure_queue(description)
+
     async def update_queue(self, description: QueueDescription) -> Queue:
         """Change what may be changed; an immutable property is refused with its name (P-07)."""
         async with self.changing:
@@ -233,6 +259,7 @@ class Broker:
             description = replace(description, path=queue.path)
             queue.description.refuse_immutable_changes(description)
             self.tier.check(description)
+            self.check_forwarding(description)
             queue.refuse_unhealthy()
             await self.keep(queue, description)
             return queue
@@ -246,6 +273,8 @@ class Broker:
         entity.description, entity.updated_at = description, record.updated_at
         for host in entity.hosts:
             host.describe(description)
+        if key in self._forwarders:
+            self._forwarders[key].wake()
         self._tell_of(entity)
 
     async def delete_queue(self, path: str) -> None:
@@ -260,7 +289,10 @@ class Broker:
     async def forget(self, *entities: Entity[Any, Any]) -> None:
         """The catalog names these no more: close them, and clear away what they leave."""
         for entity in entities:
-            del self.records[normalise_path(entity.path)]
+            key = normalise_path(entity.path)
+            del self.records[key]
+            if key in self._forwarders:
+                self._forwarders.pop(key).close()
             entity.close()
             self._tell_of(entity)
         for entity in entities:
@@ -275,6 +307,7 @@ class Broker:
 
     async def _create(self, description: QueueDescription) -> Queue:
         self.tier.check(description)
+        self.check_forwarding(description)
         record = self.place("queue", description)
         return self._open_queue(record, await self.make(record, description.label))
 
@@ -336,6 +369,18 @@ class Broker:
             ) from failure
         return claims
 
+    def check_forwarding(self, description: QueueDescription) -> None:
+        """ "The target must exist" when forwarding is set up; should it be deleted later, letters go dead."""
+        for name, target in (
+            ("ForwardTo", description.forward_to),
+            ("ForwardDeadLetteredMessagesTo", description.forward_dead_lettered_to),
+        ):
+            record = None if target is None else self.records.get(normalise_path(target))
+            if target is not None and (record is None or record.kind == "subscription"):
+                raise ArgumentError(
+                    f"'{description.path}': {name} is '{target}', and there is no such queue or topic."
+                )
+
     async def _drop(self, attached: AttachedStore, path: EntityPath) -> None:
         """Clear away what nobody will miss: what stays is swept at the next start, or made anew over."""
         try:
@@ -356,6 +401,38 @@ class Broker:
         for host in tuple(self._timed):
             if not host.tick(at):
                 self._timed.discard(host)
+        entities: list[Target] = [*self.sources(), *self.topics]
+        for entity in [entity for entity in entities if self._is_idle(entity, at)]:
+            self._loop.create_task(self._delete_idle(entity))
+
+    def _is_idle(self, entity: Target, at: Instant) -> bool:
+        """Nobody has sent, received, looked or changed anything for as long as AutoDeleteOnIdle says.
+
+        When the server was down nobody could: that time does not count. One that forwards is at work.
+        """
+        limit_s = entity.description.auto_delete_on_idle_s
+        if limit_s is None or entity.loading:
+            return False
+        if isinstance(entity, Queue) and (entity.awaited or entity.description.forward_to is not None):
+            return False
+        last = max(entity.accessed_at, entity.updated_at, self._started_at)
+        return at - last > limit_s * 1000 and not any(
+            host.partition is None or host.partition.scheduled_count for host in entity.hosts
+        )
+
+    async def _delete_idle(self, entity: Target) -> None:
+        if entity.deleted or not self._is_idle(entity, now()):
+            return
+        try:
+            if isinstance(entity, Topic):
+                await self.topics.delete(entity.path)
+            elif isinstance(entity, Subscription):
+                await self.topics.delete_subscription(entity.topic_path, entity.name)
+            else:
+                await self.delete_queue(entity.path)
+            logger.info("'%s' was idle for too long and has been deleted", entity.path)
+        except BrokerError as reason:
+            logger.warning("'%s' is idle and cannot be deleted now: %s", entity.path, reason)
 
 
 def _make_anew(

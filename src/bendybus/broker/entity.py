@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 from bendybus.broker.host import Availability, Host
-from bendybus.domain.entities import Described
+from bendybus.domain.entities import Described, normalise_path
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.routing import RoundRobin, partition_of
 from bendybus.errors import StoreUnavailable
@@ -19,7 +19,11 @@ from bendybus.names import PARTITION_SHIFT, EntityPath, Instant, SequenceNumber
 
 __all__ = ["Entity"]
 
+# Of messages without a key that are forwarded, so many neighbours stay together in one partition.
+NUMBERED_TOGETHER: Final = 64
+
 # Looked at for every send, and a member of an enum is slow to look up.
+LOADING: Final = Availability.LOADING
 UNAVAILABLE: Final = Availability.UNAVAILABLE
 
 H = TypeVar("H", bound=Host[Any])
@@ -34,6 +38,8 @@ class Entity(ABC, Generic[H, D]):
         self.keep_time = keep_time
         """Ask for `tick` to be called on a partition from now on."""
         self.deleted = False
+        self.generation = ""
+        """Differs between an entity and its namesake made after it was deleted."""
         self.created_at = Instant(0)
         self.updated_at = Instant(0)
         self.accessed_at = Instant(0)
@@ -44,12 +50,22 @@ class Entity(ABC, Generic[H, D]):
     def path(self) -> EntityPath:
         return self.description.path
 
+    @property
+    def top_level(self) -> str:
+        """The entity that a transaction is about, by the key under which it is found."""
+        return normalise_path(self.path)
+
     # -- life ---------------------------------------------------------------------
 
     async def loaded(self) -> None:
         """Return when no partition is being read from its store any more."""
         for host in self.hosts:
             await host.loaded()
+
+    @property
+    def loading(self) -> bool:
+        """Whether some partition is still being read from its store, so that nobody can say what it holds."""
+        return any(host.availability is LOADING for host in self.hosts)
 
     @abstractmethod
     def availability_changed(self, host: Host[Any]) -> None:
@@ -86,6 +102,12 @@ class Entity(ABC, Generic[H, D]):
         if number is None:
             raise StoreUnavailable(f"No partition of '{self.path}' is available. Please retry the operation.")
         return self.hosts[number]
+
+    def place_numbered(self, key: str | None, number: SequenceNumber) -> H:
+        """The partition for a message out of an outbox: always the same, so that it arrives once (P-34)."""
+        if key is not None or len(self.hosts) == 1:
+            return self.place(key)
+        return self.hosts[(number // NUMBERED_TOGETHER) % len(self.hosts)]
 
     def host_of_sequence_number(self, sequence_number: SequenceNumber) -> H | None:
         number = sequence_number >> PARTITION_SHIFT

@@ -22,7 +22,6 @@ __all__ = ["Queue", "Waiter"]
 
 # A member of an enum is slow to look up.
 AVAILABLE: Final = Availability.AVAILABLE
-LOADING: Final = Availability.LOADING
 
 
 class Waiter(Protocol):
@@ -48,7 +47,11 @@ class Queue(Entity[PartitionHost, QueueDescription]):
         if not self.description.status.can_send:
             raise EntityDisabled(f"'{self.path}' is {self.description.status} and takes no messages.")
 
-    def refuse_receiving(self) -> None:
+    def refuse_receiving(self, subqueue: SubQueue = SubQueue.MAIN) -> None:
+        if subqueue is SubQueue.MAIN and self.description.forward_to is not None:
+            raise InvalidOperation(
+                f"'{self.path}' forwards its messages to '{self.description.forward_to}'; receive them there."
+            )
         if not self.description.status.can_receive:
             raise EntityDisabled(f"'{self.path}' is {self.description.status} and gives no messages.")
 
@@ -77,9 +80,9 @@ class Queue(Entity[PartitionHost, QueueDescription]):
         self._waiting[subqueue].pop(waiter, None)
 
     @property
-    def loading(self) -> bool:
-        """Whether some partition is still being read from its store, so that nobody can say what it holds."""
-        return any(host.availability is LOADING for host in self.hosts)
+    def awaited(self) -> bool:
+        """Whether somebody waits for messages of the queue itself or of its dead letters."""
+        return bool(self._waiting[SubQueue.MAIN] or self._waiting[SubQueue.DEAD_LETTER])
 
     def wake_all(self) -> None:
         """A partition has been read: whoever waits, asks again, though it may hold nothing."""

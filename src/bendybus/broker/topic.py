@@ -76,7 +76,7 @@ class Topic(Entity[TopicHost, TopicDescription]):
         takings = self._fan_out.take(messages, partition.expiry_limit(at))
         for subscription, taking in zip(self._ordered, takings, strict=True):
             if taking is not None:
-                yield subscription.hosts[number].take_in(taking, at)
+                yield from subscription.hosts[number].prepare(taking, at)
 
     def held_bytes(self, number: PartitionNumber) -> int:
         """What the subscriptions hold in this partition, for the topic's quota."""
@@ -110,6 +110,11 @@ class Subscription(Queue):
     @property
     def name(self) -> str:
         return self.description.name
+
+    @property
+    def top_level(self) -> str:
+        """A topic and its subscriptions are one entity to transactions."""
+        return self.topic.top_level
 
     @property
     def topic_path(self) -> EntityPath:

@@ -22,7 +22,7 @@ from bendybus.domain.commands import Command, Confirm, Enqueue, Enqueued, Publis
 from bendybus.domain.effects import ActivateMessages, DurableEffect, MessagesAvailable, PublishMessages
 from bendybus.domain.messages import Message
 from bendybus.domain.topic import TopicPartition
-from bendybus.errors import BrokerError
+from bendybus.errors import BrokerError, EntityNotFound
 from bendybus.names import Epoch, Instant, PartitionNumber, SequenceNumber
 from bendybus.store.protocol import PartitionKey, Snapshot
 
@@ -56,7 +56,7 @@ class TopicHost(Host[TopicPartition]):
 
     def _built(self, snapshot: Snapshot, epoch: Epoch) -> tuple[TopicPartition, Epoch]:
         partition = TopicPartition(self.number, self.topic.description, snapshot.next_sequence_number)
-        partition.restore(snapshot.messages, snapshot.identities)
+        partition.restore(snapshot.messages, snapshot.identities, snapshot.transferred)
         return partition, epoch
 
     # -- life ---------------------------------------------------------------------
@@ -100,32 +100,57 @@ class TopicHost(Host[TopicPartition]):
             self._submit_later(command, done)
             return
         at = now()
-        if isinstance(command, Enqueue):
-            partition.held_elsewhere = self.topic.held_bytes(self.number)
         try:
-            reply, effects = partition.apply(command, at)
+            reply, own, published = self._apply(partition, command, at)
         except BrokerError as refusal:
             done(refusal)
             return
+        if not own and not published:
+            self._confirm(partition, reply)
+            done(reply)
+            return
+        shares = [share for share, _ in published]
+        told = [each for _, each in published]
+        self.store.writer.submit(
+            (self._share(partition, own), *shares),
+            partial(self._committed, partition, command, reply, done, told),
+        )
+
+    def check(self, commands: Sequence[Command], at: Instant) -> None:
+        partition = self._partition
+        if partition is None or self.availability is not Availability.AVAILABLE:
+            raise EntityNotFound(self.topic.path) if self.topic.deleted else self._unavailable()
+        partition.held_elsewhere = self.topic.held_bytes(self.number)
+        partition.check(commands)
+
+    def prepare(self, command: Command, at: Instant) -> list[tuple[Share, OnCommitted]]:
+        partition = self._partition
+        assert partition is not None, "only what is loaded can be changed"
+        reply, own, published = self._apply(partition, command, at)
+        share = self._share(partition, own)
+        return [(share, partial(self._committed, partition, command, reply, _ignore, ())), *published]
+
+    def _apply(
+        self, partition: TopicPartition, command: Command, at: Instant
+    ) -> tuple[Reply, list[DurableEffect], list[tuple[Share, OnCommitted]]]:
+        """What the partition itself has to store, and what its subscriptions have."""
+        if isinstance(command, Enqueue):
+            partition.held_elsewhere = self.topic.held_bytes(self.number)
+        reply, effects = partition.apply(command, at)
         own: list[DurableEffect] = []
-        shares: list[Share] = []
-        committed: list[OnCommitted] = []
+        published: list[tuple[Share, OnCommitted]] = []
         for effect in effects:
             if isinstance(effect, PublishMessages):
-                for share, told in self.topic.publish(effect.messages, self.number, partition, at):
-                    shares.append(share)
-                    committed.append(told)
+                published += self.topic.publish(effect.messages, self.number, partition, at)
             elif isinstance(effect, ActivateMessages):
                 self._activate(partition, effect.messages)
             elif not isinstance(effect, MessagesAvailable):
                 own.append(effect)
-        if not own and not shares:
-            self._confirm(partition, reply)
-            done(reply)
-            return
+        return reply, own, published
+
+    def _share(self, partition: TopicPartition, effects: list[DurableEffect]) -> Share:
         assert self._epoch is not None, "a loaded partition is a claimed one"
-        shares.append(Share(self._key, self._epoch, partition.next_sequence_number, own))
-        self.store.writer.submit(shares, partial(self._committed, partition, command, reply, done, committed))
+        return Share(self._key, self._epoch, partition.next_sequence_number, effects)
 
     def _committed(
         self,
@@ -188,3 +213,7 @@ class TopicHost(Host[TopicPartition]):
             self.submit(Publish(page), published)
 
         self.store.read([message.body_place for message in page], read)
+
+
+def _ignore(_: object) -> None:
+    """For commands nobody waits for."""

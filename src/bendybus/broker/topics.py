@@ -155,6 +155,7 @@ class Topics:
                     "already, as many as are allowed."
                 )
             broker.tier.check_features(description)
+            broker.check_forwarding(description)
             self._check_filters(topic, description)
             topic.refuse_unhealthy()
             # A copy is stored in the very commit that accepts its message: so in the same stores.
@@ -170,6 +171,7 @@ class Topics:
             description = replace(description, path=before.path, rules=before.rules)
             refuse_immutable_changes(before, description)
             self._broker.tier.check_features(description)
+            self._broker.check_forwarding(description)
             subscription.refuse_unhealthy()
             await self._keep(subscription, description)
             return subscription

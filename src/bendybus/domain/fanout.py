@@ -80,7 +80,7 @@ class FanOut:
         """
         takings = [Enqueue([]) for _ in self._subscriptions]
         for message in messages:
-            origin = Origin(message.sequence_number, body=message.origin.body if message.origin else 0)
+            origin = _origin(message)
             reading: Reading | FilterError | None = None
             for subscription, everything, taking in zip(
                 self._subscriptions, self._plans, takings, strict=True
@@ -143,7 +143,7 @@ class FanOut:
             size=len(payload),
             expires_at=expires_at,
             session_id=session_id,
-            origin=Origin(message.sequence_number),
+            origin=_origin(message, keeps_body=False),
         )
 
 
@@ -155,6 +155,15 @@ def _takes_everything(subscription: SubscriptionDescription) -> bool | None:
     if isinstance(rules[0].filter, TrueFilter) and all(rule.action is None for rule in rules):
         return True
     return None
+
+
+def _origin(message: Message, *, keeps_body: bool = True) -> Origin:
+    """Whence a copy came: this topic, or from where the message was forwarded to it."""
+    known = message.origin
+    if known is None:
+        return Origin(message.sequence_number)
+    number = known.sequence_number if known.hops else message.sequence_number
+    return Origin(number, hops=known.hops, body=known.body if keeps_body else 0)
 
 
 def _copy(message: Message, origin: Origin) -> Message:

@@ -18,7 +18,7 @@ from bendybus.domain.expiry import ExpiryWatch, split_expired
 from bendybus.domain.locks import LockTable
 from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
 from bendybus.domain.shelf import Shelf
-from bendybus.errors import ArgumentError, InvalidOperation, MessageNotFound
+from bendybus.errors import ArgumentError, InvalidOperation, MessageLockLost, MessageNotFound
 from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber
 
 __all__ = ["AMENDMENT_BYTES_MAX", "Stock"]
@@ -151,6 +151,16 @@ class Stock:
             if state is MessageState.ACTIVE and subqueue is SubQueue.MAIN:
                 self._expiry.expect_all(group)
 
+    def refuse_lost(self, tokens: Sequence[LockToken], at: Instant) -> None:
+        """For those who settle all of these or none."""
+        for token in tokens:
+            message = self.locks.find(token)
+            if message is None or message.locked_until <= at:
+                raise MessageLockLost(
+                    "The lock supplied is invalid. Either the lock expired, or the message has already been "
+                    f"removed from '{self.description.path}'."
+                )
+
     # -- amending -----------------------------------------------------------------
 
     def refuse_large_amendments(self, tokens: Sequence[LockToken], properties: bytes | None) -> None:
@@ -197,9 +207,14 @@ class Stock:
         self.put_back(messages, changes)
 
     def _mark_dead_letter(self, message: Message, cause: Cause) -> None:
-        self.shelves[message.subqueue].size_bytes -= message.size
+        self.move(message, SubQueue.DEAD_LETTER)
         mark(message, cause)
-        self.shelves[message.subqueue].size_bytes += message.size
+
+    def move(self, message: Message, subqueue: SubQueue) -> None:
+        """Let a message that is on no shelf belong to another sub-queue; `put_back` puts it there."""
+        self.shelves[message.subqueue].size_bytes -= message.size
+        message.subqueue = subqueue
+        self.shelves[subqueue].size_bytes += message.size
 
     def _expire(self, messages: list[Message], changes: Changes) -> None:
         if self.description.dead_letter_on_expiry:

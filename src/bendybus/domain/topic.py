@@ -8,7 +8,7 @@ takes a copy: fanout.py. What the subscriptions then do with it: partition.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bendybus.domain.changes import Changes
 from bendybus.domain.commands import (
@@ -21,6 +21,7 @@ from bendybus.domain.commands import (
     Peek,
     Publish,
     Reply,
+    Reserve,
     Tick,
 )
 from bendybus.domain.effects import ActivateMessages, PublishMessages, TopicEffect
@@ -73,13 +74,18 @@ class TopicPartition:
         """Of the messages that wait here for their time."""
         return self._shelf.size_bytes
 
-    def restore(self, messages: Iterable[Message], identities: Iterable[tuple[Instant, bytes]] = ()) -> None:
+    def restore(
+        self,
+        messages: Iterable[Message],
+        identities: Iterable[tuple[Instant, bytes]] = (),
+        transferred: Mapping[str, SequenceNumber] | None = None,
+    ) -> None:
         """Begin with what a store holds: scheduled messages."""
         messages = list(messages)
         self._shelf.size_bytes += sum(message.size for message in messages)
         self._shelf.put(MessageState.SCHEDULED, messages)
         last = max((message.sequence_number for message in messages), default=SequenceNumber(0))
-        self._intake.restore(last, identities)
+        self._intake.restore(last, identities, transferred or {})
 
     def next_deadline(self) -> Instant | None:
         """When a `Tick` is next of use."""
@@ -101,6 +107,9 @@ class TopicPartition:
             case Enqueue():
                 reply, published = self._enqueue(command, at, changes)
                 return reply, [*changes.effects(), *([PublishMessages(published)] if published else ())]
+            case Reserve(count=count):
+                first = self._intake.take_numbers(count).start
+                return Enqueued(SequenceNumber(first), count), []
             case Publish(messages=messages):
                 self._shelf.size_bytes -= sum(message.size for message in messages)
                 changes.removed += messages
@@ -119,9 +128,31 @@ class TopicPartition:
                 return Done(), []
         raise InvalidOperation(f"'{self.description.path}' is a topic; its subscriptions have its messages.")
 
+    def check(self, commands: Sequence[Command]) -> None:
+        """Raise what stands against any of these commands of a transaction (P-23)."""
+        arriving_bytes = 0
+        for command in commands:
+            if not isinstance(command, Enqueue) or command.destination is not None:
+                raise InvalidOperation(
+                    f"'{self.description.path}' is a topic: nothing but sending to it can be part of a "
+                    "transaction."
+                )
+            arriving_bytes += sum(message.size for message in command.messages)
+        self._intake.refuse_beyond_quota(self._held_bytes, arriving_bytes)
+
+    @property
+    def _held_bytes(self) -> int:
+        return self._shelf.size_bytes + self.held_elsewhere
+
     def _enqueue(self, command: Enqueue, at: Instant, changes: Changes) -> tuple[Enqueued, list[Message]]:
-        held_bytes = self._shelf.size_bytes + self.held_elsewhere
-        reply = self._intake.enqueue(command.messages, command.identities, held_bytes, at, changes)
+        if command.destination is not None:
+            raise InvalidOperation(f"'{self.description.path}' is a topic; nothing is sent through it.")
+        if command.numbered:
+            reply = self._intake.schedule_numbered(command.messages, self._held_bytes, changes)
+        else:
+            reply = self._intake.enqueue(
+                command.messages, command.identities, self._held_bytes, at, changes, command.transfer
+            )
         accepted = changes.stored
         if not reply.scheduled:
             changes.stored = []
@@ -130,7 +161,8 @@ class TopicPartition:
             changes.stored = [each for each in accepted if each.state is MessageState.SCHEDULED]
             published = [each for each in accepted if each.state is not MessageState.SCHEDULED]
             for message in changes.stored:
-                message.origin = Origin(message.sequence_number)
+                # So that the store keeps its body apart from it; one that was forwarded here has one.
+                message.origin = message.origin or Origin(message.sequence_number)
         # What goes on counts where it goes.
         self._shelf.size_bytes -= sum([message.size for message in published])
         return reply, published

@@ -44,8 +44,9 @@ from bendybus.errors import (
 from bendybus.gateway.addresses import Address
 from bendybus.gateway.requests import Request, Response
 from bendybus.gateway.rules import encode_rule, read_rule
-from bendybus.gateway.scheduling import cancel, schedule
+from bendybus.gateway.scheduling import cancel, schedule, schedule_in_transaction
 from bendybus.gateway.settlement import command_for_status, lock_lost
+from bendybus.gateway.transactions import Transaction, Transactions
 from bendybus.names import PARTITION_SHIFT, LockToken, SequenceNumber
 
 __all__ = ["ManagementNode"]
@@ -69,11 +70,14 @@ Answer: TypeAlias = dict[str, object] | None
 class ManagementNode:
     """One connection's view of one entity's `$management`."""
 
-    def __init__(self, entity: Target, address: Address, claims: Claims, topics: Topics) -> None:
+    def __init__(
+        self, entity: Target, address: Address, claims: Claims, transactions: Transactions, topics: Topics
+    ) -> None:
         self._entity = entity
         self._subqueue = address.subqueue
         self._resource = address.resource
         self._claims = claims
+        self._transactions = transactions
         self._topics = topics
 
     @property
@@ -96,13 +100,30 @@ class ManagementNode:
             operation = _OPERATIONS.get(request.operation)
             if operation is None:
                 raise NotSupported(f"The operation '{request.operation}' is not supported.")
-            self._claims.require(self._resource, operation.right, now())
+            at = now()
+            self._claims.require(self._resource, operation.right, at)
+            self._entity.accessed_at = at
             if not isinstance(request.body, Mapping):
                 raise ArgumentError(f"'{request.operation}' needs a map as its body.")
-            body = await operation.run(self, request.body)
+            if request.state is None:
+                body = await operation.run(self, request.body)
+            else:
+                body = await self._enlist(request, request.body)
         except BrokerError as error:
             return _status(error.status, error.description, error.condition)
         return _status(204, "No content") if body is None else _status(200, "OK", body=body)
+
+    async def _enlist(self, request: Request, body: Body) -> Answer:
+        """A request that is to be a part of a transaction."""
+        transaction = self._transactions.find(request.state)
+        try:
+            run = _IN_TRANSACTIONS.get(request.operation)
+            if run is None:
+                raise InvalidOperation(f"'{request.operation}' cannot be part of a transaction.")
+            return await run(self, body, transaction)
+        except BrokerError as refusal:
+            transaction.failure = transaction.failure or refusal
+            raise
 
     # -- looking ------------------------------------------------------------------
 
@@ -175,6 +196,11 @@ class ManagementNode:
         await cancel(_by_partition(entity, _sequence_numbers(body)))
         return {}
 
+    async def _schedule_in_transaction(self, body: Body, transaction: Transaction) -> Answer:
+        self._entity.refuse_sending(self._subqueue)
+        numbers = await schedule_in_transaction(self._entity, _array(body, "messages"), transaction)
+        return {"sequence-numbers": Array(int, [*numbers])}
+
     # -- rules --------------------------------------------------------------------
 
     async def _add_rule(self, body: Body) -> Answer:
@@ -220,6 +246,15 @@ class ManagementNode:
             raise lock_lost(self._queue.path)
         return {}
 
+    async def _update_disposition_in_transaction(self, body: Body, transaction: Transaction) -> Answer:
+        tokens = _lock_tokens(body)
+        shares = self._by_token(tokens)
+        if sum(map(len, shares.values())) < len(tokens):
+            raise lock_lost(self._queue.path)
+        for host, share in shares.items():
+            transaction.settle(self._queue, host, share, command_for_status(share, body))
+        return {}
+
     def _by_token(self, tokens: Sequence[LockToken]) -> dict[PartitionHost, list[LockToken]]:
         shares: dict[PartitionHost, list[LockToken]] = {}
         for token in tokens:
@@ -247,6 +282,11 @@ _OPERATIONS: Final[Mapping[str, _Operation]] = {
         ("remove-rule", Right.MANAGE, ManagementNode._remove_rule),
         ("enumerate-rules", Right.MANAGE, ManagementNode._enumerate_rules),
     )
+}
+
+_IN_TRANSACTIONS: Final[Mapping[str, Callable[[ManagementNode, Body, Transaction], Awaitable[Answer]]]] = {
+    "com.microsoft:schedule-message": ManagementNode._schedule_in_transaction,
+    "com.microsoft:update-disposition": ManagementNode._update_disposition_in_transaction,
 }
 
 

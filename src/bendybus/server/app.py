@@ -100,10 +100,10 @@ class Server:
     @staticmethod
     async def _ensure(broker: Broker, config: EmulatorConfig) -> None:
         """Have what the file asks for, from the start."""
-        for queue in config.queues:
-            await broker.ensure_queue(queue)
+        # Topics forward nothing, and nothing is forwarded to a subscription.
         for topic in config.topics:
             await broker.topics.ensure(topic)
+        await broker.ensure_queues(config.queues)
         for subscription in config.subscriptions:
             await broker.topics.ensure_subscription(subscription)
 

@@ -53,9 +53,6 @@ def unsupported_features(entity: Described) -> list[str]:
     """
     fields = {
         "RequiresSession": "requires_session",
-        "ForwardTo": "forward_to",
-        "ForwardDeadLetteredMessagesTo": "forward_dead_lettered_to",
-        "AutoDeleteOnIdle": "auto_delete_on_idle_s",
     }
     return [name for name, field in fields.items() if getattr(entity, field, None)]
 
