@@ -13,6 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from bendybus.admin.atom import Element, element, format_time
+from bendybus.admin.fields import boolean
 from bendybus.domain.durations import format_duration, parse_duration
 from bendybus.domain.filters import (
     DEFAULT_RULE_NAME,
@@ -109,7 +110,7 @@ def _read_values(parent: Element | None) -> dict[str, Value]:
             raise ArgumentError(f"The Key '{key[:60]}' stands there twice.")
         try:
             values[key] = _read_value(value.kind, value.text)
-        except (ValueError, ArgumentError):
+        except (ValueError, OverflowError, ArgumentError):
             raise ArgumentError(
                 f"The Value of '{key[:60]}' is '{value.text[:60]}', which is no {value.kind[:60]}."
             ) from None
@@ -125,12 +126,15 @@ def _read_value(kind: str, text: str) -> Value:
         case "double" | "float" | "decimal":
             return float(text)
         case "boolean":
-            return {"true": True, "1": True, "false": False, "0": False}[text.strip().lower()]
+            return boolean(text.strip())
         case "dateTime":
             at = datetime.fromisoformat(text)
             return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
         case "duration":
-            return timedelta(seconds=parse_duration(text) or 0)
+            seconds = parse_duration(text)
+            if seconds is None:
+                raise ValueError("unlimited")
+            return timedelta(seconds=seconds)
         case "guid":
             return UUID(text)
         case _:
