@@ -74,7 +74,7 @@ def test_every_error_is_in_the_reference_with_its_condition(kind):
 
 
 def test_every_metric_is_in_the_reference():
-    broker = SimpleNamespace(cache=PayloadCache(), queues=list, stores=list)
+    broker = SimpleNamespace(cache=PayloadCache(), sources=list, stores=list)
     families = list(BrokerCollector(broker, SimpleNamespace(connection_count=0)).collect())
     page = (DOCS / "reference" / "metrics.md").read_text()
     for family in families:

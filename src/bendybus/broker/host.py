@@ -1,5 +1,8 @@
 """Runs one partition: command in, apply, commit, reply out.
 
+`Host` is what partitions of every kind have in common, `PartitionHost` the one of
+a queue or subscription; a topic's: topic_host.py.
+
 The output-commit rule lives here. The partition's memory moves at once; a reply
 with durable effects leaves only when the commit that holds them (and so all
 before it) is on disk; a message can be locked only once it is confirmed durable.
@@ -13,11 +16,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import partial
 from os import urandom
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from bendybus.broker.clock import now
 from bendybus.broker.stores import AttachedStore, PayloadCache
@@ -36,7 +40,6 @@ from bendybus.domain.commands import (
     Tick,
 )
 from bendybus.domain.effects import DurableEffect, Effect, MessagesAvailable, RemoveMessages
-from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.partition import Partition
 from bendybus.errors import BrokerError, EntityNotFound, StoreUnavailable
@@ -44,9 +47,10 @@ from bendybus.names import Epoch, Instant, LockToken, PartitionNumber, SequenceN
 from bendybus.store.protocol import PartitionKey, Snapshot
 
 if TYPE_CHECKING:
+    from bendybus.broker.entity import Entity
     from bendybus.broker.queue import Queue
 
-__all__ = ["Availability", "OnReply", "PartitionHost"]
+__all__ = ["Availability", "Host", "OnReply", "PartitionHost"]
 
 OnReply: TypeAlias = Callable[[Reply | BrokerError], None]
 
@@ -61,20 +65,35 @@ class Availability(Enum):
     AVAILABLE = "available"
     UNAVAILABLE = "unavailable"
     GONE = "gone"
-    """Its queue has been deleted."""
+    """Its entity has been deleted."""
 
 
-class PartitionHost:
+class _Hosted(Protocol):
+    """What a host has to know of a partition to have one."""
+
+    # Each kind of partition has its own kind of description.
+    description: Any
+
+    def confirmed(self) -> Iterator[Message]: ...
+    def next_deadline(self) -> Instant | None: ...
+
+
+P = TypeVar("P", bound=_Hosted)
+
+
+class Host(ABC, Generic[P]):
+    """A partition of some entity, while it is loaded, there, away or gone."""
+
     def __init__(
         self,
-        queue: Queue,
+        entity: Entity[Any, Any],
         number: PartitionNumber,
         key: PartitionKey,
         store: AttachedStore,
         cache: PayloadCache,
         epoch: Epoch | None = None,
     ) -> None:
-        self.queue = queue
+        self._entity = entity
         self.number = number
         self.store = store
         self.availability = Availability.LOADING
@@ -82,7 +101,7 @@ class PartitionHost:
         self._cache = cache
         self._epoch = epoch
         """Under which claim the partition is ours; None to claim it (again) when it is loaded."""
-        self._partition: Partition | None = None
+        self._partition: P | None = None
         self._mailbox: list[tuple[Command, OnReply]] = []
 
     # -- life ---------------------------------------------------------------------
@@ -94,12 +113,11 @@ class PartitionHost:
         self.availability = Availability.LOADING
         self.store.load(self._key, self._epoch, self._built, self._loaded)
 
-    def _built(self, snapshot: Snapshot, epoch: Epoch) -> tuple[Partition, Epoch]:
-        partition = Partition(self.number, self.queue.description, snapshot.next_sequence_number)
-        partition.restore(snapshot.messages, snapshot.identities, snapshot.transferred)
-        return partition, epoch
+    @abstractmethod
+    def _built(self, snapshot: Snapshot, epoch: Epoch) -> tuple[P, Epoch]:
+        """The partition that a store holds; called in the reader's thread."""
 
-    def _loaded(self, built: tuple[Partition, Epoch] | Exception) -> None:
+    def _loaded(self, built: tuple[P, Epoch] | Exception) -> None:
         if self.availability is Availability.GONE:
             return
         if isinstance(built, Exception):
@@ -107,19 +125,22 @@ class PartitionHost:
             self._fail(built)
             return
         partition, self._epoch = built
-        # The queue may have been updated while the partition was being built.
-        partition.description = self.queue.description
+        # The entity may have been updated while the partition was being built.
+        partition.description = self._entity.description
         self._partition = partition
         self.availability = Availability.AVAILABLE
+        self._deliver_mailbox()
+        self._entity.keep_time(self)
+        self._entity.availability_changed(self)
+
+    def _deliver_mailbox(self) -> None:
         mailbox, self._mailbox = self._mailbox, []
         for command, done in mailbox:
             self.submit(command, done)
-        self.queue.keep_time(self)
-        self.queue.wake_all()
 
     def close(self) -> None:
-        """The queue is deleted: nothing more is submitted to the store, and who asks is told."""
-        self._forget(Availability.GONE, EntityNotFound(self.queue.path))
+        """The entity is deleted: nothing more is submitted to the store, and who asks is told."""
+        self._forget(Availability.GONE, EntityNotFound(self._entity.path))
 
     def _fail(self, error: Exception) -> None:
         """Only the store knows what is true now; ask it again later."""
@@ -137,10 +158,11 @@ class PartitionHost:
         mailbox, self._mailbox = self._mailbox, []
         for _, done in mailbox:
             done(reason)
+        self._entity.availability_changed(self)
 
     def _unavailable(self, cause: Exception | None = None) -> StoreUnavailable:
         error = StoreUnavailable(
-            f"Partition {self.number} of '{self.queue.path}' is unavailable: its messaging store "
+            f"Partition {self.number} of '{self._entity.path}' is unavailable: its messaging store "
             f"'{self.store.name}' does not answer. Please retry the operation."
         )
         error.__cause__ = cause
@@ -148,41 +170,28 @@ class PartitionHost:
 
     # -- commands -----------------------------------------------------------------
 
+    @abstractmethod
     def submit(self, command: Command, done: OnReply) -> None:
         """Ask; `done` is called, perhaps before this returns, with the reply or the reason why not."""
-        partition = self._partition
-        if partition is None:
-            if self.availability is Availability.LOADING:
-                self._mailbox.append((command, done))
-            elif self.availability is Availability.GONE:
-                done(EntityNotFound(self.queue.path))
-            else:
-                done(self._unavailable())
-            return
-        try:
-            reply, effects = partition.apply(command, now())
-        except BrokerError as refusal:
-            done(refusal)
-            return
-        self._perform(partition, command, reply, effects, done)
 
+    def _submit_later(self, command: Command, done: OnReply) -> None:
+        """`submit` while the partition is not there: it waits for one that is being loaded."""
+        if self.availability is Availability.LOADING:
+            self._mailbox.append((command, done))
+        elif self.availability is Availability.GONE:
+            done(EntityNotFound(self._entity.path))
+        else:
+            done(self._unavailable())
+
+    @abstractmethod
     def check(self, commands: Sequence[Command], at: Instant) -> None:
         """Raise what stands against these commands of a transaction."""
-        if self._partition is None:
-            raise EntityNotFound(self.queue.path) if self.queue.deleted else self._unavailable()
-        self._partition.check(commands, at)
 
-    def prepare(self, command: Command, at: Instant) -> tuple[Share, OnCommitted]:
-        """Apply a command as a part of a commit that somebody else makes, who puts the share into it and
+    @abstractmethod
+    def prepare(self, command: Command, at: Instant) -> list[tuple[Share, OnCommitted]]:
+        """Apply a command as a part of a commit that somebody else makes, who puts the shares into it and
         calls back how it went. The partition must be there.
         """
-        partition = self._partition
-        assert partition is not None and self._epoch is not None, "only what is loaded can be changed"
-        reply, effects = partition.apply(command, at)
-        share = Share(self._key, self._epoch, partition.next_sequence_number, self._durable(effects))
-        # What becomes free is free at once, as everywhere; but not before all of the work is applied.
-        asyncio.get_running_loop().call_soon(self._wake, effects)
-        return share, partial(self._committed, partition, command, reply, _ignore)
 
     async def ask(self, command: Command) -> Reply:
         """`submit` for those who have time to wait; raises what was refused."""
@@ -192,6 +201,83 @@ class PartitionHost:
         if isinstance(reply, BrokerError):
             raise reply
         return reply
+
+    def describe(self, description: object) -> None:
+        """The entity was updated."""
+        if self._partition is not None:
+            self._partition.description = description
+
+    def tick(self, at: Instant) -> bool:
+        """End what has run out; False when time no longer matters here."""
+        if self._partition is None:
+            return False
+        deadline = self._partition.next_deadline()
+        if deadline is not None and deadline <= at:
+            self.submit(Tick(), _ignore)
+        return deadline is not None
+
+    async def loaded(self) -> None:
+        """Return when the partition is not being loaded, or no longer."""
+        if self.availability is Availability.LOADING:
+            with contextlib.suppress(BrokerError):
+                await self.ask(Peek(SequenceNumber(0), 0))
+
+    @property
+    def partition(self) -> P | None:
+        """For those who only look: counts, sizes."""
+        return self._partition
+
+    def __repr__(self) -> str:
+        return f"{self._entity.path}[{self.number}]"
+
+
+class PartitionHost(Host[Partition]):
+    def __init__(
+        self,
+        queue: Queue,
+        number: PartitionNumber,
+        key: PartitionKey,
+        store: AttachedStore,
+        cache: PayloadCache,
+        epoch: Epoch | None = None,
+    ) -> None:
+        super().__init__(queue, number, key, store, cache, epoch)
+        self.queue = queue
+
+    def _built(self, snapshot: Snapshot, epoch: Epoch) -> tuple[Partition, Epoch]:
+        partition = Partition(self.number, self.queue.description, snapshot.next_sequence_number)
+        partition.restore(snapshot.messages, snapshot.identities, snapshot.transferred)
+        return partition, epoch
+
+    # -- commands -----------------------------------------------------------------
+
+    def submit(self, command: Command, done: OnReply) -> None:
+        partition = self._partition
+        if partition is None:
+            self._submit_later(command, done)
+            return
+        try:
+            reply, effects = partition.apply(command, now())
+        except BrokerError as refusal:
+            done(refusal)
+            return
+        self._perform(partition, command, reply, effects, done)
+
+    def check(self, commands: Sequence[Command], at: Instant) -> None:
+        if self._partition is None:
+            raise EntityNotFound(self.queue.path) if self.queue.deleted else self._unavailable()
+        self._partition.check(commands, at)
+
+    def prepare(self, command: Command, at: Instant) -> list[tuple[Share, OnCommitted]]:
+        partition = self._partition
+        assert partition is not None and self._epoch is not None, "only what is loaded can be changed"
+        reply, effects = partition.apply(command, at)
+        durable = self._durable(effects)
+        if len(durable) < len(effects):
+            # What becomes free is free at once, as everywhere; but not before all of the work is applied.
+            asyncio.get_running_loop().call_soon(self._wake, effects)
+        share = Share(self._key, self._epoch, partition.next_sequence_number, durable)
+        return [(share, partial(self._committed, partition, command, reply, _ignore))]
 
     def available(self, subqueue: SubQueue) -> int:
         """How many messages could be locked now."""
@@ -221,31 +307,6 @@ class PartitionHost:
     def release(self, tokens: Sequence[LockToken]) -> None:
         """Give back what was locked and never left."""
         self.submit(Release(tokens), _ignore)
-
-    def describe(self, description: QueueDescription) -> None:
-        """The entity was updated."""
-        if self._partition is not None:
-            self._partition.description = description
-
-    def tick(self, at: Instant) -> bool:
-        """End what has run out; False when time no longer matters here."""
-        if self._partition is None:
-            return False
-        deadline = self._partition.next_deadline()
-        if deadline is not None and deadline <= at:
-            self.submit(Tick(), _ignore)
-        return deadline is not None
-
-    async def loaded(self) -> None:
-        """Return when the partition is not being loaded, or no longer."""
-        if self.availability is Availability.LOADING:
-            with contextlib.suppress(BrokerError):
-                await self.ask(Peek(SequenceNumber(0), 0))
-
-    @property
-    def partition(self) -> Partition | None:
-        """For those who only look: counts, sizes."""
-        return self._partition
 
     # -- effects ------------------------------------------------------------------
 
@@ -345,9 +406,6 @@ class PartitionHost:
         if isinstance(payloads, BrokerError):
             raise payloads
         return payloads
-
-    def __repr__(self) -> str:
-        return f"{self.queue.path}[{self.number}]"
 
 
 def _ignore(_: object) -> None:

@@ -33,6 +33,7 @@ __all__ = [
     "LockDeferred",
     "Peek",
     "Post",
+    "Publish",
     "Receive",
     "ReceiveDeferred",
     "Release",
@@ -65,6 +66,7 @@ class Enqueue:
     """Store these messages, in this order, all or none. They are lockable once confirmed.
 
     `identities`: with duplicate detection, what each message is known by (duplicates.py).
+    `dead_letters`: some of them were dead-lettered on their way, and belong on that shelf.
     `transfer`: those that have arrived before are dropped. `destination`: they go into the outbox, for
     that entity to have. `numbered`: they are all scheduled and have their numbers from `Reserve`.
     """
@@ -74,6 +76,7 @@ class Enqueue:
     transfer: Transfer | None = None
     destination: EntityPath | None = None
     numbered: bool = False
+    dead_letters: bool = False
 
 
 @dataclass(slots=True)
@@ -197,6 +200,13 @@ class CancelScheduled:
 
 
 @dataclass(slots=True)
+class Publish:
+    """Scheduled messages of a topic that are due and at hand, payload and all: pass them on."""
+
+    messages: list[Message]
+
+
+@dataclass(slots=True)
 class Post:
     """Put up to `count` of the oldest available messages into the outbox, for this entity to have."""
 
@@ -242,6 +252,7 @@ Command: TypeAlias = (
     | Peek
     | DeleteOldest
     | CancelScheduled
+    | Publish
     | Post
     | Transferred
     | Undeliverable

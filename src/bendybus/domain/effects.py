@@ -1,7 +1,8 @@
 """What must happen after a command: data, never calls.
 
-The host commits the durable ones (all but `MessagesAvailable`) and only then
-lets the reply go; `MessagesAvailable` is for the receivers that wait.
+The host commits the durable ones and only then lets the reply go. The others:
+`MessagesAvailable` is for the receivers that wait; `PublishMessages` and
+`ActivateMessages` are for the host of a topic's partition.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from bendybus.domain.messages import Message, SubQueue
 from bendybus.names import Instant, SequenceNumber, SessionId
 
 __all__ = [
+    "ActivateMessages",
     "DurableEffect",
     "Effect",
     "ForgetIdentities",
     "MarkTransferred",
     "MessagesAvailable",
+    "PublishMessages",
     "RememberIdentities",
     "RemoveMessages",
     "SaveSessionState",
     "StoreMessages",
+    "TopicEffect",
     "UpdateMessages",
 ]
 
@@ -93,6 +97,20 @@ class MessagesAvailable:
     subqueue: SubQueue
 
 
+@dataclass(frozen=True, slots=True)
+class PublishMessages:
+    """A topic's messages, numbered, for its subscriptions to take: in the commit that this command makes."""
+
+    messages: list[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class ActivateMessages:
+    """A topic's scheduled messages that are due: read their payloads, then ask to `Publish` them."""
+
+    messages: list[Message]
+
+
 DurableEffect: TypeAlias = (
     StoreMessages
     | UpdateMessages
@@ -103,3 +121,4 @@ DurableEffect: TypeAlias = (
     | MarkTransferred
 )
 Effect: TypeAlias = DurableEffect | MessagesAvailable
+TopicEffect: TypeAlias = Effect | PublishMessages | ActivateMessages

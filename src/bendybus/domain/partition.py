@@ -31,6 +31,7 @@ from bendybus.domain.commands import (
     LockDeferred,
     Peek,
     Post,
+    Publish,
     Receive,
     ReceiveDeferred,
     Release,
@@ -59,7 +60,7 @@ __all__ = ["Partition"]
 
 
 class Partition:
-    __slots__ = ("_expiry", "_intake", "_outbox", "_stock", "number")
+    __slots__ = ("_dead_arriving", "_expiry", "_intake", "_outbox", "_stock", "number")
 
     def __init__(
         self,
@@ -73,6 +74,8 @@ class Partition:
         main = self._stock.shelves[SubQueue.MAIN]
         self._intake = Intake(number, description, next_sequence_number, main, self._expiry)
         self._outbox = Outbox(self._intake, self._stock)
+        self._dead_arriving = 0
+        """How many of the messages not yet confirmed are dead letters already."""
 
     @property
     def description(self) -> QueueDescription:
@@ -111,6 +114,10 @@ class Partition:
 
     def counts(self, subqueue: SubQueue = SubQueue.MAIN) -> Counts:
         return self._stock.shelves[subqueue].counts(self._stock.on_loan(subqueue))
+
+    @property
+    def scheduled_count(self) -> int:
+        return len(self._stock.shelves[SubQueue.MAIN].scheduled)
 
     def available(self, subqueue: SubQueue = SubQueue.MAIN) -> int:
         """How many messages wait to be locked, those included whose time may be up."""
@@ -172,7 +179,10 @@ class Partition:
             case Enqueue(messages=messages, numbered=True):
                 return self._intake.schedule_numbered(messages, stock.size_bytes, changes)
             case Enqueue(messages=messages, identities=identities, transfer=transfer):
-                return self._intake.enqueue(messages, identities, stock.size_bytes, at, changes, transfer)
+                enqueued = self._intake.enqueue(messages, identities, stock.size_bytes, at, changes, transfer)
+                if command.dead_letters:
+                    self._dead_arriving += stock.count_dead_letters(messages)
+                return enqueued
             case Reserve(count=count):
                 numbers = self._intake.take_numbers(count)
                 return Enqueued(SequenceNumber(numbers.start), count)
@@ -238,6 +248,8 @@ class Partition:
             case CancelScheduled(sequence_numbers=numbers):
                 stock.remove(self._intake.cancel_scheduled(numbers), changes)
                 return Done()
+            case Publish():
+                raise InvalidOperation(f"'{self.description.path}' is not a topic.")
             case Post(count=count, destination=destination, subqueue=subqueue):
                 return Given(self._outbox.post(count, destination, subqueue, at, changes))
             case Transferred(sequence_numbers=numbers):
@@ -255,11 +267,13 @@ class Partition:
     def _confirm(self, number: SequenceNumber, changes: Changes) -> Done:
         """Only what is durable is ever shown, so what leaves here for a receiver is no phantom."""
         ready = self._intake.confirm(number)
-        if self._outbox.arriving:
-            posted = [message for message in ready if message.subqueue is SubQueue.OUTBOX]
-            ready = [message for message in ready if message.subqueue is not SubQueue.OUTBOX]
-            self._outbox.arriving -= len(posted)
-            self._stock.put_back(posted, changes)
+        if self._outbox.arriving or self._dead_arriving:
+            elsewhere = [message for message in ready if message.subqueue is not SubQueue.MAIN]
+            ready = [message for message in ready if message.subqueue is SubQueue.MAIN]
+            dead = sum(message.subqueue is SubQueue.DEAD_LETTER for message in elsewhere)
+            self._dead_arriving -= dead
+            self._outbox.arriving -= len(elsewhere) - dead
+            self._stock.put_back(elsewhere, changes)
         if ready:
             self._stock.shelves[SubQueue.MAIN].available.extend(ready)
             changes.available.add(SubQueue.MAIN)

@@ -53,6 +53,14 @@ class Stock:
             self.shelves[message.subqueue].size_bytes += message.size
         self.put_back(messages, Changes())
 
+    def count_dead_letters(self, arriving: Iterable[Message]) -> int:
+        """Of messages that the intake has counted as the main sub-queue's, move the dead letters' share."""
+        dead = [message for message in arriving if message.subqueue is SubQueue.DEAD_LETTER]
+        size_bytes = sum(message.size for message in dead)
+        self.shelves[SubQueue.MAIN].size_bytes -= size_bytes
+        self.shelves[SubQueue.DEAD_LETTER].size_bytes += size_bytes
+        return len(dead)
+
     # -- handing out --------------------------------------------------------------
 
     def grant(self, messages: Sequence[Message], entropy: bytes, at: Instant) -> None:

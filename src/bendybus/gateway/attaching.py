@@ -13,6 +13,7 @@ from bendybus.amqp.performatives import Coordinator
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
+from bendybus.broker.topic import Target
 from bendybus.domain.entities import Tier
 from bendybus.domain.messages import SubQueue
 from bendybus.engine.deliveries import Delivery
@@ -75,20 +76,20 @@ class Attachment:
     resource: str
     right: Right | None
     """None where no right is needed: at `$cbs`, where rights come from."""
-    queue: Queue | None = None
+    entity: Target | None = None
     """None at `$cbs`."""
 
     def refuse_changed(self) -> None:
-        """The queue was updated or deleted: raise what now stands against this link, if anything."""
-        queue = self.queue
-        if queue is None:
+        """The entity was updated or deleted: raise what now stands against this link, if anything."""
+        entity = self.entity
+        if entity is None:
             return
-        if queue.deleted:
-            raise EntityNotFound(queue.path)
+        if entity.deleted:
+            raise EntityNotFound(entity.path)
         if isinstance(self.node, Sender):
-            queue.refuse_sending()
-        elif isinstance(self.node, Receiver):
-            queue.refuse_receiving(self.node.subqueue)
+            entity.refuse_sending()
+        elif isinstance(entity, Queue) and isinstance(self.node, Receiver):
+            entity.refuse_receiving(self.node.subqueue)
 
 
 def attach(connection: AmqpConnection, link: Link) -> Attachment:
@@ -107,23 +108,25 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
     address = Address.parse(text)
     if address.kind is NodeKind.ENTITY:
         connection.claims.require(address.resource, Right.SEND, now())
-        queue = connection.broker.find(address.path)
-        queue.refuse_sending(address.subqueue)
+        target = connection.broker.find_target(address.path)
+        target.refuse_sending(address.subqueue)
         destination = link.properties.get(TRANSFER_DESTINATION)
         if destination is not None:
-            return _attach_via(connection, link, address, queue, destination)
-        connection.transactions.coordination(link.session).enter(queue, receives=False)
-        link.accept(max_message_size=queue.description.max_message_size_kb * 1024)
+            return _attach_via(connection, link, address, target, destination)
+        connection.transactions.coordination(link.session).enter(target, receives=False)
+        link.accept(max_message_size=target.description.max_message_size_kb * 1024)
         link.grant(SENDER_CREDIT)
-        return Attachment(Sender(connection, link, queue), address.resource, Right.SEND, queue)
+        return Attachment(Sender(connection, link, target), address.resource, Right.SEND, target)
     if address.kind is NodeKind.CBS:
         handler = CbsNode(connection.keys, connection.claims).handle
         requester = Requester(connection, link, address, handler)
         right = managed = None
     else:
         right = _any_right(connection, address)
-        managed = connection.broker.find(address.path)
-        management = ManagementNode(managed, address, connection.claims, connection.transactions)
+        managed = connection.broker.find_target(address.path)
+        management = ManagementNode(
+            managed, address, connection.claims, connection.transactions, connection.broker.topics
+        )
         requester = Requester(connection, link, address, management.handle)
     link.accept(max_message_size=REQUEST_SIZE_MAX)
     link.grant(REQUEST_CREDIT)
@@ -140,20 +143,22 @@ def _attach_coordinator(connection: AmqpConnection, link: ReceivingLink) -> Atta
 
 
 def _attach_via(
-    connection: AmqpConnection, link: ReceivingLink, address: Address, via: Queue, destination: object
+    connection: AmqpConnection, link: ReceivingLink, address: Address, via: Target, destination: object
 ) -> Attachment:
     """The client sends through an entity to another one, whose limits hold."""
     target = Address.parse(destination)
     connection.claims.require(target.resource, Right.SEND, now())
-    queue = connection.broker.find(target.path)
-    queue.refuse_sending(target.subqueue)
+    entity = connection.broker.find_target(target.path)
+    entity.refuse_sending(target.subqueue)
+    if not isinstance(via, Queue):
+        raise InvalidOperation(f"'{via.path}' is a topic; nothing can be sent through it to '{entity.path}'.")
     connection.transactions.coordination(link.session).enter(via, receives=False)
     link.accept(
-        max_message_size=queue.description.max_message_size_kb * 1024,
+        max_message_size=entity.description.max_message_size_kb * 1024,
         properties={TRANSFER_DESTINATION: destination},
     )
     link.grant(SENDER_CREDIT)
-    return Attachment(Sender(connection, link, queue, via), address.resource, Right.SEND, via)
+    return Attachment(Sender(connection, link, entity, via), address.resource, Right.SEND, via)
 
 
 def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachment:
@@ -170,7 +175,7 @@ def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachmen
     right = managed = None
     if address.kind is NodeKind.MANAGEMENT:
         right = _any_right(connection, address)
-        managed = connection.broker.find(address.path)
+        managed = connection.broker.find_target(address.path)
     link.accept()
     return Attachment(Replier(connection, link, address), address.resource, right, managed)
 

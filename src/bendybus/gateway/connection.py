@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from bendybus.auth.claims import Claims, log_in
 from bendybus.auth.rules import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
-from bendybus.broker.queue import Queue
+from bendybus.broker.entity import Entity
 from bendybus.engine.connection import Connection
 from bendybus.engine.events import (
     ConnectionClosed,
@@ -130,10 +130,10 @@ class AmqpConnection(asyncio.Protocol):
                 attachment.node.tick(instant)
         self._flush()
 
-    def entity_changed(self, queue: Queue) -> None:
-        """A queue was updated or deleted: close the links that it no longer allows."""
+    def entity_changed(self, entity: Entity[Any, Any]) -> None:
+        """An entity was updated or deleted: close the links that it no longer allows."""
         for link, attachment in list(self._attachments.items()):
-            if attachment.queue is queue:
+            if attachment.entity is entity:
                 try:
                     attachment.refuse_changed()
                 except BrokerError as reason:

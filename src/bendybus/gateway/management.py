@@ -9,14 +9,17 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from os import urandom
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from bendybus.amqp.types import Array, Int, Symbol, Timestamp
 from bendybus.auth.claims import Claims
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
-from bendybus.broker.host import PartitionHost
+from bendybus.broker.entity import Entity
+from bendybus.broker.host import Host, PartitionHost
 from bendybus.broker.queue import Queue
+from bendybus.broker.topic import Subscription, Target
+from bendybus.broker.topics import Topics
 from bendybus.domain.commands import (
     ENTROPY_PER_LOCK,
     Complete,
@@ -42,6 +45,7 @@ from bendybus.errors import (
 )
 from bendybus.gateway.addresses import Address
 from bendybus.gateway.requests import Request, Response
+from bendybus.gateway.rules import encode_rule, read_rule
 from bendybus.gateway.scheduling import cancel, schedule, schedule_in_transaction
 from bendybus.gateway.settlement import command_for_status, lock_lost
 from bendybus.gateway.transactions import Transaction, Transactions
@@ -61,6 +65,8 @@ DELETED_AT_ONCE_MAX: Final = 4000
 # Deferred messages in one answer: 64 of the largest in Standard.
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 
+H = TypeVar("H", bound=Host[Any])
+
 Body: TypeAlias = Mapping[object, object]
 Answer: TypeAlias = dict[str, object] | None
 """The response's body; None where there is nothing to be had (204)."""
@@ -69,12 +75,30 @@ Answer: TypeAlias = dict[str, object] | None
 class ManagementNode:
     """One connection's view of one entity's `$management`."""
 
-    def __init__(self, queue: Queue, address: Address, claims: Claims, transactions: Transactions) -> None:
-        self._queue = queue
+    def __init__(
+        self, entity: Target, address: Address, claims: Claims, transactions: Transactions, topics: Topics
+    ) -> None:
+        self._entity = entity
         self._subqueue = address.subqueue
         self._resource = address.resource
         self._claims = claims
         self._transactions = transactions
+        self._topics = topics
+
+    @property
+    def _queue(self) -> Queue:
+        """For the operations of receivers; a topic has none."""
+        if not isinstance(self._entity, Queue):
+            raise InvalidOperation(
+                f"'{self._entity.path}' is a topic; messages are received from its subscriptions."
+            )
+        return self._entity
+
+    @property
+    def _subscription(self) -> Subscription:
+        if not isinstance(self._entity, Subscription):
+            raise InvalidOperation(f"'{self._entity.path}' has no rules: subscriptions have.")
+        return self._entity
 
     async def handle(self, request: Request) -> Response:
         try:
@@ -83,7 +107,7 @@ class ManagementNode:
                 raise NotSupported(f"The operation '{request.operation}' is not supported.")
             at = now()
             self._claims.require(self._resource, operation.right, at)
-            self._queue.accessed_at = at
+            self._entity.accessed_at = at
             if not isinstance(request.body, Mapping):
                 raise ArgumentError(f"'{request.operation}' needs a map as its body.")
             if request.state is None:
@@ -143,7 +167,7 @@ class ManagementNode:
         deletes = _integer(body.get("receiver-settle-mode", 1)) == 0
         taken: list[tuple[PartitionHost, list[Message]]] = []
         try:
-            for host, share in self._by_partition(numbers).items():
+            for host, share in _by_partition(self._queue, numbers).items():
                 entropy = urandom(ENTROPY_PER_LOCK * len(share))
                 given = await host.ask(LockDeferred(share, entropy, self._subqueue))
                 assert isinstance(given, Given)
@@ -163,17 +187,6 @@ class ManagementNode:
                 await host.ask(Release(_tokens(messages)))
             raise
         return {"messages": [answers[number] for number in numbers]}
-
-    def _by_partition(self, numbers: Sequence[SequenceNumber]) -> dict[PartitionHost, list[SequenceNumber]]:
-        shares: dict[PartitionHost, list[SequenceNumber]] = {}
-        for number in numbers:
-            host = self._queue.host_of_sequence_number(number)
-            if host is None:
-                raise MessageNotFound(
-                    f"'{self._queue.path}' has no message with the sequence number {number}."
-                )
-            shares.setdefault(host, []).append(number)
-        return shares
 
     async def _batch_delete(self, body: Body) -> Answer:
         """The oldest messages that nobody has locked, over all partitions (which Azure cannot)."""
@@ -199,19 +212,39 @@ class ManagementNode:
     # -- scheduled messages -------------------------------------------------------
 
     async def _schedule(self, body: Body) -> Answer:
-        self._queue.refuse_sending(self._subqueue)
-        numbers = await schedule(self._queue, _array(body, "messages"))
+        self._entity.refuse_sending(self._subqueue)
+        numbers = await schedule(self._entity, _array(body, "messages"))
         return {"sequence-numbers": Array(int, [*numbers])}
 
     async def _cancel_scheduled(self, body: Body) -> Answer:
-        self._queue.refuse_sending(self._subqueue)
-        await cancel(self._by_partition(_sequence_numbers(body)))
+        entity: Entity[Any, Any] = self._entity
+        entity.refuse_sending(self._subqueue)
+        await cancel(_by_partition(entity, _sequence_numbers(body)))
         return {}
 
     async def _schedule_in_transaction(self, body: Body, transaction: Transaction) -> Answer:
-        self._queue.refuse_sending(self._subqueue)
-        numbers = await schedule_in_transaction(self._queue, _array(body, "messages"), transaction)
+        self._entity.refuse_sending(self._subqueue)
+        numbers = await schedule_in_transaction(self._entity, _array(body, "messages"), transaction)
         return {"sequence-numbers": Array(int, [*numbers])}
+
+    # -- rules --------------------------------------------------------------------
+
+    async def _add_rule(self, body: Body) -> Answer:
+        subscription = self._subscription
+        await self._topics.add_rule(subscription.topic_path, subscription.name, read_rule(body))
+        return {}
+
+    async def _remove_rule(self, body: Body) -> Answer:
+        subscription, name = self._subscription, body.get("rule-name")
+        if not isinstance(name, str):
+            raise ArgumentError(f"'rule-name' must be a text, not {name!r}.")
+        await self._topics.remove_rule(subscription.topic_path, subscription.name, name)
+        return {}
+
+    async def _enumerate_rules(self, body: Body) -> Answer:
+        skip, top = max(0, _whole_number(body, "skip")), max(0, _whole_number(body, "top"))
+        rules = self._subscription.description.rules[skip : skip + top]
+        return {"rules": [encode_rule(rule) for rule in rules]} if rules else None
 
     # -- locks --------------------------------------------------------------------
 
@@ -272,6 +305,9 @@ _OPERATIONS: Final[Mapping[str, _Operation]] = {
         ("update-disposition", Right.LISTEN, ManagementNode._update_disposition),
         ("schedule-message", Right.SEND, ManagementNode._schedule),
         ("cancel-scheduled-message", Right.SEND, ManagementNode._cancel_scheduled),
+        ("add-rule", Right.MANAGE, ManagementNode._add_rule),
+        ("remove-rule", Right.MANAGE, ManagementNode._remove_rule),
+        ("enumerate-rules", Right.MANAGE, ManagementNode._enumerate_rules),
     )
 }
 
@@ -279,6 +315,16 @@ _IN_TRANSACTIONS: Final[Mapping[str, Callable[[ManagementNode, Body, Transaction
     "com.microsoft:schedule-message": ManagementNode._schedule_in_transaction,
     "com.microsoft:update-disposition": ManagementNode._update_disposition_in_transaction,
 }
+
+
+def _by_partition(entity: Entity[H, Any], numbers: Sequence[SequenceNumber]) -> dict[H, list[SequenceNumber]]:
+    shares: dict[H, list[SequenceNumber]] = {}
+    for number in numbers:
+        host = entity.host_of_sequence_number(number)
+        if host is None:
+            raise MessageNotFound(f"'{entity.path}' has no message with the sequence number {number}.")
+        shares.setdefault(host, []).append(number)
+    return shares
 
 
 def _status(code: int, description: str, condition: str | None = None, body: object = None) -> Response:
