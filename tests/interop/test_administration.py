@@ -185,7 +185,6 @@ def test_what_is_not_there_yet_is_refused_and_not_passed_over(
     admin: ServiceBusAdministrationClient, name: str
 ) -> None:
     for create in (
-        lambda: admin.create_queue(name, requires_session=True),
         lambda: admin.create_topic(name),
         lambda: admin.create_subscription(name, "s"),
     ):

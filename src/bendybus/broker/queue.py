@@ -73,6 +73,24 @@ class Queue:
         if not self.description.status.can_receive:
             raise EntityDisabled(f"'{self.path}' is {self.description.status} and gives no messages.")
 
+    def has_sessions(self, subqueue: SubQueue) -> bool:
+        """Whether messages are received by session here; dead letters never are."""
+        return self.description.requires_session and subqueue is SubQueue.MAIN
+
+    def refuse_receiver(self, subqueue: SubQueue, *, sessionful: bool) -> None:
+        """Raise what stands against a receiver of this kind here."""
+        self.refuse_receiving()
+        if self.has_sessions(subqueue) and not sessionful:
+            raise InvalidOperation(
+                "It is not possible for an entity that requires sessions to create a non-sessionful message "
+                f"receiver. Entity: '{self.path}'."
+            )
+        if sessionful and not self.has_sessions(subqueue):
+            raise InvalidOperation(
+                "A sessionful message receiver cannot be created on an entity that does not require "
+                f"sessions. Entity: '{self.path}'."
+            )
+
     def refuse_unhealthy(self) -> None:
         """`StoreUnavailable` unless all partitions can be acted upon (P-32)."""
         away = [str(host.number) for host in self.hosts if host.availability is UNAVAILABLE]

@@ -1,7 +1,7 @@
 """What must happen after a command: data, never calls.
 
-The host commits the durable ones (all but `MessagesAvailable`) and only then
-lets the reply go; `MessagesAvailable` is for the receivers that wait.
+The host commits the durable ones and only then lets the reply go; the others
+(`MessagesAvailable`, `SessionsReady`, `SessionsLost`) are for receivers.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.session_commands import SessionLock
 from bendybus.names import Instant, SequenceNumber, SessionId
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "RememberIdentities",
     "RemoveMessages",
     "SaveSessionState",
+    "SessionsLost",
+    "SessionsReady",
     "StoreMessages",
     "UpdateMessages",
 ]
@@ -88,9 +91,23 @@ class MarkTransferred:
 
 @dataclass(frozen=True, slots=True)
 class MessagesAvailable:
-    """Something can be locked that could not be before."""
+    """Something can be locked that could not be before: messages, or a session that has some."""
 
     subqueue: SubQueue
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsReady:
+    """Sessions with a holder that have more messages for it."""
+
+    locks: list[SessionLock]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsLost:
+    """Session locks that have run out."""
+
+    locks: list[SessionLock]
 
 
 DurableEffect: TypeAlias = (
@@ -102,4 +119,4 @@ DurableEffect: TypeAlias = (
     | SaveSessionState
     | MarkTransferred
 )
-Effect: TypeAlias = DurableEffect | MessagesAvailable
+Effect: TypeAlias = DurableEffect | MessagesAvailable | SessionsReady | SessionsLost

@@ -106,7 +106,6 @@ def test_rules_are_read_for_the_namespace_and_for_a_queue(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("feature", "value"),
     [
-        ("RequiresSession", True),
         ("ForwardTo", "other"),
         ("ForwardDeadLetteredMessagesTo", "other"),
         ("AutoDeleteOnIdle", "PT10M"),
