@@ -99,8 +99,10 @@ class ManagementNode:
         found: list[bytes] = []
         size = 0
         session_id = _session_id(body)
-        hosts = self._queue.hosts if session_id is None else [self._queue.place(session_id)]
-        for host in hosts if session_id is not None else hosts[max(first, 0) >> PARTITION_SHIFT :]:
+        hosts = self._queue.hosts[max(first, 0) >> PARTITION_SHIFT :]
+        if session_id is not None:
+            hosts = [self._queue.place(session_id)]
+        for host in hosts:
             if count <= len(found) or size >= PEEK_BYTES_MAX:
                 break
             try:
@@ -130,7 +132,7 @@ class ManagementNode:
         session = self._session(body) if self._queue.has_sessions(self._subqueue) else None
         taken: list[tuple[PartitionHost, list[Message]]] = []
         try:
-            for host, share in self._by_partition(numbers).items():
+            for host, share in self._by_partition(numbers, session).items():
                 entropy = urandom(ENTROPY_PER_LOCK * len(share))
                 given = await host.ask(LockDeferred(share, entropy, self._subqueue, session))
                 assert isinstance(given, Given)
@@ -151,11 +153,14 @@ class ManagementNode:
             raise
         return {"messages": [answers[number] for number in numbers]}
 
-    def _by_partition(self, numbers: Sequence[SequenceNumber]) -> dict[PartitionHost, list[SequenceNumber]]:
+    def _by_partition(
+        self, numbers: Sequence[SequenceNumber], session: SessionLock | None = None
+    ) -> dict[PartitionHost, list[SequenceNumber]]:
+        """Each partition's share; those of a session are all in its own."""
         shares: dict[PartitionHost, list[SequenceNumber]] = {}
         for number in numbers:
             host = self._queue.host_of_sequence_number(number)
-            if host is None:
+            if host is None or (session is not None and host is not self._queue.host_of_token(session.token)):
                 raise MessageNotFound(
                     f"'{self._queue.path}' has no message with the sequence number {number}."
                 )
