@@ -12,8 +12,7 @@ before anything else is looked at, so strangers learn nothing about what exists.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final
 from urllib.parse import quote, urlencode
 
 from starlette.requests import ClientDisconnect, Request
@@ -40,9 +39,6 @@ from bendybus.errors import (
 
 __all__ = ["management_routes"]
 
-Unsupported: TypeAlias = Callable[[QueueDescription], list[str]]
-"""What a queue asks for and the broker cannot do yet, by its names in the API."""
-
 # "default 100 per page; cap 100"
 PAGE_MAX: Final = 100
 
@@ -54,17 +50,16 @@ _OF_A_TOPIC: Final = re.compile(r"(?P<topic>.+?)/subscriptions(/.*)?", re.IGNORE
 _WHOLE_NUMBER: Final = re.compile("[0-9]{1,9}")
 
 
-def management_routes(broker: Broker, keys: KeyRing, unsupported: Unsupported) -> list[BaseRoute]:
+def management_routes(broker: Broker, keys: KeyRing) -> list[BaseRoute]:
     """To be put after all other routes of the server."""
-    api = _ManagementApi(broker, keys, unsupported)
+    api = _ManagementApi(broker, keys)
     return [Route("/{path:path}", api.serve, methods=["GET", "PUT", "DELETE"])]
 
 
 class _ManagementApi:
-    def __init__(self, broker: Broker, keys: KeyRing, unsupported: Unsupported) -> None:
+    def __init__(self, broker: Broker, keys: KeyRing) -> None:
         self._broker = broker
         self._keys = keys
-        self._unsupported = unsupported
 
     async def serve(self, request: Request) -> Response:
         path = request.path_params["path"].strip("/")
@@ -178,7 +173,6 @@ class _ManagementApi:
         condition = request.headers.get("if-match")
         if condition is None:
             description = read_queue(path, described.elements, self._broker.tier)
-            self._refuse_unsupported(description)
             self._refuse_old_version(description, version)
             queue = await self._broker.create_queue(description)
             return await self._entry_response(request, queue, version, 201)
@@ -188,15 +182,8 @@ class _ManagementApi:
                 f"If-Match is '{condition[:60]}'; entities have no tags, so only * matches."
             )
         description = read_queue(path, described.elements, self._broker.tier, queue.description)
-        # Before what is unsupported: changing it is not allowed, supported or not (P-07).
-        queue.description.refuse_immutable_changes(description)
-        self._refuse_unsupported(description)
         await self._broker.update_queue(description)
         return await self._entry_response(request, queue, version)
-
-    def _refuse_unsupported(self, description: QueueDescription) -> None:
-        if features := self._unsupported(description):
-            raise NotSupported(f"Queue '{description.path}': {', '.join(features)}: not supported yet.")
 
     def _refuse_old_version(self, description: QueueDescription, version: str) -> None:
         """Who could not see the queue afterwards must not create it (P-10)."""

@@ -47,7 +47,7 @@ class SessionChanges:
 
 
 class Changes:
-    __slots__ = ("_sessions", "available", "history", "removed", "stored", "updated")
+    __slots__ = ("_sessions", "available", "history", "removed", "stored", "transferred", "updated")
 
     def __init__(self) -> None:
         self.stored: list[Message] = []
@@ -56,6 +56,7 @@ class Changes:
         self.removed: list[Message] = []
         self.history: DurableEffect | None = None
         """What became of the duplicate history: no command both remembers and forgets."""
+        self.transferred: DurableEffect | None = None
         self.available: set[SubQueue] = set()
         self._sessions: SessionChanges | None = None
 
@@ -82,6 +83,8 @@ class Changes:
             effects.append(RemoveMessages(self.removed))
         if self.history is not None:
             effects.append(self.history)
+        if self.transferred is not None:
+            effects.append(self.transferred)
         if self._sessions is not None:
             effects += self._sessions.effects()
         effects += [MessagesAvailable(subqueue) for subqueue in sorted(self.available)]

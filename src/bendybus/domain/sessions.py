@@ -93,7 +93,11 @@ class Sessions:
             self.forget_idle(session)
 
     def take(self, count: int) -> list[Message]:
-        raise AssertionError("messages are taken from one session")
+        """The oldest of all sessions, for nobody in particular: to be deleted."""
+        taken = self.starting_at(SequenceNumber(0), count)
+        for message in taken:
+            self.remove(message)
+        return taken
 
     def fitting(self, count: int, size_max: int) -> int:
         return 0
@@ -105,6 +109,16 @@ class Sessions:
     def in_session(self, session_id: SessionId, start: SequenceNumber) -> Iterator[Message]:
         session = self._known.get(session_id)
         return iter(()) if session is None else session.waiting.in_session(session_id, start)
+
+    def find(self, sequence_number: SequenceNumber) -> Message | None:
+        runs = (session.waiting.find(sequence_number) for session in self._known.values())
+        return next(filter(None, runs), None)
+
+    def remove(self, message: Message) -> None:
+        assert message.session_id is not None, "messages without a session are refused"
+        session = self._known[message.session_id]
+        session.waiting.remove(message)
+        self.forget_idle(session)
 
     def _by_session(self, messages: Iterable[Message]) -> Iterable[tuple[Session, list[Message]]]:
         shares: dict[Session, list[Message]] = {}
@@ -258,7 +272,7 @@ class Sessions:
         for session in self._locked.values():
             yield from (session.on_loan or {}).values()
 
-    def find(self, token: LockToken) -> Message | None:
+    def lent(self, token: LockToken) -> Message | None:
         """The message on loan under this token."""
         session = self._by_token.get(token)
         return None if session is None or session.on_loan is None else session.on_loan[token]

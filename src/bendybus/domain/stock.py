@@ -20,7 +20,7 @@ from bendybus.domain.locks import LockTable
 from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
 from bendybus.domain.sessions import Session, Sessions
 from bendybus.domain.shelf import Shelf, Waiting
-from bendybus.errors import ArgumentError, InvalidOperation, MessageNotFound
+from bendybus.errors import ArgumentError, InvalidOperation, MessageLockLost, MessageNotFound
 from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber
 
 __all__ = ["AMENDMENT_BYTES_MAX", "Stock"]
@@ -111,6 +111,16 @@ class Stock:
                 messages += alive
         return messages
 
+    def take_older(
+        self, count: int, enqueued_before: Instant, subqueue: SubQueue, at: Instant, changes: Changes
+    ) -> list[Message]:
+        """Up to `count` of the oldest available ones that were enqueued before then."""
+        taken = self.take(count, subqueue, at, changes)
+        younger = [message for message in taken if message.enqueued_at >= enqueued_before]
+        if younger:
+            self.shelves[subqueue].put(MessageState.ACTIVE, younger)
+        return [message for message in taken if message.enqueued_at < enqueued_before]
+
     def drop_expired(self, waiting: Waiting, at: Instant, changes: Changes) -> None:
         """Expire what waits here and is due to."""
         if self._expiry.may_have_expired(at):
@@ -155,7 +165,7 @@ class Stock:
         """The message held under this token, though its time may be up."""
         message = self.locks.find(token)
         if message is None and self.sessions is not None:
-            message = self.sessions.find(token)
+            message = self.sessions.lent(token)
         return message
 
     # -- taking back --------------------------------------------------------------
@@ -176,7 +186,7 @@ class Stock:
         ends = self.locks.renew(tokens, self.lock_end(at))
         if self.sessions is not None:
             for place, token in enumerate(tokens):
-                message = self.sessions.find(token)
+                message = self.sessions.lent(token)
                 if message is not None:
                     ends[place] = message.locked_until
         return ends
@@ -236,6 +246,16 @@ class Stock:
                 if self.sessions is not None:
                     self._tell_holders(self.sessions, group, changes)
 
+    def refuse_lost(self, tokens: Sequence[LockToken], at: Instant) -> None:
+        """For those who settle all of these or none."""
+        for token in tokens:
+            message = self.locked(token)
+            if message is None or message.locked_until <= at:
+                raise MessageLockLost(
+                    "The lock supplied is invalid. Either the lock expired, or the message has already been "
+                    f"removed from '{self.description.path}'."
+                )
+
     # -- amending -----------------------------------------------------------------
 
     def refuse_large_amendments(self, tokens: Sequence[LockToken], properties: bytes | None) -> None:
@@ -282,9 +302,14 @@ class Stock:
         self.put_back(messages, changes)
 
     def _mark_dead_letter(self, message: Message, cause: Cause) -> None:
-        self.shelves[message.subqueue].size_bytes -= message.size
+        self.move(message, SubQueue.DEAD_LETTER)
         mark(message, cause)
-        self.shelves[message.subqueue].size_bytes += message.size
+
+    def move(self, message: Message, subqueue: SubQueue) -> None:
+        """Let a message that is on no shelf belong to another sub-queue; `put_back` puts it there."""
+        self.shelves[message.subqueue].size_bytes -= message.size
+        message.subqueue = subqueue
+        self.shelves[subqueue].size_bytes += message.size
 
     def expire(self, messages: list[Message], changes: Changes) -> None:
         if self.description.dead_letter_on_expiry:

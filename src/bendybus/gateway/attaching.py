@@ -13,6 +13,7 @@ from bendybus.amqp.performatives import Coordinator
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
+from bendybus.domain.entities import Tier
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.events import OutcomesReceived
 from bendybus.engine.link import Link
@@ -31,12 +32,14 @@ from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.requests import REQUEST_CREDIT, Replier, Requester
 from bendybus.gateway.sender import SENDER_CREDIT, Sender
 from bendybus.gateway.session_receiver import SESSION_FILTER, SessionReceiver
+from bendybus.gateway.transactions import COORDINATOR_CREDIT, CoordinatorNode
 
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
 
 __all__ = ["Attachment", "InboundNode", "OutboundNode", "attach"]
 
+TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
 # A management request may carry messages; nothing else about it is large.
 REQUEST_SIZE_MAX = 1024 * 1024
 
@@ -83,7 +86,7 @@ class Attachment:
         if isinstance(self.node, Sender):
             queue.refuse_sending()
         elif isinstance(self.node, Receiver):
-            queue.refuse_receiving()
+            queue.refuse_receiving(self.node.subqueue)
 
 
 def attach(connection: AmqpConnection, link: Link) -> Attachment:
@@ -100,13 +103,17 @@ def attach(connection: AmqpConnection, link: Link) -> Attachment:
 def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachment:
     """The client sends: to an entity, or requests to a node."""
     if isinstance(link.target, Coordinator):
-        raise NotSupported("Transactions are not supported.")
+        return _attach_coordinator(connection, link)
     text = getattr(link.target, "address", None)
     address = Address.parse(text)
     if address.kind is NodeKind.ENTITY:
         connection.claims.require(address.resource, Right.SEND, now())
         queue = connection.broker.find(address.path)
         queue.refuse_sending(address.subqueue)
+        destination = link.properties.get(TRANSFER_DESTINATION)
+        if destination is not None:
+            return _attach_via(connection, link, address, queue, destination)
+        connection.transactions.coordination(link.session).enter(queue, receives=False)
         link.accept(max_message_size=queue.description.max_message_size_kb * 1024)
         link.grant(SENDER_CREDIT)
         return Attachment(Sender(connection, link, queue), address.resource, Right.SEND, queue)
@@ -118,13 +125,41 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
     else:
         right = _any_right(connection, address)
         managed = connection.broker.find(address.path)
-        management = ManagementNode(managed, address, connection.claims, connection.session_locks)
+        management = ManagementNode(
+            managed, address, connection.claims, connection.transactions, connection.session_locks
+        )
         requester = Requester(connection, link, address, management.handle)
         # The state of a session may have the size of a message, whatever that is.
         size_max += managed.description.max_message_size_kb * 1024
     link.accept(max_message_size=size_max)
     link.grant(REQUEST_CREDIT)
     return Attachment(requester, address.resource, right, managed)
+
+
+def _attach_coordinator(connection: AmqpConnection, link: ReceivingLink) -> Attachment:
+    if connection.broker.tier is Tier.BASIC:
+        raise NotSupported("The basic tier does not offer transactions.")
+    connection.transactions.coordinator_attached(link.session)
+    link.accept(max_message_size=REQUEST_SIZE_MAX)
+    link.grant(COORDINATOR_CREDIT)
+    return Attachment(CoordinatorNode(connection, link), "", None)
+
+
+def _attach_via(
+    connection: AmqpConnection, link: ReceivingLink, address: Address, via: Queue, destination: object
+) -> Attachment:
+    """The client sends through an entity to another one, whose limits hold."""
+    target = Address.parse(destination)
+    connection.claims.require(target.resource, Right.SEND, now())
+    queue = connection.broker.find(target.path)
+    queue.refuse_sending(target.subqueue)
+    connection.transactions.coordination(link.session).enter(via, receives=False)
+    link.accept(
+        max_message_size=queue.description.max_message_size_kb * 1024,
+        properties={TRANSFER_DESTINATION: destination},
+    )
+    link.grant(SENDER_CREDIT)
+    return Attachment(Sender(connection, link, queue, via), address.resource, Right.SEND, via)
 
 
 def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachment:
@@ -137,6 +172,7 @@ def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachmen
         queue.refuse_receiver(address.subqueue, sessionful=sessionful)
         if getattr(link.source, "dynamic", None):
             raise ArgumentError("Nodes are not created by attaching to them.")
+        connection.transactions.coordination(link.session).enter(queue, receives=True)
         if sessionful:
             receiver: Receiver = SessionReceiver(connection, link, queue)
         else:

@@ -40,6 +40,7 @@ from bendybus.gateway.attaching import Attachment, InboundNode, OutboundNode, at
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.requests import Replier
 from bendybus.gateway.session_receiver import SessionReceiver
+from bendybus.gateway.transactions import Transactions
 from bendybus.names import SessionId
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class AmqpConnection(asyncio.Protocol):
         self.broker: Broker = gateway.broker
         self.keys: KeyRing = gateway.keys
         self.claims = Claims()
+        self.transactions = Transactions()
         self.writable = True
         self._engine = Connection.server(gateway.engine_config)
         self.session_locks: dict[tuple[Queue, SessionId], SessionLock] = {}
@@ -126,6 +128,7 @@ class AmqpConnection(asyncio.Protocol):
         for event in self._engine.tick(at):
             self._handle(event)
         instant = now()
+        self.transactions.tick(instant)
         for link, attachment in list(self._attachments.items()):
             self._check_claim(link, attachment)
             if isinstance(attachment.node, Receiver):

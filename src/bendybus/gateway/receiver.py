@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from bendybus.amqp.performatives import TransactionalState
 from bendybus.broker.clock import now
 from bendybus.broker.host import PartitionHost
 from bendybus.broker.queue import Queue
@@ -63,7 +64,7 @@ class Receiver:
         self._connection = connection
         self._link = link
         self._queue = queue
-        self._subqueue = subqueue
+        self.subqueue = subqueue
         self._deletes = link.snd_settle_mode == 1
         self._kept: deque[_Kept] = deque()
         self._reading: set[PartitionHost] = set()
@@ -213,16 +214,16 @@ class Receiver:
         return self._queue.in_turn()
 
     def _lock(self, host: PartitionHost, count: int) -> list[Message]:
-        return host.lock(count, PAGE_BYTES_MAX, self._subqueue)
+        return host.lock(count, PAGE_BYTES_MAX, self.subqueue)
 
     def _has_more(self, host: PartitionHost) -> bool:
-        return host.available(self._subqueue) > 0
+        return host.available(self.subqueue) > 0
 
     def _wait(self) -> None:
-        self._queue.wait(self, self._subqueue)
+        self._queue.wait(self, self.subqueue)
 
     def _stop_waiting(self) -> None:
-        self._queue.stop_waiting(self, self._subqueue)
+        self._queue.stop_waiting(self, self.subqueue)
 
     def _loading(self) -> bool:
         return self._queue.loading
@@ -233,6 +234,9 @@ class Receiver:
         """The client settles; the answer leaves when the outcome is durable."""
         try:
             by_host = self._by_partition(event.deliveries)
+            if isinstance(event.state, TransactionalState):
+                self._enlist(event, event.state, by_host)
+                return
             for host, deliveries in by_host:
                 tokens = [LockToken(delivery.tag) for delivery in deliveries]
                 command = command_for_outcome(tokens, event.state)
@@ -241,6 +245,24 @@ class Receiver:
             if not event.settled:
                 self._link.settle(event.deliveries, rejection(error))
         self._go_on()
+
+    def _enlist(
+        self,
+        event: OutcomesReceived,
+        state: TransactionalState,
+        by_host: list[tuple[PartitionHost, list[SentDelivery]]],
+    ) -> None:
+        """A part of a transaction: the messages stay locked until that is over."""
+        transaction = self._connection.transactions.find(state)
+        try:
+            for host, deliveries in by_host:
+                tokens = [LockToken(delivery.tag) for delivery in deliveries]
+                transaction.settle(self._queue, host, tokens, command_for_outcome(tokens, state.outcome))
+        except BrokerError as refusal:
+            transaction.failure = transaction.failure or refusal
+            raise
+        if not event.settled:
+            self._link.settle(event.deliveries, TransactionalState(transaction.id, echo(state.outcome)))
 
     def _go_on(self) -> None:
         """Something was settled: if that made room, use it."""

@@ -78,7 +78,7 @@ class SessionReceiver(Receiver):
             if accepted is not None:
                 self._begin(host, accepted)
                 return
-        self._queue.wait(self, self._subqueue)
+        self._queue.wait(self, self.subqueue)
 
     def _accept_answered(self, host: PartitionHost, reply: Reply | BrokerError) -> None:
         if isinstance(reply, BrokerError):

@@ -26,7 +26,7 @@ from bendybus.auth.rules import AccessRule, KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.errors import ConfigError, RequestError
 from bendybus.gateway.gateway import Gateway
-from bendybus.server.emulator_config import EmulatorConfig, load_config, unsupported_features
+from bendybus.server.emulator_config import EmulatorConfig, load_config
 from bendybus.server.http import Health, http_app
 from bendybus.server.http_protocol import HttpHost
 from bendybus.server.listener import Listener
@@ -80,16 +80,15 @@ class Server:
         broker = self._broker(folder, exits)
         broker.start()
         exits.push_async_callback(broker.stop)
-        for description in config.queues:
-            try:
-                await broker.ensure_queue(description)
-            except RequestError as refusal:
-                raise ConfigError(f"{settings.config}: {refusal}") from refusal
+        try:
+            await broker.ensure_queues(config.queues)
+        except RequestError as refusal:
+            raise ConfigError(f"{settings.config}: {refusal}") from refusal
 
         gateway = Gateway(broker, keys, handshake_timeout_s=settings.handshake_timeout_s)
         rest = RestMessages(broker, keys)
         # Management last: every path may be an entity's.
-        http = self._http(gateway, broker, [rest, *management_routes(broker, keys, unsupported_features)])
+        http = self._http(gateway, broker, [rest, *management_routes(broker, keys)])
         listener = self._listener(gateway, http)
         gateway.start()
         exits.push_async_callback(self._drain, listener, rest, http, gateway, broker)

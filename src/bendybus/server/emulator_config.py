@@ -22,7 +22,7 @@ from bendybus.domain.entities import EntityStatus, QueueDescription, normalise_p
 from bendybus.errors import ArgumentError, ConfigError
 from bendybus.names import EntityPath
 
-__all__ = ["EmulatorConfig", "load_config", "unsupported_features"]
+__all__ = ["EmulatorConfig", "load_config"]
 
 # Ten thousand queues with every property written out come to about 6 MB.
 FILE_SIZE_MAX: Final = 32 * 1024 * 1024
@@ -37,19 +37,6 @@ class EmulatorConfig:
 
     queues: tuple[QueueDescription, ...] = ()
     rules: tuple[AccessRule, ...] = ()
-
-
-def unsupported_features(queue: QueueDescription) -> list[str]:
-    """What this queue asks for and the broker cannot do yet, by the name it has in the file.
-
-    A feature that becomes available loses its line here and nothing else.
-    """
-    asked = {
-        "ForwardTo": queue.forward_to is not None,
-        "ForwardDeadLetteredMessagesTo": queue.forward_dead_lettered_to is not None,
-        "AutoDeleteOnIdle": queue.auto_delete_on_idle_s is not None,
-    }
-    return [name for name, wanted in asked.items() if wanted]
 
 
 def load_config(file: Path) -> EmulatorConfig:
@@ -207,8 +194,6 @@ class _Reader:
             queue = QueueDescription(EntityPath(path), **values)
         except ArgumentError as error:
             raise ConfigError(f"{self._file}: {place.path}: {error}") from error
-        for feature in unsupported_features(queue):
-            properties[feature].refuse(f"{feature} is not supported yet")
         self._queues[normalise_path(queue.path)] = queue
         if "AuthorizationRules" in members:
             self._read_rules(members["AuthorizationRules"], scope=queue.path)

@@ -564,7 +564,7 @@ class PartitionMachine(RuleBasedStateMachine):
         restored = Partition(PARTITION, self.partition.description, self.partition.next_sequence_number)
         states = [(session_id, size, at) for session_id, (size, at) in self.states.items()]
         stored = [from_row(each) for each in self.store.values()]
-        restored.restore(stored, sorted(self.identities), states)
+        restored.restore(stored, sorted(self.identities), sessions=states)
         histories = [each._intake._history for each in (restored, self.partition)]
         if histories[0] is not None and histories[1] is not None:
             assert dict(histories[0]._accepted) == dict(histories[1]._accepted)

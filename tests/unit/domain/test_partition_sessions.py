@@ -11,6 +11,8 @@ from bendybus.domain.commands import (
     Confirm,
     DeadLetter,
     Defer,
+    Deleted,
+    DeleteOldest,
     Enqueue,
     Given,
     Lock,
@@ -45,6 +47,7 @@ from bendybus.domain.session_commands import (
 )
 from bendybus.errors import (
     InvalidOperation,
+    MessageLockLost,
     MessageNotFound,
     MessageSizeExceeded,
     QuotaExceeded,
@@ -367,3 +370,26 @@ def test_nothing_is_kept_of_a_session_that_is_over(driver: Driver) -> None:
 def test_messages_of_a_session_share_one_copy_of_its_id(driver: Driver) -> None:
     first, second = send(driver, *(SessionId(b"as read".decode()) for _ in range(2)))
     assert first.session_id is second.session_id
+
+
+# -- with other features ----------------------------------------------------------
+
+
+def test_the_oldest_are_deleted_whatever_their_session(driver: Driver) -> None:
+    messages = send(driver, A, B, A)
+    held = take(driver, accepted(driver, A), 1)
+    assert driver.apply(DeleteOldest(1, Instant(driver.now + 1))) == Deleted(1)
+    assert driver.peek() == [held[0], messages[2]]
+    assert driver.apply(ListSessions(None, 0, 10)) == SessionsListed([A], 1)
+
+
+def test_a_transaction_settles_in_a_session_and_sends_with_one(driver: Driver) -> None:
+    send(driver, A)
+    held = take(driver, accepted(driver, A))
+    complete = Complete(tokens(held))
+    driver.partition.check([complete, Enqueue([Message(b"", size=1, session_id=B)])], driver.now)
+    with pytest.raises(InvalidOperation, match="SessionId was not set"):
+        driver.partition.check([Enqueue([Message(b"", size=1)])], driver.now)
+    driver.later(30)
+    with pytest.raises(MessageLockLost):
+        driver.partition.check([complete], driver.now)

@@ -103,23 +103,6 @@ def test_rules_are_read_for_the_namespace_and_for_a_queue(tmp_path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("feature", "value"),
-    [
-        ("ForwardTo", "other"),
-        ("ForwardDeadLetteredMessagesTo", "other"),
-        ("AutoDeleteOnIdle", "PT10M"),
-    ],
-)
-def test_what_the_broker_cannot_do_yet_is_refused_by_name(tmp_path, feature, value) -> None:
-    with pytest.raises(ConfigError) as refused:
-        load_config(_with_queue(tmp_path, **{feature: value}))
-    assert str(refused.value) == (
-        f"{tmp_path}/Config.json: $.UserConfig.Namespaces[0].Queues[0].Properties.{feature} "
-        f"is {json.dumps(value)}; {feature} is not supported yet"
-    )
-
-
 def test_topics_are_refused_by_name(tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"\$\.UserConfig\.Namespaces\[0\]\.Topics: Topics are not"):
         load_config(_file(tmp_path, Topics=[{"Name": "t"}]))
