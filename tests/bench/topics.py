@@ -132,9 +132,7 @@ def main() -> None:
             "each message for all", [f"n >= 0 AND colour = 'red' AND price < {i + 10}" for i in range(count)]
         ),
     ]
-    print(
-        f"{count} subscriptions with distinct SQL filters, {options.messages} messages of {BODY_BYTES} bytes"
-    )
+    say(f"{count} subscriptions with distinct SQL filters, {options.messages} messages of {BODY_BYTES} bytes")
     say(f"{'':22}{'us/message':>12}{'us/subscription':>17}{'copies':>9}{'bytes/message':>15}")
     base_us = 0.0
     for case in cases:

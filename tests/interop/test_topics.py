@@ -338,8 +338,10 @@ def test_a_connection_string_that_only_listens_cannot_publish(server: ServerProc
     listens = server.connection_string.replace(server.key, "key-of-those-who-listen").replace(
         "RootManageSharedAccessKey", "Listens"
     )
-    client = ServiceBusClient.from_connection_string(listens, retry_total=0)
-    with client, pytest.raises(ServiceBusAuthorizationError):
+    with (
+        ServiceBusClient.from_connection_string(listens, retry_total=0) as client,
+        pytest.raises(ServiceBusAuthorizationError),
+    ):
         client.get_topic_sender(stand.name).send_messages(ServiceBusMessage("x"))
 
 
@@ -387,13 +389,14 @@ def test_a_topic_of_a_config_file_survives_being_killed(start_server: StartServe
         "Subscriptions": [{"Name": "all"}, {"Name": "some", "Rules": rules}],
     }
     server = start_server({}, None, topics=[topic])
-    client = ServiceBusClient.from_connection_string(server.connection_string)
-    with client, client.get_topic_sender("news") as sender:
+    with (
+        ServiceBusClient.from_connection_string(server.connection_string) as client,
+        client.get_topic_sender("news") as sender,
+    ):
         for number in (0, 1):
             properties = {"n": number}
-            sender.send_messages(
-                ServiceBusMessage(str(number), application_properties=properties, partition_key="k")
-            )
+            message = ServiceBusMessage(str(number), application_properties=properties, partition_key="k")
+            sender.send_messages(message)
     server.kill()
     server.start()
     with ServiceBusClient.from_connection_string(server.connection_string) as client:

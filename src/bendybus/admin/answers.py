@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 from urllib.parse import quote, urlencode
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from bendybus.admin import atom
+from bendybus.admin.rest_bodies import RequestBody
 from bendybus.broker.clock import now
 from bendybus.errors import ArgumentError, PreconditionFailed
 from bendybus.names import Instant
@@ -34,6 +35,8 @@ class Answers:
     def __init__(self, request: Request, version: str) -> None:
         self._request = request
         self.version = version
+        self.with_rules: bool = request.state.manages
+        """Whether to show authorization rules: they have their keys in them."""
 
     def entry(
         self, path: str, title: str, kind: str, content: str, created_at: Instant, updated_at: Instant
@@ -92,17 +95,9 @@ def is_update(request: Request) -> bool:
 
 
 async def read_body(request: Request, *kinds: str) -> atom.Described:
-    """The description in the body, as far as anything we read can reach; of one of these kinds."""
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > atom.BODY_BYTES_MAX:
-                break
-    except ClientDisconnect:
-        # Nobody will read this; it only must not look like a fault of ours.
-        raise ArgumentError("The body ended before its end.") from None
-    described = atom.parse_entry(bytes(body))
+    """The description in the body, of one of these kinds."""
+    body: RequestBody = request.state.body
+    described = atom.parse_entry(await body.read_document(atom.BODY_BYTES_MAX))
     if described.kind not in kinds:
         raise ArgumentError(
             f"The entry describes a {described.kind[:60]}; expected a {' or a '.join(kinds)}."

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from bendybus.admin.atom import Element
 from bendybus.domain.durations import parse_duration
 from bendybus.domain.entities import STANDARD_PARTITIONS, EntityStatus, Tier
-from bendybus.errors import ArgumentError, NotSupported
+from bendybus.errors import ArgumentError
 from bendybus.names import EntityPath
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "fit_to_tier",
     "plain_text",
     "read_values",
-    "refuse_authorization_rules",
     "status",
     "whole_number",
 ]
@@ -97,12 +96,6 @@ def read_values(label: str, elements: Mapping[str, Element], properties: Propert
             except ArgumentError as reason:
                 raise ArgumentError(f"{label}: {name} is '{text[:60]}'; {reason}.") from None
     return values
-
-
-def refuse_authorization_rules(label: str, elements: Mapping[str, Element]) -> None:
-    rules = elements.get("AuthorizationRules")
-    if rules is not None and rules.children:
-        raise NotSupported(f"{label}: AuthorizationRules cannot be set here yet; Config.json takes them.")
 
 
 def fit_to_tier(values: dict[str, Any], tier: Tier, was_partitioned: bool | None) -> None:

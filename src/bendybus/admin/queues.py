@@ -8,7 +8,7 @@ together (P-08), and that size, sent back in an update, means what it showed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -22,12 +22,13 @@ from bendybus.admin.fields import (
     fit_to_tier,
     plain_text,
     read_values,
-    refuse_authorization_rules,
     status,
     whole_number,
 )
+from bendybus.admin.rules_xml import read_rules, rules_element
 from bendybus.admin.totals import Totals
 from bendybus.broker.queue import Queue
+from bendybus.domain.access import AuthorizationRule
 from bendybus.domain.durations import format_duration
 from bendybus.domain.entities import QueueDescription, Tier
 from bendybus.names import EntityPath
@@ -70,9 +71,9 @@ def read_queue(
     path: str, elements: Mapping[str, Element], tier: Tier, current: QueueDescription | None = None
 ) -> QueueDescription:
     """The queue that a client describes; with `current`, what an update would make of that."""
-    label = f"Queue '{path}'"
-    refuse_authorization_rules(label, elements)
-    values = read_values(label, elements, PROPERTIES)
+    values = read_values(f"Queue '{path}'", elements, PROPERTIES)
+    if (rules := elements.get("AuthorizationRules")) is not None:
+        values["authorization_rules"] = read_rules(rules, current.authorization_rules if current else ())
     fit_to_tier(values, tier, None if current is None else current.enable_partitioning)
     if current is None:
         return QueueDescription(EntityPath(path), **values)
@@ -83,12 +84,18 @@ def read_queue(
 # -- writing ------------------------------------------------------------------------
 
 
-def queue_elements(queue: Queue, tier: Tier, api_version: str) -> str:
-    """The children of QueueDescription, as this version of the API shows them."""
-    return elements_of(_shown(queue, tier, api_version))
+def queue_elements(queue: Queue, tier: Tier, api_version: str, *, with_rules: bool = True) -> str:
+    """The children of QueueDescription, as this version of the API shows them.
+
+    `with_rules`: to somebody who may manage the queue, since the rules have their keys in them.
+    """
+    rules = queue.description.authorization_rules if with_rules else ()
+    return elements_of(_shown(queue, tier, api_version, rules))
 
 
-def _shown(queue: Queue, tier: Tier, api_version: str) -> Iterator[tuple[str, object] | str]:
+def _shown(
+    queue: Queue, tier: Tier, api_version: str, rules: Sequence[AuthorizationRule]
+) -> Iterator[tuple[str, object] | str]:
     description, totals = queue.description, Totals.of(queue)
     partitioned = len(queue.hosts) > 1
     yield "LockDuration", format_duration(description.lock_duration_s)
@@ -103,7 +110,7 @@ def _shown(queue: Queue, tier: Tier, api_version: str) -> Iterator[tuple[str, ob
     yield "SizeInBytes", totals.size_bytes
     yield "MessageCount", totals.messages
     yield "IsAnonymousAccessible", False
-    yield "<AuthorizationRules/>"
+    yield rules_element(rules)
     yield "Status", description.status
     if description.forward_to is not None:
         yield "ForwardTo", description.forward_to

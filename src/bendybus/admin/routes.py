@@ -13,16 +13,18 @@ before anything else is looked at, so strangers learn nothing about what exists.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
 
 from bendybus.admin import atom
 from bendybus.admin.access import authorise
 from bendybus.admin.answers import NAMESPACE_NAME, Answers, api_version, is_update, read_body
 from bendybus.admin.queues import FIRST_WITH_PARTITIONS, queue_elements, read_queue
+from bendybus.admin.rest_bodies import RequestBody
 from bendybus.admin.topic_routes import Child, TopicRequests
 from bendybus.auth.rights import Right
 from bendybus.auth.rules import KeyRing
@@ -31,18 +33,34 @@ from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Topic
 from bendybus.domain.entities import Described, Tier, normalise_path
-from bendybus.errors import ArgumentError, BrokerError, EntityNotFound, InvalidOperation, NotSupported
+from bendybus.errors import (
+    ArgumentError,
+    BrokerError,
+    EntityNotFound,
+    InvalidOperation,
+    MethodNotAllowed,
+    NotSupported,
+)
 
 __all__ = ["management_routes"]
 
 Unsupported: TypeAlias = Callable[[Described], list[str]]
 """What an entity asks for and the broker cannot do yet, by its names in the API."""
 
+# Where the token for the entity that messages are forwarded to may be; else the request's own must do.
+SUPPLEMENTARY: Final = {
+    "forward_to": "ServiceBusSupplementaryAuthorization",
+    "forward_dead_lettered_to": "ServiceBusDlqSupplementaryAuthorization",
+}
+
+METHODS: Final = ("GET", "HEAD", "PUT", "DELETE")
+
 
 def management_routes(broker: Broker, keys: KeyRing, unsupported: Unsupported) -> list[BaseRoute]:
     """To be put after all other routes of the server."""
     api = _ManagementApi(broker, keys, unsupported)
-    return [Route("/{path:path}", api.serve, methods=["GET", "PUT", "DELETE"])]
+    # An object and not a function: every verb comes here, so that every refusal has the same shape.
+    return [Route("/{path:path}", api)]
 
 
 class _ManagementApi:
@@ -50,19 +68,32 @@ class _ManagementApi:
         self._broker = broker
         self._keys = keys
         self._unsupported = unsupported
-        self._topics = TopicRequests(broker, self._refuse_unsupported, self._refuse_old_version)
+        self._topics = TopicRequests(
+            broker, self._refuse_unsupported, self._refuse_old_version, self._authorise_forwarding
+        )
 
-    async def serve(self, request: Request) -> Response:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        body = RequestBody(receive, request.headers.get("content-length"))
+        response = await self._serve(request, body)
+        if not await body.discard():
+            response.headers["connection"] = "close"
+        await response(scope, receive, send)
+
+    async def _serve(self, request: Request, body: RequestBody) -> Response:
         path = request.path_params["path"].strip("/")
         try:
             right = None if request.method in ("GET", "HEAD") else Right.MANAGE
-            authorise(request.headers, self._keys, path, right, now())
+            rights = authorise(request.headers, self._keys, path, right, now())
+            request.state.manages = rights.allows(Right.MANAGE)
+            request.state.body = body
             return await self._answer(request, path)
         except BrokerError as refusal:
-            body = atom.document(atom.error(refusal, path, now()))
-            return Response(body, refusal.status, media_type=atom.ERROR_TYPE)
+            return atom.error_response(refusal, path, now())
 
     async def _answer(self, request: Request, path: str) -> Response:
+        if request.method not in METHODS:
+            raise MethodNotAllowed(f"{request.method[:60]} is not a request that '{path[:200]}' answers.")
         answers = Answers(request, api_version(request))
         method, well_known = request.method, path.lower()
         if well_known in ("$namespaceinfo", "$resources/queues", "$resources/topics"):
@@ -108,7 +139,8 @@ class _ManagementApi:
             return await self._topics.topic_entry(entity, answers)
         # Just started or just created: a moment later the counts are known.
         await entity.loaded()
-        content = queue_elements(entity, self._broker.tier, answers.version)
+        tier, version = self._broker.tier, answers.version
+        content = queue_elements(entity, tier, version, with_rules=answers.with_rules)
         return answers.entry(
             entity.path, entity.path, "QueueDescription", content, entity.created_at, entity.updated_at
         )
@@ -146,6 +178,7 @@ class _ManagementApi:
             description = read_queue(path, described.elements, self._broker.tier)
             self._refuse_unsupported(description)
             self._refuse_old_version(description, answers.version)
+            self._authorise_forwarding(request, description)
             queue = await self._broker.create_queue(description)
             return answers.one(await self._entry(queue, answers), 201)
         found = self._find(path, answers.version)
@@ -155,8 +188,20 @@ class _ManagementApi:
         # Before what is unsupported: changing it is not allowed, supported or not (P-07).
         found.description.refuse_immutable_changes(description)
         self._refuse_unsupported(description)
+        self._authorise_forwarding(request, description, found.description)
         await self._broker.update_queue(description)
         return answers.one(await self._entry(found, answers))
+
+    def _authorise_forwarding(
+        self, request: Request, asked: Described, present: Described | None = None
+    ) -> None:
+        """Who sends messages on to another entity must be one who may send there."""
+        for field, header in SUPPLEMENTARY.items():
+            target = getattr(asked, field)
+            if target is None or (present is not None and getattr(present, field) == target):
+                continue
+            given = request.headers.get(header) or request.headers.get("authorization", "")
+            authorise({"authorization": given}, self._keys, target, Right.SEND, now())
 
     def _refuse_unsupported(self, description: Described) -> None:
         if features := self._unsupported(description):

@@ -63,8 +63,10 @@ class TopicRequests:
         broker: Broker,
         refuse: Callable[[EntityDescription], None],
         refuse_old_version: Callable[[EntityDescription, str], None],
+        authorise_forwarding: Callable[[Request, EntityDescription, EntityDescription | None], None],
     ) -> None:
         """`refuse` raises what stands against a description, such as a feature that is not there yet."""
+        self._authorise_forwarding = authorise_forwarding
         self._broker = broker
         self._refuse = refuse
         self._refuse_old_version = refuse_old_version
@@ -93,7 +95,7 @@ class TopicRequests:
         await topic.loaded()
         for subscription in topic.subscriptions:
             await subscription.loaded()
-        content = topic_elements(topic, self._broker.tier, answers.version)
+        content = topic_elements(topic, self._broker.tier, answers.version, with_rules=answers.with_rules)
         return answers.entry(
             topic.path, topic.path, "TopicDescription", content, topic.created_at, topic.updated_at
         )
@@ -129,12 +131,14 @@ class TopicRequests:
                 if not is_update(request):
                     description = read_subscription(topic.path, name, described.elements)
                     self._refuse(description)
+                    self._authorise_forwarding(request, description, None)
                     return answers.one(await entry(await topics.create_subscription(description)), 201)
                 subscription = topics.get_subscription(topic.path, name)
                 before = subscription.description
                 description = read_subscription(topic.path, name, described.elements, before)
                 refuse_immutable_changes(before, description)
                 self._refuse(description)
+                self._authorise_forwarding(request, description, before)
                 await topics.update_subscription(description)
                 return answers.one(await entry(subscription))
             case "DELETE":

@@ -7,7 +7,7 @@ described: domain/topic_entities.py. Rules: rules.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -21,14 +21,15 @@ from bendybus.admin.fields import (
     fit_to_tier,
     plain_text,
     read_values,
-    refuse_authorization_rules,
     status,
     whole_number,
 )
 from bendybus.admin.queues import FIRST_WITH_MESSAGE_SIZES, FIRST_WITH_PARTITIONS
 from bendybus.admin.rules import read_rule
+from bendybus.admin.rules_xml import read_rules, rules_element
 from bendybus.admin.totals import Totals
 from bendybus.broker.topic import Subscription, Topic
+from bendybus.domain.access import AuthorizationRule
 from bendybus.domain.durations import format_duration
 from bendybus.domain.entities import Tier
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription, count_filters
@@ -78,9 +79,9 @@ def read_topic(
     path: str, elements: Mapping[str, Element], tier: Tier, current: TopicDescription | None = None
 ) -> TopicDescription:
     """The topic that a client describes; with `current`, what an update would make of that."""
-    label = f"Topic '{path}'"
-    refuse_authorization_rules(label, elements)
-    values = read_values(label, elements, TOPIC_PROPERTIES)
+    values = read_values(f"Topic '{path}'", elements, TOPIC_PROPERTIES)
+    if (rules := elements.get("AuthorizationRules")) is not None:
+        values["authorization_rules"] = read_rules(rules, current.authorization_rules if current else ())
     fit_to_tier(values, tier, None if current is None else current.enable_partitioning)
     if current is None:
         return TopicDescription(EntityPath(path), **values)
@@ -88,12 +89,15 @@ def read_topic(
     return replace(current, **(left_out | values))
 
 
-def topic_elements(topic: Topic, tier: Tier, api_version: str) -> str:
-    """The children of TopicDescription, as this version of the API shows them."""
-    return elements_of(_topic_shown(topic, tier, api_version))
+def topic_elements(topic: Topic, tier: Tier, api_version: str, *, with_rules: bool = True) -> str:
+    """The children of TopicDescription, as this version of the API shows them; as for queues."""
+    rules = topic.description.authorization_rules if with_rules else ()
+    return elements_of(_topic_shown(topic, tier, api_version, rules))
 
 
-def _topic_shown(topic: Topic, tier: Tier, api_version: str) -> Iterator[tuple[str, object] | str]:
+def _topic_shown(
+    topic: Topic, tier: Tier, api_version: str, rules: Sequence[AuthorizationRule]
+) -> Iterator[tuple[str, object] | str]:
     description, totals = topic.description, Totals.of_topic(topic)
     partitioned = len(topic.hosts) > 1
     yield "DefaultMessageTimeToLive", format_duration(description.default_message_ttl_s)
@@ -104,7 +108,7 @@ def _topic_shown(topic: Topic, tier: Tier, api_version: str) -> Iterator[tuple[s
     yield "SizeInBytes", totals.size_bytes
     yield "FilteringMessagesBeforePublishing", False
     yield "IsAnonymousAccessible", False
-    yield "<AuthorizationRules/>"
+    yield rules_element(rules)
     yield "Status", description.status
     if description.user_metadata is not None:
         yield "UserMetadata", description.user_metadata

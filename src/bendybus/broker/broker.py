@@ -13,7 +13,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -25,6 +25,7 @@ from bendybus.broker.queue import Queue
 from bendybus.broker.stores import AttachedStore, PayloadCache
 from bendybus.broker.topic import Subscription, Target, Topic
 from bendybus.broker.topics import Topics
+from bendybus.domain.access import AuthorizationRule, check_rules, rules_from_record
 from bendybus.domain.entities import (
     PREMIUM_PARTITIONS_DEFAULT,
     Described,
@@ -76,6 +77,8 @@ class Broker:
         self.premium_partitions = premium_partitions
         self.created_at = Instant(0)
         """When the namespace was first served."""
+        self.authorization_rules: tuple[AuthorizationRule, ...] = ()
+        """The namespace's own; an entity's are in its description."""
         self._stores: dict[str, AttachedStore] = {}
         self._queues: dict[str, Queue] = {}
         self.topics = Topics(self, contents or Opaque())
@@ -101,6 +104,7 @@ class Broker:
         for store in self._stores.values():
             store.start()
         self.created_at = self._founded()
+        self.authorization_rules = rules_from_record(self.catalog.namespace().get("authorization_rules"))
         records = self.catalog.entities()
         self._sweep({record.path for record in records})
         claims = self._claim_partitions()
@@ -226,19 +230,22 @@ class Broker:
         return self.topics.find(path) or self.find(path)
 
     def watch(self, watcher: Callable[[Entity[Any, Any]], None]) -> None:
-        """Call this with every entity that has been updated or deleted (`Entity.deleted`)."""
+        """Call this with every entity that has been created, updated or deleted (`Entity.deleted`)."""
         self._watchers.append(watcher)
 
     async def create_queue(self, description: QueueDescription) -> Queue:
         """Make the queue on all its partitions, or not at all (P-32)."""
         async with self.changing:
-            return await self._create(description)
+            queue = await self._create(description)
+            self.tell_of(queue)
+            return queue
 
     async def ensure_queue(self, description: QueueDescription) -> Queue:
-        """Create the queue, or bring the one that is there to this description."""
+        """Create the queue, or bring the one that is there to this description; its rules stay."""
         existing = self._queues.get(normalise_path(description.path))
         if existing is None:
             return await self.create_queue(description)
+        description = replace(description, authorization_rules=existing.description.authorization_rules)
         if existing.description != description:
             await self.update_queue(description)
         return existing
@@ -275,7 +282,7 @@ class Broker:
             host.describe(description)
         if key in self._forwarders:
             self._forwarders[key].wake()
-        self._tell_of(entity)
+        self.tell_of(entity)
 
     async def delete_queue(self, path: str) -> None:
         """The catalog first: from then on the queue is gone, and its partitions are only litter."""
@@ -294,7 +301,7 @@ class Broker:
             if key in self._forwarders:
                 self._forwarders.pop(key).close()
             entity.close()
-            self._tell_of(entity)
+            self.tell_of(entity)
         for entity in entities:
             for attached in dict.fromkeys(host.store for host in entity.hosts):
                 await self._drop(attached, entity.path)
@@ -304,6 +311,17 @@ class Broker:
         if queue is None:
             raise EntityNotFound(path)
         return queue
+
+    async def set_authorization_rules(self, rules: Sequence[AuthorizationRule]) -> None:
+        """Replace the namespace's own rules."""
+        async with self.changing:
+            checked = check_rules("The namespace", rules)
+            namespace = self.catalog.namespace()
+            records = [asdict(rule) for rule in checked]
+            await asyncio.to_thread(
+                self.catalog.describe_namespace, {**namespace, "authorization_rules": records}
+            )
+            self.authorization_rules = checked
 
     async def _create(self, description: QueueDescription) -> Queue:
         self.tier.check(description)
@@ -388,7 +406,7 @@ class Broker:
         except Exception as failure:
             logger.warning("store %s: partitions of '%s' stay for now: %s", attached.name, path, failure)
 
-    def _tell_of(self, entity: Entity[Any, Any]) -> None:
+    def tell_of(self, entity: Entity[Any, Any]) -> None:
         for watcher in self._watchers:
             watcher(entity)
 

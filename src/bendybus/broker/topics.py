@@ -99,7 +99,9 @@ class Topics:
         async with broker.changing:
             check_topic_tier(broker.tier, description)
             record = broker.place("topic", description)
-            return self.open_topic(record, await broker.make(record, description.label))
+            topic = self.open_topic(record, await broker.make(record, description.label))
+            broker.tell_of(topic)
+            return topic
 
     async def update(self, description: TopicDescription) -> Topic:
         """Change what may be changed; an immutable property is refused with its name (P-07)."""
@@ -129,10 +131,11 @@ class Topics:
             await broker.forget(topic, *subscriptions)
 
     async def ensure(self, description: TopicDescription) -> Topic:
-        """Create the topic, or bring the one that is there to this description."""
+        """Create the topic, or bring the one that is there to this description; its rules stay."""
         topic = self.find(description.path)
         if topic is None:
             return await self.create(description)
+        description = replace(description, authorization_rules=topic.description.authorization_rules)
         return topic if topic.description == description else await self.update(description)
 
     # -- subscriptions ------------------------------------------------------------

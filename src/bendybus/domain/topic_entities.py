@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Final, Self, cast
 
+from bendybus.domain.access import AuthorizationRule, check_rules, rules_from_record
 from bendybus.domain.entities import (
     AUTO_DELETE_ON_IDLE_S,
     DUPLICATE_WINDOW_S,
@@ -90,10 +91,12 @@ class TopicDescription:
     enable_express: bool = False
     status: EntityStatus = EntityStatus.ACTIVE
     user_metadata: str | None = None
+    authorization_rules: tuple[AuthorizationRule, ...] = ()
 
     def __post_init__(self) -> None:
         # Frozen, so this is how the path comes to be kept with its slashes the right way round.
         object.__setattr__(self, "path", check_path(self.path))
+        check_rules(self.label, self.authorization_rules)
         label, window_s = self.label, self.duplicate_detection_window_s
         check_seconds(label, "DuplicateDetectionHistoryTimeWindow", window_s, DUPLICATE_WINDOW_S)
         check_seconds(label, "DefaultMessageTimeToLive", self.default_message_ttl_s, MESSAGE_TTL_S)
@@ -122,6 +125,7 @@ class TopicDescription:
         values = {name: value for name, value in record.items() if name in known}
         if "status" in values:
             values["status"] = EntityStatus(str(values["status"]))
+        values["authorization_rules"] = rules_from_record(values.get("authorization_rules"))
         return cls(**values)  # type: ignore[arg-type]  # the constructor checks every value
 
 
@@ -164,6 +168,8 @@ class SubscriptionDescription(QueueDescription):
             values["status"] = EntityStatus(str(values["status"]))
         rules = cast("Sequence[Mapping[str, object]]", record.get("rules", ()))
         values["rules"] = tuple(rule_from_record(rule) for rule in rules)
+        # They are the topic's; to_record names every field.
+        values.pop("authorization_rules", None)
         return cls(**values)  # type: ignore[arg-type]  # the constructor checks every value
 
     # -- rules --------------------------------------------------------------------
