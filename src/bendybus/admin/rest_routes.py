@@ -41,7 +41,6 @@ from bendybus.domain.messages import SubQueue
 from bendybus.errors import (
     ArgumentError,
     BrokerError,
-    InvalidOperation,
     MessageNotFound,
     OperationTimeout,
     Unavailable,
@@ -108,7 +107,7 @@ class RestMessages(BaseRoute):
         if target.operation is Operation.SEND:
             return await self._send(target, self._broker.find_target(target.entity), request, body)
         queue = self._broker.find(target.entity)
-        _refuse_receiving(queue, target.subqueue)
+        queue.refuse_receiver(target.subqueue, sessionful=False)
         await body.read(BODY_MAX, f"A request of this kind has a body of at most {BODY_MAX} bytes.")
         if target.operation in (Operation.PEEK_LOCK, Operation.RECEIVE_AND_DELETE):
             return await self._receive(target, queue, request, body)
@@ -154,15 +153,6 @@ class RestMessages(BaseRoute):
         if not deletes:
             response.raw_headers.append((b"Location", _location(request, target, queue, received).encode()))
         return response
-
-
-def _refuse_receiving(queue: Queue, subqueue: SubQueue) -> None:
-    queue.refuse_receiving(subqueue)
-    if queue.description.requires_session:
-        raise InvalidOperation(
-            "It is not possible for an entity that requires sessions to create a non-sessionful message "
-            f"receiver. Entity: '{queue.path}'."
-        )
 
 
 async def _enqueue(entity: SendTarget, admitted: Admitted) -> None:

@@ -12,8 +12,8 @@ before anything else is looked at, so strangers learn nothing about what exists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final, TypeAlias
+from collections.abc import Iterable
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -39,13 +39,10 @@ from bendybus.errors import (
     EntityNotFound,
     InvalidOperation,
     MethodNotAllowed,
-    NotSupported,
 )
 
 __all__ = ["management_routes"]
 
-Unsupported: TypeAlias = Callable[[Described], list[str]]
-"""What an entity asks for and the broker cannot do yet, by its names in the API."""
 
 # Where the token for the entity that messages are forwarded to may be; else the request's own must do.
 SUPPLEMENTARY: Final = {
@@ -56,21 +53,18 @@ SUPPLEMENTARY: Final = {
 METHODS: Final = ("GET", "HEAD", "PUT", "DELETE")
 
 
-def management_routes(broker: Broker, keys: KeyRing, unsupported: Unsupported) -> list[BaseRoute]:
+def management_routes(broker: Broker, keys: KeyRing) -> list[BaseRoute]:
     """To be put after all other routes of the server."""
-    api = _ManagementApi(broker, keys, unsupported)
+    api = _ManagementApi(broker, keys)
     # An object and not a function: every verb comes here, so that every refusal has the same shape.
     return [Route("/{path:path}", api)]
 
 
 class _ManagementApi:
-    def __init__(self, broker: Broker, keys: KeyRing, unsupported: Unsupported) -> None:
+    def __init__(self, broker: Broker, keys: KeyRing) -> None:
         self._broker = broker
         self._keys = keys
-        self._unsupported = unsupported
-        self._topics = TopicRequests(
-            broker, self._refuse_unsupported, self._refuse_old_version, self._authorise_forwarding
-        )
+        self._topics = TopicRequests(broker, self._refuse_old_version, self._authorise_forwarding)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
@@ -176,7 +170,6 @@ class _ManagementApi:
             return await self._topics.put_topic(request, path, described, answers)
         if not is_update(request):
             description = read_queue(path, described.elements, self._broker.tier)
-            self._refuse_unsupported(description)
             self._refuse_old_version(description, answers.version)
             self._authorise_forwarding(request, description)
             queue = await self._broker.create_queue(description)
@@ -185,9 +178,6 @@ class _ManagementApi:
         if isinstance(found, Topic):
             raise EntityNotFound(path)
         description = read_queue(path, described.elements, self._broker.tier, found.description)
-        # Before what is unsupported: changing it is not allowed, supported or not (P-07).
-        found.description.refuse_immutable_changes(description)
-        self._refuse_unsupported(description)
         self._authorise_forwarding(request, description, found.description)
         await self._broker.update_queue(description)
         return answers.one(await self._entry(found, answers))
@@ -202,10 +192,6 @@ class _ManagementApi:
                 continue
             given = request.headers.get(header) or request.headers.get("authorization", "")
             authorise({"authorization": given}, self._keys, target, Right.SEND, now())
-
-    def _refuse_unsupported(self, description: Described) -> None:
-        if features := self._unsupported(description):
-            raise NotSupported(f"{description.label}: {', '.join(features)}: not supported yet.")
 
     def _refuse_old_version(self, description: Described, version: str) -> None:
         """Who could not see the entity afterwards must not create it (P-10)."""

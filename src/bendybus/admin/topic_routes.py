@@ -61,14 +61,11 @@ class TopicRequests:
     def __init__(
         self,
         broker: Broker,
-        refuse: Callable[[EntityDescription], None],
         refuse_old_version: Callable[[EntityDescription, str], None],
         authorise_forwarding: Callable[[Request, EntityDescription, EntityDescription | None], None],
     ) -> None:
-        """`refuse` raises what stands against a description, such as a feature that is not there yet."""
         self._authorise_forwarding = authorise_forwarding
         self._broker = broker
-        self._refuse = refuse
         self._refuse_old_version = refuse_old_version
 
     # -- topics -------------------------------------------------------------------
@@ -79,14 +76,11 @@ class TopicRequests:
         broker = self._broker
         if not is_update(request):
             description = read_topic(path, described.elements, broker.tier)
-            self._refuse(description)
             self._refuse_old_version(description, answers.version)
             return answers.one(await self.topic_entry(await broker.topics.create(description), answers), 201)
         topic = self._shown(broker.topics.get(path), answers)
         description = read_topic(path, described.elements, broker.tier, topic.description)
-        # Before what is unsupported: changing it is not allowed, supported or not (P-07).
         refuse_immutable_changes(topic.description, description)
-        self._refuse(description)
         await broker.topics.update(description)
         return answers.one(await self.topic_entry(topic, answers))
 
@@ -130,14 +124,12 @@ class TopicRequests:
                 described = await read_body(request, "SubscriptionDescription")
                 if not is_update(request):
                     description = read_subscription(topic.path, name, described.elements)
-                    self._refuse(description)
                     self._authorise_forwarding(request, description, None)
                     return answers.one(await entry(await topics.create_subscription(description)), 201)
                 subscription = topics.get_subscription(topic.path, name)
                 before = subscription.description
                 description = read_subscription(topic.path, name, described.elements, before)
                 refuse_immutable_changes(before, description)
-                self._refuse(description)
                 self._authorise_forwarding(request, description, before)
                 await topics.update_subscription(description)
                 return answers.one(await entry(subscription))

@@ -24,6 +24,7 @@ from os import urandom
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from bendybus.broker.clock import now
+from bendybus.broker.holders import SessionHolders
 from bendybus.broker.stores import AttachedStore, PayloadCache
 from bendybus.broker.writer import OnCommitted, Share
 from bendybus.domain.commands import (
@@ -39,10 +40,25 @@ from bendybus.domain.commands import (
     Reply,
     Tick,
 )
-from bendybus.domain.effects import DurableEffect, Effect, MessagesAvailable, RemoveMessages
+from bendybus.domain.effects import (
+    DurableEffect,
+    Effect,
+    MessagesAvailable,
+    RemoveMessages,
+    SessionsLost,
+    SessionsReady,
+)
 from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.partition import Partition
-from bendybus.errors import BrokerError, EntityNotFound, StoreUnavailable
+from bendybus.domain.session_commands import (
+    AcceptSession,
+    FindSessionState,
+    LockInSession,
+    SessionAccepted,
+    SessionLock,
+    SessionStateFound,
+)
+from bendybus.errors import BrokerError, EntityNotFound, SessionLockLost, StoreUnavailable
 from bendybus.names import Epoch, Instant, LockToken, PartitionNumber, SequenceNumber
 from bendybus.store.protocol import PartitionKey, Snapshot
 
@@ -58,6 +74,9 @@ logger = logging.getLogger(__name__)
 
 # How long to leave a failed store alone before its partitions are loaded again.
 RELOAD_AFTER_S: Final = 1.0
+
+# Effects that are not for the store.
+_FOR_RECEIVERS: Final = (MessagesAvailable, SessionsReady, SessionsLost)
 
 
 class Availability(Enum):
@@ -243,11 +262,17 @@ class PartitionHost(Host[Partition]):
     ) -> None:
         super().__init__(queue, number, key, store, cache, epoch)
         self.queue = queue
+        self.holders = SessionHolders()
 
     def _built(self, snapshot: Snapshot, epoch: Epoch) -> tuple[Partition, Epoch]:
         partition = Partition(self.number, self.queue.description, snapshot.next_sequence_number)
-        partition.restore(snapshot.messages, snapshot.identities, snapshot.transferred)
+        sessions = [(each.session_id, each.size, each.updated_at) for each in snapshot.sessions]
+        partition.restore(snapshot.messages, snapshot.identities, snapshot.transferred, sessions)
         return partition, epoch
+
+    def _forget(self, availability: Availability, reason: BrokerError) -> None:
+        super()._forget(availability, reason)
+        self.holders.lose_all()
 
     # -- commands -----------------------------------------------------------------
 
@@ -275,12 +300,12 @@ class PartitionHost(Host[Partition]):
         durable = self._durable(effects)
         if len(durable) < len(effects):
             # What becomes free is free at once, as everywhere; but not before all of the work is applied.
-            asyncio.get_running_loop().call_soon(self._wake, effects)
+            asyncio.get_running_loop().call_soon(self._tell, effects)
         share = Share(self._key, self._epoch, partition.next_sequence_number, durable)
         return [(share, partial(self._committed, partition, command, reply, _ignore))]
 
     def available(self, subqueue: SubQueue) -> int:
-        """How many messages could be locked now."""
+        """How many messages could be locked now, or how many sessions."""
         return 0 if self._partition is None else self._partition.available(subqueue)
 
     def lock(self, count: int, size_max: int, subqueue: SubQueue) -> list[Message]:
@@ -294,19 +319,70 @@ class PartitionHost(Host[Partition]):
         count = partition.fitting(count, size_max, subqueue)
         if not count:
             return []
-        command = Lock(count, urandom(ENTROPY_PER_LOCK * count), subqueue)
+        reply = self._apply_at_once(partition, Lock(count, urandom(ENTROPY_PER_LOCK * count), subqueue))
+        assert isinstance(reply, Given)
+        return reply.messages
+
+    def _apply_at_once(self, partition: Partition, command: Command) -> Reply:
+        """Lock something, without waiting for any commit."""
         self.queue.accessed_at = at = now()
         reply, effects = partition.apply(command, at)
-        assert isinstance(reply, Given)
         if effects:
             # Messages whose time was up made way. Who locked the others need not wait for that.
             self._perform(partition, command, reply, effects, _ignore)
         self.queue.keep_time(self)
-        return reply.messages
+        return reply
 
     def release(self, tokens: Sequence[LockToken]) -> None:
         """Give back what was locked and never left."""
         self.submit(Release(tokens), _ignore)
+
+    # -- sessions -----------------------------------------------------------------
+
+    def accept_next_session(self) -> SessionAccepted | None:
+        """Lock the next session that is free and has messages, if that can be had at once."""
+        partition = self._partition
+        if partition is None or not partition.available():
+            return None
+        reply = self._apply_at_once(partition, AcceptSession(None, urandom(ENTROPY_PER_LOCK)))
+        assert isinstance(reply, SessionAccepted)
+        return reply if reply.lock is not None else None
+
+    def lock_in_session(self, lock: SessionLock, count: int, size_max: int) -> list[Message]:
+        """`lock` for a session's holder; nothing when the session is lost."""
+        partition = self._partition
+        count = 0 if partition is None else partition.fitting_in_session(lock, count, size_max)
+        if partition is None or not count:
+            return []
+        try:
+            reply = self._apply_at_once(
+                partition, LockInSession(lock, count, urandom(ENTROPY_PER_LOCK * count))
+            )
+        except SessionLockLost:
+            return []
+        assert isinstance(reply, Given)
+        return reply.messages
+
+    def waiting_in_session(self, lock: SessionLock) -> bool:
+        """Whether there are more messages for a session's holder."""
+        return self._partition is not None and self._partition.fitting_in_session(lock, 1, 1) > 0
+
+    async def session_state(self, lock: SessionLock) -> bytes | None:
+        """What is remembered for a session, for its holder."""
+        found = await self.ask(FindSessionState(lock))
+        assert isinstance(found, SessionStateFound)
+        if found.size is None:
+            return None
+        answer: asyncio.Future[bytes | Exception | None] = asyncio.get_running_loop().create_future()
+        self.store.read_session_state(
+            self._key,
+            lock.session_id,
+            lambda state: None if answer.done() else answer.set_result(state),
+        )
+        state = await answer
+        if isinstance(state, Exception):
+            raise self._unavailable(state)
+        return state
 
     # -- effects ------------------------------------------------------------------
 
@@ -321,21 +397,26 @@ class PartitionHost(Host[Partition]):
             self.store.writer.submit((share,), partial(self._committed, partition, command, reply, done))
         else:
             done(reply)
-        self._wake(effects)
+        self._tell(effects)
 
     def _durable(self, effects: list[Effect]) -> list[DurableEffect]:
         durable: list[DurableEffect] = []
         for effect in effects:
-            if not isinstance(effect, MessagesAvailable):
+            if not isinstance(effect, _FOR_RECEIVERS):
                 durable.append(effect)
                 if isinstance(effect, RemoveMessages):
                     self._cache.forget(effect.messages)
         return durable
 
-    def _wake(self, effects: list[Effect]) -> None:
+    def _tell(self, effects: list[Effect]) -> None:
+        """Let receivers know."""
         for effect in effects:
             if isinstance(effect, MessagesAvailable):
                 self.queue.wake(effect.subqueue)
+            elif isinstance(effect, SessionsReady):
+                self.holders.wake(effect.locks)
+            elif isinstance(effect, SessionsLost):
+                self.holders.lose(effect.locks)
 
     def _committed(
         self, partition: Partition, command: Command, reply: Reply, done: OnReply, failure: Exception | None
@@ -368,7 +449,7 @@ class PartitionHost(Host[Partition]):
         """All up to this number are durable: whoever waits may have them."""
         _, effects = partition.apply(Confirm(number), now())
         self.queue.keep_time(self)
-        self._wake(effects)
+        self._tell(effects)
 
     # -- payloads -----------------------------------------------------------------
 

@@ -55,6 +55,24 @@ class Queue(Entity[PartitionHost, QueueDescription]):
         if not self.description.status.can_receive:
             raise EntityDisabled(f"'{self.path}' is {self.description.status} and gives no messages.")
 
+    def has_sessions(self, subqueue: SubQueue) -> bool:
+        """Whether messages are received by session here; dead letters never are."""
+        return self.description.requires_session and subqueue is SubQueue.MAIN
+
+    def refuse_receiver(self, subqueue: SubQueue, *, sessionful: bool) -> None:
+        """Raise what stands against a receiver of this kind here."""
+        self.refuse_receiving(subqueue)
+        if self.has_sessions(subqueue) and not sessionful:
+            raise InvalidOperation(
+                "It is not possible for an entity that requires sessions to create a non-sessionful message "
+                f"receiver. Entity: '{self.path}'."
+            )
+        if sessionful and not self.has_sessions(subqueue):
+            raise InvalidOperation(
+                "A sessionful message receiver cannot be created on an entity that does not require "
+                f"sessions. Entity: '{self.path}'."
+            )
+
     def availability_changed(self, host: Host[Any]) -> None:
         if host.availability is AVAILABLE:
             self.wake_all()

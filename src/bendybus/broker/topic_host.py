@@ -19,7 +19,14 @@ from bendybus.broker.host import Availability, Host, OnReply
 from bendybus.broker.stores import AttachedStore, PayloadCache
 from bendybus.broker.writer import OnCommitted, Share
 from bendybus.domain.commands import Command, Confirm, Enqueue, Enqueued, Publish, Reply
-from bendybus.domain.effects import ActivateMessages, DurableEffect, MessagesAvailable, PublishMessages
+from bendybus.domain.effects import (
+    ActivateMessages,
+    DurableEffect,
+    MessagesAvailable,
+    PublishMessages,
+    SessionsLost,
+    SessionsReady,
+)
 from bendybus.domain.messages import Message
 from bendybus.domain.topic import TopicPartition
 from bendybus.errors import BrokerError, EntityNotFound
@@ -144,7 +151,7 @@ class TopicHost(Host[TopicPartition]):
                 published += self.topic.publish(effect.messages, self.number, partition, at)
             elif isinstance(effect, ActivateMessages):
                 self._activate(partition, effect.messages)
-            elif not isinstance(effect, MessagesAvailable):
+            elif not isinstance(effect, MessagesAvailable | SessionsReady | SessionsLost):
                 own.append(effect)
         return reply, own, published
 

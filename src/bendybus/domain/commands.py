@@ -2,6 +2,7 @@
 
 Every command is shaped as a batch. Time arrives with `apply`, and randomness
 inside the command (`entropy`), so that a log of commands replays exactly.
+Commands about sessions: session_commands.py.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Final, TypeAlias
 
 from bendybus.domain.deadletter import Cause
 from bendybus.domain.messages import Message, SubQueue
-from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber
+from bendybus.domain.session_commands import SessionCommand, SessionLock, SessionReply
+from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber, SessionId
 
 __all__ = [
     "ENTROPY_PER_LOCK",
@@ -112,19 +114,21 @@ class Receive:
 
 @dataclass(slots=True)
 class LockDeferred:
-    """Peek-lock these deferred messages, all or none."""
+    """Peek-lock these deferred messages, all or none; where messages have sessions, those of this one."""
 
     sequence_numbers: Sequence[SequenceNumber]
     entropy: bytes
     subqueue: SubQueue = SubQueue.MAIN
+    session: SessionLock | None = None
 
 
 @dataclass(slots=True)
 class ReceiveDeferred:
-    """Receive and delete these deferred messages, all or none."""
+    """Receive and delete these deferred messages, all or none; where they have sessions, of this one."""
 
     sequence_numbers: Sequence[SequenceNumber]
     subqueue: SubQueue = SubQueue.MAIN
+    session: SessionLock | None = None
 
 
 @dataclass(slots=True)
@@ -176,11 +180,15 @@ class Renew:
 
 @dataclass(slots=True)
 class Peek:
-    """Look, from this sequence number upwards, at messages in any state; nothing changes."""
+    """Look, from this sequence number upwards, at messages in any state; nothing changes.
+
+    With a `session_id`, only at that session's; no lock is needed for it.
+    """
 
     from_sequence_number: SequenceNumber
     count: int
     subqueue: SubQueue = SubQueue.MAIN
+    session_id: SessionId | None = None
 
 
 @dataclass(slots=True)
@@ -257,6 +265,7 @@ Command: TypeAlias = (
     | Transferred
     | Undeliverable
     | Tick
+    | SessionCommand
 )
 
 
@@ -307,4 +316,4 @@ class Deleted:
     count: int
 
 
-Reply: TypeAlias = Done | Enqueued | Given | Settled | Renewed | Deleted
+Reply: TypeAlias = Done | Enqueued | Given | Settled | Renewed | Deleted | SessionReply

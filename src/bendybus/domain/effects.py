@@ -1,8 +1,8 @@
 """What must happen after a command: data, never calls.
 
 The host commits the durable ones and only then lets the reply go. The others:
-`MessagesAvailable` is for the receivers that wait; `PublishMessages` and
-`ActivateMessages` are for the host of a topic's partition.
+`MessagesAvailable`, `SessionsReady` and `SessionsLost` are for receivers;
+`PublishMessages` and `ActivateMessages` for the host of a topic's partition.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.session_commands import SessionLock
 from bendybus.names import Instant, SequenceNumber, SessionId
 
 __all__ = [
@@ -24,6 +25,8 @@ __all__ = [
     "RememberIdentities",
     "RemoveMessages",
     "SaveSessionState",
+    "SessionsLost",
+    "SessionsReady",
     "StoreMessages",
     "TopicEffect",
     "UpdateMessages",
@@ -92,7 +95,7 @@ class MarkTransferred:
 
 @dataclass(frozen=True, slots=True)
 class MessagesAvailable:
-    """Something can be locked that could not be before."""
+    """Something can be locked that could not be before: messages, or a session that has some."""
 
     subqueue: SubQueue
 
@@ -111,6 +114,20 @@ class ActivateMessages:
     messages: list[Message]
 
 
+@dataclass(frozen=True, slots=True)
+class SessionsReady:
+    """Sessions with a holder that have more messages for it."""
+
+    locks: list[SessionLock]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsLost:
+    """Session locks that have run out."""
+
+    locks: list[SessionLock]
+
+
 DurableEffect: TypeAlias = (
     StoreMessages
     | UpdateMessages
@@ -120,5 +137,5 @@ DurableEffect: TypeAlias = (
     | SaveSessionState
     | MarkTransferred
 )
-Effect: TypeAlias = DurableEffect | MessagesAvailable
+Effect: TypeAlias = DurableEffect | MessagesAvailable | SessionsReady | SessionsLost
 TopicEffect: TypeAlias = Effect | PublishMessages | ActivateMessages

@@ -15,7 +15,6 @@ from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Target
 from bendybus.domain.entities import Tier
-from bendybus.domain.messages import SubQueue
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.events import OutcomesReceived
 from bendybus.engine.link import Link
@@ -34,6 +33,7 @@ from bendybus.gateway.management import ManagementNode
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.requests import REQUEST_CREDIT, Replier, Requester
 from bendybus.gateway.sender import SENDER_CREDIT, Sender
+from bendybus.gateway.session_receiver import SESSION_FILTER, SessionReceiver
 from bendybus.gateway.transactions import COORDINATOR_CREDIT, CoordinatorNode
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["Attachment", "InboundNode", "OutboundNode", "attach"]
 
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
-SESSION_FILTER = "com.microsoft:session-filter"
 # A management request may carry messages; nothing else about it is large.
 REQUEST_SIZE_MAX = 1024 * 1024
 
@@ -93,7 +92,10 @@ class Attachment:
 
 
 def attach(connection: AmqpConnection, link: Link) -> Attachment:
-    """Accept the link and give its node, or raise why it is refused."""
+    """Accept the link and give its node, or raise why it is refused.
+
+    A session's link is accepted later, by its node, when the session is (`SessionReceiver.accept`).
+    """
     if isinstance(link, ReceivingLink):
         return _attach_inbound(connection, link)
     assert isinstance(link, SendingLink)
@@ -117,6 +119,7 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
         link.accept(max_message_size=target.description.max_message_size_kb * 1024)
         link.grant(SENDER_CREDIT)
         return Attachment(Sender(connection, link, target), address.resource, Right.SEND, target)
+    size_max = REQUEST_SIZE_MAX
     if address.kind is NodeKind.CBS:
         handler = CbsNode(connection.keys, connection.claims).handle
         requester = Requester(connection, link, address, handler)
@@ -125,10 +128,17 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
         right = _any_right(connection, address)
         managed = connection.broker.find_target(address.path)
         management = ManagementNode(
-            managed, address, connection.claims, connection.transactions, connection.broker.topics
+            managed,
+            address,
+            connection.claims,
+            connection.transactions,
+            connection.broker.topics,
+            connection.session_locks,
         )
         requester = Requester(connection, link, address, management.handle)
-    link.accept(max_message_size=REQUEST_SIZE_MAX)
+        # The state of a session may have the size of a message, whatever that is.
+        size_max += managed.description.max_message_size_kb * 1024
+    link.accept(max_message_size=size_max)
     link.grant(REQUEST_CREDIT)
     return Attachment(requester, address.resource, right, managed)
 
@@ -167,10 +177,16 @@ def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachmen
     if address.kind is NodeKind.ENTITY:
         connection.claims.require(address.resource, Right.LISTEN, now())
         queue = connection.broker.find(address.path)
-        _refuse_receiving(queue, address.subqueue, link)
+        sessionful = SESSION_FILTER in (getattr(link.source, "filter", None) or {})
+        queue.refuse_receiver(address.subqueue, sessionful=sessionful)
+        if getattr(link.source, "dynamic", None):
+            raise ArgumentError("Nodes are not created by attaching to them.")
         connection.transactions.coordination(link.session).enter(queue, receives=True)
-        link.accept()
-        receiver = Receiver(connection, link, queue, address.subqueue)
+        if sessionful:
+            receiver: Receiver = SessionReceiver(connection, link, queue)
+        else:
+            link.accept()
+            receiver = Receiver(connection, link, queue, address.subqueue)
         return Attachment(receiver, address.resource, Right.LISTEN, queue)
     right = managed = None
     if address.kind is NodeKind.MANAGEMENT:
@@ -190,15 +206,3 @@ def _any_right(connection: AmqpConnection, address: Address) -> Right:
         return right
     connection.claims.require(address.resource, Right.MANAGE, now())
     return Right.MANAGE
-
-
-def _refuse_receiving(queue: Queue, subqueue: SubQueue, link: SendingLink) -> None:
-    queue.refuse_receiving(subqueue)
-    filters = getattr(link.source, "filter", None) or {}
-    if SESSION_FILTER in filters:
-        raise InvalidOperation(
-            "A sessionful message receiver cannot be created on an entity that does not require sessions. "
-            f"Entity: '{queue.path}'."
-        )
-    if getattr(link.source, "dynamic", None):
-        raise ArgumentError("Nodes are not created by attaching to them.")

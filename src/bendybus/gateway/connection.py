@@ -18,6 +18,8 @@ from bendybus.auth.rules import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.broker.entity import Entity
+from bendybus.broker.queue import Queue
+from bendybus.domain.session_commands import SessionLock
 from bendybus.engine.connection import Connection
 from bendybus.engine.events import (
     ConnectionClosed,
@@ -38,7 +40,9 @@ from bendybus.gateway.addresses import Address
 from bendybus.gateway.attaching import Attachment, InboundNode, OutboundNode, attach
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.requests import Replier
+from bendybus.gateway.session_receiver import SessionReceiver
 from bendybus.gateway.transactions import Transactions
+from bendybus.names import SessionId
 
 if TYPE_CHECKING:
     from bendybus.gateway.gateway import Gateway
@@ -71,6 +75,8 @@ class AmqpConnection(asyncio.Protocol):
         self.transactions = Transactions()
         self.writable = True
         self._engine = Connection.server(gateway.engine_config)
+        self.session_locks: dict[tuple[Queue, SessionId], SessionLock] = {}
+        """The sessions that this client's links hold."""
         self._attachments: dict[Link, Attachment] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._transport: asyncio.Transport | None = None
@@ -162,6 +168,14 @@ class AmqpConnection(asyncio.Protocol):
             self._flushing = True
             self._loop.call_soon(self._flush)
 
+    def end_link(self, link: Link, reason: BrokerError) -> None:
+        """Close a link, accepted or not yet, and say why."""
+        attachment = self._attachments.get(link)
+        if attachment is not None:
+            logger.info("link '%.100s' from %s ended: %s", link.name, self.peer, reason.description)
+            self._end(link, attachment, reason)
+            self.flush_soon()
+
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run something that takes its time; it ends with the connection."""
         task = self._loop.create_task(work)
@@ -245,10 +259,13 @@ class AmqpConnection(asyncio.Protocol):
 
     def _attach(self, link: Link) -> None:
         try:
-            self._attachments[link] = attach(self, link)
+            attachment = self._attachments[link] = attach(self, link)
         except BrokerError as refusal:
             logger.info("link '%.100s' from %s refused: %s", link.name, self.peer, refusal.description)
             link.refuse(refusal)
+        else:
+            if isinstance(attachment.node, SessionReceiver):
+                attachment.node.accept()
 
     def _authenticate(self, init: SaslInitReceived) -> bool:
         """PLAIN proves a rule's key at once; all others prove nothing yet and put tokens later."""

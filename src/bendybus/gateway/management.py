@@ -34,6 +34,7 @@ from bendybus.domain.commands import (
     Settled,
 )
 from bendybus.domain.messages import Message
+from bendybus.domain.session_commands import SessionLock
 from bendybus.envelope import render, render_deferred, render_peeked
 from bendybus.errors import (
     ArgumentError,
@@ -47,9 +48,10 @@ from bendybus.gateway.addresses import Address
 from bendybus.gateway.requests import Request, Response
 from bendybus.gateway.rules import encode_rule, read_rule
 from bendybus.gateway.scheduling import cancel, schedule, schedule_in_transaction
-from bendybus.gateway.settlement import command_for_status, lock_lost
+from bendybus.gateway.session_requests import get_state, list_sessions, renew, set_state
+from bendybus.gateway.settlement import command_for_status, lock_lost, session_lost
 from bendybus.gateway.transactions import Transaction, Transactions
-from bendybus.names import PARTITION_SHIFT, Instant, LockToken, SequenceNumber
+from bendybus.names import PARTITION_SHIFT, Instant, LockToken, SequenceNumber, SessionId
 
 __all__ = ["ManagementNode"]
 
@@ -65,6 +67,12 @@ DELETED_AT_ONCE_MAX: Final = 4000
 # Deferred messages in one answer: 64 of the largest in Standard.
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 
+# The year 10000: instead of the sessions whose state was set since, all that have messages or a state.
+ALL_SESSIONS: Final = 253_402_300_800_000
+
+# SDKs ask for 100 at a time.
+SESSIONS_LISTED_MAX: Final = 1000
+
 H = TypeVar("H", bound=Host[Any])
 
 Body: TypeAlias = Mapping[object, object]
@@ -76,9 +84,16 @@ class ManagementNode:
     """One connection's view of one entity's `$management`."""
 
     def __init__(
-        self, entity: Target, address: Address, claims: Claims, transactions: Transactions, topics: Topics
+        self,
+        entity: Target,
+        address: Address,
+        claims: Claims,
+        transactions: Transactions,
+        topics: Topics,
+        session_locks: Mapping[tuple[Queue, SessionId], SessionLock],
     ) -> None:
         self._entity = entity
+        self._session_locks = session_locks
         self._subqueue = address.subqueue
         self._resource = address.resource
         self._claims = claims
@@ -138,12 +153,16 @@ class ManagementNode:
         count = min(_whole_number(body, "message-count"), PEEK_COUNT_MAX)
         found: list[bytes] = []
         size = 0
-        hosts = self._queue.hosts
-        for host in hosts[max(first, 0) >> PARTITION_SHIFT :]:
+        session_id = _session_id(body)
+        hosts = self._queue.hosts[max(first, 0) >> PARTITION_SHIFT :]
+        if session_id is not None:
+            hosts = [self._queue.place(session_id)]
+        for host in hosts:
             if count <= len(found) or size >= PEEK_BYTES_MAX:
                 break
             try:
-                given = await host.ask(Peek(SequenceNumber(first), count - len(found), self._subqueue))
+                peek = Peek(SequenceNumber(first), count - len(found), self._subqueue, session_id)
+                given = await host.ask(peek)
                 assert isinstance(given, Given)
                 messages = _first_bytes(given.messages, PEEK_BYTES_MAX - size)
                 payloads = await host.payloads(messages)
@@ -165,11 +184,12 @@ class ManagementNode:
     async def _receive_by_sequence_number(self, body: Body) -> Answer:
         numbers = _sequence_numbers(body)
         deletes = _integer(body.get("receiver-settle-mode", 1)) == 0
+        session = self._session(body) if self._queue.has_sessions(self._subqueue) else None
         taken: list[tuple[PartitionHost, list[Message]]] = []
         try:
-            for host, share in _by_partition(self._queue, numbers).items():
+            for host, share in self._by_partition(numbers, session).items():
                 entropy = urandom(ENTROPY_PER_LOCK * len(share))
-                given = await host.ask(LockDeferred(share, entropy, self._subqueue))
+                given = await host.ask(LockDeferred(share, entropy, self._subqueue, session))
                 assert isinstance(given, Given)
                 taken.append((host, given.messages))
             _refuse_beyond_answer([message for _, messages in taken for message in messages])
@@ -187,6 +207,15 @@ class ManagementNode:
                 await host.ask(Release(_tokens(messages)))
             raise
         return {"messages": [answers[number] for number in numbers]}
+
+    def _by_partition(
+        self, numbers: Sequence[SequenceNumber], session: SessionLock | None
+    ) -> dict[PartitionHost, list[SequenceNumber]]:
+        """Each partition's share; those of a session are all in its own."""
+        shares = _by_partition(self._queue, numbers)
+        if session is not None and set(shares) - {self._queue.host_of_token(session.token)}:
+            raise MessageNotFound(f"Not all of these messages of '{self._queue.path}' are in the session.")
+        return shares
 
     async def _batch_delete(self, body: Body) -> Answer:
         """The oldest messages that nobody has locked, over all partitions (which Azure cannot)."""
@@ -269,6 +298,9 @@ class ManagementNode:
             assert isinstance(settled, Settled)
             lost += len(settled.lost)
         if lost:
+            if self._queue.has_sessions(self._subqueue) and _session_id(body) is not None:
+                # Who holds the session no more hears that; else it is this message's lock alone.
+                self._session(body)
             raise lock_lost(self._queue.path)
         return {}
 
@@ -289,6 +321,46 @@ class ManagementNode:
                 shares.setdefault(host, []).append(token)
         return shares
 
+    # -- sessions -----------------------------------------------------------------
+
+    def _session(self, body: Body) -> SessionLock:
+        """The lock of the session that the request names."""
+        session_id = _session_id(body)
+        if session_id is None:
+            raise ArgumentError("'session-id' must name a session.")
+        lock = self._session_locks.get((self._queue, session_id))
+        if lock is None:
+            raise session_lost(session_id, self._queue.path)
+        return lock
+
+    async def _renew_session_lock(self, body: Body) -> Answer:
+        return {"expiration": Timestamp(await renew(self._queue, self._session(body)))}
+
+    async def _get_session_state(self, body: Body) -> Answer:
+        return {"session-state": await get_state(self._queue, self._session(body))}
+
+    async def _set_session_state(self, body: Body) -> Answer:
+        state = body.get("session-state")
+        if state is not None and not isinstance(state, bytes):
+            raise ArgumentError(f"'session-state' must be binary or null, not {type(state).__name__}.")
+        await set_state(self._queue, self._session(body), state)
+        return {}
+
+    async def _get_message_sessions(self, body: Body) -> Answer:
+        skip, top = _whole_number(body, "skip"), _whole_number(body, "top")
+        after = _whole_number(body, "last-updated-time")
+        if skip < 0 or top < 0:
+            raise ArgumentError(f"'skip' and 'top' must not be negative: {skip}, {top}.")
+        found = await list_sessions(
+            self._queue,
+            None if after >= ALL_SESSIONS else Instant(after),
+            skip,
+            min(top, SESSIONS_LISTED_MAX),
+        )
+        if not found:
+            return None
+        return {"skip": Int(skip + len(found)), "sessions-ids": Array(str, [*found])}
+
 
 class _Operation(NamedTuple):
     right: Right
@@ -303,6 +375,10 @@ _OPERATIONS: Final[Mapping[str, _Operation]] = {
         ("batch-delete-messages", Right.LISTEN, ManagementNode._batch_delete),
         ("renew-lock", Right.LISTEN, ManagementNode._renew_lock),
         ("update-disposition", Right.LISTEN, ManagementNode._update_disposition),
+        ("renew-session-lock", Right.LISTEN, ManagementNode._renew_session_lock),
+        ("get-session-state", Right.LISTEN, ManagementNode._get_session_state),
+        ("set-session-state", Right.LISTEN, ManagementNode._set_session_state),
+        ("get-message-sessions", Right.LISTEN, ManagementNode._get_message_sessions),
         ("schedule-message", Right.SEND, ManagementNode._schedule),
         ("cancel-scheduled-message", Right.SEND, ManagementNode._cancel_scheduled),
         ("add-rule", Right.MANAGE, ManagementNode._add_rule),
@@ -373,6 +449,13 @@ def _lock_tokens(body: Body) -> list[LockToken]:
         raise ArgumentError("'lock-tokens' holds something that is not a uuid.")
     # On links a token is a GUID in .NET's byte order; here it comes as the uuid it stands for.
     return [LockToken(token.bytes_le) for token in tokens if isinstance(token, uuid.UUID)]
+
+
+def _session_id(body: Body) -> SessionId | None:
+    session_id = body.get("session-id")
+    if session_id is not None and not isinstance(session_id, str):
+        raise ArgumentError(f"'session-id' must be a string, not {session_id!r}.")
+    return None if session_id is None else SessionId(session_id)
 
 
 def _sequence_numbers(body: Body) -> list[SequenceNumber]:

@@ -27,6 +27,7 @@ from bendybus.engine.receiving import ReceivingLink
 from bendybus.envelope import BATCH_FORMAT, admit, admit_batch, via_partition_key
 from bendybus.errors import (
     BrokerError,
+    InvalidOperation,
     MessageSizeExceeded,
     QuotaExceeded,
     Unavailable,
@@ -162,8 +163,8 @@ class Sender:
                 return
             except Unavailable as none_left:
                 reply = none_left
-        if isinstance(reply, QuotaExceeded) and len(run.deliveries) > 1:
-            # Together they are too much; some of them may still fit.
+        if isinstance(reply, QuotaExceeded | InvalidOperation) and len(run.deliveries) > 1:
+            # Together they are too much, or one of them lacks a session; others may still be taken.
             for place, delivery in enumerate(run.deliveries):
                 one = slice(place, place + 1)
                 alone = _Run(run.host, run.keyless, [delivery], run.messages[one], run.identities[one])

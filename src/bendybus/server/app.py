@@ -30,7 +30,7 @@ from bendybus.contents import AmqpContents
 from bendybus.errors import ConfigError, RequestError
 from bendybus.gateway.gateway import Gateway
 from bendybus.server.announcement import announce, withdraw
-from bendybus.server.emulator_config import EmulatorConfig, load_config, unsupported_features
+from bendybus.server.emulator_config import EmulatorConfig, load_config
 from bendybus.server.http import Health, http_app
 from bendybus.server.http_protocol import HttpHost
 from bendybus.server.key_sets import trusted_issuer
@@ -96,7 +96,7 @@ class Server:
         gateway = Gateway(broker, keys, handshake_timeout_s=settings.handshake_timeout_s)
         rest = RestMessages(broker, keys)
         # Management last: every path may be an entity's.
-        management = management_routes(broker, keys, unsupported_features)
+        management = management_routes(broker, keys)
         http = self._http(gateway, broker, [rest, AuthorizationRules(book, keys), *management])
         listener = self._listener(gateway, http)
         gateway.start()

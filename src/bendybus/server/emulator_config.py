@@ -19,19 +19,18 @@ from bendybus.auth.rights import Right
 from bendybus.auth.rules import ROOT_RULE_NAME
 from bendybus.domain.access import RULES_MAX, AuthorizationRule
 from bendybus.domain.durations import parse_duration
-from bendybus.domain.entities import Described, EntityStatus, QueueDescription, normalise_path
+from bendybus.domain.entities import EntityStatus, QueueDescription, normalise_path
 from bendybus.domain.filters import CorrelationFilter, RuleDescription, SqlRuleAction, sql_filter
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription, subscription_path
 from bendybus.errors import ArgumentError, ConfigError
 from bendybus.names import EntityPath
 
-__all__ = ["EmulatorConfig", "load_config", "unsupported_features"]
+__all__ = ["EmulatorConfig", "load_config"]
 
 # Ten thousand queues with every property written out come to about 6 MB.
 FILE_SIZE_MAX: Final = 32 * 1024 * 1024
 
 T = TypeVar("T")
-D = TypeVar("D", bound=Described)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +42,6 @@ class EmulatorConfig:
     subscriptions: tuple[SubscriptionDescription, ...] = ()
     rules: Mapping[str, tuple[AuthorizationRule, ...]] = field(default_factory=dict)
     """By queue or topic; the namespace's own under the empty name."""
-
-
-def unsupported_features(entity: Described) -> list[str]:
-    """What this entity asks for and the broker cannot do yet, by the name it has in the file.
-
-    A feature that becomes available loses its line here and nothing else.
-    """
-    fields = {
-        "RequiresSession": "requires_session",
-    }
-    return [name for name, field in fields.items() if getattr(entity, field, None)]
 
 
 def load_config(file: Path) -> EmulatorConfig:
@@ -251,9 +239,9 @@ class _Reader:
     def _read_queue(self, place: _Place) -> None:
         members = place.members("Name", "Properties", "AuthorizationRules")
         path = self._new_name(place, members, "queue")
-        properties, values = _values(members, QUEUE_PROPERTIES)
+        values = _values(members, QUEUE_PROPERTIES)
         queue = self._described(place, lambda: QueueDescription(EntityPath(path), **values))
-        self._queues[normalise_path(queue.path)] = self._supported(queue, properties)
+        self._queues[normalise_path(queue.path)] = queue
         if "AuthorizationRules" in members:
             self._read_rules(members["AuthorizationRules"], scope=queue.path)
 
@@ -262,9 +250,9 @@ class _Reader:
     def _read_topic(self, place: _Place) -> None:
         members = place.members("Name", "Properties", "Subscriptions", "AuthorizationRules")
         path = self._new_name(place, members, "topic")
-        properties, values = _values(members, TOPIC_PROPERTIES)
+        values = _values(members, TOPIC_PROPERTIES)
         topic = self._described(place, lambda: TopicDescription(EntityPath(path), **values))
-        self._topics[normalise_path(topic.path)] = self._supported(topic, properties)
+        self._topics[normalise_path(topic.path)] = topic
         if "AuthorizationRules" in members:
             self._read_rules(members["AuthorizationRules"], scope=topic.path)
         if "Subscriptions" in members:
@@ -278,13 +266,13 @@ class _Reader:
         name = members["Name"].name()
         if normalise_path(subscription_path(topic, name)) in self._subscriptions:
             members["Name"].refuse("another subscription of this topic has that name (case does not count)")
-        properties, values = _values(members, SUBSCRIPTION_PROPERTIES)
+        values = _values(members, SUBSCRIPTION_PROPERTIES)
         if "Rules" in members:
             rules = [self._read_rule(rule) for rule in members["Rules"].items()]
             if rules:
                 values["rules"] = tuple(rules)
         made = self._described(place, lambda: SubscriptionDescription.of(topic, name, **values))
-        self._subscriptions[normalise_path(made.path)] = self._supported(made, properties)
+        self._subscriptions[normalise_path(made.path)] = made
 
     def _read_rule(self, place: _Place) -> RuleDescription:
         members = place.members("Name", "Properties")
@@ -321,12 +309,6 @@ class _Reader:
             return describe()
         except ArgumentError as error:
             raise ConfigError(f"{self._file}: {place.path}: {error}") from error
-
-    @staticmethod
-    def _supported(entity: D, properties: Mapping[str, _Place]) -> D:
-        for feature in unsupported_features(entity):
-            properties[feature].refuse(f"{feature} is not supported yet")
-        return entity
 
     def _read_rules(self, place: _Place, scope: str) -> None:
         rules: dict[str, AuthorizationRule] = {}
@@ -365,10 +347,10 @@ class _Reader:
 
 def _values(
     members: Mapping[str, _Place], known: Mapping[str, tuple[str, Callable[[_Place], object]]]
-) -> tuple[dict[str, _Place], dict[str, Any]]:
-    """The properties of an entity where they stand, and as fields of its description."""
+) -> dict[str, Any]:
+    """The properties of an entity as fields of its description."""
     properties = members["Properties"].members(*known) if "Properties" in members else {}
-    return properties, {known[name][0]: known[name][1](value) for name, value in properties.items()}
+    return {known[name][0]: known[name][1](value) for name, value in properties.items()}
 
 
 def _expression(place: _Place) -> str:

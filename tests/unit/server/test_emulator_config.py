@@ -104,21 +104,6 @@ def test_rules_are_read_for_the_namespace_and_for_a_queue(tmp_path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("feature", "value"),
-    [
-        ("RequiresSession", True),
-    ],
-)
-def test_what_the_broker_cannot_do_yet_is_refused_by_name(tmp_path, feature, value) -> None:
-    with pytest.raises(ConfigError) as refused:
-        load_config(_with_queue(tmp_path, **{feature: value}))
-    assert str(refused.value) == (
-        f"{tmp_path}/Config.json: $.UserConfig.Namespaces[0].Queues[0].Properties.{feature} "
-        f"is {json.dumps(value)}; {feature} is not supported yet"
-    )
-
-
 # As the vendor's own sample writes a topic, with sessions switched off.
 VENDORS_TOPIC = {
     "Name": "topic.1",
@@ -229,10 +214,6 @@ def _rule(**properties: Any) -> dict[str, Any]:
         (
             {"Name": "t", "Subscriptions": [{"Name": "s"}, {"Name": "S"}]},
             "another subscription of this topic",
-        ),
-        (
-            {"Name": "t", "Subscriptions": [{"Name": "s", "Properties": {"RequiresSession": True}}]},
-            r"Subscriptions\[0\].Properties.RequiresSession is true; RequiresSession is not supported yet",
         ),
         (_rule(), "expected a 'FilterType', Sql or Correlation"),
         (_rule(FilterType="Sql", CorrelationFilter={}), "expected a 'FilterType', Sql or Correlation"),
