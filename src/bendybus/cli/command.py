@@ -108,7 +108,7 @@ def telling_errors(work: Callable[[], None]) -> None:
 def _advice(error: BrokerError) -> Iterator[str]:
     match error:
         case EntityNotFound():
-            yield "'bendybus queue list' shows what there is."
+            yield "'bendybus queue list' and 'bendybus topic list' show what there is."
         case Unauthorized() if "certificate" in str(error):
             yield "Name it in SSL_CERT_FILE; 'bendybus cert' shows where it is."
         case Unauthorized():
