@@ -40,7 +40,7 @@ def test_every_property_can_be_given_at_creation(bendybus_json: BendybusJson, na
         *("queue", "create", name, "--no-partitioned", "--max-message-size", "100"),
         *("--lock-duration", "PT5S", "--duplicate-detection", "--duplicate-detection-window", "1m"),
         *("--default-message-ttl", "14d", "--dead-letter-on-expiration", "--max-delivery-count", "3"),
-        *("--status", "SendDisabled", "--no-batched-operations"),
+        *("--auto-delete-on-idle", "1h", "--status", "SendDisabled", "--no-batched-operations"),
         *("--user-metadata", "<ours> & theirs"),
     )
     expected = {
@@ -52,6 +52,7 @@ def test_every_property_can_be_given_at_creation(bendybus_json: BendybusJson, na
         "defaultMessageTimeToLive": "P14D",
         "deadLetteringOnMessageExpiration": True,
         "maxDeliveryCount": 3,
+        "autoDeleteOnIdle": "PT1H",
         "status": "SendDisabled",
         "enableBatchedOperations": False,
         "userMetadata": "<ours> & theirs",
@@ -61,7 +62,8 @@ def test_every_property_can_be_given_at_creation(bendybus_json: BendybusJson, na
 
 
 def test_an_update_changes_what_it_names_and_nothing_else(bendybus_json: BendybusJson, name: str) -> None:
-    made = bendybus_json("queue", "create", name, "--max-size", "2048", "--user-metadata", "old")
+    target = ("--forward-dead-lettered-to", "usual-partitioned-0")
+    made = bendybus_json("queue", "create", name, "--max-size", "2048", "--user-metadata", "old", *target)
     changed = bendybus_json("queue", "update", name, "--max-delivery-count", "5", "--user-metadata", "")
     assert changed["maxDeliveryCount"] == 5
     assert "userMetadata" not in changed
@@ -165,6 +167,7 @@ def test_the_server_of_the_data_folder_is_found_until_it_stops(
     found = run_bendybus(*arguments, environment={}, folder=tmp_path)
     assert "only-here" in found.stdout, found.stderr
     server.stop()
+    assert not (server.data / "server.json").exists()
     lost = run_bendybus(*arguments, environment={}, folder=tmp_path)
     assert (lost.returncode, lost.stdout) == (2, "")
     assert "start one with 'bendybus serve'" in lost.stderr

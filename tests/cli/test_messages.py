@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from bendybus.cli.purge import _received
+from bendybus.client import BusClient, ClientSettings
 from cli.conftest import Bendybus, BendybusJson, MakeQueue, run_bendybus
 from fix_server import Kind, ServerProcess
 
@@ -282,3 +284,12 @@ def test_the_shell_is_offered_commands_and_the_servers_queues(server: ServerProc
 
     assert offered("bendybus dead-letter re") == ["resubmit"]
     assert offered("bendybus peek usual-partitioned-0") == ["usual-partitioned-0"]
+
+
+def test_where_a_server_cannot_delete_in_batches_messages_are_received(
+    server: ServerProcess, bendybus: Bendybus, queue: str
+) -> None:
+    bendybus("send", queue, "--body", "x", "--count", "600")
+    with BusClient(ClientSettings.from_connection_string(server.connection_string)) as client:
+        assert sum(_received(client, queue)) == 600
+    assert "no such messages" in bendybus("peek", queue).stderr

@@ -53,6 +53,11 @@ _REFUSALS: Final[Mapping[int, type[BrokerError]]] = {
     503: ServerBusy,
 }
 
+_FORWARDING: Final = {
+    b"<ForwardTo>": "ServiceBusSupplementaryAuthorization",
+    b"<ForwardDeadLetteredMessagesTo>": "ServiceBusDlqSupplementaryAuthorization",
+}
+
 
 class ManagementClient:
     """One connection to a namespace's management API: `with ManagementClient(target) as client: ...`"""
@@ -100,9 +105,10 @@ class ManagementClient:
         self, path: str, kind: str, children: Iterable[str], headers: Mapping[str, str] | None = None
     ) -> Entry:
         body = entry_body(kind, children)
-        answer = read_answer(
-            self._request("PUT", path, body=body, headers={"Content-Type": ENTRY_TYPE, **(headers or {})})
-        )
+        sent = {"Content-Type": ENTRY_TYPE, **(headers or {})}
+        # Azure wants to see that who forwards may also send to the destination.
+        sent |= {header: self._target.token() for tag, header in _FORWARDING.items() if tag in body}
+        answer = read_answer(self._request("PUT", path, body=body, headers=sent))
         assert isinstance(answer, Entry), "a PUT is answered with the entry that was put"
         return answer
 
