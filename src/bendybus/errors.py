@@ -15,7 +15,8 @@
     │   └ FilterError           a rule and a message that do not fit    -> dead-letter, .reason
     ├ Unavailable               503, try again
     │   ├ ServerBusy            ├ StoreUnavailable     └ PartitionMoved
-    │   └ OperationTimeout      408
+    │   ├ OperationTimeout      408
+    │   └ ConnectionLost        our clients': the connection or link went
     └ SetupError                the server does not start; the operator reads the text
         ├ ConfigError           ├ DataFolderInUse
         └ StoreError            ├ StoreCorrupted       └ SchemaTooNew
@@ -33,6 +34,7 @@ __all__ = [
     "ArgumentError",
     "BrokerError",
     "ConfigError",
+    "ConnectionLost",
     "DataFolderInUse",
     "EntityDisabled",
     "EntityExists",
@@ -255,6 +257,12 @@ class PartitionMoved(Unavailable):
 class OperationTimeout(Unavailable):
     condition = "com.microsoft:timeout"
     status = 408
+
+
+class ConnectionLost(Unavailable):
+    """A client's connection or link has gone; the next try makes a new one."""
+
+    condition = "amqp:connection:forced"
 
 
 # -- the operator's set-up ----------------------------------------------------

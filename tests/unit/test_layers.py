@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "envelope": {"amqp", "domain", "errors", "names"},
     "gateway": {"amqp", "engine", "domain", "broker", "auth", "envelope", "errors", "names"},
     "admin": {"amqp", "domain", "broker", "auth", "envelope", "errors", "names"},
+    "client": {"amqp", "engine", "auth", "errors"},
     "server": {"amqp", "engine", "domain", "store", "broker", "auth", "gateway", "admin", "errors", "names"},
     "cli": {"server", "auth", "domain", "errors"},
 }
