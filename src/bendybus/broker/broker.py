@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from bendybus.broker.clock import now
 from bendybus.broker.host import PartitionHost
@@ -22,9 +22,9 @@ from bendybus.broker.queue import Queue
 from bendybus.broker.stores import AttachedStore, PayloadCache
 from bendybus.domain.entities import PREMIUM_PARTITIONS_DEFAULT, QueueDescription, Tier, normalise_path
 from bendybus.errors import EntityExists, EntityNotFound, StoreError, StoreUnavailable
-from bendybus.names import EntityPath, Instant, PartitionNumber
+from bendybus.names import EntityPath, Epoch, Instant, PartitionNumber
 from bendybus.store.catalog import Catalog, EntityRecord
-from bendybus.store.protocol import MessagingStore, PartitionKey, PartitionRecord
+from bendybus.store.protocol import NEVER_CLAIMED, MessagingStore, PartitionKey, PartitionRecord
 
 __all__ = ["Broker"]
 
@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 # Locks and lifetimes are given in seconds; a fifth of one is as exact as anybody asks.
 TICK_S: Final = 0.2
+
+_Claims: TypeAlias = dict[tuple[str, EntityPath, PartitionNumber], tuple[PartitionKey, Epoch]]
+"""Store, entity and partition -> the store's key for it, and the epoch under which it is ours."""
 
 
 class Broker:
@@ -71,9 +74,9 @@ class Broker:
         self.created_at = self._founded()
         records = self._catalog.entities()
         self._sweep({record.path for record in records})
-        keys = self._partition_keys()
+        claims = self._claim_partitions()
         for record in records:
-            self._open_queue(record, keys)
+            self._open_queue(record, claims)
         self._ticker = loop.call_later(TICK_S, self._tick)
 
     async def stop(self) -> None:
@@ -97,12 +100,15 @@ class Broker:
         self._catalog.describe_namespace({**namespace, "created_at": (at := now())})
         return at
 
-    def _partition_keys(self) -> dict[tuple[str, EntityPath, PartitionNumber], PartitionKey]:
-        return {
-            (name, record.entity, record.number): record.key
-            for name, attached in self._stores.items()
-            for record in attached.store.partitions()
-        }
+    def _claim_partitions(self) -> _Claims:
+        """Everything the stores hold becomes ours: at once, since a claim of each would be a sync of each."""
+        claims: _Claims = {}
+        for name, attached in self._stores.items():
+            records = attached.store.partitions()
+            epochs = attached.store.claim([record.key for record in records])
+            for record, epoch in zip(records, epochs, strict=True):
+                claims[name, record.entity, record.number] = record.key, epoch
+        return claims
 
     def _sweep(self, known: set[EntityPath]) -> None:
         """Remove what an interrupted create or delete left behind."""
@@ -115,23 +121,21 @@ class Broker:
                 )
                 attached.store.drop_partitions(path)
 
-    def _open_queue(
-        self, record: EntityRecord, keys: dict[tuple[str, EntityPath, PartitionNumber], PartitionKey]
-    ) -> Queue:
+    def _open_queue(self, record: EntityRecord, claims: _Claims) -> Queue:
         queue = Queue(
             QueueDescription.from_record(record.description), record.partition_count, self._timed.add
         )
         queue.created_at, queue.updated_at = record.created_at, record.updated_at
         for number, store_name in enumerate(record.placement):
-            key = keys.get((store_name, record.path, PartitionNumber(number)))
-            if key is None:
+            claim = claims.get((store_name, record.path, PartitionNumber(number)))
+            if claim is None:
                 raise StoreError(
                     f"Partition {number} of '{record.path}' should be in the messaging store '{store_name}', "
                     "which does not have it. Was a store file removed?"
                 )
-            queue.hosts.append(
-                PartitionHost(queue, PartitionNumber(number), key, self._stores[store_name], self.cache)
-            )
+            key, epoch = claim
+            store = self._stores[store_name]
+            queue.hosts.append(PartitionHost(queue, PartitionNumber(number), key, store, self.cache, epoch))
         self._queues[normalise_path(record.path)] = queue
         self._records[normalise_path(record.path)] = record
         for host in queue.hosts:
@@ -218,7 +222,7 @@ class Broker:
         )
         record = self._place(description, count)
         stores = [self._stores[name] for name in dict.fromkeys(record.placement)]
-        keys: dict[tuple[str, EntityPath, PartitionNumber], PartitionKey] = {}
+        claims: _Claims = {}
         try:
             for attached in stores:
                 numbers = [
@@ -227,7 +231,7 @@ class Broker:
                     if place == attached.name
                 ]
                 for made in await attached.writer.run(partial(_make_anew, attached.store, path, numbers)):
-                    keys[attached.name, path, made.number] = made.key
+                    claims[attached.name, path, made.number] = made.key, NEVER_CLAIMED
             await asyncio.to_thread(self._catalog.add, record)
         except Exception as failure:
             for attached in stores:
@@ -235,7 +239,7 @@ class Broker:
             raise StoreUnavailable(
                 f"Queue '{path}' was not created: {failure} Please retry the operation."
             ) from failure
-        return self._open_queue(record, keys)
+        return self._open_queue(record, claims)
 
     def _place(self, description: QueueDescription, count: int) -> EntityRecord:
         names = list(self._stores)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from bendybus.broker.clock import now
 from bendybus.broker.stores import AttachedStore, PayloadCache
+from bendybus.broker.writer import Share
 from bendybus.domain.commands import (
     ENTROPY_PER_LOCK,
     Command,
@@ -39,7 +40,7 @@ from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.partition import Partition
 from bendybus.errors import BrokerError, EntityNotFound, StoreUnavailable
-from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber
+from bendybus.names import Epoch, Instant, LockToken, PartitionNumber, SequenceNumber
 from bendybus.store.protocol import PartitionKey, Snapshot
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class PartitionHost:
         key: PartitionKey,
         store: AttachedStore,
         cache: PayloadCache,
+        epoch: Epoch | None = None,
     ) -> None:
         self.queue = queue
         self.number = number
@@ -78,6 +80,8 @@ class PartitionHost:
         self.availability = Availability.LOADING
         self._key = key
         self._cache = cache
+        self._epoch = epoch
+        """Under which claim the partition is ours; None to claim it (again) when it is loaded."""
         self._partition: Partition | None = None
         self._mailbox: list[tuple[Command, OnReply]] = []
 
@@ -88,20 +92,21 @@ class PartitionHost:
         if self.availability is Availability.GONE:
             return
         self.availability = Availability.LOADING
-        self.store.load(self._key, self._built, self._loaded)
+        self.store.load(self._key, self._epoch, self._built, self._loaded)
 
-    def _built(self, snapshot: Snapshot) -> Partition:
+    def _built(self, snapshot: Snapshot, epoch: Epoch) -> tuple[Partition, Epoch]:
         partition = Partition(self.number, self.queue.description, snapshot.next_sequence_number)
         partition.restore(snapshot.messages, snapshot.identities)
-        return partition
+        return partition, epoch
 
-    def _loaded(self, partition: Partition | Exception) -> None:
+    def _loaded(self, built: tuple[Partition, Epoch] | Exception) -> None:
         if self.availability is Availability.GONE:
             return
-        if isinstance(partition, Exception):
-            logger.error("%s: cannot be loaded: %s", self, partition)
-            self._fail(partition)
+        if isinstance(built, Exception):
+            logger.error("%s: cannot be loaded: %s", self, built)
+            self._fail(built)
             return
+        partition, self._epoch = built
         # The queue may have been updated while the partition was being built.
         partition.description = self.queue.description
         self._partition = partition
@@ -127,7 +132,7 @@ class PartitionHost:
         """Let go of what is in memory, and tell those who wait for it."""
         if self._partition is not None:
             self._cache.forget(self._partition.confirmed())
-        self._partition = None
+        self._partition = self._epoch = None
         self.availability = availability
         mailbox, self._mailbox = self._mailbox, []
         for _, done in mailbox:
@@ -240,8 +245,9 @@ class PartitionHost:
                 if isinstance(effect, RemoveMessages):
                     self._cache.forget(effect.messages)
         if durable:
-            committed = partial(self._committed, partition, command, reply, done)
-            self.store.writer.submit(self._key, partition.next_sequence_number, durable, committed)
+            assert self._epoch is not None, "a loaded partition is a claimed one"
+            share = Share(self._key, self._epoch, partition.next_sequence_number, durable)
+            self.store.writer.submit((share,), partial(self._committed, partition, command, reply, done))
         else:
             done(reply)
         for subqueue in available:
@@ -293,7 +299,7 @@ class PartitionHost:
         """
         partition = self._partition
         known = [message.payload for message in messages]
-        cold = [message.place for message in messages if message.payload is None]
+        cold = [message.body_place for message in messages if message.payload is None]
         if not cold:
             done(known)
             return

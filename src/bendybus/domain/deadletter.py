@@ -1,7 +1,7 @@
 """Dead-lettering: why a message is set aside for good, and how it is marked.
 
 A dead-lettered message keeps its sequence number and moves to another
-sub-queue of the same partition. When it happens: partition.py.
+sub-queue of the same partition. When it happens: stock.py.
 """
 
 from __future__ import annotations

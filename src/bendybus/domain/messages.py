@@ -15,7 +15,7 @@ from typing import Final
 
 from bendybus.names import Instant, LockToken, SequenceNumber, SessionId
 
-__all__ = ["UNASSIGNED", "Amendment", "Message", "MessageState", "SubQueue"]
+__all__ = ["UNASSIGNED", "Amendment", "Message", "MessageState", "Origin", "SubQueue"]
 
 UNASSIGNED: Final = SequenceNumber(0)
 
@@ -70,6 +70,34 @@ class Amendment:
         return self if not encoded else replace(self, properties=(*self.properties, encoded))
 
 
+class Origin:
+    """Whence a message came that was not sent to this entity itself: from a topic, or by forwarding.
+
+    The copies that a topic's subscriptions take of one message share one origin, and with it one stored
+    body: however many there are, their store keeps the payload once.
+    """
+
+    __slots__ = ("body", "hops", "sequence_number")
+
+    def __init__(self, sequence_number: SequenceNumber, *, hops: int = 0, body: int = 0) -> None:
+        self.sequence_number = sequence_number
+        """The message's number in the entity it was first sent to."""
+        self.hops = hops
+        """How often it has been forwarded."""
+        self.body = body
+        """Where its messaging store keeps the payload; the store sets this when it first commits a copy."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Origin) and (
+            (self.sequence_number, self.hops, self.body) == (other.sequence_number, other.hops, other.body)
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # it changes when it is stored
+
+    def __repr__(self) -> str:
+        return f"Origin({self.sequence_number:#x}, hops={self.hops}, body={self.body})"
+
+
 class Message:
     """One message in one partition. Mutable: only `Partition.apply` and its store change it."""
 
@@ -80,6 +108,7 @@ class Message:
         "expires_at",
         "lock_token",
         "locked_until",
+        "origin",
         "payload",
         "place",
         "sequence_number",
@@ -96,6 +125,7 @@ class Message:
         size: int,
         expires_at: Instant | None = None,
         session_id: SessionId | None = None,
+        origin: Origin | None = None,
     ) -> None:
         self.payload = payload
         """The stored form, or None while only the messaging store has it."""
@@ -104,6 +134,8 @@ class Message:
         self.expires_at = expires_at
         """Before `Enqueue`: the sender's own limit, already absolute. After: the entity's applied too."""
         self.session_id = session_id
+        self.origin = origin
+        """None for a message that was sent to this entity itself."""
         self.sequence_number: SequenceNumber = UNASSIGNED
         self.enqueued_at = Instant(0)
         """While the message is scheduled: when it is due (schedule.py)."""
@@ -116,6 +148,12 @@ class Message:
         self.amendment: Amendment | None = None
         self.place = 0
         """Where its messaging store keeps it; the store sets this when it commits."""
+
+    @property
+    def body_place(self) -> int:
+        """Where its messaging store keeps the payload."""
+        origin = self.origin
+        return self.place if origin is None else origin.body
 
     def __repr__(self) -> str:
         where = f"{self.subqueue.name}/{self.state.name}"
