@@ -126,6 +126,7 @@ class Broker:
             QueueDescription.from_record(record.description), record.partition_count, self._timed.add
         )
         queue.created_at, queue.updated_at = record.created_at, record.updated_at
+        queue.generation = record.generation
         for number, store_name in enumerate(record.placement):
             claim = claims.get((store_name, record.path, PartitionNumber(number)))
             if claim is None:

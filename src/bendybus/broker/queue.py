@@ -12,6 +12,7 @@ from typing import Protocol
 
 from bendybus.broker.host import Availability, PartitionHost
 from bendybus.domain.entities import QueueDescription
+from bendybus.domain.leases import ConsumerLeases
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.routing import RoundRobin, partition_of
 from bendybus.errors import EntityDisabled, InvalidOperation, StoreUnavailable
@@ -40,6 +41,9 @@ class Queue:
         """By partition number; the broker fills it once, when it opens the queue."""
         self.keep_time = keep_time
         """Ask for `tick` to be called on a partition from now on."""
+        self.generation = ""
+        """Another one each time an entity of this name is created."""
+        self.consumer_leases = ConsumerLeases()
         self.deleted = False
         self.created_at = Instant(0)
         self.updated_at = Instant(0)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.range_commands import RangeCommand, RangeReply
 from bendybus.names import Instant, LockToken, SequenceNumber
 
 __all__ = [
@@ -179,6 +180,7 @@ Command: TypeAlias = (
     | Peek
     | CancelScheduled
     | Tick
+    | RangeCommand
 )
 
 
@@ -222,4 +224,4 @@ class Renewed:
     locked_until: list[Instant | None]
 
 
-Reply: TypeAlias = Done | Enqueued | Given | Settled | Renewed
+Reply: TypeAlias = Done | Enqueued | Given | Settled | Renewed | RangeReply

@@ -4,6 +4,7 @@
 that raises has changed nothing. At any moment a message is in exactly one
 place: with the intake until it is durable (intake.py), then in the stock, on a
 shelf or under a lock (stock.py). Which partition a message goes to: routing.py.
+Readers that keep their own place: ranges.py.
 What a host does with the effects: effects.py.
 """
 
@@ -42,6 +43,8 @@ from bendybus.domain.entities import QueueDescription
 from bendybus.domain.expiry import NEVER, ExpiryWatch
 from bendybus.domain.intake import Intake
 from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.range_commands import Browse, Discard, DiscardThrough, Survey
+from bendybus.domain.ranges import perform as perform_on_range
 from bendybus.domain.shelf import Counts
 from bendybus.domain.stock import Stock
 from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber
@@ -178,6 +181,8 @@ class Partition:
                 return Given(messages)
             case Peek(from_sequence_number=start, count=count, subqueue=subqueue):
                 return Given(stock.shelves[subqueue].peek(start, count, stock.on_loan(subqueue)))
+            case Survey() | Browse() | DiscardThrough() | Discard():
+                return perform_on_range(command, stock, self._intake, changes)
             case CancelScheduled(sequence_numbers=numbers):
                 stock.remove(self._intake.cancel_scheduled(numbers), changes)
                 return Done()

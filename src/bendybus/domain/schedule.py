@@ -40,14 +40,14 @@ def postpone(message: Message, at: Instant, due: Instant) -> None:
 class Schedule:
     """When which message of a partition is due. Empty lists, for the many that have none."""
 
-    __slots__ = ("_agenda", "_arriving", "_waiting", "activated")
+    __slots__ = ("_agenda", "_waiting", "activated", "arriving")
 
     def __init__(self, waiting: Run) -> None:
         self._waiting = waiting
         """The run of the scheduled messages, by number."""
         self._agenda: list[tuple[Instant, SequenceNumber]] = []
         """A heap. Cancelled messages stay in it until they would have been due, or until they are many."""
-        self._arriving: list[Message] = []
+        self.arriving: list[Message] = []
         """Not yet durable, so shown to nobody."""
         self.activated: list[Message] = []
         """Durable, but not yet under their new numbers."""
@@ -58,7 +58,7 @@ class Schedule:
 
     @property
     def unconfirmed(self) -> bool:
-        return bool(self._arriving or self.activated)
+        return bool(self.arriving or self.activated)
 
     def restore(self) -> None:
         """Begin with the messages that wait already."""
@@ -66,11 +66,11 @@ class Schedule:
         heapify(self._agenda)
 
     def arrive(self, messages: Sequence[Message]) -> None:
-        self._arriving += messages
+        self.arriving += messages
 
     def confirm(self, number: SequenceNumber) -> list[Message]:
         """What arrived up to this number waits from now on; gives the activated ones that are durable."""
-        arrived = _take_through(self._arriving, number)
+        arrived = _take_through(self.arriving, number)
         self._waiting.insert(arrived)
         for message in arrived:
             heappush(self._agenda, (message.enqueued_at, message.sequence_number))

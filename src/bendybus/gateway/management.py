@@ -1,6 +1,7 @@
 """`$management`: what a link cannot say, as requests with an operation and a map.
 
-Each operation is one method, found by its name on the wire in `_OPERATIONS`.
+Each operation is one method, found by its name on the wire in `_OPERATIONS`;
+those that Service Bus does not have are in extensions.py.
 Arrays are AMQP arrays and numbers have the width that the SDKs insist on.
 """
 
@@ -32,6 +33,7 @@ from bendybus.domain.messages import Message
 from bendybus.envelope import render, render_deferred, render_peeked
 from bendybus.errors import ArgumentError, BrokerError, MessageNotFound, NotSupported, Unavailable
 from bendybus.gateway.addresses import Address
+from bendybus.gateway.extensions import EXTENSIONS, Extension
 from bendybus.gateway.requests import Request, Response
 from bendybus.gateway.scheduling import cancel, schedule
 from bendybus.gateway.settlement import command_for_status, lock_lost
@@ -196,6 +198,13 @@ class _Operation(NamedTuple):
     run: Callable[[ManagementNode, Body], Awaitable[Answer]]
 
 
+def _extended(extension: Extension) -> _Operation:
+    async def run(node: ManagementNode, body: Body) -> Answer:
+        return await extension.run(node._queue, node._subqueue, body)
+
+    return _Operation(extension.right, run)
+
+
 _OPERATIONS: Final[Mapping[str, _Operation]] = {
     f"com.microsoft:{name}": _Operation(right, run)
     for name, right, run in (
@@ -206,7 +215,7 @@ _OPERATIONS: Final[Mapping[str, _Operation]] = {
         ("schedule-message", Right.SEND, ManagementNode._schedule),
         ("cancel-scheduled-message", Right.SEND, ManagementNode._cancel_scheduled),
     )
-}
+} | {name: _extended(extension) for name, extension in EXTENSIONS.items()}
 
 
 def _status(code: int, description: str, condition: str | None = None, body: object = None) -> Response:
