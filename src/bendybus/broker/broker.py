@@ -17,11 +17,19 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from bendybus.broker.clock import now
+from bendybus.broker.forwarding import Forwarder
 from bendybus.broker.host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.stores import AttachedStore, PayloadCache
 from bendybus.domain.entities import PREMIUM_PARTITIONS_DEFAULT, QueueDescription, Tier, normalise_path
-from bendybus.errors import EntityExists, EntityNotFound, StoreError, StoreUnavailable
+from bendybus.errors import (
+    ArgumentError,
+    BrokerError,
+    EntityExists,
+    EntityNotFound,
+    StoreError,
+    StoreUnavailable,
+)
 from bendybus.names import EntityPath, Epoch, Instant, PartitionNumber
 from bendybus.store.catalog import Catalog, EntityRecord
 from bendybus.store.protocol import NEVER_CLAIMED, MessagingStore, PartitionKey, PartitionRecord
@@ -55,8 +63,10 @@ class Broker:
         self._stores: dict[str, AttachedStore] = {}
         self._queues: dict[str, Queue] = {}
         self._records: dict[str, EntityRecord] = {}
+        self._forwarders: dict[str, Forwarder] = {}
         self._changing = asyncio.Lock()
         """Entities are created, updated and deleted one after the other."""
+        self._started_at = Instant(0)
         self._watchers: list[Callable[[Queue], None]] = []
         self._timed: set[PartitionHost] = set()
         self._ticker: asyncio.TimerHandle | None = None
@@ -68,6 +78,7 @@ class Broker:
     def start(self) -> None:
         """Take up what the catalog names; the partitions load in the background."""
         self._loop = loop = asyncio.get_running_loop()
+        self._started_at = now()
         self._stores = {store.name: AttachedStore(store, loop) for store in self._given}
         for store in self._stores.values():
             store.start()
@@ -83,6 +94,8 @@ class Broker:
         """Let everything that was submitted reach the disk, then let go of the stores."""
         if self._ticker is not None:
             self._ticker.cancel()
+        for forwarder in self._forwarders.values():
+            forwarder.close()
         await self.drain()
         for store in self._stores.values():
             store.stop()
@@ -141,6 +154,8 @@ class Broker:
         self._records[normalise_path(record.path)] = record
         for host in queue.hosts:
             host.load()
+        forwarder = self._forwarders[normalise_path(record.path)] = Forwarder(queue, self.find)
+        forwarder.wake()
         return queue
 
     # -- entities -----------------------------------------------------------------
@@ -175,6 +190,14 @@ class Broker:
             await self.update_queue(description)
         return existing
 
+    async def ensure_queues(self, descriptions: Sequence[QueueDescription]) -> None:
+        """All of these, which may forward to one another, in whatever order they are named."""
+        new = [each for each in descriptions if normalise_path(each.path) not in self._queues]
+        for description in new:
+            await self.create_queue(replace(description, forward_to=None, forward_dead_lettered_to=None))
+        for description in descriptions:
+            await self.ensure_queue(description)
+
     async def update_queue(self, description: QueueDescription) -> Queue:
         """Change what may be changed; an immutable property is refused with its name (P-07)."""
         async with self._changing:
@@ -183,6 +206,7 @@ class Broker:
             description = replace(description, path=queue.path)
             queue.description.refuse_immutable_changes(description)
             self.tier.check(description)
+            self._check_forwarding(description)
             queue.refuse_unhealthy()
             key = normalise_path(queue.path)
             record = replace(self._records[key], description=description.to_record(), updated_at=now())
@@ -191,6 +215,7 @@ class Broker:
             queue.description, queue.updated_at = description, record.updated_at
             for host in queue.hosts:
                 host.describe(description)
+            self._forwarders[key].wake()
             self._tell_of(queue)
             return queue
 
@@ -202,6 +227,7 @@ class Broker:
             await asyncio.to_thread(self._catalog.remove, queue.path)
             key = normalise_path(queue.path)
             del self._queues[key], self._records[key]
+            self._forwarders.pop(key).close()
             queue.close()
             self._tell_of(queue)
             for attached in dict.fromkeys(host.store for host in queue.hosts):
@@ -212,6 +238,7 @@ class Broker:
         if normalise_path(path) in self._queues:
             raise EntityExists(f"The messaging entity '{path}' already exists.")
         self.tier.check(description)
+        self._check_forwarding(description)
         count = self.tier.partition_count(
             enable_partitioning=description.enable_partitioning, premium_partitions=self.premium_partitions
         )
@@ -241,6 +268,17 @@ class Broker:
                 f"Queue '{path}' was not created: {failure} Please retry the operation."
             ) from failure
         return self._open_queue(record, claims)
+
+    def _check_forwarding(self, description: QueueDescription) -> None:
+        """ "The target must exist" when forwarding is set up; should it be deleted later, letters go dead."""
+        for name, target in (
+            ("ForwardTo", description.forward_to),
+            ("ForwardDeadLetteredMessagesTo", description.forward_dead_lettered_to),
+        ):
+            if target is not None and normalise_path(target) not in self._queues:
+                raise ArgumentError(
+                    f"'{description.path}': {name} is '{target}', and there is no such queue or topic."
+                )
 
     def _place(self, description: QueueDescription, count: int) -> EntityRecord:
         names = list(self._stores)
@@ -278,6 +316,30 @@ class Broker:
         for host in tuple(self._timed):
             if not host.tick(at):
                 self._timed.discard(host)
+        for queue in [queue for queue in self._queues.values() if self._is_idle(queue, at)]:
+            self._loop.create_task(self._delete_idle(queue))
+
+    def _is_idle(self, queue: Queue, at: Instant) -> bool:
+        """Nobody has sent, received, looked or changed anything for as long as AutoDeleteOnIdle says.
+
+        When the server was down nobody could: that time does not count. A queue that forwards is at work.
+        """
+        limit_s = queue.description.auto_delete_on_idle_s
+        if limit_s is None or queue.awaited or queue.loading or queue.description.forward_to is not None:
+            return False
+        last = max(queue.accessed_at, queue.updated_at, self._started_at)
+        return at - last > limit_s * 1000 and not any(
+            host.partition is None or host.partition.counts().scheduled for host in queue.hosts
+        )
+
+    async def _delete_idle(self, queue: Queue) -> None:
+        if queue.deleted or not self._is_idle(queue, now()):
+            return
+        try:
+            await self.delete_queue(queue.path)
+            logger.info("'%s' was idle for too long and has been deleted", queue.path)
+        except BrokerError as reason:
+            logger.warning("'%s' is idle and cannot be deleted now: %s", queue.path, reason)
 
 
 def _make_anew(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from bendybus.broker.clock import now
 from bendybus.broker.stores import AttachedStore, PayloadCache
-from bendybus.broker.writer import Share
+from bendybus.broker.writer import OnCommitted, Share
 from bendybus.domain.commands import (
     ENTROPY_PER_LOCK,
     Command,
@@ -96,7 +96,7 @@ class PartitionHost:
 
     def _built(self, snapshot: Snapshot, epoch: Epoch) -> tuple[Partition, Epoch]:
         partition = Partition(self.number, self.queue.description, snapshot.next_sequence_number)
-        partition.restore(snapshot.messages, snapshot.identities)
+        partition.restore(snapshot.messages, snapshot.identities, snapshot.transferred)
         return partition, epoch
 
     def _loaded(self, built: tuple[Partition, Epoch] | Exception) -> None:
@@ -165,6 +165,24 @@ class PartitionHost:
             done(refusal)
             return
         self._perform(partition, command, reply, effects, done)
+
+    def check(self, commands: Sequence[Command], at: Instant) -> None:
+        """Raise what stands against these commands of a transaction."""
+        if self._partition is None:
+            raise EntityNotFound(self.queue.path) if self.queue.deleted else self._unavailable()
+        self._partition.check(commands, at)
+
+    def prepare(self, command: Command, at: Instant) -> tuple[Share, OnCommitted]:
+        """Apply a command as a part of a commit that somebody else makes, who puts the share into it and
+        calls back how it went. The partition must be there.
+        """
+        partition = self._partition
+        assert partition is not None and self._epoch is not None, "only what is loaded can be changed"
+        reply, effects = partition.apply(command, at)
+        share = Share(self._key, self._epoch, partition.next_sequence_number, self._durable(effects))
+        # What becomes free is free at once, as everywhere; but not before all of the work is applied.
+        asyncio.get_running_loop().call_soon(self._wake, effects)
+        return share, partial(self._committed, partition, command, reply, _ignore)
 
     async def ask(self, command: Command) -> Reply:
         """`submit` for those who have time to wait; raises what was refused."""
@@ -235,23 +253,28 @@ class PartitionHost:
         self, partition: Partition, command: Command, reply: Reply, effects: list[Effect], done: OnReply
     ) -> None:
         """Commit the durable effects and reply then; reply at once when there are none."""
-        durable: list[DurableEffect] = []
-        available: list[SubQueue] = []
-        for effect in effects:
-            if isinstance(effect, MessagesAvailable):
-                available.append(effect.subqueue)
-            else:
-                durable.append(effect)
-                if isinstance(effect, RemoveMessages):
-                    self._cache.forget(effect.messages)
+        durable = self._durable(effects)
         if durable:
             assert self._epoch is not None, "a loaded partition is a claimed one"
             share = Share(self._key, self._epoch, partition.next_sequence_number, durable)
             self.store.writer.submit((share,), partial(self._committed, partition, command, reply, done))
         else:
             done(reply)
-        for subqueue in available:
-            self.queue.wake(subqueue)
+        self._wake(effects)
+
+    def _durable(self, effects: list[Effect]) -> list[DurableEffect]:
+        durable: list[DurableEffect] = []
+        for effect in effects:
+            if not isinstance(effect, MessagesAvailable):
+                durable.append(effect)
+                if isinstance(effect, RemoveMessages):
+                    self._cache.forget(effect.messages)
+        return durable
+
+    def _wake(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, MessagesAvailable):
+                self.queue.wake(effect.subqueue)
 
     def _committed(
         self, partition: Partition, command: Command, reply: Reply, done: OnReply, failure: Exception | None
@@ -284,9 +307,7 @@ class PartitionHost:
         """All up to this number are durable: whoever waits may have them."""
         _, effects = partition.apply(Confirm(number), now())
         self.queue.keep_time(self)
-        for effect in effects:
-            if isinstance(effect, MessagesAvailable):
-                self.queue.wake(effect.subqueue)
+        self._wake(effects)
 
     # -- payloads -----------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from bendybus.domain.messages import Amendment, Message, MessageState, Origin, SubQueue
+from bendybus.domain.messages import Amendment, Message, MessageState, Origin, Posting, SubQueue
 from bendybus.names import SequenceNumber, SessionId
 from bendybus.store.protocol import PartitionChanges, PartitionKey
 
@@ -211,12 +211,20 @@ def _updated_row(place: int, message: Message) -> _UpdatedRow:
 def _encode_amendment(amendment: Amendment) -> str:
     """JSON again: escapes stand for NULs, so this text passes through SQLite's JSON unharmed."""
     properties = [b64encode(encoded).decode("ascii") for encoded in amendment.properties]
-    return to_json([amendment.dead_letter_reason, amendment.dead_letter_description, properties])
+    said: list[object] = [amendment.dead_letter_reason, amendment.dead_letter_description, properties]
+    posting = amendment.posting
+    if posting is not None:
+        said.append([posting.destination, posting.sequence_number, posting.subqueue])
+    return to_json(said)
 
 
 def _decode_amendment(text: str) -> Amendment:
-    reason, description, properties = json.loads(text)
-    return Amendment(tuple(b64decode(encoded) for encoded in properties), reason, description)
+    reason, description, properties, *rest = json.loads(text)
+    posting = None
+    if rest:
+        destination, number, subqueue = rest[0]
+        posting = Posting(destination, number, _SUBQUEUES[subqueue])
+    return Amendment(tuple(b64decode(encoded) for encoded in properties), reason, description, posting)
 
 
 def decode_page(page: str, sessions: dict[str, SessionId], origins: dict[int, Origin]) -> list[Message]:
