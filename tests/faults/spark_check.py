@@ -36,7 +36,9 @@ from fix_server import ServerProcess, namespace
 
 QUEUE: Final = "captured"
 KEYS: Final = 40
-BATCH: Final = 20
+BATCH: Final = 10
+# Some 300 a second: the stream is to keep up with it, so that batches are cut short anywhere.
+PAUSE_S: Final = 0.03
 
 # How long somebody lives after the stream was seen to move.
 LIFE_S: Final = (0.1, 3.0)
@@ -63,7 +65,7 @@ class Producer(threading.Thread):
         try:
             with BusClient(self._settings) as client:
                 sender = client.sender()
-                while not self._stopping.wait(0.02):
+                while not self._stopping.wait(PAUSE_S):
                     key = f"key-{random.randrange(KEYS)}"
                     numbers = range(self.produced, self.produced + BATCH)
                     sender.send(

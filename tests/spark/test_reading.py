@@ -55,7 +55,7 @@ def test_a_message_of_the_sdk_becomes_a_row_with_all_it_has(server, new_queue, r
     assert abs(age) < datetime.timedelta(hours=25)
 
 
-def test_browsing_reads_everything_and_takes_nothing(read, new_queue, fill, client, kind):  # S-02
+def test_browsing_reads_everything_and_takes_nothing(read, new_queue, fill, client, kind):  # S-01
     queue = new_queue(kind)
     fill(queue, 1000)
     rows = read(queue).select("body", "sequence_number").collect()
@@ -116,7 +116,7 @@ def test_columns_that_cost_can_be_left_out(read, new_queue, fill):
     assert "amqp_message" in read(queue, includeRaw="true").columns
 
 
-def test_tasks_are_packed_when_small_and_cut_when_asked_for(read, new_queue, fill):
+def test_tasks_are_packed_when_small_and_cut_when_asked_for(read, new_queue, fill):  # S-02
     queue = new_queue(Kind.PARTITIONED)
     fill(queue, 400, keys=40)
     assert read(queue).rdd.getNumPartitions() == 1

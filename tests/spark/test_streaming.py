@@ -49,7 +49,7 @@ def sizes(query) -> list[int]:
     return [progress["numInputRows"] for progress in query.recentProgress]
 
 
-def test_a_stream_goes_on_where_its_checkpoint_ends(capture, captured, new_queue, fill, read):  # S-02
+def test_a_stream_goes_on_where_its_checkpoint_ends(capture, captured, new_queue, fill, read):  # S-03
     queue = new_queue(Kind.PARTITIONED)
     fill(queue, 500)
     capture(queue)

@@ -15,7 +15,7 @@ def write(rows, options, mode="append"):
     rows.write.format("servicebus").options(**options).mode(mode).save()
 
 
-def test_columns_become_a_message_as_the_sdk_sees_it(spark, server, options, new_queue):  # S-04
+def test_columns_become_a_message_as_the_sdk_sees_it(spark, server, options, new_queue):  # S-01
     queue = new_queue(Kind.PARTITIONED)
     rows = spark.createDataFrame(
         [("hello", "m1", "ada", "greeting", "c1", "text/plain", 600_000, {"a": 1})],

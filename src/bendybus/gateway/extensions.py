@@ -26,7 +26,7 @@ from bendybus.domain.range_commands import (
     Surveyed,
 )
 from bendybus.envelope import render_peeked
-from bendybus.errors import ArgumentError, InvalidOperation, Unavailable
+from bendybus.errors import ArgumentError, InvalidOperation
 from bendybus.names import Instant, SequenceNumber, SessionId
 
 __all__ = ["EXTENSIONS", "Extension"]
@@ -172,8 +172,6 @@ def _host(queue: Queue, number: int) -> PartitionHost:
     host = queue.host_of_sequence_number(SequenceNumber(number))
     if host is None:
         raise ArgumentError(f"'{queue.path}' has no partition for the sequence number {number}.")
-    if host.availability is Availability.UNAVAILABLE:
-        raise Unavailable(f"Partition {host.number} of '{queue.path}' is unavailable. Please retry.")
     return host
 
 
