@@ -9,7 +9,7 @@
     │   ├ ArgumentError         400   ├ InvalidOperation     400   ├ EntityDisabled  400
     │   ├ Unauthorized          401   ├ QuotaExceeded        403   ├ MessageSizeExceeded 403
     │   ├ EntityNotFound        404   ├ MessageNotFound      404   ├ EntityExists    409
-    │   ├ PreconditionFailed    412
+    │   ├ PreconditionFailed    412   ├ RuleNotFound         404   ├ MethodNotAllowed 405
     │   ├ MessageLockLost       410   ├ SessionLockLost      410   ├ SessionCannotBeLocked 410
     │   ├ ConsumerLeaseHeld     409   ├ NotSupported         501
     │   ├ TransactionUnknown    404   ├ TransactionRolledBack 409  ├ TransactionTimedOut 408
@@ -48,6 +48,7 @@ __all__ = [
     "MessageLockLost",
     "MessageNotFound",
     "MessageSizeExceeded",
+    "MethodNotAllowed",
     "NestingTooDeep",
     "NotSupported",
     "OperationTimeout",
@@ -57,6 +58,7 @@ __all__ = [
     "QuotaExceeded",
     "RULE_ACTION_EXCEPTION",
     "RequestError",
+    "RuleNotFound",
     "SchemaTooNew",
     "Scope",
     "ServerBusy",
@@ -196,6 +198,20 @@ class EntityNotFound(RequestError):
 class MessageNotFound(RequestError):
     condition = "com.microsoft:message-not-found"
     status = 404
+
+
+class RuleNotFound(RequestError):
+    """No authorization rule of that name."""
+
+    condition = "amqp:not-found"
+    status = 404
+
+
+class MethodNotAllowed(RequestError):
+    """HTTP only: this verb means nothing at that path."""
+
+    condition = "amqp:not-allowed"
+    status = 405
 
 
 class EntityExists(RequestError):
