@@ -123,10 +123,9 @@ class Server:
         exits.callback(catalog.close)
         settings = self._settings
         stores = messaging_stores(settings, folder)
-        namespace = namespace_id(catalog)
-        examine_stores(stores, namespace)
+        examine_stores(stores, namespace_id(catalog))
         for store in stores:
-            store.open(namespace)
+            store.open()
             exits.callback(store.close)
         if not settings.store_urls:
             folder.record_stores(len(stores))
