@@ -232,9 +232,36 @@ class Client(asyncio.Protocol):
         name: str | None = None,
         target: str = "test",
         filter: dict[str, object] | None = None,  # noqa: A002 - AMQP's own word
+        properties: dict[str, object] | None = None,
     ) -> Receiver:
         """Attached and with this credit, or `LinkRefused`. `deletes`: receive and delete, else peek-lock."""
         session = session or await self.begin()
+        receiver = self.attach_receiver(
+            address,
+            session,
+            deletes=deletes,
+            name=name,
+            target=target,
+            filter=filter,
+            properties=properties,
+        )
+        await receiver.attached()
+        if credit:
+            receiver.grant(credit)
+        return receiver
+
+    def attach_receiver(
+        self,
+        address: str,
+        session: Session,
+        *,
+        deletes: bool = False,
+        name: str | None = None,
+        target: str = "test",
+        filter: dict[str, object] | None = None,  # noqa: A002 - AMQP's own word
+        properties: dict[str, object] | None = None,
+    ) -> Receiver:
+        """Asked for, and not answered yet."""
         link = session.attach(
             name or f"from-{address}-{next(self._names)}",
             RECEIVER,
@@ -242,12 +269,9 @@ class Client(asyncio.Protocol):
             target=Target(address=target),
             snd_settle_mode=SND_SETTLED if deletes else SND_UNSETTLED,
             rcv_settle_mode=RCV_FIRST if deletes else RCV_SECOND,
+            properties=properties,
         )
-        receiver = Receiver(self, cast(ReceivingLink, link))
-        await receiver.attached()
-        if credit:
-            receiver.grant(credit)
-        return receiver
+        return Receiver(self, cast(ReceivingLink, link))
 
     async def coordinator(self, session: Session | None = None) -> Coordinator:
         """The link on which transactions are declared and discharged."""

@@ -76,15 +76,25 @@ SPARES: Final[Mapping[Shape, int]] = {
 
 
 def namespace(
-    queues: Mapping[str, Properties], rules: Mapping[str, Sequence[Properties]] | None = None
+    queues: Mapping[str, Properties],
+    rules: Mapping[str, Sequence[Properties]] | None = None,
+    topics: Sequence[Properties] = (),
 ) -> dict[str, object]:
-    """The content of a Config.json with these queues; `rules` by queue, and under "" the namespace's own."""
+    """The content of a Config.json with these queues; `rules` by queue, and under "" the namespace's own.
+
+    `topics` are as they stand in the file.
+    """
     rules = rules or {}
     described = [
         {"Name": name, "Properties": dict(properties), "AuthorizationRules": rules.get(name, [])}
         for name, properties in queues.items()
     ]
-    only = {"Name": "interop", "Queues": described, "AuthorizationRules": rules.get("", [])}
+    only = {
+        "Name": "interop",
+        "Queues": described,
+        "Topics": list(topics),
+        "AuthorizationRules": rules.get("", []),
+    }
     return {"UserConfig": {"Namespaces": [only]}}
 
 
@@ -239,10 +249,11 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
         queues: Mapping[str, Properties],
         rules: Mapping[str, Sequence[Properties]] | None = None,
         *options: str,
+        topics: Sequence[Properties] = (),
     ) -> ServerProcess:
         folder = tmp_path / f"server-{len(servers)}"
         folder.mkdir()
-        server = ServerProcess(folder, namespace(queues, rules), options)
+        server = ServerProcess(folder, namespace(queues, rules, topics), options)
         servers.append(server)
         server.start()
         return server

@@ -14,7 +14,8 @@ again. Both are on the hot path. What a settlement added to a message
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from struct import Struct
 from typing import Final, TypeAlias
 from uuid import UUID, uuid4
@@ -36,7 +37,7 @@ from bendybus.amqp.message import (
 from bendybus.amqp.ordinary import ordinary
 from bendybus.amqp.types import Symbol, Timestamp
 from bendybus.domain.duplicates import Identities
-from bendybus.domain.entities import QueueDescription
+from bendybus.domain.intake import Accepting
 from bendybus.domain.messages import Amendment, Message, Origin, Posting, SubQueue
 from bendybus.domain.routing import batch_key, routing_key
 from bendybus.domain.schedule import postpone
@@ -46,9 +47,11 @@ from bendybus.names import PARTITION_SHIFT, EntityPath, Instant, SessionId
 __all__ = [
     "BATCH_FORMAT",
     "Rendered",
+    "Stored",
     "admit",
     "admit_all",
     "admit_batch",
+    "body_start",
     "readmit",
     "render",
     "render_deferred",
@@ -71,6 +74,7 @@ HEADER_BYTES_MAX: Final = 64 * 1024
 PROPERTY_BYTES_MAX: Final = 32 * 1024
 
 _FRONT: Final = Struct(">BBBIII")
+_MAP32: Final = Struct(">BII")
 
 _PARTITION_KEY: Final = b"x-opt-partition-key"
 _VIA_PARTITION_KEY: Final = b"x-opt-via-partition-key"
@@ -97,7 +101,7 @@ _BROKERS_OWN: Final = frozenset(
 
 
 def admit(
-    payload: bytes, at: Instant, description: QueueDescription, identities: Identities | None = None
+    payload: bytes, at: Instant, description: Accepting, identities: Identities | None = None
 ) -> tuple[Message, str | None]:
     """A message as it was sent, ready to be enqueued, and its routing key.
 
@@ -139,7 +143,7 @@ def admit(
 def _refuse_large_properties(payload: bytes) -> None:
     """All that stands before the body has a limit of its own, and so has each application property."""
     sections = scan(payload)
-    body = _body_start(sections)
+    body = body_start(sections)
     if body > HEADER_BYTES_MAX:
         raise MessageSizeExceeded(
             f"The message's properties have {body} bytes together; at most {HEADER_BYTES_MAX} are allowed."
@@ -178,7 +182,7 @@ def _take_apart(payload: bytes) -> tuple[bytes, int, str | None, str | None, str
 def admit_batch(
     payload: bytes,
     at: Instant,
-    description: QueueDescription,
+    description: Accepting,
     identities: Identities | None = None,
     *,
     partitioned: bool,
@@ -194,7 +198,7 @@ def admit_batch(
 def admit_all(
     payloads: Iterable[bytes],
     at: Instant,
-    description: QueueDescription,
+    description: Accepting,
     identities: Identities | None = None,
     *,
     partitioned: bool,
@@ -224,7 +228,7 @@ def readmit(
     message: Message,
     payload: bytes,
     at: Instant,
-    description: QueueDescription,
+    description: Accepting,
     identities: Identities | None = None,
     *,
     source: EntityPath,
@@ -465,14 +469,56 @@ def _amended(bare: bytes, amendment: Amendment) -> bytes:
         properties["DeadLetterReason"] = amendment.dead_letter_reason
     if amendment.dead_letter_description is not None:
         properties["DeadLetterErrorDescription"] = amendment.dead_letter_description
-    body = _body_start(sections)
+    body = body_start(sections)
     before = bare[: body if sections.application_properties < 0 else sections.application_properties]
     return before + b"\x00\x53\x74" + encode(properties) + bare[body:]
 
 
-def _body_start(sections: Sections) -> int:
+def body_start(sections: Sections) -> int:
     """Where the body starts, or whatever comes in its place."""
     for start in (sections.body, sections.footer):
         if start >= 0:
             return start
     return sections.end
+
+
+# -- inside -----------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Stored:
+    """A stored payload taken apart, for those who look inside or make another of it."""
+
+    durable: bool
+    priority: int
+    ttl_ms: int | None
+    count: int
+    """Of the keys and values among the entries."""
+    entries: bytes
+    bare: bytes
+
+    @classmethod
+    def of(cls, payload: bytes) -> Stored:
+        _, durable, priority, ttl, count, length = _FRONT.unpack_from(payload)
+        start = _FRONT.size + length
+        entries, bare = payload[_FRONT.size : start], payload[start:]
+        return cls(bool(durable), priority, None if ttl == NO_TTL else ttl, count, entries, bare)
+
+    def annotations(self) -> dict[object, object]:
+        """The sender's own."""
+        decoded, _ = decode(_MAP32.pack(0xD1, len(self.entries) + 4, self.count) + self.entries)
+        assert isinstance(decoded, dict), "entries make up a map"
+        return decoded
+
+    def annotate(self, annotations: Mapping[object, object]) -> None:
+        self.count = 2 * len(annotations)
+        self.entries = b"".join(
+            encode(Symbol(key) if isinstance(key, str) else key) + encode(value)
+            for key, value in annotations.items()
+        )
+
+    def payload(self) -> bytes:
+        """Together again."""
+        ttl = NO_TTL if self.ttl_ms is None else max(0, min(self.ttl_ms, NO_TTL - 1))
+        front = _FRONT.pack(VERSION, self.durable, self.priority, ttl, self.count, len(self.entries))
+        return front + self.entries + self.bare

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self, cast
 
 import pytest
+from azure.core.async_paging import AsyncItemPaged
 from azure.servicebus import (
     AutoLockRenewer,
     ServiceBusClient,
@@ -68,6 +69,8 @@ class Blocking:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
+        if isinstance(value, _HANDLES):
+            return Blocking(value, self._thread)
         return self._blocking(value) if callable(value) else value
 
     def _blocking(self, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -102,7 +105,13 @@ class Blocking:
 
 
 # What the asynchronous SDK returns that has to be awaited itself; messages and batches have not.
-_HANDLES: Final = (aio.ServiceBusClient, aio.ServiceBusSender, aio.ServiceBusReceiver)
+_HANDLES: Final = (
+    aio.ServiceBusClient,
+    aio.ServiceBusSender,
+    aio.ServiceBusReceiver,
+    aio.ServiceBusSession,
+    AsyncItemPaged,
+)
 
 
 class Sdk(Protocol):

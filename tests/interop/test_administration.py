@@ -181,19 +181,9 @@ def test_what_is_fixed_at_creation_is_refused_with_the_reason(  # P-07
     assert dict(admin.get_queue(name)) == dict(queue)
 
 
-def test_what_is_not_there_yet_is_refused_and_not_passed_over(
-    admin: ServiceBusAdministrationClient, name: str
-) -> None:
-    for create in (
-        lambda: admin.create_queue(name, requires_session=True),
-        lambda: admin.create_topic(name),
-        lambda: admin.create_subscription(name, "s"),
-    ):
-        with pytest.raises(HttpResponseError, match=r"SubCode=50100.*not supported yet") as refused:
-            create()
-        assert refused.value.status_code == 501
-    with pytest.raises(ResourceNotFoundError):
-        admin.get_queue(name)
+def test_a_queue_with_sessions_is_made(admin: ServiceBusAdministrationClient, name: str) -> None:
+    assert admin.create_queue(name, requires_session=True, enable_partitioning=True).requires_session
+    assert admin.get_queue(name).requires_session
 
 
 def test_lists_come_in_pages(admin: ServiceBusAdministrationClient) -> None:

@@ -79,6 +79,18 @@ def test_a_removed_entity_stays_away(catalog: SqliteCatalog) -> None:
     assert catalog.entities() == []
 
 
+def test_several_are_removed_together_or_not_at_all(catalog: SqliteCatalog) -> None:
+    other = replace(ORDERS, path=EntityPath("Orders/Subscriptions/all"), kind="subscription")
+    catalog.add(ORDERS)
+    catalog.add(other)
+    with pytest.raises(EntityNotFound, match="missing"):
+        catalog.remove(ORDERS.path, EntityPath("missing"), other.path)
+    assert catalog.entities() == [ORDERS, other]
+    catalog.remove(ORDERS.path, other.path)
+    reopen(catalog)
+    assert catalog.entities() == []
+
+
 def test_the_namespace_is_described_once_and_again(catalog: SqliteCatalog) -> None:
     assert catalog.namespace() == {}
     catalog.describe_namespace({"tier": "standard"})

@@ -608,14 +608,16 @@ def test_a_dropped_partition_takes_its_sessions_and_marks_along(bench: Bench) ->
 
 
 def test_a_store_belongs_to_the_first_namespace_that_opens_it(bench: Bench) -> None:
+    bench.store.namespace = "ours"
+    bench.reopen()
     bench.store.close()
-    bench.store.open("ours")
-    bench.store.close()
+    bench.store.namespace = "theirs"
     for refused in (bench.store.examine, bench.store.open):
         with pytest.raises(StoreError, match="belongs to another namespace"):
-            refused("theirs")
-    bench.store.examine("ours")
-    bench.store.open("ours")
+            refused()
+    bench.store.namespace = "ours"
+    bench.store.examine()
+    bench.store.open()
     assert len(bench.store.partitions()) == 2
 
 

@@ -134,6 +134,8 @@ def test_a_block_of_ids_that_is_used_up_is_followed_by_another(
 ) -> None:
     opened_store = opened(postgres.url(database))
     key = partition_of(opened_store)
+    opened_store._next_id = opened_store._last_id + 1
+    opened_store.commit(changes(key))
     opened_store._next_id = opened_store._last_id - 1
     messages = [make_message(number, b"%d" % number) for number in range(1, 6)]
     opened_store.commit(changes(key, *messages))
@@ -397,7 +399,9 @@ def test_a_store_of_a_newer_version_is_refused(postgres: Postgres, database: str
         connection.execute("UPDATE bendybus.about SET version = 77")
     for refused in ("open", "examine"):
         with pytest.raises(SchemaTooNew, match=rf"version 77; .* up to {schema.VERSION}"):
-            getattr(PostgresStore(parse_address(postgres.url(database))), refused)("ours")
+            newer = PostgresStore(parse_address(postgres.url(database)))
+            newer.namespace = "ours"
+            getattr(newer, refused)()
     with postgres.connect(database) as connection:
         assert connection.execute("SELECT version, namespace FROM bendybus.about").fetchone() == (77, None)
 
@@ -424,6 +428,16 @@ def test_a_missing_table_is_damage(postgres: Postgres, database: str, opened: Op
         PostgresStore(parse_address(postgres.url(database))).open()
 
 
+def test_a_store_that_does_not_say_what_it_is_is_damaged(
+    postgres: Postgres, database: str, opened: Opened
+) -> None:
+    opened(postgres.url(database)).close()
+    with postgres.connect(database) as connection:
+        connection.execute("DELETE FROM bendybus.about")
+    with pytest.raises(StoreCorrupted, match="table about is empty"):
+        PostgresStore(parse_address(postgres.url(database))).open()
+
+
 def test_a_user_without_the_right_to_make_a_schema_is_refused(postgres: Postgres, database: str) -> None:
     with postgres.connect(database) as connection:
         connection.execute("CREATE ROLE guest LOGIN PASSWORD 'guest'")
@@ -441,7 +455,9 @@ def test_a_database_in_another_encoding_is_refused(postgres: Postgres) -> None:
 
 def test_two_that_open_a_new_store_at_once_make_it_once(postgres: Postgres, database: str) -> None:
     stores = [PostgresStore(parse_address(postgres.url(database))) for _ in range(4)]
-    threads = [threading.Thread(target=each.open, args=("ours",)) for each in stores]
+    threads = [threading.Thread(target=each.open) for each in stores]
+    for each in stores:
+        each.namespace = "ours"
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -48,7 +48,7 @@ COMMANDS = dict(commands_of(typer.main.get_command(app)))
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_in_the_reference_with_its_options(command):
     page = (DOCS / "reference" / "cli.md").read_text()
-    assert re.search(rf"^### `{command}( [A-Z]+)?`$", page, re.MULTILINE)
+    assert re.search(rf"^### `{command}( [A-Z]+)*`$", page, re.MULTILINE)
     if command == "bendybus serve":
         return
     for parameter in COMMANDS[command].params:
@@ -59,7 +59,7 @@ def test_every_command_is_in_the_reference_with_its_options(command):
 
 def test_the_reference_names_no_command_that_is_not_there():
     page = (DOCS / "reference" / "cli.md").read_text()
-    headings = re.findall(r"^### `(bendybus [a-z -]+?)(?: [A-Z]+)?`$", page, re.MULTILINE)
+    headings = re.findall(r"^### `(bendybus [a-z -]+?)(?: [A-Z]+)*`$", page, re.MULTILINE)
     assert sorted(headings) == sorted(COMMANDS)
 
 
@@ -76,7 +76,7 @@ def test_every_error_is_in_the_reference_with_its_condition(kind):
 
 
 def test_every_metric_is_in_the_reference():
-    broker = SimpleNamespace(cache=PayloadCache(), queues=list, stores=list)
+    broker = SimpleNamespace(cache=PayloadCache(), sources=list, stores=list)
     families = list(BrokerCollector(broker, SimpleNamespace(connection_count=0)).collect())
     page = (DOCS / "reference" / "metrics.md").read_text()
     for family in families:

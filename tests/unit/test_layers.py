@@ -20,10 +20,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "broker": {"domain", "store", "envelope", "errors", "names"},
     "auth": {"errors", "names"},
     "envelope": {"amqp", "domain", "errors", "names"},
+    "contents": {"amqp", "domain", "envelope", "errors"},
     "gateway": {"amqp", "engine", "domain", "broker", "auth", "envelope", "errors", "names"},
     "admin": {"amqp", "domain", "broker", "auth", "envelope", "errors", "names"},
     "client": {"amqp", "engine", "auth", "errors"},
-    "server": {"amqp", "engine", "domain", "store", "broker", "auth", "gateway", "admin", "errors", "names"},
+    "server": {
+        *("amqp", "engine", "domain", "store", "broker", "auth", "contents", "gateway", "admin"),
+        *("errors", "names"),
+    },
     "cli": {"server", "admin", "auth", "client", "amqp", "domain", "errors"},
 }
 

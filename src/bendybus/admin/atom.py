@@ -33,6 +33,7 @@ __all__ = [
     "Element",
     "document",
     "element",
+    "elements_of",
     "entry",
     "error",
     "error_document",
@@ -58,6 +59,8 @@ DEPTH_MAX: Final = 32
 # What XML 1.0 cannot hold, not even escaped [XML 2.2]; names in errors are the client's own.
 _UNWRITABLE: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
+_TYPE: Final = f"{INSTANCE}}}type"
+
 NEVER: Final = "0001-01-01T00:00:00Z"
 
 
@@ -68,6 +71,11 @@ def element(name: str, value: object) -> str:
     """`<name>value</name>`, with true and false as XML writes them."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return f"<{name}>{_text(text)}</{name}>"
+
+
+def elements_of(shown: Iterable[tuple[str, object] | str]) -> str:
+    """Names with their values, and what is XML already, one after the other."""
+    return "".join(element(*one) if isinstance(one, tuple) else one for one in shown)
 
 
 def format_time(at: Instant) -> str:
@@ -144,10 +152,12 @@ def _attribute(text: str) -> str:
 class Element:
     """An element without its namespace: prefixes and namespaces differ between clients."""
 
-    __slots__ = ("children", "name", "text")
+    __slots__ = ("children", "kind", "name", "text")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, kind: str = "") -> None:
         self.name = name
+        self.kind = kind
+        """What xsi:type says, without a prefix."""
         self.text = ""
         self.children: list[Element] = []
 
@@ -189,7 +199,7 @@ def _parse(body: bytes) -> Element:
     def start(name: str, attributes: dict[str, str]) -> None:
         if len(open_elements) > DEPTH_MAX:
             raise ArgumentError(f"The body has elements more than {DEPTH_MAX} deep.")
-        child = Element(name.rpartition("}")[2])
+        child = Element(name.rpartition("}")[2], attributes.get(_TYPE, "").rpartition(":")[2])
         open_elements[-1].children.append(child)
         open_elements.append(child)
 

@@ -33,6 +33,7 @@ from bendybus.amqp.types import Array, Described
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Message
+from bendybus.domain.topic_entities import TopicDescription
 from bendybus.envelope import admit, admit_batch, render
 from bendybus.errors import ArgumentError, MessageSizeExceeded, WireError
 from bendybus.names import Instant
@@ -69,7 +70,7 @@ def admit_request(
     headers: Iterable[tuple[bytes, bytes]],
     body: bytes,
     at: Instant,
-    description: QueueDescription,
+    description: QueueDescription | TopicDescription,
     *,
     partitioned: bool,
 ) -> Admitted:
@@ -132,7 +133,7 @@ def _encoded(given: object, content_type: str | None, custom: dict[str, object],
     )
 
 
-def _refuse_oversize(payload: bytes, description: QueueDescription) -> None:
+def _refuse_oversize(payload: bytes, description: QueueDescription | TopicDescription) -> None:
     limit = description.max_message_size_kb * 1024
     if len(payload) > limit:
         raise MessageSizeExceeded(

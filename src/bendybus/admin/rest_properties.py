@@ -167,10 +167,11 @@ def broker_properties(
     locked: bool,
 ) -> str:
     """What a receiver is told, as ASCII JSON: a header's value cannot hold more."""
+    origin = message.origin
     told: dict[str, object] = {
         # Service Bus counts this delivery too; a message keeps only those that failed.
         "DeliveryCount": message.delivery_count + 1,
-        "EnqueuedSequenceNumber": message.sequence_number,
+        "EnqueuedSequenceNumber": (message if origin is None else origin).sequence_number,
         "EnqueuedTimeUtc": http_date(message.enqueued_at),
     }
     if locked:

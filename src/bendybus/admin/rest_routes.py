@@ -35,12 +35,12 @@ from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.broker.host import PartitionHost
 from bendybus.broker.queue import Queue
+from bendybus.broker.topic import Target as SendTarget
 from bendybus.domain.commands import Abandon, Complete, Enqueue, Renew, Renewed, Settled
 from bendybus.domain.messages import SubQueue
 from bendybus.errors import (
     ArgumentError,
     BrokerError,
-    InvalidOperation,
     MessageNotFound,
     OperationTimeout,
     Unavailable,
@@ -104,10 +104,10 @@ class RestMessages(BaseRoute):
         # Whoever signs for a URL must hold a rule over its entity: `q/messages` may be a queue too.
         keys = self._keys.reaching(target.entity)
         authorise(request.headers, keys, target.path, target.operation.right, now())
-        queue = self._broker.find(target.entity)
         if target.operation is Operation.SEND:
-            return await self._send(target, queue, request, body)
-        _refuse_receiving(queue, target.subqueue)
+            return await self._send(target, self._broker.find_target(target.entity), request, body)
+        queue = self._broker.find(target.entity)
+        queue.refuse_receiver(target.subqueue, sessionful=False)
         await body.read(BODY_MAX, f"A request of this kind has a body of at most {BODY_MAX} bytes.")
         if target.operation in (Operation.PEEK_LOCK, Operation.RECEIVE_AND_DELETE):
             return await self._receive(target, queue, request, body)
@@ -115,23 +115,25 @@ class RestMessages(BaseRoute):
 
     # -- operations ---------------------------------------------------------------
 
-    async def _send(self, target: Target, queue: Queue, request: Request, body: RequestBody) -> Response:
-        queue.refuse_sending(target.subqueue)
+    async def _send(
+        self, target: Target, entity: SendTarget, request: Request, body: RequestBody
+    ) -> Response:
+        entity.refuse_sending(target.subqueue)
         timeout_s = _timeout_s(request) or TIMEOUT_DEFAULT_S
-        description = queue.description
+        description = entity.description
         limit = description.max_message_size_kb * 1024
         payload = await body.read(
-            limit, f"The message exceeds the limit of {limit} bytes that '{queue.path}' accepts."
+            limit, f"The message exceeds the limit of {limit} bytes that '{entity.path}' accepts."
         )
         admitted = admit_request(
-            _spelled_headers(request.scope), payload, now(), description, partitioned=len(queue.hosts) > 1
+            _spelled_headers(request.scope), payload, now(), description, partitioned=len(entity.hosts) > 1
         )
         try:
             async with asyncio.timeout(timeout_s):
-                await _enqueue(queue, admitted)
+                await _enqueue(entity, admitted)
         except TimeoutError:
             raise OperationTimeout(
-                f"'{queue.path}' did not take the message in {timeout_s:g} s. It may still do so."
+                f"'{entity.path}' did not take the message in {timeout_s:g} s. It may still do so."
             ) from None
         response = Response(status_code=201)
         content_type = request.headers.get("content-type")
@@ -153,21 +155,12 @@ class RestMessages(BaseRoute):
         return response
 
 
-def _refuse_receiving(queue: Queue, subqueue: SubQueue) -> None:
-    queue.refuse_receiving(subqueue)
-    if queue.description.requires_session:
-        raise InvalidOperation(
-            "It is not possible for an entity that requires sessions to create a non-sessionful message "
-            f"receiver. Entity: '{queue.path}'."
-        )
-
-
-async def _enqueue(queue: Queue, admitted: Admitted) -> None:
+async def _enqueue(entity: SendTarget, admitted: Admitted) -> None:
     """Where the key says; without one, wherever a partition takes it (P-16)."""
-    key = admitted.key if len(queue.hosts) > 1 else None
-    for attempts_left in reversed(range(len(queue.hosts))):
+    key = admitted.key if len(entity.hosts) > 1 else None
+    for attempts_left in reversed(range(len(entity.hosts))):
         try:
-            await queue.place(key).ask(Enqueue(admitted.messages, admitted.identities))
+            await entity.place(key).ask(Enqueue(admitted.messages, admitted.identities))
         except Unavailable:
             if key is not None or not attempts_left:
                 raise
@@ -244,7 +237,7 @@ def _spelled_headers(scope: Scope) -> Iterable[tuple[bytes, bytes]]:
 
 
 def _location(request: Request, target: Target, queue: Queue, received: Received) -> str:
-    """Where the locked message is now; `/messages/` in lower case, as an old client looks for it."""
+    """Where the locked message is now; `/subscriptions/` and `/messages/` as an old client looks for them."""
     host = request.headers.get("host", "")
     if not _HOST.fullmatch(host):
         address = request.scope.get("server") or ("localhost", None)
@@ -255,4 +248,5 @@ def _location(request: Request, target: Target, queue: Queue, received: Received
         SubQueue.TRANSFER_DEAD_LETTER: "/$Transfer/$DeadLetterQueue",
     }[target.subqueue]
     token = UUID(bytes_le=received.lock_token)
-    return f"{request.url.scheme}://{host}/{quote(queue.path)}{subqueue}/messages/{received.sequence_number}/{token}"
+    entity = quote(queue.path).replace("/Subscriptions/", "/subscriptions/") + subqueue
+    return f"{request.url.scheme}://{host}/{entity}/messages/{received.sequence_number}/{token}"

@@ -1,8 +1,9 @@
 """The management API over HTTP: which request means what.
 
-    GET             /$namespaceinfo             the namespace
-    GET             /$Resources/queues          queues, in pages
-    PUT GET DELETE  /{queue}                    one queue; PUT with `If-Match: *` updates it
+    GET             /$namespaceinfo                     the namespace
+    GET             /$Resources/queues, .../topics      queues or topics, in pages
+    PUT GET DELETE  /{queue or topic}                   one of them; PUT with `If-Match: *` updates it
+                    /{topic}/Subscriptions...           topic_routes.py
 
 Every path that nobody else serves ends here, so these routes come last. Whatever
 is wrong with a request is answered with an Error document; access is checked
@@ -11,10 +12,8 @@ before anything else is looked at, so strangers learn nothing about what exists.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from typing import Final, TypeAlias
-from urllib.parse import quote, urlencode
+from collections.abc import Iterable
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,31 +22,27 @@ from starlette.types import Receive, Scope, Send
 
 from bendybus.admin import atom
 from bendybus.admin.access import authorise
+from bendybus.admin.answers import NAMESPACE_NAME, Answers, api_version, is_update, read_body
 from bendybus.admin.queues import FIRST_WITH_PARTITIONS, queue_elements, read_queue
 from bendybus.admin.rest_bodies import RequestBody
+from bendybus.admin.topic_routes import Child, TopicRequests
 from bendybus.auth.rights import Right
 from bendybus.auth.rules import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
-from bendybus.domain.entities import QueueDescription, Tier, normalise_path
+from bendybus.broker.topic import Topic
+from bendybus.domain.entities import Described, Tier, normalise_path
 from bendybus.errors import (
     ArgumentError,
     BrokerError,
     EntityNotFound,
     InvalidOperation,
     MethodNotAllowed,
-    NotSupported,
-    PreconditionFailed,
 )
 
 __all__ = ["management_routes"]
 
-Unsupported: TypeAlias = Callable[[QueueDescription], list[str]]
-"""What a queue asks for and the broker cannot do yet, by its names in the API."""
-
-# "default 100 per page; cap 100"
-PAGE_MAX: Final = 100
 
 # Where the token for the entity that messages are forwarded to may be; else the request's own must do.
 SUPPLEMENTARY: Final = {
@@ -57,26 +52,19 @@ SUPPLEMENTARY: Final = {
 
 METHODS: Final = ("GET", "HEAD", "PUT", "DELETE")
 
-NAMESPACE_NAME: Final = "bendybus"
 
-_API_VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2})?(-preview)?")
-# A topic's children; topics themselves are told from queues only by what is put.
-_OF_A_TOPIC: Final = re.compile(r"(?P<topic>.+?)/subscriptions(/.*)?", re.IGNORECASE)
-_WHOLE_NUMBER: Final = re.compile("[0-9]{1,9}")
-
-
-def management_routes(broker: Broker, keys: KeyRing, unsupported: Unsupported) -> list[BaseRoute]:
+def management_routes(broker: Broker, keys: KeyRing) -> list[BaseRoute]:
     """To be put after all other routes of the server."""
-    api = _ManagementApi(broker, keys, unsupported)
+    api = _ManagementApi(broker, keys)
     # An object and not a function: every verb comes here, so that every refusal has the same shape.
     return [Route("/{path:path}", api)]
 
 
 class _ManagementApi:
-    def __init__(self, broker: Broker, keys: KeyRing, unsupported: Unsupported) -> None:
+    def __init__(self, broker: Broker, keys: KeyRing) -> None:
         self._broker = broker
         self._keys = keys
-        self._unsupported = unsupported
+        self._topics = TopicRequests(broker, self._refuse_old_version, self._authorise_forwarding)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
@@ -92,81 +80,66 @@ class _ManagementApi:
             right = None if request.method in ("GET", "HEAD") else Right.MANAGE
             rights = authorise(request.headers, self._keys, path, right, now())
             request.state.manages = rights.allows(Right.MANAGE)
-            return await self._answer(request, path, body)
+            request.state.body = body
+            return await self._answer(request, path)
         except BrokerError as refusal:
             return atom.error_response(refusal, path, now())
 
-    async def _answer(self, request: Request, path: str, body: RequestBody) -> Response:
+    async def _answer(self, request: Request, path: str) -> Response:
         if request.method not in METHODS:
             raise MethodNotAllowed(f"{request.method[:60]} is not a request that '{path[:200]}' answers.")
-        version = _api_version(request)
+        answers = Answers(request, api_version(request))
         method, well_known = request.method, path.lower()
         if well_known in ("$namespaceinfo", "$resources/queues", "$resources/topics"):
             if method not in ("GET", "HEAD"):
                 raise InvalidOperation(f"'{path}' can be read and not changed.")
             if well_known == "$namespaceinfo":
-                return self._namespace(request)
-            # There are no topics yet, which is what their list says.
-            listed = self._visible(version) if well_known == "$resources/queues" else []
-            return await self._list(request, version, listed)
-        if child := _OF_A_TOPIC.fullmatch(path):
-            if method == "PUT":
-                raise NotSupported("Subscriptions and rules are not supported yet.")
-            raise EntityNotFound(child["topic"])
+                return self._namespace(answers)
+            everything = self._broker.queues() if well_known == "$resources/queues" else self._broker.topics
+            return await answers.page(
+                self._visible(everything, answers.version), lambda each: self._entry(each, answers)
+            )
+        if child := Child.parse(path):
+            return await self._topics.answer(request, child, answers)
         match method:
             case "PUT":
-                return await self._put(request, path, version, body)
+                return await self._put(request, path, answers)
             case "DELETE":
-                await self._broker.delete_queue(self._find(path, version).path)
+                entity = self._find(path, answers.version)
+                if isinstance(entity, Topic):
+                    await self._broker.topics.delete(entity.path)
+                else:
+                    await self._broker.delete_queue(entity.path)
                 return Response(status_code=200)
             case _:
-                return await self._entry_response(request, self._find(path, version), version)
+                return answers.one(await self._entry(self._find(path, answers.version), answers))
 
     # -- reading ------------------------------------------------------------------
 
-    def _visible(self, version: str) -> list[Queue]:
-        """The queues that this version of the API knows how to show, by name (P-10)."""
-        queues = (queue for queue in self._broker.queues() if _shows(version, queue))
-        return sorted(queues, key=lambda queue: normalise_path(queue.path))
+    @staticmethod
+    def _visible(entities: Iterable[Queue] | Iterable[Topic], version: str) -> list[Queue | Topic]:
+        """Those that this version of the API knows how to show, by name (P-10)."""
+        shown = [entity for entity in entities if _shows(version, entity)]
+        return sorted(shown, key=lambda entity: normalise_path(entity.path))
 
-    def _find(self, path: str, version: str) -> Queue:
-        queue = self._broker.find(path)
-        if not _shows(version, queue):
+    def _find(self, path: str, version: str) -> Queue | Topic:
+        entity = self._broker.find_target(path)
+        if not _shows(version, entity):
             raise EntityNotFound(path)
-        return queue
+        return entity
 
-    async def _entry_response(
-        self, request: Request, queue: Queue, version: str, status: int = 200
-    ) -> Response:
-        body = atom.document(await self._entry(request, queue, version))
-        return Response(body, status, media_type=atom.ENTRY_TYPE)
-
-    async def _entry(self, request: Request, queue: Queue, version: str) -> str:
+    async def _entry(self, entity: Queue | Topic, answers: Answers) -> str:
+        if isinstance(entity, Topic):
+            return await self._topics.topic_entry(entity, answers)
         # Just started or just created: a moment later the counts are known.
-        await queue.loaded()
-        return atom.entry(
-            _url(request, queue.path, {"api-version": version}),
-            queue.path,
-            "QueueDescription",
-            queue_elements(queue, self._broker.tier, version, with_rules=request.state.manages),
-            queue.created_at,
-            queue.updated_at,
-            NAMESPACE_NAME,
+        await entity.loaded()
+        tier, version = self._broker.tier, answers.version
+        content = queue_elements(entity, tier, version, with_rules=answers.with_rules)
+        return answers.entry(
+            entity.path, entity.path, "QueueDescription", content, entity.created_at, entity.updated_at
         )
 
-    async def _list(self, request: Request, version: str, queues: list[Queue]) -> Response:
-        skip, top = _number(request, "$skip", 0), min(_number(request, "$top", PAGE_MAX), PAGE_MAX)
-        page = queues[skip : skip + top]
-        path = request.path_params["path"]
-        here = _url(request, path, {"$skip": skip, "$top": top, "api-version": version})
-        following = None
-        if top and skip + top < len(queues):
-            following = _url(request, path, {"$skip": skip + top, "$top": top, "api-version": version})
-        entries = [await self._entry(request, queue, version) for queue in page]
-        body = atom.document(atom.feed(here, path.rpartition("/")[2], now(), entries, following))
-        return Response(body, media_type=atom.FEED_TYPE)
-
-    def _namespace(self, request: Request) -> Response:
+    def _namespace(self, answers: Answers) -> Response:
         tier, created_at = self._broker.tier, atom.format_time(self._broker.created_at)
         shown = [("Alias", ""), ("CreatedTime", created_at), ("MessagingSKU", tier.capitalize())]
         if tier is Tier.PREMIUM:
@@ -179,7 +152,7 @@ class _ManagementApi:
         ]
         founded = self._broker.created_at
         body = atom.entry(
-            _url(request, "$namespaceinfo", {}),
+            answers.url("$namespaceinfo", {}),
             NAMESPACE_NAME,
             "NamespaceInfo",
             "".join(atom.element(*one) for one in shown),
@@ -187,39 +160,30 @@ class _ManagementApi:
             founded,
             NAMESPACE_NAME,
         )
-        return Response(atom.document(body), media_type=atom.ENTRY_TYPE)
+        return answers.one(body)
 
     # -- changing -----------------------------------------------------------------
 
-    async def _put(self, request: Request, path: str, version: str, body: RequestBody) -> Response:
-        described = atom.parse_entry(await body.read_document(atom.BODY_BYTES_MAX))
+    async def _put(self, request: Request, path: str, answers: Answers) -> Response:
+        described = await read_body(request, "QueueDescription", "TopicDescription")
         if described.kind == "TopicDescription":
-            raise NotSupported("Topics are not supported yet.")
-        if described.kind != "QueueDescription":
-            raise ArgumentError(f"The entry describes a {described.kind[:60]}; expected a QueueDescription.")
-        condition = request.headers.get("if-match")
-        if condition is None:
+            return await self._topics.put_topic(request, path, described, answers)
+        if not is_update(request):
             description = read_queue(path, described.elements, self._broker.tier)
-            self._refuse_unsupported(description)
-            self._refuse_old_version(description, version)
+            self._refuse_old_version(description, answers.version)
             self._authorise_forwarding(request, description)
             queue = await self._broker.create_queue(description)
-            return await self._entry_response(request, queue, version, 201)
-        queue = self._find(path, version)
-        if condition.strip() != "*":
-            raise PreconditionFailed(
-                f"If-Match is '{condition[:60]}'; entities have no tags, so only * matches."
-            )
-        description = read_queue(path, described.elements, self._broker.tier, queue.description)
-        # Before what is unsupported: changing it is not allowed, supported or not (P-07).
-        queue.description.refuse_immutable_changes(description)
-        self._refuse_unsupported(description)
-        self._authorise_forwarding(request, description, queue.description)
+            return answers.one(await self._entry(queue, answers), 201)
+        found = self._find(path, answers.version)
+        if isinstance(found, Topic):
+            raise EntityNotFound(path)
+        description = read_queue(path, described.elements, self._broker.tier, found.description)
+        self._authorise_forwarding(request, description, found.description)
         await self._broker.update_queue(description)
-        return await self._entry_response(request, queue, version)
+        return answers.one(await self._entry(found, answers))
 
     def _authorise_forwarding(
-        self, request: Request, asked: QueueDescription, present: QueueDescription | None = None
+        self, request: Request, asked: Described, present: Described | None = None
     ) -> None:
         """Who sends messages on to another entity must be one who may send there."""
         for field, header in SUPPLEMENTARY.items():
@@ -229,47 +193,19 @@ class _ManagementApi:
             given = request.headers.get(header) or request.headers.get("authorization", "")
             authorise({"authorization": given}, self._keys, target, Right.SEND, now())
 
-    def _refuse_unsupported(self, description: QueueDescription) -> None:
-        if features := self._unsupported(description):
-            raise NotSupported(f"Queue '{description.path}': {', '.join(features)}: not supported yet.")
-
-    def _refuse_old_version(self, description: QueueDescription, version: str) -> None:
-        """Who could not see the queue afterwards must not create it (P-10)."""
+    def _refuse_old_version(self, description: Described, version: str) -> None:
+        """Who could not see the entity afterwards must not create it (P-10)."""
         partitions = self._broker.tier.partition_count(
             enable_partitioning=description.enable_partitioning,
             premium_partitions=self._broker.premium_partitions,
         )
         if partitions > 1 and version < FIRST_WITH_PARTITIONS:
             raise ArgumentError(
-                f"Queue '{description.path}' would be partitioned; that needs "
+                f"{description.label} would be partitioned; that needs "
                 f"api-version={FIRST_WITH_PARTITIONS} or later, and this request has "
                 f"{version or 'none'}."
             )
 
 
-def _shows(version: str, queue: Queue) -> bool:
-    return len(queue.hosts) == 1 or version >= FIRST_WITH_PARTITIONS
-
-
-def _api_version(request: Request) -> str:
-    """Versions compare as texts: none at all is older than any, and one to come is newer."""
-    version = request.query_params.get("api-version", "")
-    if version and not _API_VERSION.fullmatch(version):
-        raise ArgumentError(f"api-version is '{version[:60]}'; it must be a month such as 2021-05.")
-    return version
-
-
-def _number(request: Request, name: str, default: int) -> int:
-    text = request.query_params.get(name)
-    if text is None:
-        return default
-    if not _WHOLE_NUMBER.fullmatch(text):
-        raise ArgumentError(f"{name} is '{text[:60]}'; it must be a whole number.")
-    return int(text)
-
-
-def _url(request: Request, path: str, query: dict[str, object]) -> str:
-    """As the client sees this server: under the name it called, whatever that is."""
-    host = request.headers.get("host", NAMESPACE_NAME)
-    shown = {name: value for name, value in query.items() if value != ""}
-    return f"{request.scope['scheme']}://{host}/{quote(path)}" + (f"?{urlencode(shown)}" if shown else "")
+def _shows(version: str, entity: Queue | Topic) -> bool:
+    return len(entity.hosts) == 1 or version >= FIRST_WITH_PARTITIONS

@@ -13,13 +13,15 @@ import base64
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from bendybus.auth.rights import Right
 from bendybus.auth.rules import ROOT_RULE_NAME, AccessRule, KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
+from bendybus.broker.entity import Entity
 from bendybus.broker.queue import Queue
+from bendybus.broker.topic import Subscription, Topic
 from bendybus.domain.access import RIGHTS, RULES_MAX, AuthorizationRule, with_rule
 from bendybus.errors import ArgumentError, InvalidOperation, QuotaExceeded, RuleNotFound
 from bendybus.names import Instant
@@ -74,8 +76,8 @@ class RuleBook:
     def open(self) -> None:
         """Take up what the broker keeps, and from now on what becomes of it."""
         self._namespace_changed()
-        for queue in self._broker.queues():
-            self._entity_changed(queue)
+        for entity in (*self._broker.queues(), *self._broker.topics):
+            self._entity_changed(entity)
         self._broker.watch(self._entity_changed)
 
     # -- asking -------------------------------------------------------------------
@@ -176,15 +178,18 @@ class RuleBook:
     def _kept(self, scope: str) -> tuple[AuthorizationRule, ...]:
         """All but the root rule."""
         if scope:
-            return self._broker.find(scope).description.authorization_rules
+            return self._target(scope).description.authorization_rules
         return self._broker.authorization_rules
 
     async def _set(self, scope: str, rules: tuple[AuthorizationRule, ...]) -> None:
         if scope:
-            description = self._broker.find(scope).description
-            if description.authorization_rules != rules:
-                # The ring hears of it as everybody does who watches the queue.
-                await self._broker.update_queue(replace(description, authorization_rules=rules))
+            entity = self._target(scope)
+            if entity.description.authorization_rules != rules:
+                # The ring hears of it as everybody does who watches the entity.
+                if isinstance(entity, Topic):
+                    await self._broker.topics.update(replace(entity.description, authorization_rules=rules))
+                else:
+                    await self._broker.update_queue(replace(entity.description, authorization_rules=rules))
             return
         # The root rule is one of the twelve.
         if len(rules) >= RULES_MAX:
@@ -196,14 +201,21 @@ class RuleBook:
             await self._broker.set_authorization_rules(rules)
         self._namespace_changed()
 
+    def _target(self, scope: str) -> Queue | Topic:
+        """A queue or a topic: subscriptions go by their topic's rules."""
+        entity = self._broker.find_target(scope)
+        if isinstance(entity, Subscription):
+            raise InvalidOperation(f"'{entity.path}' goes by the authorization rules of its topic.")
+        return entity
+
     # -- the ring -----------------------------------------------------------------
 
     def _namespace_changed(self) -> None:
         self._ring.replace("", [_access_rule(rule, "") for rule in self.rules()])
 
-    def _entity_changed(self, queue: Queue) -> None:
-        rules = () if queue.deleted else queue.description.authorization_rules
-        self._ring.replace(queue.path, [_access_rule(rule, queue.path) for rule in rules])
+    def _entity_changed(self, entity: Entity[Any, Any]) -> None:
+        rules = () if entity.deleted else entity.description.authorization_rules
+        self._ring.replace(entity.path, [_access_rule(rule, entity.path) for rule in rules])
 
 
 def _access_rule(rule: AuthorizationRule, scope: str) -> AccessRule:

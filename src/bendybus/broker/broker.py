@@ -1,9 +1,10 @@
-"""The broker: which queues exist, where their partitions live, and the clock they share.
+"""The broker: which entities exist, where their partitions live, and the clock they share.
 
 Creating and deleting an entity is the one thing that touches several stores.
 The order makes it repeatable: partitions first and the catalog last when
 creating, the catalog first when deleting. What the catalog does not name does
-not exist, and is swept away at the next start.
+not exist, and is swept away at the next start. Topics have a module of their
+own, topics.py.
 """
 
 from __future__ import annotations
@@ -11,38 +12,51 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from bendybus.broker.clock import now
+from bendybus.broker.entity import Entity
 from bendybus.broker.forwarding import Forwarder
-from bendybus.broker.host import PartitionHost
+from bendybus.broker.host import Host, PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.stores import AttachedStore, PayloadCache
+from bendybus.broker.topic import Subscription, Target, Topic
+from bendybus.broker.topics import Topics
 from bendybus.domain.access import AuthorizationRule, check_rules, rules_from_record
-from bendybus.domain.entities import PREMIUM_PARTITIONS_DEFAULT, QueueDescription, Tier, normalise_path
+from bendybus.domain.entities import (
+    PREMIUM_PARTITIONS_DEFAULT,
+    Described,
+    QueueDescription,
+    Tier,
+    normalise_path,
+)
+from bendybus.domain.fanout import Contents, Opaque
 from bendybus.errors import (
     ArgumentError,
     BrokerError,
     EntityExists,
     EntityNotFound,
+    InvalidOperation,
     StoreError,
     StoreUnavailable,
 )
 from bendybus.names import EntityPath, Epoch, Instant, PartitionNumber
-from bendybus.store.catalog import Catalog, EntityRecord
+from bendybus.store.catalog import Catalog, EntityKind, EntityRecord
 from bendybus.store.protocol import NEVER_CLAIMED, MessagingStore, PartitionKey, PartitionRecord
 
-__all__ = ["Broker"]
+__all__ = ["Broker", "Claims"]
 
 logger = logging.getLogger(__name__)
 
 # Locks and lifetimes are given in seconds; a fifth of one is as exact as anybody asks.
 TICK_S: Final = 0.2
 
-_Claims: TypeAlias = dict[tuple[str, EntityPath, PartitionNumber], tuple[PartitionKey, Epoch]]
+D = TypeVar("D", bound=Described)
+
+Claims: TypeAlias = dict[tuple[str, EntityPath, PartitionNumber], tuple[PartitionKey, Epoch]]
 """Store, entity and partition -> the store's key for it, and the epoch under which it is ours."""
 
 
@@ -54,8 +68,10 @@ class Broker:
         *,
         tier: Tier = Tier.STANDARD,
         premium_partitions: int = PREMIUM_PARTITIONS_DEFAULT,
+        contents: Contents | None = None,
     ) -> None:
-        self._catalog = catalog
+        """`contents` looks into messages for the rules of topics."""
+        self.catalog = catalog
         self._given = stores
         self.tier = tier
         self.premium_partitions = premium_partitions
@@ -65,13 +81,15 @@ class Broker:
         """The namespace's own; an entity's are in its description."""
         self._stores: dict[str, AttachedStore] = {}
         self._queues: dict[str, Queue] = {}
-        self._records: dict[str, EntityRecord] = {}
+        self.topics = Topics(self, contents or Opaque())
+        self.records: dict[str, EntityRecord] = {}
+        """What the catalog says, by the path in lower case."""
         self._forwarders: dict[str, Forwarder] = {}
-        self._changing = asyncio.Lock()
+        self.changing = asyncio.Lock()
         """Entities are created, updated and deleted one after the other."""
         self._started_at = Instant(0)
-        self._watchers: list[Callable[[Queue], None]] = []
-        self._timed: set[PartitionHost] = set()
+        self._watchers: list[Callable[[Entity[Any, Any]], None]] = []
+        self._timed: set[Host[Any]] = set()
         self._ticker: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.cache = PayloadCache()
@@ -86,12 +104,18 @@ class Broker:
         for store in self._stores.values():
             store.start()
         self.created_at = self._founded()
-        self.authorization_rules = rules_from_record(self._catalog.namespace().get("authorization_rules"))
-        records = self._catalog.entities()
+        self.authorization_rules = rules_from_record(self.catalog.namespace().get("authorization_rules"))
+        records = self.catalog.entities()
         self._sweep({record.path for record in records})
         claims = self._claim_partitions()
-        for record in records:
-            self._open_queue(record, claims)
+        for kind, open_entity in (
+            ("queue", self._open_queue),
+            ("topic", self.topics.open_topic),
+            ("subscription", self.topics.open_subscription),
+        ):
+            for record in records:
+                if record.kind == kind:
+                    open_entity(record, claims)
         self._ticker = loop.call_later(TICK_S, self._tick)
 
     async def stop(self) -> None:
@@ -110,16 +134,16 @@ class Broker:
             await store.writer.drain()
 
     def _founded(self) -> Instant:
-        namespace = self._catalog.namespace()
+        namespace = self.catalog.namespace()
         at = namespace.get("created_at")
         if isinstance(at, int):
             return Instant(at)
-        self._catalog.describe_namespace({**namespace, "created_at": (at := now())})
+        self.catalog.describe_namespace({**namespace, "created_at": (at := now())})
         return at
 
-    def _claim_partitions(self) -> _Claims:
+    def _claim_partitions(self) -> Claims:
         """Everything the stores hold becomes ours: at once, since a claim of each would be a sync of each."""
-        claims: _Claims = {}
+        claims: Claims = {}
         for name, attached in self._stores.items():
             records = attached.store.partitions()
             epochs = attached.store.claim([record.key for record in records])
@@ -138,12 +162,20 @@ class Broker:
                 )
                 attached.store.drop_partitions(path)
 
-    def _open_queue(self, record: EntityRecord, claims: _Claims) -> Queue:
+    def _open_queue(self, record: EntityRecord, claims: Claims) -> Queue:
         queue = Queue(
-            QueueDescription.from_record(record.description), record.partition_count, self._timed.add
+            QueueDescription.from_record(record.description), record.partition_count, self.keep_time
         )
-        queue.created_at, queue.updated_at = record.created_at, record.updated_at
-        queue.generation = record.generation
+        for place in self.places(record, claims):
+            queue.hosts.append(PartitionHost(queue, *place))
+        self._queues[normalise_path(record.path)] = queue
+        self.opened(queue, record)
+        return queue
+
+    def places(
+        self, record: EntityRecord, claims: Claims
+    ) -> Iterator[tuple[PartitionNumber, PartitionKey, AttachedStore, PayloadCache, Epoch]]:
+        """Where an entity's partitions are, as their hosts want to know it."""
         for number, store_name in enumerate(record.placement):
             claim = claims.get((store_name, record.path, PartitionNumber(number)))
             if claim is None:
@@ -152,39 +184,60 @@ class Broker:
                     "which does not have it. Was a store file removed?"
                 )
             key, epoch = claim
-            store = self._stores[store_name]
-            queue.hosts.append(PartitionHost(queue, PartitionNumber(number), key, store, self.cache, epoch))
-        self._queues[normalise_path(record.path)] = queue
-        self._records[normalise_path(record.path)] = record
-        for host in queue.hosts:
+            yield PartitionNumber(number), key, self._stores[store_name], self.cache, epoch
+
+    def opened(self, entity: Entity[Any, Any], record: EntityRecord) -> None:
+        """An entity has its hosts: let them load."""
+        entity.created_at, entity.updated_at = record.created_at, record.updated_at
+        entity.generation = record.generation
+        self.records[normalise_path(record.path)] = record
+        for host in entity.hosts:
             host.load()
-        forwarder = self._forwarders[normalise_path(record.path)] = Forwarder(queue, self.find)
-        forwarder.wake()
-        return queue
+        if isinstance(entity, Queue):
+            forwarder = self._forwarders[normalise_path(record.path)] = Forwarder(entity, self.find_target)
+            forwarder.wake()
+
+    def keep_time(self, host: Host[Any]) -> None:
+        """Tick this partition from now on."""
+        self._timed.add(host)
 
     # -- entities -----------------------------------------------------------------
 
     def queues(self) -> Iterable[Queue]:
+        """The queues alone; `sources` are all that can be received from."""
         return self._queues.values()
+
+    def sources(self) -> Iterable[Queue]:
+        """Everything that keeps messages to be received: queues and subscriptions."""
+        yield from self._queues.values()
+        for topic in self.topics:
+            yield from topic.subscriptions
 
     def stores(self) -> Iterable[AttachedStore]:
         return self._stores.values()
 
     def find(self, path: str) -> Queue:
-        queue = self._queues.get(normalise_path(path))
-        if queue is None:
-            raise EntityNotFound(path)
-        return queue
+        """The queue or subscription at this path, which can be received from."""
+        queue = self._queues.get(normalise_path(path)) or self.topics.find_subscription(path)
+        if queue is not None:
+            return queue
+        if self.topics.find(path) is not None:
+            raise InvalidOperation(f"'{path}' is a topic; messages are received from its subscriptions.")
+        raise EntityNotFound(path)
 
-    def watch(self, watcher: Callable[[Queue], None]) -> None:
-        """Call this with every queue that has been created, updated or deleted (`Queue.deleted`)."""
+    def find_target(self, path: str) -> Target:
+        """What stands at this path, to send to: a subscription is found too, and refuses everything."""
+        return self.topics.find(path) or self.find(path)
+
+    def watch(self, watcher: Callable[[Entity[Any, Any]], None]) -> None:
+        """Call this with every entity that has been created, updated or deleted (`Entity.deleted`)."""
         self._watchers.append(watcher)
 
     async def create_queue(self, description: QueueDescription) -> Queue:
         """Make the queue on all its partitions, or not at all (P-32)."""
-        async with self._changing:
+        async with self.changing:
             queue = await self._create(description)
-            self._tell_of(queue)
+            self.tell_of(queue)
             return queue
 
     async def ensure_queue(self, description: QueueDescription) -> Queue:
@@ -207,68 +260,115 @@ class Broker:
 
     async def update_queue(self, description: QueueDescription) -> Queue:
         """Change what may be changed; an immutable property is refused with its name (P-07)."""
-        async with self._changing:
-            queue = self.find(description.path)
+        async with self.changing:
+            queue = self._find_queue(description.path)
             # The spelling is the creator's: the stores know the partitions by it.
             description = replace(description, path=queue.path)
             queue.description.refuse_immutable_changes(description)
             self.tier.check(description)
-            self._check_forwarding(description)
+            self.check_forwarding(description)
             queue.refuse_unhealthy()
-            key = normalise_path(queue.path)
-            record = replace(self._records[key], description=description.to_record(), updated_at=now())
-            await asyncio.to_thread(self._catalog.replace, record)
-            self._records[key] = record
-            queue.description, queue.updated_at = description, record.updated_at
-            for host in queue.hosts:
-                host.describe(description)
-            self._forwarders[key].wake()
-            self._tell_of(queue)
+            await self.keep(queue, description)
             return queue
+
+    async def keep(self, entity: Entity[Any, D], description: D) -> None:
+        """Describe an entity anew: on disk, then in memory, then to those who watch."""
+        key = normalise_path(entity.path)
+        record = replace(self.records[key], description=description.to_record(), updated_at=now())
+        await asyncio.to_thread(self.catalog.replace, record)
+        self.records[key] = record
+        entity.description, entity.updated_at = description, record.updated_at
+        for host in entity.hosts:
+            host.describe(description)
+        if key in self._forwarders:
+            self._forwarders[key].wake()
+        self.tell_of(entity)
 
     async def delete_queue(self, path: str) -> None:
         """The catalog first: from then on the queue is gone, and its partitions are only litter."""
-        async with self._changing:
-            queue = self.find(path)
+        async with self.changing:
+            queue = self._find_queue(path)
             queue.refuse_unhealthy()
-            await asyncio.to_thread(self._catalog.remove, queue.path)
-            key = normalise_path(queue.path)
-            del self._queues[key], self._records[key]
-            self._forwarders.pop(key).close()
-            queue.close()
-            self._tell_of(queue)
-            for attached in dict.fromkeys(host.store for host in queue.hosts):
-                await self._drop(attached, queue.path)
+            await asyncio.to_thread(self.catalog.remove, queue.path)
+            del self._queues[normalise_path(queue.path)]
+            await self.forget(queue)
+
+    async def forget(self, *entities: Entity[Any, Any]) -> None:
+        """The catalog names these no more: close them, and clear away what they leave."""
+        for entity in entities:
+            key = normalise_path(entity.path)
+            del self.records[key]
+            if key in self._forwarders:
+                self._forwarders.pop(key).close()
+            entity.close()
+            self.tell_of(entity)
+        for entity in entities:
+            for attached in dict.fromkeys(host.store for host in entity.hosts):
+                await self._drop(attached, entity.path)
+
+    def _find_queue(self, path: str) -> Queue:
+        queue = self._queues.get(normalise_path(path))
+        if queue is None:
+            raise EntityNotFound(path)
+        return queue
 
     async def set_authorization_rules(self, rules: Sequence[AuthorizationRule]) -> None:
         """Replace the namespace's own rules."""
-        async with self._changing:
+        async with self.changing:
             checked = check_rules("The namespace", rules)
-            namespace = self._catalog.namespace()
+            namespace = self.catalog.namespace()
             records = [asdict(rule) for rule in checked]
             await asyncio.to_thread(
-                self._catalog.describe_namespace, {**namespace, "authorization_rules": records}
+                self.catalog.describe_namespace, {**namespace, "authorization_rules": records}
             )
             self.authorization_rules = checked
 
     async def _create(self, description: QueueDescription) -> Queue:
-        path = description.path
-        if normalise_path(path) in self._queues:
-            raise EntityExists(f"The messaging entity '{path}' already exists.")
         self.tier.check(description)
-        self._check_forwarding(description)
+        self.check_forwarding(description)
+        record = self.place("queue", description)
+        return self._open_queue(record, await self.make(record, description.label))
+
+    def place(self, kind: EntityKind, description: Described) -> EntityRecord:
+        """Where a new queue or topic is to be; refused when there is one, or too many (P-11)."""
+        path = description.path
+        if normalise_path(path) in self.records:
+            raise EntityExists(f"The messaging entity '{path}' already exists.")
         count = self.tier.partition_count(
             enable_partitioning=description.enable_partitioning, premium_partitions=self.premium_partitions
         )
+        counted = [record for record in self.records.values() if record.kind != "subscription"]
         self.tier.check_quota(
-            path,
+            description.label,
             partitioned=count > 1,
-            entities=len(self._queues),
-            partitioned_entities=sum(len(queue.hosts) > 1 for queue in self._queues.values()),
+            entities=len(counted),
+            partitioned_entities=sum(record.partition_count > 1 for record in counted),
         )
-        record = self._place(description, count)
+        names = list(self._stores)
+        # Begin with another store each time, so that unpartitioned entities spread too.
+        first = len(counted)
+        placement = [names[(first + number) % len(names)] for number in range(count)]
+        return self.new_record(kind, description, placement)
+
+    @staticmethod
+    def new_record(kind: EntityKind, description: Described, placement: Sequence[str]) -> EntityRecord:
+        at = now()
+        return EntityRecord(
+            path=description.path,
+            kind=kind,
+            description=description.to_record(),
+            partition_count=len(placement),
+            placement=tuple(placement),
+            created_at=at,
+            updated_at=at,
+            generation=uuid.uuid4().hex,
+        )
+
+    async def make(self, record: EntityRecord, label: str) -> Claims:
+        """Partitions first and the catalog last: all of it, or nothing (P-32)."""
+        path = record.path
         stores = [self._stores[name] for name in dict.fromkeys(record.placement)]
-        claims: _Claims = {}
+        claims: Claims = {}
         try:
             for attached in stores:
                 numbers = [
@@ -278,41 +378,26 @@ class Broker:
                 ]
                 for made in await attached.writer.run(partial(_make_anew, attached.store, path, numbers)):
                     claims[attached.name, path, made.number] = made.key, NEVER_CLAIMED
-            await asyncio.to_thread(self._catalog.add, record)
+            await asyncio.to_thread(self.catalog.add, record)
         except Exception as failure:
             for attached in stores:
                 await self._drop(attached, path)
             raise StoreUnavailable(
-                f"Queue '{path}' was not created: {failure} Please retry the operation."
+                f"{label} was not created: {failure} Please retry the operation."
             ) from failure
-        return self._open_queue(record, claims)
+        return claims
 
-    def _check_forwarding(self, description: QueueDescription) -> None:
+    def check_forwarding(self, description: QueueDescription) -> None:
         """ "The target must exist" when forwarding is set up; should it be deleted later, letters go dead."""
         for name, target in (
             ("ForwardTo", description.forward_to),
             ("ForwardDeadLetteredMessagesTo", description.forward_dead_lettered_to),
         ):
-            if target is not None and normalise_path(target) not in self._queues:
+            record = None if target is None else self.records.get(normalise_path(target))
+            if target is not None and (record is None or record.kind == "subscription"):
                 raise ArgumentError(
                     f"'{description.path}': {name} is '{target}', and there is no such queue or topic."
                 )
-
-    def _place(self, description: QueueDescription, count: int) -> EntityRecord:
-        names = list(self._stores)
-        # Begin with another store each time, so that unpartitioned queues spread too.
-        first = len(self._queues)
-        at = now()
-        return EntityRecord(
-            path=description.path,
-            kind="queue",
-            description=description.to_record(),
-            partition_count=count,
-            placement=tuple(names[(first + number) % len(names)] for number in range(count)),
-            created_at=at,
-            updated_at=at,
-            generation=uuid.uuid4().hex,
-        )
 
     async def _drop(self, attached: AttachedStore, path: EntityPath) -> None:
         """Clear away what nobody will miss: what stays is swept at the next start, or made anew over."""
@@ -321,9 +406,9 @@ class Broker:
         except Exception as failure:
             logger.warning("store %s: partitions of '%s' stay for now: %s", attached.name, path, failure)
 
-    def _tell_of(self, queue: Queue) -> None:
+    def tell_of(self, entity: Entity[Any, Any]) -> None:
         for watcher in self._watchers:
-            watcher(queue)
+            watcher(entity)
 
     # -- time ---------------------------------------------------------------------
 
@@ -334,30 +419,38 @@ class Broker:
         for host in tuple(self._timed):
             if not host.tick(at):
                 self._timed.discard(host)
-        for queue in [queue for queue in self._queues.values() if self._is_idle(queue, at)]:
-            self._loop.create_task(self._delete_idle(queue))
+        entities: list[Target] = [*self.sources(), *self.topics]
+        for entity in [entity for entity in entities if self._is_idle(entity, at)]:
+            self._loop.create_task(self._delete_idle(entity))
 
-    def _is_idle(self, queue: Queue, at: Instant) -> bool:
+    def _is_idle(self, entity: Target, at: Instant) -> bool:
         """Nobody has sent, received, looked or changed anything for as long as AutoDeleteOnIdle says.
 
-        When the server was down nobody could: that time does not count. A queue that forwards is at work.
+        When the server was down nobody could: that time does not count. One that forwards is at work.
         """
-        limit_s = queue.description.auto_delete_on_idle_s
-        if limit_s is None or queue.awaited or queue.loading or queue.description.forward_to is not None:
+        limit_s = entity.description.auto_delete_on_idle_s
+        if limit_s is None or entity.loading:
             return False
-        last = max(queue.accessed_at, queue.updated_at, self._started_at)
+        if isinstance(entity, Queue) and (entity.awaited or entity.description.forward_to is not None):
+            return False
+        last = max(entity.accessed_at, entity.updated_at, self._started_at)
         return at - last > limit_s * 1000 and not any(
-            host.partition is None or host.partition.counts().scheduled for host in queue.hosts
+            host.partition is None or host.partition.scheduled_count for host in entity.hosts
         )
 
-    async def _delete_idle(self, queue: Queue) -> None:
-        if queue.deleted or not self._is_idle(queue, now()):
+    async def _delete_idle(self, entity: Target) -> None:
+        if entity.deleted or not self._is_idle(entity, now()):
             return
         try:
-            await self.delete_queue(queue.path)
-            logger.info("'%s' was idle for too long and has been deleted", queue.path)
+            if isinstance(entity, Topic):
+                await self.topics.delete(entity.path)
+            elif isinstance(entity, Subscription):
+                await self.topics.delete_subscription(entity.topic_path, entity.name)
+            else:
+                await self.delete_queue(entity.path)
+            logger.info("'%s' was idle for too long and has been deleted", entity.path)
         except BrokerError as reason:
-            logger.warning("'%s' is idle and cannot be deleted now: %s", queue.path, reason)
+            logger.warning("'%s' is idle and cannot be deleted now: %s", entity.path, reason)
 
 
 def _make_anew(

@@ -15,14 +15,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from bendybus.broker.clock import now
-from bendybus.broker.host import PartitionHost
+from bendybus.broker.host import Host, PartitionHost
 from bendybus.broker.queue import Queue
+from bendybus.broker.topic import Target
+from bendybus.broker.topic_host import TopicHost
 from bendybus.domain.commands import Enqueue, Given, Peek, Post, Transfer, Transferred, Undeliverable
-from bendybus.domain.deadletter import Cause
+from bendybus.domain.deadletter import SESSION_ID_MISSING, Cause
 from bendybus.domain.duplicates import Identities
+from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.envelope import readmit
 from bendybus.errors import BrokerError, EntityNotFound, MessageSizeExceeded, QuotaExceeded, Unavailable
@@ -36,10 +39,6 @@ logger = logging.getLogger(__name__)
 PAGE_MAX: Final = 500
 # How long to leave a destination alone that is away.
 RETRY_AFTER_S: Final = 1.0
-
-SESSION_ID_IS_NULL: Final = Cause(
-    "Session ID is null.", "The destination requires sessions, and the message has no SessionId."
-)
 
 
 @dataclass(slots=True)
@@ -69,7 +68,7 @@ class _Load:
 class Forwarder:
     """`Waiter` of its queue."""
 
-    def __init__(self, queue: Queue, find: Callable[[str], Queue]) -> None:
+    def __init__(self, queue: Queue, find: Callable[[str], Target]) -> None:
         self._queue = queue
         self._find = find
         self._moving: dict[PartitionHost, asyncio.Task[None]] = {}
@@ -128,7 +127,7 @@ class Forwarder:
     async def _walk(self, host: PartitionHost) -> None:
         """Send everything in the outbox; `Unavailable` when some of it has to wait."""
         start = SequenceNumber(0)
-        away: dict[PartitionHost, Unavailable] = {}
+        away: dict[Host[Any], Unavailable] = {}
         while True:
             page = await host.ask(Peek(start, PAGE_MAX, SubQueue.OUTBOX))
             assert isinstance(page, Given)
@@ -141,9 +140,11 @@ class Forwarder:
         for reason in away.values():
             raise reason
 
-    async def _sort(self, host: PartitionHost, messages: Sequence[Message]) -> dict[PartitionHost, _Load]:
+    async def _sort(
+        self, host: PartitionHost, messages: Sequence[Message]
+    ) -> dict[PartitionHost | TopicHost, _Load]:
         """What goes where; what cannot go at all is set aside."""
-        loads: dict[PartitionHost, _Load] = {}
+        loads: dict[PartitionHost | TopicHost, _Load] = {}
         for message, payload in zip(messages, await host.payloads(messages), strict=True):
             if payload is None:
                 continue
@@ -156,14 +157,14 @@ class Forwarder:
                 self._give_up(host, [number], _cause(refusal))
                 continue
             if target is None:
-                self._give_up(host, [number], SESSION_ID_IS_NULL)
+                self._give_up(host, [number], SESSION_ID_MISSING)
                 continue
             loads.setdefault(target, _Load()).add(number, forwarded, identities)
         return loads
 
     def _address(
         self, message: Message, payload: bytes
-    ) -> tuple[PartitionHost | None, Message, Identities | None]:
+    ) -> tuple[PartitionHost | TopicHost | None, Message, Identities | None]:
         """The partition that this message goes to, always the same one, and what is stored there."""
         assert message.amendment is not None and message.amendment.posting is not None
         destination = self._find(message.amendment.posting.destination)
@@ -179,12 +180,13 @@ class Forwarder:
             raise MessageSizeExceeded(
                 f"The message exceeds the limit of {limit} bytes that '{description.path}' accepts."
             )
-        if description.requires_session and forwarded.session_id is None:
+        requires_session = isinstance(description, QueueDescription) and description.requires_session
+        if requires_session and forwarded.session_id is None:
             return None, forwarded, identities
         return destination.place_numbered(key, message.sequence_number), forwarded, identities
 
     async def _send(
-        self, host: PartitionHost, target: PartitionHost, load: _Load, away: dict[PartitionHost, Unavailable]
+        self, host: PartitionHost, target: Host[Any], load: _Load, away: dict[Host[Any], Unavailable]
     ) -> None:
         if target in away:
             return

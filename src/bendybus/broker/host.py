@@ -1,5 +1,8 @@
 """Runs one partition: command in, apply, commit, reply out.
 
+`Host` is what partitions of every kind have in common, `PartitionHost` the one of
+a queue or subscription; a topic's: topic_host.py.
+
 The output-commit rule lives here. The partition's memory moves at once; a reply
 with durable effects leaves only when the commit that holds them (and so all
 before it) is on disk; a message can be locked only once it is confirmed durable.
@@ -13,13 +16,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import partial
 from os import urandom
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from bendybus.broker.clock import now
+from bendybus.broker.holders import SessionHolders
 from bendybus.broker.stores import AttachedStore, PayloadCache
 from bendybus.broker.writer import OnCommitted, Share
 from bendybus.domain.commands import (
@@ -35,18 +40,33 @@ from bendybus.domain.commands import (
     Reply,
     Tick,
 )
-from bendybus.domain.effects import DurableEffect, Effect, MessagesAvailable, RemoveMessages
-from bendybus.domain.entities import QueueDescription
+from bendybus.domain.effects import (
+    DurableEffect,
+    Effect,
+    MessagesAvailable,
+    RemoveMessages,
+    SessionsLost,
+    SessionsReady,
+)
 from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.partition import Partition
-from bendybus.errors import BrokerError, EntityNotFound, StoreUnavailable
+from bendybus.domain.session_commands import (
+    AcceptSession,
+    FindSessionState,
+    LockInSession,
+    SessionAccepted,
+    SessionLock,
+    SessionStateFound,
+)
+from bendybus.errors import BrokerError, EntityNotFound, SessionLockLost, StoreUnavailable
 from bendybus.names import Epoch, Instant, LockToken, PartitionNumber, SequenceNumber
 from bendybus.store.protocol import PartitionKey, Snapshot
 
 if TYPE_CHECKING:
+    from bendybus.broker.entity import Entity
     from bendybus.broker.queue import Queue
 
-__all__ = ["Availability", "OnReply", "PartitionHost"]
+__all__ = ["Availability", "Host", "OnReply", "PartitionHost"]
 
 OnReply: TypeAlias = Callable[[Reply | BrokerError], None]
 
@@ -55,26 +75,44 @@ logger = logging.getLogger(__name__)
 # How long to leave a failed store alone before its partitions are loaded again.
 RELOAD_AFTER_S: Final = 1.0
 
+# Effects that are not for the store.
+_FOR_RECEIVERS: Final = (MessagesAvailable, SessionsReady, SessionsLost)
+
 
 class Availability(Enum):
     LOADING = "loading"
     AVAILABLE = "available"
     UNAVAILABLE = "unavailable"
     GONE = "gone"
-    """Its queue has been deleted."""
+    """Its entity has been deleted."""
 
 
-class PartitionHost:
+class _Hosted(Protocol):
+    """What a host has to know of a partition to have one."""
+
+    # Each kind of partition has its own kind of description.
+    description: Any
+
+    def confirmed(self) -> Iterator[Message]: ...
+    def next_deadline(self) -> Instant | None: ...
+
+
+P = TypeVar("P", bound=_Hosted)
+
+
+class Host(ABC, Generic[P]):
+    """A partition of some entity, while it is loaded, there, away or gone."""
+
     def __init__(
         self,
-        queue: Queue,
+        entity: Entity[Any, Any],
         number: PartitionNumber,
         key: PartitionKey,
         store: AttachedStore,
         cache: PayloadCache,
         epoch: Epoch | None = None,
     ) -> None:
-        self.queue = queue
+        self._entity = entity
         self.number = number
         self.store = store
         self.availability = Availability.LOADING
@@ -82,7 +120,7 @@ class PartitionHost:
         self._cache = cache
         self._epoch = epoch
         """Under which claim the partition is ours; None to claim it (again) when it is loaded."""
-        self._partition: Partition | None = None
+        self._partition: P | None = None
         self._mailbox: list[tuple[Command, OnReply]] = []
 
     # -- life ---------------------------------------------------------------------
@@ -94,12 +132,11 @@ class PartitionHost:
         self.availability = Availability.LOADING
         self.store.load(self._key, self._epoch, self._built, self._loaded)
 
-    def _built(self, snapshot: Snapshot, epoch: Epoch) -> tuple[Partition, Epoch]:
-        partition = Partition(self.number, self.queue.description, snapshot.next_sequence_number)
-        partition.restore(snapshot.messages, snapshot.identities, snapshot.transferred)
-        return partition, epoch
+    @abstractmethod
+    def _built(self, snapshot: Snapshot, epoch: Epoch) -> tuple[P, Epoch]:
+        """The partition that a store holds; called in the reader's thread."""
 
-    def _loaded(self, built: tuple[Partition, Epoch] | Exception) -> None:
+    def _loaded(self, built: tuple[P, Epoch] | Exception) -> None:
         if self.availability is Availability.GONE:
             return
         if isinstance(built, Exception):
@@ -107,19 +144,22 @@ class PartitionHost:
             self._fail(built)
             return
         partition, self._epoch = built
-        # The queue may have been updated while the partition was being built.
-        partition.description = self.queue.description
+        # The entity may have been updated while the partition was being built.
+        partition.description = self._entity.description
         self._partition = partition
         self.availability = Availability.AVAILABLE
+        self._deliver_mailbox()
+        self._entity.keep_time(self)
+        self._entity.availability_changed(self)
+
+    def _deliver_mailbox(self) -> None:
         mailbox, self._mailbox = self._mailbox, []
         for command, done in mailbox:
             self.submit(command, done)
-        self.queue.keep_time(self)
-        self.queue.wake_all()
 
     def close(self) -> None:
-        """The queue is deleted: nothing more is submitted to the store, and who asks is told."""
-        self._forget(Availability.GONE, EntityNotFound(self.queue.path))
+        """The entity is deleted: nothing more is submitted to the store, and who asks is told."""
+        self._forget(Availability.GONE, EntityNotFound(self._entity.path))
 
     def _fail(self, error: Exception) -> None:
         """Only the store knows what is true now; ask it again later."""
@@ -137,10 +177,11 @@ class PartitionHost:
         mailbox, self._mailbox = self._mailbox, []
         for _, done in mailbox:
             done(reason)
+        self._entity.availability_changed(self)
 
     def _unavailable(self, cause: Exception | None = None) -> StoreUnavailable:
         error = StoreUnavailable(
-            f"Partition {self.number} of '{self.queue.path}' is unavailable: its messaging store "
+            f"Partition {self.number} of '{self._entity.path}' is unavailable: its messaging store "
             f"'{self.store.name}' does not answer. Please retry the operation."
         )
         error.__cause__ = cause
@@ -148,41 +189,28 @@ class PartitionHost:
 
     # -- commands -----------------------------------------------------------------
 
+    @abstractmethod
     def submit(self, command: Command, done: OnReply) -> None:
         """Ask; `done` is called, perhaps before this returns, with the reply or the reason why not."""
-        partition = self._partition
-        if partition is None:
-            if self.availability is Availability.LOADING:
-                self._mailbox.append((command, done))
-            elif self.availability is Availability.GONE:
-                done(EntityNotFound(self.queue.path))
-            else:
-                done(self._unavailable())
-            return
-        try:
-            reply, effects = partition.apply(command, now())
-        except BrokerError as refusal:
-            done(refusal)
-            return
-        self._perform(partition, command, reply, effects, done)
 
+    def _submit_later(self, command: Command, done: OnReply) -> None:
+        """`submit` while the partition is not there: it waits for one that is being loaded."""
+        if self.availability is Availability.LOADING:
+            self._mailbox.append((command, done))
+        elif self.availability is Availability.GONE:
+            done(EntityNotFound(self._entity.path))
+        else:
+            done(self._unavailable())
+
+    @abstractmethod
     def check(self, commands: Sequence[Command], at: Instant) -> None:
         """Raise what stands against these commands of a transaction."""
-        if self._partition is None:
-            raise EntityNotFound(self.queue.path) if self.queue.deleted else self._unavailable()
-        self._partition.check(commands, at)
 
-    def prepare(self, command: Command, at: Instant) -> tuple[Share, OnCommitted]:
-        """Apply a command as a part of a commit that somebody else makes, who puts the share into it and
+    @abstractmethod
+    def prepare(self, command: Command, at: Instant) -> list[tuple[Share, OnCommitted]]:
+        """Apply a command as a part of a commit that somebody else makes, who puts the shares into it and
         calls back how it went. The partition must be there.
         """
-        partition = self._partition
-        assert partition is not None and self._epoch is not None, "only what is loaded can be changed"
-        reply, effects = partition.apply(command, at)
-        share = Share(self._key, self._epoch, partition.next_sequence_number, self._durable(effects))
-        # What becomes free is free at once, as everywhere; but not before all of the work is applied.
-        asyncio.get_running_loop().call_soon(self._wake, effects)
-        return share, partial(self._committed, partition, command, reply, _ignore)
 
     async def ask(self, command: Command) -> Reply:
         """`submit` for those who have time to wait; raises what was refused."""
@@ -193,36 +221,7 @@ class PartitionHost:
             raise reply
         return reply
 
-    def available(self, subqueue: SubQueue) -> int:
-        """How many messages could be locked now."""
-        return 0 if self._partition is None else self._partition.available(subqueue)
-
-    def lock(self, count: int, size_max: int, subqueue: SubQueue) -> list[Message]:
-        """Peek-lock at once what can be had at once; nothing while the partition is away.
-
-        Up to `count` messages that have `size_max` bytes together, but one however large it is.
-        """
-        partition = self._partition
-        if partition is None:
-            return []
-        count = partition.fitting(count, size_max, subqueue)
-        if not count:
-            return []
-        command = Lock(count, urandom(ENTROPY_PER_LOCK * count), subqueue)
-        self.queue.accessed_at = at = now()
-        reply, effects = partition.apply(command, at)
-        assert isinstance(reply, Given)
-        if effects:
-            # Messages whose time was up made way. Who locked the others need not wait for that.
-            self._perform(partition, command, reply, effects, _ignore)
-        self.queue.keep_time(self)
-        return reply.messages
-
-    def release(self, tokens: Sequence[LockToken]) -> None:
-        """Give back what was locked and never left."""
-        self.submit(Release(tokens), _ignore)
-
-    def describe(self, description: QueueDescription) -> None:
+    def describe(self, description: object) -> None:
         """The entity was updated."""
         if self._partition is not None:
             self._partition.description = description
@@ -243,9 +242,147 @@ class PartitionHost:
                 await self.ask(Peek(SequenceNumber(0), 0))
 
     @property
-    def partition(self) -> Partition | None:
+    def partition(self) -> P | None:
         """For those who only look: counts, sizes."""
         return self._partition
+
+    def __repr__(self) -> str:
+        return f"{self._entity.path}[{self.number}]"
+
+
+class PartitionHost(Host[Partition]):
+    def __init__(
+        self,
+        queue: Queue,
+        number: PartitionNumber,
+        key: PartitionKey,
+        store: AttachedStore,
+        cache: PayloadCache,
+        epoch: Epoch | None = None,
+    ) -> None:
+        super().__init__(queue, number, key, store, cache, epoch)
+        self.queue = queue
+        self.holders = SessionHolders()
+
+    def _built(self, snapshot: Snapshot, epoch: Epoch) -> tuple[Partition, Epoch]:
+        partition = Partition(self.number, self.queue.description, snapshot.next_sequence_number)
+        sessions = [(each.session_id, each.size, each.updated_at) for each in snapshot.sessions]
+        partition.restore(snapshot.messages, snapshot.identities, snapshot.transferred, sessions)
+        return partition, epoch
+
+    def _forget(self, availability: Availability, reason: BrokerError) -> None:
+        super()._forget(availability, reason)
+        self.holders.lose_all()
+
+    # -- commands -----------------------------------------------------------------
+
+    def submit(self, command: Command, done: OnReply) -> None:
+        partition = self._partition
+        if partition is None:
+            self._submit_later(command, done)
+            return
+        try:
+            reply, effects = partition.apply(command, now())
+        except BrokerError as refusal:
+            done(refusal)
+            return
+        self._perform(partition, command, reply, effects, done)
+
+    def check(self, commands: Sequence[Command], at: Instant) -> None:
+        if self._partition is None:
+            raise EntityNotFound(self.queue.path) if self.queue.deleted else self._unavailable()
+        self._partition.check(commands, at)
+
+    def prepare(self, command: Command, at: Instant) -> list[tuple[Share, OnCommitted]]:
+        partition = self._partition
+        assert partition is not None and self._epoch is not None, "only what is loaded can be changed"
+        reply, effects = partition.apply(command, at)
+        durable = self._durable(effects)
+        if len(durable) < len(effects):
+            # What becomes free is free at once, as everywhere; but not before all of the work is applied.
+            asyncio.get_running_loop().call_soon(self._tell, effects)
+        share = Share(self._key, self._epoch, partition.next_sequence_number, durable)
+        return [(share, partial(self._committed, partition, command, reply, _ignore))]
+
+    def available(self, subqueue: SubQueue) -> int:
+        """How many messages could be locked now, or how many sessions."""
+        return 0 if self._partition is None else self._partition.available(subqueue)
+
+    def lock(self, count: int, size_max: int, subqueue: SubQueue) -> list[Message]:
+        """Peek-lock at once what can be had at once; nothing while the partition is away.
+
+        Up to `count` messages that have `size_max` bytes together, but one however large it is.
+        """
+        partition = self._partition
+        if partition is None:
+            return []
+        count = partition.fitting(count, size_max, subqueue)
+        if not count:
+            return []
+        reply = self._apply_at_once(partition, Lock(count, urandom(ENTROPY_PER_LOCK * count), subqueue))
+        assert isinstance(reply, Given)
+        return reply.messages
+
+    def _apply_at_once(self, partition: Partition, command: Command) -> Reply:
+        """Lock something, without waiting for any commit."""
+        self.queue.accessed_at = at = now()
+        reply, effects = partition.apply(command, at)
+        if effects:
+            # Messages whose time was up made way. Who locked the others need not wait for that.
+            self._perform(partition, command, reply, effects, _ignore)
+        self.queue.keep_time(self)
+        return reply
+
+    def release(self, tokens: Sequence[LockToken]) -> None:
+        """Give back what was locked and never left."""
+        self.submit(Release(tokens), _ignore)
+
+    # -- sessions -----------------------------------------------------------------
+
+    def accept_next_session(self) -> SessionAccepted | None:
+        """Lock the next session that is free and has messages, if that can be had at once."""
+        partition = self._partition
+        if partition is None or not partition.available():
+            return None
+        reply = self._apply_at_once(partition, AcceptSession(None, urandom(ENTROPY_PER_LOCK)))
+        assert isinstance(reply, SessionAccepted)
+        return reply if reply.lock is not None else None
+
+    def lock_in_session(self, lock: SessionLock, count: int, size_max: int) -> list[Message]:
+        """`lock` for a session's holder; nothing when the session is lost."""
+        partition = self._partition
+        count = 0 if partition is None else partition.fitting_in_session(lock, count, size_max)
+        if partition is None or not count:
+            return []
+        try:
+            reply = self._apply_at_once(
+                partition, LockInSession(lock, count, urandom(ENTROPY_PER_LOCK * count))
+            )
+        except SessionLockLost:
+            return []
+        assert isinstance(reply, Given)
+        return reply.messages
+
+    def waiting_in_session(self, lock: SessionLock) -> bool:
+        """Whether there are more messages for a session's holder."""
+        return self._partition is not None and self._partition.fitting_in_session(lock, 1, 1) > 0
+
+    async def session_state(self, lock: SessionLock) -> bytes | None:
+        """What is remembered for a session, for its holder."""
+        found = await self.ask(FindSessionState(lock))
+        assert isinstance(found, SessionStateFound)
+        if found.size is None:
+            return None
+        answer: asyncio.Future[bytes | Exception | None] = asyncio.get_running_loop().create_future()
+        self.store.read_session_state(
+            self._key,
+            lock.session_id,
+            lambda state: None if answer.done() else answer.set_result(state),
+        )
+        state = await answer
+        if isinstance(state, Exception):
+            raise self._unavailable(state)
+        return state
 
     # -- effects ------------------------------------------------------------------
 
@@ -260,21 +397,26 @@ class PartitionHost:
             self.store.writer.submit((share,), partial(self._committed, partition, command, reply, done))
         else:
             done(reply)
-        self._wake(effects)
+        self._tell(effects)
 
     def _durable(self, effects: list[Effect]) -> list[DurableEffect]:
         durable: list[DurableEffect] = []
         for effect in effects:
-            if not isinstance(effect, MessagesAvailable):
+            if not isinstance(effect, _FOR_RECEIVERS):
                 durable.append(effect)
                 if isinstance(effect, RemoveMessages):
                     self._cache.forget(effect.messages)
         return durable
 
-    def _wake(self, effects: list[Effect]) -> None:
+    def _tell(self, effects: list[Effect]) -> None:
+        """Let receivers know."""
         for effect in effects:
             if isinstance(effect, MessagesAvailable):
                 self.queue.wake(effect.subqueue)
+            elif isinstance(effect, SessionsReady):
+                self.holders.wake(effect.locks)
+            elif isinstance(effect, SessionsLost):
+                self.holders.lose(effect.locks)
 
     def _committed(
         self, partition: Partition, command: Command, reply: Reply, done: OnReply, failure: Exception | None
@@ -307,7 +449,7 @@ class PartitionHost:
         """All up to this number are durable: whoever waits may have them."""
         _, effects = partition.apply(Confirm(number), now())
         self.queue.keep_time(self)
-        self._wake(effects)
+        self._tell(effects)
 
     # -- payloads -----------------------------------------------------------------
 
@@ -345,9 +487,6 @@ class PartitionHost:
         if isinstance(payloads, BrokerError):
             raise payloads
         return payloads
-
-    def __repr__(self) -> str:
-        return f"{self.queue.path}[{self.number}]"
 
 
 def _ignore(_: object) -> None:

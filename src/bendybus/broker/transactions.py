@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from bendybus.broker.clock import now
-from bendybus.broker.host import PartitionHost
+from bendybus.broker.host import Host
 from bendybus.domain.commands import Command
 from bendybus.errors import StoreUnavailable
 
 __all__ = ["commit"]
 
 
-async def commit(work: Sequence[tuple[PartitionHost, Command]]) -> None:
+async def commit(work: Sequence[tuple[Host[Any], Command]]) -> None:
     """Return when all of it is durable; raise why nothing of it has happened."""
     if not work:
         return
-    by_host: dict[PartitionHost, list[Command]] = {}
+    by_host: dict[Host[Any], list[Command]] = {}
     for host, command in work:
         by_host.setdefault(host, []).append(command)
     for host in by_host:
@@ -32,7 +33,7 @@ async def commit(work: Sequence[tuple[PartitionHost, Command]]) -> None:
     at = now()
     for host, commands in by_host.items():
         host.check(commands, at)
-    prepared = [host.prepare(command, at) for host, command in work]
+    prepared = [each for host, command in work for each in host.prepare(command, at)]
     (store,) = {host.store for host in by_host}
     answer: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 

@@ -12,17 +12,42 @@ from bendybus.domain.effects import (
     Effect,
     MessagesAvailable,
     RemoveMessages,
+    SaveSessionState,
+    SessionsLost,
+    SessionsReady,
     StoreMessages,
     UpdateMessages,
 )
 from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.session_commands import SessionLock
 from bendybus.names import SequenceNumber
 
 __all__ = ["Changes"]
 
 
+class SessionChanges:
+    """What became of sessions: made only when something did."""
+
+    __slots__ = ("lost", "ready", "saved")
+
+    def __init__(self) -> None:
+        self.ready: dict[SessionLock, None] = {}
+        self.lost: list[SessionLock] = []
+        self.saved: SaveSessionState | None = None
+
+    def effects(self) -> list[Effect]:
+        effects: list[Effect] = []
+        if self.saved is not None:
+            effects.append(self.saved)
+        if self.lost:
+            effects.append(SessionsLost(self.lost))
+        if self.ready:
+            effects.append(SessionsReady([*self.ready]))
+        return effects
+
+
 class Changes:
-    __slots__ = ("available", "history", "removed", "stored", "transferred", "updated")
+    __slots__ = ("_sessions", "available", "history", "removed", "stored", "transferred", "updated")
 
     def __init__(self) -> None:
         self.stored: list[Message] = []
@@ -33,6 +58,13 @@ class Changes:
         """What became of the duplicate history: no command both remembers and forgets."""
         self.transferred: DurableEffect | None = None
         self.available: set[SubQueue] = set()
+        self._sessions: SessionChanges | None = None
+
+    @property
+    def sessions(self) -> SessionChanges:
+        if self._sessions is None:
+            self._sessions = SessionChanges()
+        return self._sessions
 
     def update(self, messages: Iterable[Message]) -> None:
         self.updated.update((message.sequence_number, message) for message in messages)
@@ -53,5 +85,7 @@ class Changes:
             effects.append(self.history)
         if self.transferred is not None:
             effects.append(self.transferred)
+        if self._sessions is not None:
+            effects += self._sessions.effects()
         effects += [MessagesAvailable(subqueue) for subqueue in sorted(self.available)]
         return effects

@@ -2,6 +2,7 @@
 
 Every command is shaped as a batch. Time arrives with `apply`, and randomness
 inside the command (`entropy`), so that a log of commands replays exactly.
+Commands about sessions: session_commands.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Final, TypeAlias
 from bendybus.domain.deadletter import Cause
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.range_commands import RangeCommand, RangeReply
-from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber
+from bendybus.domain.session_commands import SessionCommand, SessionLock, SessionReply
+from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber, SessionId
 
 __all__ = [
     "ENTROPY_PER_LOCK",
@@ -34,6 +36,7 @@ __all__ = [
     "LockDeferred",
     "Peek",
     "Post",
+    "Publish",
     "Receive",
     "ReceiveDeferred",
     "Release",
@@ -66,6 +69,7 @@ class Enqueue:
     """Store these messages, in this order, all or none. They are lockable once confirmed.
 
     `identities`: with duplicate detection, what each message is known by (duplicates.py).
+    `dead_letters`: some of them were dead-lettered on their way, and belong on that shelf.
     `transfer`: those that have arrived before are dropped. `destination`: they go into the outbox, for
     that entity to have. `numbered`: they are all scheduled and have their numbers from `Reserve`.
     """
@@ -75,6 +79,7 @@ class Enqueue:
     transfer: Transfer | None = None
     destination: EntityPath | None = None
     numbered: bool = False
+    dead_letters: bool = False
 
 
 @dataclass(slots=True)
@@ -110,19 +115,21 @@ class Receive:
 
 @dataclass(slots=True)
 class LockDeferred:
-    """Peek-lock these deferred messages, all or none."""
+    """Peek-lock these deferred messages, all or none; where messages have sessions, those of this one."""
 
     sequence_numbers: Sequence[SequenceNumber]
     entropy: bytes
     subqueue: SubQueue = SubQueue.MAIN
+    session: SessionLock | None = None
 
 
 @dataclass(slots=True)
 class ReceiveDeferred:
-    """Receive and delete these deferred messages, all or none."""
+    """Receive and delete these deferred messages, all or none; where they have sessions, of this one."""
 
     sequence_numbers: Sequence[SequenceNumber]
     subqueue: SubQueue = SubQueue.MAIN
+    session: SessionLock | None = None
 
 
 @dataclass(slots=True)
@@ -174,11 +181,15 @@ class Renew:
 
 @dataclass(slots=True)
 class Peek:
-    """Look, from this sequence number upwards, at messages in any state; nothing changes."""
+    """Look, from this sequence number upwards, at messages in any state; nothing changes.
+
+    With a `session_id`, only at that session's; no lock is needed for it.
+    """
 
     from_sequence_number: SequenceNumber
     count: int
     subqueue: SubQueue = SubQueue.MAIN
+    session_id: SessionId | None = None
 
 
 @dataclass(slots=True)
@@ -195,6 +206,13 @@ class CancelScheduled:
     """Remove these scheduled messages, all or none."""
 
     sequence_numbers: Sequence[SequenceNumber]
+
+
+@dataclass(slots=True)
+class Publish:
+    """Scheduled messages of a topic that are due and at hand, payload and all: pass them on."""
+
+    messages: list[Message]
 
 
 @dataclass(slots=True)
@@ -243,10 +261,12 @@ Command: TypeAlias = (
     | Peek
     | DeleteOldest
     | CancelScheduled
+    | Publish
     | Post
     | Transferred
     | Undeliverable
     | Tick
+    | SessionCommand
     | RangeCommand
 )
 
@@ -298,4 +318,4 @@ class Deleted:
     count: int
 
 
-Reply: TypeAlias = Done | Enqueued | Given | Settled | Renewed | Deleted | RangeReply
+Reply: TypeAlias = Done | Enqueued | Given | Settled | Renewed | Deleted | SessionReply | RangeReply

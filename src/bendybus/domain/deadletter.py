@@ -12,7 +12,7 @@ from typing import Final
 from bendybus.domain.messages import Amendment, Message, MessageState
 from bendybus.errors import ArgumentError
 
-__all__ = ["TTL_EXPIRED", "Cause", "delivery_count_exceeded", "mark"]
+__all__ = ["SESSION_ID_MISSING", "TTL_EXPIRED", "Cause", "delivery_count_exceeded", "mark"]
 
 # "up to 4096 chars": the bound the SDKs check before they send.
 TEXT_LENGTH_MAX: Final = 4096
@@ -33,6 +33,11 @@ class Cause:
 
 
 TTL_EXPIRED: Final = Cause("TTLExpiredException", "The message expired and was dead lettered.")
+
+# By the reason that Service Bus gives where a message comes to a session-aware entity by itself.
+SESSION_ID_MISSING: Final = Cause(
+    "Session ID is null.", "The entity requires sessions; the message has none."
+)
 
 
 def delivery_count_exceeded(attempts: int) -> Cause:

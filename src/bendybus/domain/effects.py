@@ -1,7 +1,8 @@
 """What must happen after a command: data, never calls.
 
-The host commits the durable ones (all but `MessagesAvailable`) and only then
-lets the reply go; `MessagesAvailable` is for the receivers that wait.
+The host commits the durable ones and only then lets the reply go. The others:
+`MessagesAvailable`, `SessionsReady` and `SessionsLost` are for receivers;
+`PublishMessages` and `ActivateMessages` for the host of a topic's partition.
 """
 
 from __future__ import annotations
@@ -10,18 +11,24 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.session_commands import SessionLock
 from bendybus.names import Instant, SequenceNumber, SessionId
 
 __all__ = [
+    "ActivateMessages",
     "DurableEffect",
     "Effect",
     "ForgetIdentities",
     "MarkTransferred",
     "MessagesAvailable",
+    "PublishMessages",
     "RememberIdentities",
     "RemoveMessages",
     "SaveSessionState",
+    "SessionsLost",
+    "SessionsReady",
     "StoreMessages",
+    "TopicEffect",
     "UpdateMessages",
 ]
 
@@ -88,9 +95,37 @@ class MarkTransferred:
 
 @dataclass(frozen=True, slots=True)
 class MessagesAvailable:
-    """Something can be locked that could not be before."""
+    """Something can be locked that could not be before: messages, or a session that has some."""
 
     subqueue: SubQueue
+
+
+@dataclass(frozen=True, slots=True)
+class PublishMessages:
+    """A topic's messages, numbered, for its subscriptions to take: in the commit that this command makes."""
+
+    messages: list[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class ActivateMessages:
+    """A topic's scheduled messages that are due: read their payloads, then ask to `Publish` them."""
+
+    messages: list[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsReady:
+    """Sessions with a holder that have more messages for it."""
+
+    locks: list[SessionLock]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsLost:
+    """Session locks that have run out."""
+
+    locks: list[SessionLock]
 
 
 DurableEffect: TypeAlias = (
@@ -102,4 +137,5 @@ DurableEffect: TypeAlias = (
     | SaveSessionState
     | MarkTransferred
 )
-Effect: TypeAlias = DurableEffect | MessagesAvailable
+Effect: TypeAlias = DurableEffect | MessagesAvailable | SessionsReady | SessionsLost
+TopicEffect: TypeAlias = Effect | PublishMessages | ActivateMessages

@@ -1,8 +1,9 @@
-"""What an entity is by description: its properties, their limits, and what a tier makes of them.
+"""What a queue is by description: its properties, their limits, and what a tier makes of an entity.
 
-Every limit is checked here and nowhere else: `QueueDescription` refuses what no
-queue may be, `Tier.check` what this tier does not offer. A description that
-exists is valid. How messages then behave: partition.py. Where they go: routing.py.
+Every limit is checked where an entity is described and nowhere else:
+`QueueDescription` refuses what no queue may be, `Tier.check` what this tier does
+not offer. A description that exists is valid. Topics and subscriptions:
+topic_entities.py. How messages then behave: partition.py. Where they go: routing.py.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 from bendybus.domain.access import AuthorizationRule, check_rules, rules_from_record
 from bendybus.domain.durations import format_duration
@@ -20,11 +21,15 @@ from bendybus.errors import ArgumentError, InvalidOperation, QuotaExceeded
 from bendybus.names import EntityPath
 
 __all__ = [
+    "Described",
     "EntityStatus",
     "QueueDescription",
     "Tier",
+    "check_one_of",
     "check_path",
+    "check_seconds",
     "normalise_path",
+    "refuse_immutable_changes",
     "split_subqueue",
 ]
 
@@ -103,6 +108,24 @@ def split_subqueue(path: str) -> tuple[str, SubQueue]:
     return path, SubQueue.MAIN
 
 
+class Described(Protocol):
+    """What all entities are described by, whatever else they have."""
+
+    @property
+    def path(self) -> EntityPath: ...
+    @property
+    def label(self) -> str:
+        """The entity's kind and path, as errors name it."""
+
+    @property
+    def max_size_mb(self) -> int: ...
+    @property
+    def max_message_size_kb(self) -> int: ...
+    @property
+    def enable_partitioning(self) -> bool: ...
+    def to_record(self) -> dict[str, object]: ...
+
+
 def check_path(path: str) -> EntityPath:
     """The path in the spelling to keep, or `ArgumentError`."""
     spelling = path.replace("\\", "/")
@@ -115,6 +138,8 @@ def check_path(path: str) -> EntityPath:
             f"The entity path '{path}' is not allowed: letters, digits, '.', '-' and '_', "
             "with single '/' between them."
         )
+    if "/subscriptions/" in spelling.lower():
+        raise ArgumentError(f"The entity path '{path}' is not allowed: 'Subscriptions' is what topics have.")
     return EntityPath(spelling)
 
 
@@ -148,10 +173,14 @@ class QueueDescription:
 
     def __post_init__(self) -> None:
         # Frozen, so this is how the path comes to be kept with its slashes the right way round.
-        object.__setattr__(self, "path", check_path(self.path))
-        check_rules(f"Queue '{self.path}'", self.authorization_rules)
+        object.__setattr__(self, "path", self._check_path())
+        check_rules(self.label, self.authorization_rules)
         self._check_ranges()
         self._check_combinations()
+
+    @property
+    def label(self) -> str:
+        return f"Queue '{self.path}'"
 
     def to_record(self) -> dict[str, object]:
         """Plain values for a catalog to keep."""
@@ -169,27 +198,22 @@ class QueueDescription:
 
     def refuse_immutable_changes(self, changed: QueueDescription) -> None:
         """What was fixed at creation stays as it is (P-07)."""
-        for name, label in _IMMUTABLE.items():
-            before, after = getattr(self, name), getattr(changed, name)
-            if before != after:
-                raise InvalidOperation(
-                    f"Queue '{self.path}': {label} is {before} since the queue was created and cannot be "
-                    f"changed to {after}. Delete the queue and create it anew."
-                )
+        refuse_immutable_changes(self, changed)
+
+    def _check_path(self) -> EntityPath:
+        return check_path(self.path)
 
     def _check_ranges(self) -> None:
-        path = self.path
-        _check_seconds(path, "LockDuration", self.lock_duration_s, LOCK_DURATION_S)
-        _check_seconds(
-            path, "DuplicateDetectionHistoryTimeWindow", self.duplicate_detection_window_s, DUPLICATE_WINDOW_S
-        )
-        _check_seconds(path, "DefaultMessageTimeToLive", self.default_message_ttl_s, MESSAGE_TTL_S)
-        _check_seconds(path, "AutoDeleteOnIdle", self.auto_delete_on_idle_s, AUTO_DELETE_ON_IDLE_S)
-        _check_one_of(path, "MaxDeliveryCount", self.max_delivery_count, DELIVERY_COUNTS)
-        _check_one_of(path, "MaxMessageSizeInKilobytes", self.max_message_size_kb, PREMIUM_MESSAGE_SIZES_KB)
-        _check_one_of(path, "MaxSizeInMegabytes", self.max_size_mb, PREMIUM_SIZES_MB)
+        label, window_s = self.label, self.duplicate_detection_window_s
+        check_seconds(label, "LockDuration", self.lock_duration_s, LOCK_DURATION_S)
+        check_seconds(label, "DuplicateDetectionHistoryTimeWindow", window_s, DUPLICATE_WINDOW_S)
+        check_seconds(label, "DefaultMessageTimeToLive", self.default_message_ttl_s, MESSAGE_TTL_S)
+        check_seconds(label, "AutoDeleteOnIdle", self.auto_delete_on_idle_s, AUTO_DELETE_ON_IDLE_S)
+        check_one_of(label, "MaxDeliveryCount", self.max_delivery_count, DELIVERY_COUNTS)
+        check_one_of(label, "MaxMessageSizeInKilobytes", self.max_message_size_kb, PREMIUM_MESSAGE_SIZES_KB)
+        check_one_of(label, "MaxSizeInMegabytes", self.max_size_mb, PREMIUM_SIZES_MB)
         if self.user_metadata is not None:
-            _check_one_of(path, "the length of UserMetadata", len(self.user_metadata), USER_METADATA_LENGTHS)
+            check_one_of(label, "the length of UserMetadata", len(self.user_metadata), USER_METADATA_LENGTHS)
 
     def _check_combinations(self) -> None:
         for name, target in (
@@ -197,15 +221,15 @@ class QueueDescription:
             ("ForwardDeadLetteredMessagesTo", self.forward_dead_lettered_to),
         ):
             if target is not None and normalise_path(check_path(target)) == normalise_path(self.path):
-                raise ArgumentError(f"Queue '{self.path}': {name} names the queue itself.")
+                raise ArgumentError(f"{self.label}: {name} names the {_kind(self)} itself.")
         if self.forward_to is not None and self.requires_session:
             raise ArgumentError(
-                f"Queue '{self.path}': ForwardTo is '{self.forward_to}', "
-                "but a queue with RequiresSession cannot forward its messages."
+                f"{self.label}: ForwardTo is '{self.forward_to}', "
+                f"but a {_kind(self)} with RequiresSession cannot forward its messages."
             )
         if self.enable_express and self.requires_duplicate_detection:
             raise ArgumentError(
-                f"Queue '{self.path}': EnableExpress and RequiresDuplicateDetection exclude each other."
+                f"{self.label}: EnableExpress and RequiresDuplicateDetection exclude each other."
             )
 
 
@@ -231,7 +255,7 @@ class Tier(StrEnum):
             raise ArgumentError(f"premiumMessagingPartitions is {premium_partitions}; allowed are 1, 2, 4.")
         return premium_partitions
 
-    def effective_max_size_mb(self, description: QueueDescription) -> int:
+    def effective_max_size_mb(self, description: Described) -> int:
         """The maximum size to show: Standard gives each of the 16 partitions the chosen size (P-08)."""
         if self is Tier.PREMIUM:
             return description.max_size_mb
@@ -239,31 +263,37 @@ class Tier(StrEnum):
             enable_partitioning=description.enable_partitioning
         )
 
-    def check(self, description: QueueDescription) -> None:
+    def check(self, description: Described) -> None:
         """Refuse what this tier does not offer."""
-        path = description.path
-        _check_one_of(path, "MaxSizeInMegabytes", description.max_size_mb, self.sizes_mb)
+        label = description.label
+        check_one_of(label, "MaxSizeInMegabytes", description.max_size_mb, self.sizes_mb)
         if self is not Tier.PREMIUM:
-            _check_one_of(
-                path, "MaxMessageSizeInKilobytes", description.max_message_size_kb, STANDARD_MESSAGE_SIZES_KB
+            check_one_of(
+                label, "MaxMessageSizeInKilobytes", description.max_message_size_kb, STANDARD_MESSAGE_SIZES_KB
             )
-        in_use = _optional_properties_in_use(description)
+        self.check_features(description)
+
+    def check_features(self, description: Described) -> None:
+        """Only what can be switched on: a subscription has its topic's sizes."""
+        in_use = [name for name, field in _OPTIONAL.items() if getattr(description, field, None)]
         refused = [name for name in in_use if name in NOT_OFFERED[self]]
         if refused:
-            raise InvalidOperation(f"Queue '{path}': the {self} tier does not offer {', '.join(refused)}.")
+            raise InvalidOperation(
+                f"{description.label}: the {self} tier does not offer {', '.join(refused)}."
+            )
 
-    def check_quota(self, path: str, *, partitioned: bool, entities: int, partitioned_entities: int) -> None:
+    def check_quota(self, label: str, *, partitioned: bool, entities: int, partitioned_entities: int) -> None:
         """Refuse one entity more than the namespace may have, given how many there are (P-11)."""
         if self is Tier.PREMIUM:
             return
         if partitioned and partitioned_entities >= PARTITIONED_ENTITIES_MAX:
             raise QuotaExceeded(
-                f"Queue '{path}' cannot be created: the namespace has {partitioned_entities} partitioned "
+                f"{label} cannot be created: the namespace has {partitioned_entities} partitioned "
                 f"entities, and at most {PARTITIONED_ENTITIES_MAX} are allowed in the {self} tier."
             )
         if entities >= ENTITIES_MAX:
             raise QuotaExceeded(
-                f"Queue '{path}' cannot be created: the namespace has {entities} entities, "
+                f"{label} cannot be created: the namespace has {entities} entities, "
                 f"and at most {ENTITIES_MAX} are allowed."
             )
 
@@ -283,33 +313,48 @@ NOT_OFFERED: Final[dict[Tier, frozenset[str]]] = {
 }
 
 
-def _optional_properties_in_use(description: QueueDescription) -> list[str]:
-    in_use = {
-        "RequiresSession": description.requires_session,
-        "RequiresDuplicateDetection": description.requires_duplicate_detection,
-        "ForwardTo": description.forward_to is not None,
-        "ForwardDeadLetteredMessagesTo": description.forward_dead_lettered_to is not None,
-        "AutoDeleteOnIdle": description.auto_delete_on_idle_s is not None,
-        "EnableExpress": description.enable_express,
-    }
-    return [name for name, used in in_use.items() if used]
+# Feature -> field of a description. One that an entity's kind does not have is not in use.
+_OPTIONAL: Final = {
+    "RequiresSession": "requires_session",
+    "RequiresDuplicateDetection": "requires_duplicate_detection",
+    "ForwardTo": "forward_to",
+    "ForwardDeadLetteredMessagesTo": "forward_dead_lettered_to",
+    "AutoDeleteOnIdle": "auto_delete_on_idle_s",
+    "EnableExpress": "enable_express",
+}
 
 
-def _check_seconds(path: str, name: str, value: float | None, allowed: tuple[float, float | None]) -> None:
+def refuse_immutable_changes(before: Described, after: Described) -> None:
+    """What was fixed at creation stays as it is (P-07)."""
+    for name, label in _IMMUTABLE.items():
+        was, wanted = getattr(before, name, None), getattr(after, name, None)
+        if was != wanted:
+            kind = _kind(before)
+            raise InvalidOperation(
+                f"{before.label}: {label} is {was} since the {kind} was created and cannot be "
+                f"changed to {wanted}. Delete the {kind} and create it anew."
+            )
+
+
+def _kind(description: Described) -> str:
+    return description.label.partition(" ")[0].lower()
+
+
+def check_seconds(label: str, name: str, value: float | None, allowed: tuple[float, float | None]) -> None:
     least, most = allowed
     if value is None or (value >= least and (most is None or value <= most)):
         return
     wanted = f"at least {format_duration(least)}"
     if most is not None:
         wanted += f" and at most {format_duration(most)}"
-    raise ArgumentError(f"Queue '{path}': {name} is {value} seconds; it must be {wanted}.")
+    raise ArgumentError(f"{label}: {name} is {value} seconds; it must be {wanted}.")
 
 
-def _check_one_of(path: str, name: str, value: int, allowed: Sequence[int]) -> None:
+def check_one_of(label: str, name: str, value: int, allowed: Sequence[int]) -> None:
     if value in allowed:
         return
     if isinstance(allowed, range):
         wanted = f"from {allowed[0]} to {allowed[-1]}"
     else:
         wanted = "one of " + ", ".join(map(str, allowed))
-    raise ArgumentError(f"Queue '{path}': {name} is {value}; it must be {wanted}.")
+    raise ArgumentError(f"{label}: {name} is {value}; it must be {wanted}.")

@@ -137,7 +137,7 @@ class Intake:
     def _enqueue(self, messages: list[Message], held_bytes: int, at: Instant, changes: Changes) -> Enqueued:
         arriving_bytes = sum([message.size for message in messages])
         self.refuse_beyond_quota(held_bytes, arriving_bytes)
-        limit = self._expiry_limit(at)
+        limit = self.expiry_limit(at)
         default = None if limit == NEVER else limit
         first = self.next_sequence_number
         number: int = first
@@ -225,7 +225,7 @@ class Intake:
         self.next_sequence_number = SequenceNumber(first + count)
         return range(first, first + count)
 
-    def _expiry_limit(self, at: Instant) -> Instant:
+    def expiry_limit(self, at: Instant) -> Instant:
         """Until when the entity lets a message live that is enqueued now."""
         ttl_s = self.description.default_message_ttl_s
         return NEVER if ttl_s is None else Instant(at + int(ttl_s * 1000))
@@ -259,7 +259,7 @@ class Intake:
         if not due:
             return Done()
         first = self.next_sequence_number
-        limit = self._expiry_limit(at)
+        limit = self.expiry_limit(at)
         for number, message in enumerate(due, first):
             own = NEVER if message.expires_at is None else message.expires_at - message.enqueued_at + at
             expires_at = Instant(min(own, limit))

@@ -32,6 +32,7 @@ from bendybus.domain.commands import (
     LockDeferred,
     Peek,
     Post,
+    Publish,
     Receive,
     ReceiveDeferred,
     Release,
@@ -53,16 +54,19 @@ from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.outbox import Outbox
 from bendybus.domain.range_commands import Browse, Discard, DiscardThrough, Survey
 from bendybus.domain.ranges import perform as perform_on_range
+from bendybus.domain.session_commands import SessionLock
+from bendybus.domain.session_desk import SessionDesk
+from bendybus.domain.sessions import Session
 from bendybus.domain.shelf import Counts
 from bendybus.domain.stock import Stock
 from bendybus.errors import InvalidOperation
-from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber
+from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber, SessionId
 
 __all__ = ["Partition"]
 
 
 class Partition:
-    __slots__ = ("_expiry", "_intake", "_outbox", "_stock", "number")
+    __slots__ = ("_dead_arriving", "_desk", "_expiry", "_intake", "_outbox", "_stock", "number")
 
     def __init__(
         self,
@@ -75,7 +79,12 @@ class Partition:
         self._stock = Stock(number, description, self._expiry)
         main = self._stock.shelves[SubQueue.MAIN]
         self._intake = Intake(number, description, next_sequence_number, main, self._expiry)
+        sessions = self._stock.sessions
+        self._desk = None if sessions is None else SessionDesk(sessions, self._stock, self._intake)
+        """None where messages have no sessions."""
         self._outbox = Outbox(self._intake, self._stock)
+        self._dead_arriving = 0
+        """How many of the messages not yet confirmed are dead letters already."""
 
     @property
     def description(self) -> QueueDescription:
@@ -95,37 +104,56 @@ class Partition:
         messages: Iterable[Message],
         identities: Iterable[tuple[Instant, bytes]] = (),
         transferred: Mapping[str, SequenceNumber] | None = None,
+        sessions: Iterable[tuple[SessionId, int, Instant]] = (),
     ) -> None:
-        """Begin with what a store holds: every one durable, none locked."""
+        """Begin with what a store holds: every one durable, none locked.
+
+        `sessions`: those with a state, by its size and the time when it was set.
+        """
         messages = list(messages)
         self._stock.restore(messages)
+        if self._desk is not None:
+            self._desk.restore(sessions)
         last = max((message.sequence_number for message in messages), default=SequenceNumber(0))
         self._intake.restore(last, identities, transferred or {})
 
     def next_deadline(self) -> Instant | None:
         """When a `Tick` is next of use; it may turn out to find nothing."""
         deadline = min(self._stock.locks.earliest_end, self._expiry.next_sweep, self._intake.next_deadline())
+        if self._stock.sessions is not None:
+            deadline = min(deadline, self._stock.sessions.earliest_end)
         return None if deadline >= NEVER else deadline
 
     @property
     def size_bytes(self) -> int:
-        """What counts towards the quota: every message of every sub-queue."""
+        """What counts towards the quota: every message of every sub-queue, every session's state."""
         return self._stock.size_bytes
 
     def counts(self, subqueue: SubQueue = SubQueue.MAIN) -> Counts:
         return self._stock.shelves[subqueue].counts(self._stock.on_loan(subqueue))
 
+    @property
+    def scheduled_count(self) -> int:
+        return len(self._stock.shelves[SubQueue.MAIN].scheduled)
+
     def available(self, subqueue: SubQueue = SubQueue.MAIN) -> int:
-        """How many messages wait to be locked, those included whose time may be up."""
-        return len(self._stock.shelves[subqueue].available)
+        """How many messages wait to be locked, those included whose time may be up.
+
+        Where messages have sessions: how many sessions are free that have some.
+        """
+        return self._stock.available(subqueue)
 
     def fitting(self, count: int, size_max: int, subqueue: SubQueue = SubQueue.MAIN) -> int:
         """How many of the oldest `count` available have `size_max` bytes together; one at least, if any."""
         return self._stock.shelves[subqueue].available.fitting(count, size_max)
 
+    def fitting_in_session(self, lock: SessionLock, count: int, size_max: int) -> int:
+        """The same of the messages that wait in a session; 0 when the lock is lost."""
+        return 0 if self._desk is None else self._desk.fitting(lock, count, size_max)
+
     def locked(self, token: LockToken) -> Message | None:
         """The message held under this token, though its time may be up."""
-        return self._stock.locks.find(token)
+        return self._stock.locked(token)
 
     def confirmed(self) -> Iterator[Message]:
         """All messages that are durable, wherever they are."""
@@ -147,6 +175,8 @@ class Partition:
         for command in commands:
             match command:
                 case Enqueue(messages=messages):
+                    if self._desk is not None and command.destination is None:
+                        self._desk.refuse_sessionless(messages)
                     arriving_bytes += sum(message.size for message in messages)
                 case Complete(lock_tokens=tokens):
                     stock.refuse_lost(tokens, at)
@@ -173,9 +203,16 @@ class Partition:
             case Enqueue(messages=messages, destination=destination) if destination is not None:
                 return self._outbox.enqueue(messages, destination, at, changes)
             case Enqueue(messages=messages, numbered=True):
+                if self._desk is not None:
+                    self._desk.refuse_sessionless(messages)
                 return self._intake.schedule_numbered(messages, stock.size_bytes, changes)
             case Enqueue(messages=messages, identities=identities, transfer=transfer):
-                return self._intake.enqueue(messages, identities, stock.size_bytes, at, changes, transfer)
+                if self._desk is not None:
+                    self._desk.refuse_sessionless(messages)
+                enqueued = self._intake.enqueue(messages, identities, stock.size_bytes, at, changes, transfer)
+                if command.dead_letters:
+                    self._dead_arriving += stock.count_dead_letters(messages)
+                return enqueued
             case Reserve(count=count):
                 numbers = self._intake.take_numbers(count)
                 return Enqueued(SequenceNumber(numbers.start), count)
@@ -183,6 +220,7 @@ class Partition:
                 return self._confirm(number, changes)
             case Lock(count=count, entropy=entropy, subqueue=subqueue):
                 assert len(entropy) >= ENTROPY_PER_LOCK * count, "too little entropy for this many locks"
+                self._refuse_sessionless(subqueue)
                 stock.end_locks(at, changes)
                 messages = stock.take(count, subqueue, at, changes)
                 stock.grant(messages, entropy, at)
@@ -216,23 +254,29 @@ class Partition:
                 stock.dead_letter(messages, cause, changes)
                 return Settled(lost)
             case Receive(count=count, subqueue=subqueue):
+                self._refuse_sessionless(subqueue)
                 stock.end_locks(at, changes)
                 messages = stock.take(count, subqueue, at, changes)
                 stock.remove(messages, changes)
                 return Given(messages)
             case Renew(lock_tokens=tokens):
                 stock.end_locks(at, changes)
-                return Renewed(stock.locks.renew(tokens, stock.lock_end(at)))
+                return Renewed(stock.renew(tokens, at))
             case LockDeferred(sequence_numbers=numbers, entropy=entropy, subqueue=subqueue):
-                messages = stock.take_deferred(numbers, subqueue)
-                stock.grant(messages, entropy, at)
+                session = self._session_of_deferred(command, at)
+                messages = stock.take_deferred(numbers, subqueue, session)
+                if session is None:
+                    stock.grant(messages, entropy, at)
+                else:
+                    stock.grant_in_session(session, messages, entropy)
                 return Given(messages)
             case ReceiveDeferred(sequence_numbers=numbers, subqueue=subqueue):
-                messages = stock.take_deferred(numbers, subqueue)
+                session = self._session_of_deferred(command, at)
+                messages = stock.take_deferred(numbers, subqueue, session)
                 stock.remove(messages, changes)
                 return Given(messages)
-            case Peek(from_sequence_number=start, count=count, subqueue=subqueue):
-                return Given(stock.shelves[subqueue].peek(start, count, stock.on_loan(subqueue)))
+            case Peek():
+                return self._peek(command)
             case DeleteOldest(count=count, enqueued_before=before, subqueue=subqueue):
                 stock.end_locks(at, changes)
                 messages = stock.take_older(count, before, subqueue, at, changes)
@@ -243,6 +287,8 @@ class Partition:
             case CancelScheduled(sequence_numbers=numbers):
                 stock.remove(self._intake.cancel_scheduled(numbers), changes)
                 return Done()
+            case Publish():
+                raise InvalidOperation(f"'{self.description.path}' is not a topic.")
             case Post(count=count, destination=destination, subqueue=subqueue):
                 return Given(self._outbox.post(count, destination, subqueue, at, changes))
             case Transferred(sequence_numbers=numbers):
@@ -256,16 +302,53 @@ class Partition:
                 stock.sweep(at, self._intake.awaiting_confirmation(), changes)
                 self._intake.forget_identities(at, changes)
                 return self._intake.activate(at, changes)
+            case _:
+                if self._desk is None:
+                    raise InvalidOperation(
+                        "A sessionful message receiver cannot be created on an entity that does not require "
+                        f"sessions. Entity: '{self.description.path}'."
+                    )
+                return self._desk.perform(command, at, changes)
 
     def _confirm(self, number: SequenceNumber, changes: Changes) -> Done:
         """Only what is durable is ever shown, so what leaves here for a receiver is no phantom."""
         ready = self._intake.confirm(number)
-        if self._outbox.arriving:
-            posted = [message for message in ready if message.subqueue is SubQueue.OUTBOX]
-            ready = [message for message in ready if message.subqueue is not SubQueue.OUTBOX]
-            self._outbox.arriving -= len(posted)
-            self._stock.put_back(posted, changes)
+        if self._outbox.arriving or self._dead_arriving:
+            elsewhere = [message for message in ready if message.subqueue is not SubQueue.MAIN]
+            ready = [message for message in ready if message.subqueue is SubQueue.MAIN]
+            dead = sum(message.subqueue is SubQueue.DEAD_LETTER for message in elsewhere)
+            self._dead_arriving -= dead
+            self._outbox.arriving -= len(elsewhere) - dead
+            self._stock.put_back(elsewhere, changes)
         if ready:
-            self._stock.shelves[SubQueue.MAIN].available.extend(ready)
-            changes.available.add(SubQueue.MAIN)
+            self._stock.arrive(ready, changes)
         return Done()
+
+    def _refuse_sessionless(self, subqueue: SubQueue) -> None:
+        if self._desk is not None and subqueue is SubQueue.MAIN:
+            raise self._sessionless()
+
+    def _sessionless(self) -> InvalidOperation:
+        return InvalidOperation(
+            f"'{self.description.path}' requires sessions: its messages are received by those who hold "
+            "their session."
+        )
+
+    def _session_of_deferred(self, command: LockDeferred | ReceiveDeferred, at: Instant) -> Session | None:
+        """Where messages have sessions, only their holder gets them, deferred ones too."""
+        if self._desk is None or command.subqueue is not SubQueue.MAIN:
+            return None
+        if command.session is None:
+            raise self._sessionless()
+        return self._desk.holding(command.session, at)
+
+    def _peek(self, command: Peek) -> Given:
+        shelf = self._stock.shelves[command.subqueue]
+        start, count, locked = (
+            command.from_sequence_number,
+            command.count,
+            self._stock.on_loan(command.subqueue),
+        )
+        if command.session_id is None:
+            return Given(shelf.peek(start, count, locked))
+        return Given(shelf.peek_session(command.session_id, start, count, locked))

@@ -14,7 +14,7 @@ from zlib import crc32
 from bendybus.errors import ArgumentError, InvalidOperation
 from bendybus.names import PartitionNumber
 
-__all__ = ["RoundRobin", "batch_key", "partition_of", "routing_key"]
+__all__ = ["KEY_LENGTH_MAX", "RoundRobin", "batch_key", "partition_of", "routing_key"]
 
 KEY_LENGTH_MAX: Final = 128
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import nsmallest
-from itertools import chain
+from itertools import chain, islice
 from operator import attrgetter
-from typing import Final
+from typing import Final, Protocol
 
 from bendybus.domain.messages import Message, MessageState
 from bendybus.domain.run import Run
-from bendybus.names import SequenceNumber
+from bendybus.names import SequenceNumber, SessionId
 
-__all__ = ["Counts", "Shelf"]
+__all__ = ["Counts", "Shelf", "Waiting"]
 
 _number: Final = attrgetter("sequence_number")
 
@@ -36,17 +36,33 @@ class Counts:
     size_bytes: int
 
 
+class Waiting(Protocol):
+    """Messages that wait in one state: one run of them, or one for each session (sessions.py)."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Message]: ...
+    def extend(self, messages: Iterable[Message]) -> None: ...
+    def insert(self, messages: Iterable[Message]) -> None: ...
+    def take(self, count: int) -> list[Message]: ...
+    def fitting(self, count: int, size_max: int) -> int: ...
+    def replace(self, messages: list[Message]) -> None: ...
+    def starting_at(self, sequence_number: SequenceNumber, count: int) -> list[Message]: ...
+    def in_session(self, session_id: SessionId, start: SequenceNumber) -> Iterator[Message]: ...
+    def find(self, sequence_number: SequenceNumber) -> Message | None: ...
+    def remove(self, message: Message) -> None: ...
+
+
 class Shelf:
     __slots__ = ("_runs", "available", "deferred", "scheduled", "size_bytes")
 
-    def __init__(self) -> None:
-        self.available = Run()
+    def __init__(self, available: Waiting | None = None) -> None:
+        self.available: Waiting = Run() if available is None else available
         """Active and free to be locked, oldest first (P-26)."""
         self.deferred = Run()
         self.scheduled = Run()
         self.size_bytes = 0
-        """Of everything in this sub-queue, locked and unconfirmed messages included."""
-        self._runs = {
+        """Of everything in this sub-queue, locked and unconfirmed messages and session states included."""
+        self._runs: dict[MessageState, Waiting] = {
             MessageState.ACTIVE: self.available,
             MessageState.DEFERRED: self.deferred,
             MessageState.SCHEDULED: self.scheduled,
@@ -63,6 +79,18 @@ class Shelf:
         candidates = nsmallest(count, (each for each in locked if each.sequence_number >= start), key=_number)
         for run in self._runs.values():
             candidates += run.starting_at(start, count)
+        candidates.sort(key=_number)
+        return candidates[: max(0, count)]
+
+    def peek_session(
+        self, session_id: SessionId, start: SequenceNumber, count: int, locked: Iterable[Message]
+    ) -> list[Message]:
+        """The same, of one session alone."""
+        candidates = [
+            each for each in locked if each.session_id == session_id and each.sequence_number >= start
+        ]
+        for run in self._runs.values():
+            candidates += islice(run.in_session(session_id, start), max(0, count))
         candidates.sort(key=_number)
         return candidates[: max(0, count)]
 

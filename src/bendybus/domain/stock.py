@@ -1,8 +1,9 @@
 """The stock: a partition's durable messages, on a shelf or out on loan, and what settling does to them.
 
-A message handed out under a lock is in the lock table (locks.py), every other on
-the shelf that its sub-queue and state name (shelf.py). How messages get here:
-intake.py. Which command does what: partition.py.
+A message handed out under a lock is in the lock table (locks.py), or with the
+session it belongs to (sessions.py); every other is on the shelf that its
+sub-queue and state name (shelf.py). How messages get here: intake.py. What
+session holders may do: session_desk.py. Which command does what: partition.py.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from bendybus.domain.entities import QueueDescription
 from bendybus.domain.expiry import ExpiryWatch, split_expired
 from bendybus.domain.locks import LockTable
 from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
-from bendybus.domain.shelf import Shelf
+from bendybus.domain.sessions import Session, Sessions
+from bendybus.domain.shelf import Shelf, Waiting
 from bendybus.errors import ArgumentError, InvalidOperation, MessageLockLost, MessageNotFound
 from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber
 
@@ -28,24 +30,30 @@ AMENDMENT_BYTES_MAX: Final = 64 * 1024
 
 
 class Stock:
-    __slots__ = ("_expiry", "_number", "description", "locks", "shelves")
+    __slots__ = ("_expiry", "_number", "description", "locks", "sessions", "shelves")
 
     def __init__(self, number: PartitionNumber, description: QueueDescription, expiry: ExpiryWatch) -> None:
         self._number = number
         self.description = description
         """Replaced when the entity is updated."""
         self.shelves = {subqueue: Shelf() for subqueue in SubQueue}
+        self.sessions = Sessions(number, description.path) if description.requires_session else None
+        """Of the entity's own messages; its sub-queues have none."""
+        if self.sessions is not None:
+            self.shelves[SubQueue.MAIN] = Shelf(self.sessions)
         self.locks = LockTable(number)
         self._expiry = expiry
 
     def __iter__(self) -> Iterator[Message]:
         yield from self.locks
+        if self.sessions is not None:
+            yield from self.sessions.on_loan()
         for shelf in self.shelves.values():
             yield from shelf
 
     @property
     def size_bytes(self) -> int:
-        """What counts towards the quota: every message of every sub-queue."""
+        """What counts towards the quota: every message of every sub-queue, every session's state."""
         return sum(shelf.size_bytes for shelf in self.shelves.values())
 
     def restore(self, messages: Iterable[Message]) -> None:
@@ -53,11 +61,42 @@ class Stock:
             self.shelves[message.subqueue].size_bytes += message.size
         self.put_back(messages, Changes())
 
+    def count_dead_letters(self, arriving: Iterable[Message]) -> int:
+        """Of messages that the intake has counted as the main sub-queue's, move the dead letters' share."""
+        dead = [message for message in arriving if message.subqueue is SubQueue.DEAD_LETTER]
+        size_bytes = sum(message.size for message in dead)
+        self.shelves[SubQueue.MAIN].size_bytes -= size_bytes
+        self.shelves[SubQueue.DEAD_LETTER].size_bytes += size_bytes
+        return len(dead)
+
+    def arrive(self, messages: list[Message], changes: Changes) -> None:
+        """Take in messages that have just become durable, newer than all that are here."""
+        self.shelves[SubQueue.MAIN].available.extend(messages)
+        changes.available.add(SubQueue.MAIN)
+        if self.sessions is not None:
+            self._tell_holders(self.sessions, messages, changes)
+
+    @staticmethod
+    def _tell_holders(sessions: Sessions, messages: list[Message], changes: Changes) -> None:
+        ready = sessions.held_among(messages)
+        if ready:
+            changes.sessions.ready |= ready
+
+    def available(self, subqueue: SubQueue) -> int:
+        """How many messages could be locked, or how many sessions that have some."""
+        if self.sessions is not None and subqueue is SubQueue.MAIN:
+            return self.sessions.offered
+        return len(self.shelves[subqueue].available)
+
     # -- handing out --------------------------------------------------------------
 
     def grant(self, messages: Sequence[Message], entropy: bytes, at: Instant) -> None:
         """Messages just taken are on loan from now on."""
         self.locks.grant(messages, entropy, self.lock_end(at))
+
+    def grant_in_session(self, session: Session, messages: Sequence[Message], entropy: bytes) -> None:
+        assert self.sessions is not None, "there is no session without"
+        self.sessions.grant(session, messages, entropy)
 
     def lock_end(self, at: Instant) -> Instant:
         return Instant(at + int(self.description.lock_duration_s * 1000))
@@ -65,13 +104,18 @@ class Stock:
     def take(self, count: int, subqueue: SubQueue, at: Instant, changes: Changes) -> list[Message]:
         """Up to `count` of the oldest available ones (P-26), none of them expired."""
         available = self.shelves[subqueue].available
-        messages = available.take(count)
+        if subqueue is SubQueue.MAIN:
+            return self.take_alive(available, count, at, changes)
         # Time to live is not observed among the dead letters.
-        if subqueue is SubQueue.MAIN and self._expiry.may_have_expired(at):
+        return available.take(count)
+
+    def take_alive(self, waiting: Waiting, count: int, at: Instant, changes: Changes) -> list[Message]:
+        messages = waiting.take(count)
+        if self._expiry.may_have_expired(at):
             messages, expired = split_expired(messages, at)
             while expired:
-                self._expire(expired, changes)
-                alive, expired = split_expired(available.take(count - len(messages)), at)
+                self.expire(expired, changes)
+                alive, expired = split_expired(waiting.take(count - len(messages)), at)
                 messages += alive
         return messages
 
@@ -85,15 +129,29 @@ class Stock:
             self.shelves[subqueue].put(MessageState.ACTIVE, younger)
         return [message for message in taken if message.enqueued_at < enqueued_before]
 
-    def take_deferred(self, numbers: Sequence[SequenceNumber], subqueue: SubQueue) -> list[Message]:
-        """All of them, in the order asked, or none.
+    def drop_expired(self, waiting: Waiting, at: Instant, changes: Changes) -> None:
+        """Expire what waits here and is due to."""
+        if self._expiry.may_have_expired(at):
+            alive, expired = split_expired(waiting, at)
+            if expired:
+                waiting.replace(alive)
+                self.expire(expired, changes)
+
+    def take_deferred(
+        self, numbers: Sequence[SequenceNumber], subqueue: SubQueue, session: Session | None = None
+    ) -> list[Message]:
+        """All of them, in the order asked, or none; with a session, only from among its own.
 
         A lock that has run out but not yet been ended still counts, since ending
         it here and then refusing would be a change that no effect tells of.
         """
         deferred = self.shelves[subqueue].deferred
         found = {number: deferred.find(number) for number in numbers}
-        missing = [number for number, message in found.items() if message is None]
+        missing = [
+            number
+            for number, message in found.items()
+            if message is None or (session is not None and message.session_id != session.id)
+        ]
         if missing:
             listed = ", ".join(map(str, missing))
             raise MessageNotFound(
@@ -106,7 +164,17 @@ class Stock:
         return messages
 
     def on_loan(self, subqueue: SubQueue) -> list[Message]:
-        return [message for message in self.locks if message.subqueue is subqueue]
+        messages = [message for message in self.locks if message.subqueue is subqueue]
+        if self.sessions is not None and subqueue is SubQueue.MAIN:
+            messages += self.sessions.on_loan()
+        return messages
+
+    def locked(self, token: LockToken) -> Message | None:
+        """The message held under this token, though its time may be up."""
+        message = self.locks.find(token)
+        if message is None and self.sessions is not None:
+            message = self.sessions.lent(token)
+        return message
 
     # -- taking back --------------------------------------------------------------
 
@@ -115,13 +183,44 @@ class Stock:
     ) -> tuple[list[Message], list[LockToken]]:
         """The messages held under these tokens, and the tokens that are lost."""
         self.end_locks(at, changes)
-        return self.locks.release(tokens)
+        messages, lost = self.locks.release(tokens)
+        if lost and self.sessions is not None:
+            in_sessions, lost = self.sessions.release(lost)
+            messages += in_sessions
+        return messages, lost
+
+    def renew(self, tokens: Sequence[LockToken], at: Instant) -> list[Instant | None]:
+        """The new end of each lock; of a message in a session the end it has, which is the session's."""
+        ends = self.locks.renew(tokens, self.lock_end(at))
+        if self.sessions is not None:
+            for place, token in enumerate(tokens):
+                message = self.sessions.lent(token)
+                if message is not None:
+                    ends[place] = message.locked_until
+        return ends
 
     def end_locks(self, at: Instant, changes: Changes) -> None:
         """A lock that runs out is a failed delivery, just as an abandoned one."""
         ended = self.locks.expire(at)
         if ended:
             self.fail_delivery(ended, changes)
+        if self.sessions is not None:
+            for session in self.sessions.overdue(at):
+                assert session.lock is not None
+                changes.sessions.lost.append(session.lock)
+                self.free_session(session, changes, failed=True)
+
+    def free_session(self, session: Session, changes: Changes, *, failed: bool) -> None:
+        """The session has no holder any more; what it had is given back, as a failed delivery or as none."""
+        assert self.sessions is not None, "there is no session without"
+        messages = self.sessions.free(session)
+        if failed:
+            self.fail_delivery(messages, changes)
+        else:
+            self.put_back(messages, changes)
+        self.sessions.forget_idle(session)
+        if session.waiting:
+            changes.available.add(SubQueue.MAIN)
 
     def fail_delivery(self, messages: list[Message], changes: Changes) -> None:
         """Count the failure; back to the shelf, or to the dead letters when it was the last attempt."""
@@ -152,11 +251,13 @@ class Stock:
             # Deferred messages outlive their time, and dead letters have none.
             if state is MessageState.ACTIVE and subqueue is SubQueue.MAIN:
                 self._expiry.expect_all(group)
+                if self.sessions is not None:
+                    self._tell_holders(self.sessions, group, changes)
 
     def refuse_lost(self, tokens: Sequence[LockToken], at: Instant) -> None:
         """For those who settle all of these or none."""
         for token in tokens:
-            message = self.locks.find(token)
+            message = self.locked(token)
             if message is None or message.locked_until <= at:
                 raise MessageLockLost(
                     "The lock supplied is invalid. Either the lock expired, or the message has already been "
@@ -170,7 +271,7 @@ class Stock:
         if not properties:
             return
         for token in tokens:
-            message = self.locks.find(token)
+            message = self.locked(token)
             said = 0 if message is None or message.amendment is None else message.amendment.size
             if said + len(properties) > AMENDMENT_BYTES_MAX:
                 raise ArgumentError(
@@ -195,7 +296,7 @@ class Stock:
     def refuse_dead_letters(self, tokens: Sequence[LockToken], at: Instant) -> None:
         """Dead letters cannot be dead-lettered again; asked before anything changes."""
         for token in tokens:
-            message = self.locks.find(token)
+            message = self.locked(token)
             if message and message.subqueue is not SubQueue.MAIN and message.locked_until > at:
                 raise InvalidOperation(
                     f"Message {message.sequence_number} of '{self.description.path}' is in the dead-letter "
@@ -218,7 +319,7 @@ class Stock:
         message.subqueue = subqueue
         self.shelves[subqueue].size_bytes += message.size
 
-    def _expire(self, messages: list[Message], changes: Changes) -> None:
+    def expire(self, messages: list[Message], changes: Changes) -> None:
         if self.description.dead_letter_on_expiry:
             self.dead_letter(messages, TTL_EXPIRED, changes)
         else:
@@ -235,5 +336,5 @@ class Stock:
         alive, expired = split_expired(available, at)
         if expired:
             available.replace(alive)
-            self._expire(expired, changes)
+            self.expire(expired, changes)
         self._expiry.swept(at, chain(alive, arriving))

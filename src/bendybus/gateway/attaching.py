@@ -13,8 +13,8 @@ from bendybus.amqp.performatives import Coordinator
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
+from bendybus.broker.topic import Target
 from bendybus.domain.entities import Tier
-from bendybus.domain.messages import SubQueue
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.events import OutcomesReceived
 from bendybus.engine.link import Link
@@ -33,6 +33,7 @@ from bendybus.gateway.management import ManagementNode
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.requests import REQUEST_CREDIT, Replier, Requester
 from bendybus.gateway.sender import SENDER_CREDIT, Sender
+from bendybus.gateway.session_receiver import SESSION_FILTER, SessionReceiver
 from bendybus.gateway.transactions import COORDINATOR_CREDIT, CoordinatorNode
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["Attachment", "InboundNode", "OutboundNode", "attach"]
 
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
-SESSION_FILTER = "com.microsoft:session-filter"
 # A management request may carry messages; nothing else about it is large.
 REQUEST_SIZE_MAX = 1024 * 1024
 
@@ -75,24 +75,27 @@ class Attachment:
     resource: str
     right: Right | None
     """None where no right is needed: at `$cbs`, where rights come from."""
-    queue: Queue | None = None
+    entity: Target | None = None
     """None at `$cbs`."""
 
     def refuse_changed(self) -> None:
-        """The queue was updated or deleted: raise what now stands against this link, if anything."""
-        queue = self.queue
-        if queue is None:
+        """The entity was updated or deleted: raise what now stands against this link, if anything."""
+        entity = self.entity
+        if entity is None:
             return
-        if queue.deleted:
-            raise EntityNotFound(queue.path)
+        if entity.deleted:
+            raise EntityNotFound(entity.path)
         if isinstance(self.node, Sender):
-            queue.refuse_sending()
-        elif isinstance(self.node, Receiver):
-            queue.refuse_receiving(self.node.subqueue)
+            entity.refuse_sending()
+        elif isinstance(entity, Queue) and isinstance(self.node, Receiver):
+            entity.refuse_receiving(self.node.subqueue)
 
 
 def attach(connection: AmqpConnection, link: Link) -> Attachment:
-    """Accept the link and give its node, or raise why it is refused."""
+    """Accept the link and give its node, or raise why it is refused.
+
+    A session's link is accepted later, by its node, when the session is (`SessionReceiver.accept`).
+    """
     if isinstance(link, ReceivingLink):
         return _attach_inbound(connection, link)
     assert isinstance(link, SendingLink)
@@ -107,25 +110,35 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
     address = Address.parse(text)
     if address.kind is NodeKind.ENTITY:
         connection.claims.require(address.resource, Right.SEND, now())
-        queue = connection.broker.find(address.path)
-        queue.refuse_sending(address.subqueue)
+        target = connection.broker.find_target(address.path)
+        target.refuse_sending(address.subqueue)
         destination = link.properties.get(TRANSFER_DESTINATION)
         if destination is not None:
-            return _attach_via(connection, link, address, queue, destination)
-        connection.transactions.coordination(link.session).enter(queue, receives=False)
-        link.accept(max_message_size=queue.description.max_message_size_kb * 1024)
+            return _attach_via(connection, link, address, target, destination)
+        connection.transactions.coordination(link.session).enter(target, receives=False)
+        link.accept(max_message_size=target.description.max_message_size_kb * 1024)
         link.grant(SENDER_CREDIT)
-        return Attachment(Sender(connection, link, queue), address.resource, Right.SEND, queue)
+        return Attachment(Sender(connection, link, target), address.resource, Right.SEND, target)
+    size_max = REQUEST_SIZE_MAX
     if address.kind is NodeKind.CBS:
         handler = CbsNode(connection.keys, connection.claims).handle
         requester = Requester(connection, link, address, handler)
         right = managed = None
     else:
         right = _any_right(connection, address)
-        managed = connection.broker.find(address.path)
-        management = ManagementNode(managed, address, connection.claims, connection.transactions)
+        managed = connection.broker.find_target(address.path)
+        management = ManagementNode(
+            managed,
+            address,
+            connection.claims,
+            connection.transactions,
+            connection.broker.topics,
+            connection.session_locks,
+        )
         requester = Requester(connection, link, address, management.handle)
-    link.accept(max_message_size=REQUEST_SIZE_MAX)
+        # The state of a session may have the size of a message, whatever that is.
+        size_max += managed.description.max_message_size_kb * 1024
+    link.accept(max_message_size=size_max)
     link.grant(REQUEST_CREDIT)
     return Attachment(requester, address.resource, right, managed)
 
@@ -140,20 +153,22 @@ def _attach_coordinator(connection: AmqpConnection, link: ReceivingLink) -> Atta
 
 
 def _attach_via(
-    connection: AmqpConnection, link: ReceivingLink, address: Address, via: Queue, destination: object
+    connection: AmqpConnection, link: ReceivingLink, address: Address, via: Target, destination: object
 ) -> Attachment:
     """The client sends through an entity to another one, whose limits hold."""
     target = Address.parse(destination)
     connection.claims.require(target.resource, Right.SEND, now())
-    queue = connection.broker.find(target.path)
-    queue.refuse_sending(target.subqueue)
+    entity = connection.broker.find_target(target.path)
+    entity.refuse_sending(target.subqueue)
+    if not isinstance(via, Queue):
+        raise InvalidOperation(f"'{via.path}' is a topic; nothing can be sent through it to '{entity.path}'.")
     connection.transactions.coordination(link.session).enter(via, receives=False)
     link.accept(
-        max_message_size=queue.description.max_message_size_kb * 1024,
+        max_message_size=entity.description.max_message_size_kb * 1024,
         properties={TRANSFER_DESTINATION: destination},
     )
     link.grant(SENDER_CREDIT)
-    return Attachment(Sender(connection, link, queue, via), address.resource, Right.SEND, via)
+    return Attachment(Sender(connection, link, entity, via), address.resource, Right.SEND, via)
 
 
 def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachment:
@@ -162,15 +177,21 @@ def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachmen
     if address.kind is NodeKind.ENTITY:
         connection.claims.require(address.resource, Right.LISTEN, now())
         queue = connection.broker.find(address.path)
-        _refuse_receiving(queue, address.subqueue, link)
+        sessionful = SESSION_FILTER in (getattr(link.source, "filter", None) or {})
+        queue.refuse_receiver(address.subqueue, sessionful=sessionful)
+        if getattr(link.source, "dynamic", None):
+            raise ArgumentError("Nodes are not created by attaching to them.")
         connection.transactions.coordination(link.session).enter(queue, receives=True)
-        link.accept()
-        receiver = Receiver(connection, link, queue, address.subqueue)
+        if sessionful:
+            receiver: Receiver = SessionReceiver(connection, link, queue)
+        else:
+            link.accept()
+            receiver = Receiver(connection, link, queue, address.subqueue)
         return Attachment(receiver, address.resource, Right.LISTEN, queue)
     right = managed = None
     if address.kind is NodeKind.MANAGEMENT:
         right = _any_right(connection, address)
-        managed = connection.broker.find(address.path)
+        managed = connection.broker.find_target(address.path)
     link.accept()
     return Attachment(Replier(connection, link, address), address.resource, right, managed)
 
@@ -185,15 +206,3 @@ def _any_right(connection: AmqpConnection, address: Address) -> Right:
         return right
     connection.claims.require(address.resource, Right.MANAGE, now())
     return Right.MANAGE
-
-
-def _refuse_receiving(queue: Queue, subqueue: SubQueue, link: SendingLink) -> None:
-    queue.refuse_receiving(subqueue)
-    filters = getattr(link.source, "filter", None) or {}
-    if SESSION_FILTER in filters:
-        raise InvalidOperation(
-            "A sessionful message receiver cannot be created on an entity that does not require sessions. "
-            f"Entity: '{queue.path}'."
-        )
-    if getattr(link.source, "dynamic", None):
-        raise ArgumentError("Nodes are not created by attaching to them.")

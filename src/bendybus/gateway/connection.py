@@ -11,13 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from bendybus.auth.claims import Claims, log_in
 from bendybus.auth.rules import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
+from bendybus.broker.entity import Entity
 from bendybus.broker.queue import Queue
+from bendybus.domain.session_commands import SessionLock
 from bendybus.engine.connection import Connection
 from bendybus.engine.events import (
     ConnectionClosed,
@@ -38,7 +40,9 @@ from bendybus.gateway.addresses import Address
 from bendybus.gateway.attaching import Attachment, InboundNode, OutboundNode, attach
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.requests import Replier
+from bendybus.gateway.session_receiver import SessionReceiver
 from bendybus.gateway.transactions import Transactions
+from bendybus.names import SessionId
 
 if TYPE_CHECKING:
     from bendybus.gateway.gateway import Gateway
@@ -71,6 +75,8 @@ class AmqpConnection(asyncio.Protocol):
         self.transactions = Transactions()
         self.writable = True
         self._engine = Connection.server(gateway.engine_config)
+        self.session_locks: dict[tuple[Queue, SessionId], SessionLock] = {}
+        """The sessions that this client's links hold."""
         self._attachments: dict[Link, Attachment] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._transport: asyncio.Transport | None = None
@@ -130,10 +136,10 @@ class AmqpConnection(asyncio.Protocol):
                 attachment.node.tick(instant)
         self._flush()
 
-    def entity_changed(self, queue: Queue) -> None:
-        """A queue was updated or deleted: close the links that it no longer allows."""
+    def entity_changed(self, entity: Entity[Any, Any]) -> None:
+        """An entity was updated or deleted: close the links that it no longer allows."""
         for link, attachment in list(self._attachments.items()):
-            if attachment.queue is queue:
+            if attachment.entity is entity:
                 try:
                     attachment.refuse_changed()
                 except BrokerError as reason:
@@ -161,6 +167,14 @@ class AmqpConnection(asyncio.Protocol):
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
+
+    def end_link(self, link: Link, reason: BrokerError) -> None:
+        """Close a link, accepted or not yet, and say why."""
+        attachment = self._attachments.get(link)
+        if attachment is not None:
+            logger.info("link '%.100s' from %s ended: %s", link.name, self.peer, reason.description)
+            self._end(link, attachment, reason)
+            self.flush_soon()
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run something that takes its time; it ends with the connection."""
@@ -245,10 +259,13 @@ class AmqpConnection(asyncio.Protocol):
 
     def _attach(self, link: Link) -> None:
         try:
-            self._attachments[link] = attach(self, link)
+            attachment = self._attachments[link] = attach(self, link)
         except BrokerError as refusal:
             logger.info("link '%.100s' from %s refused: %s", link.name, self.peer, refusal.description)
             link.refuse(refusal)
+        else:
+            if isinstance(attachment.node, SessionReceiver):
+                attachment.node.accept()
 
     def _authenticate(self, init: SaslInitReceived) -> bool:
         """PLAIN proves a rule's key at once; all others prove nothing yet and put tokens later."""

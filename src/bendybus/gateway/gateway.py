@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from typing import Final
+from typing import Any, Final
 
 from bendybus.auth.rules import KeyRing
 from bendybus.broker.broker import Broker
-from bendybus.broker.queue import Queue
+from bendybus.broker.entity import Entity
 from bendybus.engine.config import ConnectionConfig
 from bendybus.gateway.connection import AmqpConnection
 
@@ -66,6 +66,6 @@ class Gateway:
         for connection in tuple(self._connections):
             connection.tick()
 
-    def _entity_changed(self, queue: Queue) -> None:
+    def _entity_changed(self, entity: Entity[Any, Any]) -> None:
         for connection in tuple(self._connections):
-            connection.entity_changed(queue)
+            connection.entity_changed(entity)

@@ -10,14 +10,17 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from os import urandom
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from bendybus.amqp.types import Array, Int, Symbol, Timestamp
 from bendybus.auth.claims import Claims
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
-from bendybus.broker.host import PartitionHost
+from bendybus.broker.entity import Entity
+from bendybus.broker.host import Host, PartitionHost
 from bendybus.broker.queue import Queue
+from bendybus.broker.topic import Subscription, Target
+from bendybus.broker.topics import Topics
 from bendybus.domain.commands import (
     ENTROPY_PER_LOCK,
     Complete,
@@ -32,6 +35,7 @@ from bendybus.domain.commands import (
     Settled,
 )
 from bendybus.domain.messages import Message
+from bendybus.domain.session_commands import SessionLock
 from bendybus.envelope import render, render_deferred, render_peeked
 from bendybus.errors import (
     ArgumentError,
@@ -44,10 +48,12 @@ from bendybus.errors import (
 from bendybus.gateway.addresses import Address
 from bendybus.gateway.extensions import EXTENSIONS, Extension
 from bendybus.gateway.requests import Request, Response
+from bendybus.gateway.rules import encode_rule, read_rule
 from bendybus.gateway.scheduling import cancel, schedule, schedule_in_transaction
-from bendybus.gateway.settlement import command_for_status, lock_lost
+from bendybus.gateway.session_requests import get_state, list_sessions, renew, set_state
+from bendybus.gateway.settlement import command_for_status, lock_lost, session_lost
 from bendybus.gateway.transactions import Transaction, Transactions
-from bendybus.names import PARTITION_SHIFT, Instant, LockToken, SequenceNumber
+from bendybus.names import PARTITION_SHIFT, Instant, LockToken, SequenceNumber, SessionId
 
 __all__ = ["ManagementNode"]
 
@@ -63,6 +69,14 @@ DELETED_AT_ONCE_MAX: Final = 4000
 # Deferred messages in one answer: 64 of the largest in Standard.
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 
+# The year 10000: instead of the sessions whose state was set since, all that have messages or a state.
+ALL_SESSIONS: Final = 253_402_300_800_000
+
+# SDKs ask for 100 at a time.
+SESSIONS_LISTED_MAX: Final = 1000
+
+H = TypeVar("H", bound=Host[Any])
+
 Body: TypeAlias = Mapping[object, object]
 Answer: TypeAlias = dict[str, object] | None
 """The response's body; None where there is nothing to be had (204)."""
@@ -71,12 +85,37 @@ Answer: TypeAlias = dict[str, object] | None
 class ManagementNode:
     """One connection's view of one entity's `$management`."""
 
-    def __init__(self, queue: Queue, address: Address, claims: Claims, transactions: Transactions) -> None:
-        self._queue = queue
+    def __init__(
+        self,
+        entity: Target,
+        address: Address,
+        claims: Claims,
+        transactions: Transactions,
+        topics: Topics,
+        session_locks: Mapping[tuple[Queue, SessionId], SessionLock],
+    ) -> None:
+        self._entity = entity
+        self._session_locks = session_locks
         self._subqueue = address.subqueue
         self._resource = address.resource
         self._claims = claims
         self._transactions = transactions
+        self._topics = topics
+
+    @property
+    def _queue(self) -> Queue:
+        """For the operations of receivers; a topic has none."""
+        if not isinstance(self._entity, Queue):
+            raise InvalidOperation(
+                f"'{self._entity.path}' is a topic; messages are received from its subscriptions."
+            )
+        return self._entity
+
+    @property
+    def _subscription(self) -> Subscription:
+        if not isinstance(self._entity, Subscription):
+            raise InvalidOperation(f"'{self._entity.path}' has no rules: subscriptions have.")
+        return self._entity
 
     async def handle(self, request: Request) -> Response:
         try:
@@ -85,7 +124,7 @@ class ManagementNode:
                 raise NotSupported(f"The operation '{request.operation}' is not supported.")
             at = now()
             self._claims.require(self._resource, operation.right, at)
-            self._queue.accessed_at = at
+            self._entity.accessed_at = at
             if not isinstance(request.body, Mapping):
                 raise ArgumentError(f"'{request.operation}' needs a map as its body.")
             if request.state is None:
@@ -116,12 +155,16 @@ class ManagementNode:
         count = min(_whole_number(body, "message-count"), PEEK_COUNT_MAX)
         found: list[bytes] = []
         size = 0
-        hosts = self._queue.hosts
-        for host in hosts[max(first, 0) >> PARTITION_SHIFT :]:
+        session_id = _session_id(body)
+        hosts = self._queue.hosts[max(first, 0) >> PARTITION_SHIFT :]
+        if session_id is not None:
+            hosts = [self._queue.place(session_id)]
+        for host in hosts:
             if count <= len(found) or size >= PEEK_BYTES_MAX:
                 break
             try:
-                given = await host.ask(Peek(SequenceNumber(first), count - len(found), self._subqueue))
+                peek = Peek(SequenceNumber(first), count - len(found), self._subqueue, session_id)
+                given = await host.ask(peek)
                 assert isinstance(given, Given)
                 messages = _first_bytes(given.messages, PEEK_BYTES_MAX - size)
                 payloads = await host.payloads(messages)
@@ -143,11 +186,12 @@ class ManagementNode:
     async def _receive_by_sequence_number(self, body: Body) -> Answer:
         numbers = _sequence_numbers(body)
         deletes = _integer(body.get("receiver-settle-mode", 1)) == 0
+        session = self._session(body) if self._queue.has_sessions(self._subqueue) else None
         taken: list[tuple[PartitionHost, list[Message]]] = []
         try:
-            for host, share in self._by_partition(numbers).items():
+            for host, share in self._by_partition(numbers, session).items():
                 entropy = urandom(ENTROPY_PER_LOCK * len(share))
-                given = await host.ask(LockDeferred(share, entropy, self._subqueue))
+                given = await host.ask(LockDeferred(share, entropy, self._subqueue, session))
                 assert isinstance(given, Given)
                 taken.append((host, given.messages))
             _refuse_beyond_answer([message for _, messages in taken for message in messages])
@@ -166,15 +210,13 @@ class ManagementNode:
             raise
         return {"messages": [answers[number] for number in numbers]}
 
-    def _by_partition(self, numbers: Sequence[SequenceNumber]) -> dict[PartitionHost, list[SequenceNumber]]:
-        shares: dict[PartitionHost, list[SequenceNumber]] = {}
-        for number in numbers:
-            host = self._queue.host_of_sequence_number(number)
-            if host is None:
-                raise MessageNotFound(
-                    f"'{self._queue.path}' has no message with the sequence number {number}."
-                )
-            shares.setdefault(host, []).append(number)
+    def _by_partition(
+        self, numbers: Sequence[SequenceNumber], session: SessionLock | None
+    ) -> dict[PartitionHost, list[SequenceNumber]]:
+        """Each partition's share; those of a session are all in its own."""
+        shares = _by_partition(self._queue, numbers)
+        if session is not None and set(shares) - {self._queue.host_of_token(session.token)}:
+            raise MessageNotFound(f"Not all of these messages of '{self._queue.path}' are in the session.")
         return shares
 
     async def _batch_delete(self, body: Body) -> Answer:
@@ -201,19 +243,39 @@ class ManagementNode:
     # -- scheduled messages -------------------------------------------------------
 
     async def _schedule(self, body: Body) -> Answer:
-        self._queue.refuse_sending(self._subqueue)
-        numbers = await schedule(self._queue, _array(body, "messages"))
+        self._entity.refuse_sending(self._subqueue)
+        numbers = await schedule(self._entity, _array(body, "messages"))
         return {"sequence-numbers": Array(int, [*numbers])}
 
     async def _cancel_scheduled(self, body: Body) -> Answer:
-        self._queue.refuse_sending(self._subqueue)
-        await cancel(self._by_partition(_sequence_numbers(body)))
+        entity: Entity[Any, Any] = self._entity
+        entity.refuse_sending(self._subqueue)
+        await cancel(_by_partition(entity, _sequence_numbers(body)))
         return {}
 
     async def _schedule_in_transaction(self, body: Body, transaction: Transaction) -> Answer:
-        self._queue.refuse_sending(self._subqueue)
-        numbers = await schedule_in_transaction(self._queue, _array(body, "messages"), transaction)
+        self._entity.refuse_sending(self._subqueue)
+        numbers = await schedule_in_transaction(self._entity, _array(body, "messages"), transaction)
         return {"sequence-numbers": Array(int, [*numbers])}
+
+    # -- rules --------------------------------------------------------------------
+
+    async def _add_rule(self, body: Body) -> Answer:
+        subscription = self._subscription
+        await self._topics.add_rule(subscription.topic_path, subscription.name, read_rule(body))
+        return {}
+
+    async def _remove_rule(self, body: Body) -> Answer:
+        subscription, name = self._subscription, body.get("rule-name")
+        if not isinstance(name, str):
+            raise ArgumentError(f"'rule-name' must be a text, not {name!r}.")
+        await self._topics.remove_rule(subscription.topic_path, subscription.name, name)
+        return {}
+
+    async def _enumerate_rules(self, body: Body) -> Answer:
+        skip, top = max(0, _whole_number(body, "skip")), max(0, _whole_number(body, "top"))
+        rules = self._subscription.description.rules[skip : skip + top]
+        return {"rules": [encode_rule(rule) for rule in rules]} if rules else None
 
     # -- locks --------------------------------------------------------------------
 
@@ -238,6 +300,9 @@ class ManagementNode:
             assert isinstance(settled, Settled)
             lost += len(settled.lost)
         if lost:
+            if self._queue.has_sessions(self._subqueue) and _session_id(body) is not None:
+                # Who holds the session no more hears that; else it is this message's lock alone.
+                self._session(body)
             raise lock_lost(self._queue.path)
         return {}
 
@@ -257,6 +322,46 @@ class ManagementNode:
             if host is not None:
                 shares.setdefault(host, []).append(token)
         return shares
+
+    # -- sessions -----------------------------------------------------------------
+
+    def _session(self, body: Body) -> SessionLock:
+        """The lock of the session that the request names."""
+        session_id = _session_id(body)
+        if session_id is None:
+            raise ArgumentError("'session-id' must name a session.")
+        lock = self._session_locks.get((self._queue, session_id))
+        if lock is None:
+            raise session_lost(session_id, self._queue.path)
+        return lock
+
+    async def _renew_session_lock(self, body: Body) -> Answer:
+        return {"expiration": Timestamp(await renew(self._queue, self._session(body)))}
+
+    async def _get_session_state(self, body: Body) -> Answer:
+        return {"session-state": await get_state(self._queue, self._session(body))}
+
+    async def _set_session_state(self, body: Body) -> Answer:
+        state = body.get("session-state")
+        if state is not None and not isinstance(state, bytes):
+            raise ArgumentError(f"'session-state' must be binary or null, not {type(state).__name__}.")
+        await set_state(self._queue, self._session(body), state)
+        return {}
+
+    async def _get_message_sessions(self, body: Body) -> Answer:
+        skip, top = _whole_number(body, "skip"), _whole_number(body, "top")
+        after = _whole_number(body, "last-updated-time")
+        if skip < 0 or top < 0:
+            raise ArgumentError(f"'skip' and 'top' must not be negative: {skip}, {top}.")
+        found = await list_sessions(
+            self._queue,
+            None if after >= ALL_SESSIONS else Instant(after),
+            skip,
+            min(top, SESSIONS_LISTED_MAX),
+        )
+        if not found:
+            return None
+        return {"skip": Int(skip + len(found)), "sessions-ids": Array(str, [*found])}
 
 
 class _Operation(NamedTuple):
@@ -279,8 +384,15 @@ _OPERATIONS: Final[Mapping[str, _Operation]] = {
         ("batch-delete-messages", Right.LISTEN, ManagementNode._batch_delete),
         ("renew-lock", Right.LISTEN, ManagementNode._renew_lock),
         ("update-disposition", Right.LISTEN, ManagementNode._update_disposition),
+        ("renew-session-lock", Right.LISTEN, ManagementNode._renew_session_lock),
+        ("get-session-state", Right.LISTEN, ManagementNode._get_session_state),
+        ("set-session-state", Right.LISTEN, ManagementNode._set_session_state),
+        ("get-message-sessions", Right.LISTEN, ManagementNode._get_message_sessions),
         ("schedule-message", Right.SEND, ManagementNode._schedule),
         ("cancel-scheduled-message", Right.SEND, ManagementNode._cancel_scheduled),
+        ("add-rule", Right.MANAGE, ManagementNode._add_rule),
+        ("remove-rule", Right.MANAGE, ManagementNode._remove_rule),
+        ("enumerate-rules", Right.MANAGE, ManagementNode._enumerate_rules),
     )
 } | {name: _extended(extension) for name, extension in EXTENSIONS.items()}
 
@@ -288,6 +400,16 @@ _IN_TRANSACTIONS: Final[Mapping[str, Callable[[ManagementNode, Body, Transaction
     "com.microsoft:schedule-message": ManagementNode._schedule_in_transaction,
     "com.microsoft:update-disposition": ManagementNode._update_disposition_in_transaction,
 }
+
+
+def _by_partition(entity: Entity[H, Any], numbers: Sequence[SequenceNumber]) -> dict[H, list[SequenceNumber]]:
+    shares: dict[H, list[SequenceNumber]] = {}
+    for number in numbers:
+        host = entity.host_of_sequence_number(number)
+        if host is None:
+            raise MessageNotFound(f"'{entity.path}' has no message with the sequence number {number}.")
+        shares.setdefault(host, []).append(number)
+    return shares
 
 
 def _status(code: int, description: str, condition: str | None = None, body: object = None) -> Response:
@@ -336,6 +458,13 @@ def _lock_tokens(body: Body) -> list[LockToken]:
         raise ArgumentError("'lock-tokens' holds something that is not a uuid.")
     # On links a token is a GUID in .NET's byte order; here it comes as the uuid it stands for.
     return [LockToken(token.bytes_le) for token in tokens if isinstance(token, uuid.UUID)]
+
+
+def _session_id(body: Body) -> SessionId | None:
+    session_id = body.get("session-id")
+    if session_id is not None and not isinstance(session_id, str):
+        raise ArgumentError(f"'session-id' must be a string, not {session_id!r}.")
+    return None if session_id is None else SessionId(session_id)
 
 
 def _sequence_numbers(body: Body) -> list[SequenceNumber]:

@@ -11,7 +11,7 @@ sent stays locked until it is settled or its lock runs out, as on Azure.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -33,7 +33,7 @@ from bendybus.names import Instant, LockToken
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
 
-__all__ = ["Receiver"]
+__all__ = ["PAGE_BYTES_MAX", "Receiver"]
 
 # One read from a store: large enough to be worth the trip, small enough not to hoard locks.
 PAGE_MAX: Final = 256
@@ -82,7 +82,7 @@ class Receiver:
         if self._link.credit > 0:
             self.take()
         else:
-            self._queue.stop_waiting(self, self.subqueue)
+            self._stop_waiting()
         self._answer_drain()
 
     def wake(self) -> None:
@@ -103,7 +103,7 @@ class Receiver:
             self._taking = False
         self._crowded = self._link.crowded
         if self._wanted() > 0:
-            self._queue.wait(self, self.subqueue)
+            self._wait()
 
     def _wanted(self) -> int:
         return self._link.credit - self._expected if self._connection.writable else 0
@@ -111,7 +111,7 @@ class Receiver:
     def _ask_all(self) -> bool:
         """One page from each partition; whether one of them gave its page at once and may have more."""
         more = False
-        for host in self._queue.in_turn():
+        for host in self._partitions():
             if self._wanted() <= 0:
                 break
             if host not in self._reading:
@@ -119,7 +119,7 @@ class Receiver:
         return more
 
     def _ask(self, host: PartitionHost) -> bool:
-        messages = host.lock(min(self._wanted(), PAGE_MAX), PAGE_BYTES_MAX, self.subqueue)
+        messages = self._lock(host, min(self._wanted(), PAGE_MAX))
         if not messages:
             return False
         if self._deletes:
@@ -129,7 +129,7 @@ class Receiver:
             host.read(messages, partial(self._page_read, host, messages, tokens_of(messages)))
         else:
             self._send(messages, [message.payload or b"" for message in messages])
-        return host not in self._reading and host.available(self.subqueue) > 0
+        return host not in self._reading and self._has_more(host)
 
     def _page_read(
         self,
@@ -204,9 +204,29 @@ class Receiver:
 
     def _answer_drain(self) -> None:
         """Say that there is no more, once every partition could be asked and has answered."""
-        if self._link.drain and not self._reading and not self._queue.loading and self._connection.writable:
-            self._queue.stop_waiting(self, self.subqueue)
+        if self._link.drain and not self._reading and not self._loading() and self._connection.writable:
+            self._stop_waiting()
             self._link.drained()
+
+    # -- whence: a session's receiver has its own (session_receiver.py) -------------
+
+    def _partitions(self) -> Iterable[PartitionHost]:
+        return self._queue.in_turn()
+
+    def _lock(self, host: PartitionHost, count: int) -> list[Message]:
+        return host.lock(count, PAGE_BYTES_MAX, self.subqueue)
+
+    def _has_more(self, host: PartitionHost) -> bool:
+        return host.available(self.subqueue) > 0
+
+    def _wait(self) -> None:
+        self._queue.wait(self, self.subqueue)
+
+    def _stop_waiting(self) -> None:
+        self._queue.stop_waiting(self, self.subqueue)
+
+    def _loading(self) -> bool:
+        return self._queue.loading
 
     # -- settling -----------------------------------------------------------------
 
@@ -295,7 +315,7 @@ class Receiver:
     def close(self) -> None:
         """The link is gone: give back what never left."""
         self._closed = True
-        self._queue.stop_waiting(self, self.subqueue)
+        self._stop_waiting()
         kept, self._kept = self._kept, deque()
         for one in kept:
             one.host.release([one.token])

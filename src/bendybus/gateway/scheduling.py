@@ -1,4 +1,4 @@
-"""Scheduling by request: `schedule-message` and `cancel-scheduled-message` at a queue's partitions.
+"""Scheduling by request: `schedule-message` and `cancel-scheduled-message` at an entity's partitions.
 
 Messages of one request are admitted like a batch: all of them or none, in the
 partition that their key names or, without a key, in one that is available. A
@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 from bendybus.broker.clock import now
-from bendybus.broker.host import PartitionHost
-from bendybus.broker.queue import Queue
+from bendybus.broker.host import Host
+from bendybus.broker.topic import Target
 from bendybus.domain.commands import CancelScheduled, Enqueue, Enqueued, Reserve
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import UNASSIGNED, Message, MessageState
+from bendybus.domain.topic_entities import TopicDescription
 from bendybus.envelope import admit_all
 from bendybus.errors import ArgumentError, InvalidOperation, MessageSizeExceeded, Unavailable
 from bendybus.gateway.transactions import Transaction
@@ -27,13 +29,13 @@ from bendybus.names import SequenceNumber
 __all__ = ["cancel", "schedule", "schedule_in_transaction"]
 
 
-async def schedule(queue: Queue, entries: Sequence[object]) -> list[SequenceNumber]:
+async def schedule(target: Target, entries: Sequence[object]) -> list[SequenceNumber]:
     """Enqueue the messages of these maps; gives the number of each, good until it is due.
 
     A duplicate is accepted and dropped like any other, so its number is one that no message has.
     """
-    messages, found, key = _admit(queue, entries, queue.description)
-    enqueued = await _enqueue(queue, Enqueue(messages, found), key)
+    messages, found, key = _admit(target, entries, target.description)
+    enqueued = await _enqueue(target, Enqueue(messages, found), key)
     following = count(enqueued.first)
     dropped = set(enqueued.duplicates)
     return [
@@ -42,17 +44,17 @@ async def schedule(queue: Queue, entries: Sequence[object]) -> list[SequenceNumb
 
 
 async def schedule_in_transaction(
-    queue: Queue, entries: Sequence[object], transaction: Transaction
+    target: Target, entries: Sequence[object], transaction: Transaction
 ) -> list[SequenceNumber]:
     """The same as a part of a transaction: the numbers are given at once, the messages are kept later."""
-    if queue.description.requires_duplicate_detection:
+    if target.description.requires_duplicate_detection:
         raise InvalidOperation(
-            f"'{queue.path}' detects duplicates: nothing can be scheduled there in a transaction."
+            f"'{target.path}' detects duplicates: nothing can be scheduled there in a transaction."
         )
     # In a transaction the message id is a key, too, where there is no other (P-19).
-    described = replace(queue.description, requires_duplicate_detection=len(queue.hosts) > 1)
-    messages, _, key = _admit(queue, entries, described)
-    host = transaction.placed(queue, key)
+    described = replace(target.description, requires_duplicate_detection=len(target.hosts) > 1)
+    messages, _, key = _admit(target, entries, described)
+    host = transaction.placed(target, key)
     due = [message for message in messages if message.state is MessageState.SCHEDULED]
     reserved = await host.ask(Reserve(len(due)))
     assert isinstance(reserved, Enqueued)
@@ -66,28 +68,28 @@ async def schedule_in_transaction(
 
 
 def _admit(
-    queue: Queue, entries: Sequence[object], description: QueueDescription
+    target: Target, entries: Sequence[object], description: QueueDescription | TopicDescription
 ) -> tuple[list[Message], Sequence[str | None] | None, str | None]:
     """The messages of these maps, what they are known by, and the one key they share."""
     limit = description.max_message_size_kb * 1024
     payloads = [_payload(entry) for entry in entries]
     if any(len(payload) > limit for payload in payloads):
         raise MessageSizeExceeded(
-            f"A message to be scheduled exceeds the limit of {limit} bytes that '{queue.path}' accepts."
+            f"A message to be scheduled exceeds the limit of {limit} bytes that '{target.path}' accepts."
         )
-    partitioned = len(queue.hosts) > 1
-    detects = queue.description.requires_duplicate_detection
+    partitioned = len(target.hosts) > 1
+    detects = target.description.requires_duplicate_detection
     identities = Identities(partitioned=partitioned) if detects else None
     messages, key = admit_all(payloads, now(), description, identities, partitioned=partitioned)
     return messages, None if identities is None else identities.found, key
 
 
-async def _enqueue(queue: Queue, command: Enqueue, key: str | None) -> Enqueued:
-    attempts = len(queue.hosts) if key is None else 1
+async def _enqueue(target: Target, command: Enqueue, key: str | None) -> Enqueued:
+    attempts = len(target.hosts) if key is None else 1
     while True:
         attempts -= 1
         try:
-            enqueued = await queue.place(key).ask(command)
+            enqueued = await target.place(key).ask(command)
         except Unavailable:
             # "if the chosen one is unavailable another is taken ... and the send succeeds" (P-16)
             if attempts:
@@ -97,7 +99,7 @@ async def _enqueue(queue: Queue, command: Enqueue, key: str | None) -> Enqueued:
         return enqueued
 
 
-async def cancel(shares: Mapping[PartitionHost, Sequence[SequenceNumber]]) -> None:
+async def cancel(shares: Mapping[Host[Any], Sequence[SequenceNumber]]) -> None:
     """Remove these scheduled messages; in each partition all of them or none."""
     for host, numbers in shares.items():
         await host.ask(CancelScheduled(numbers))

@@ -17,6 +17,8 @@ from bendybus.amqp.performatives import Accepted, TransactionalState
 from bendybus.broker.clock import now
 from bendybus.broker.host import PartitionHost
 from bendybus.broker.queue import Queue
+from bendybus.broker.topic import Target
+from bendybus.broker.topic_host import TopicHost
 from bendybus.domain.commands import Enqueue, Reply
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.messages import Message
@@ -25,6 +27,7 @@ from bendybus.engine.receiving import ReceivingLink
 from bendybus.envelope import BATCH_FORMAT, admit, admit_batch, via_partition_key
 from bendybus.errors import (
     BrokerError,
+    InvalidOperation,
     MessageSizeExceeded,
     QuotaExceeded,
     Unavailable,
@@ -45,7 +48,7 @@ SENDER_CREDIT: Final = 2000
 class _Run:
     """What one partition gets out of one socket read: each delivery with the messages it carries."""
 
-    host: PartitionHost
+    host: PartitionHost | TopicHost
     keyless: bool
     deliveries: list[Delivery] = field(default_factory=list)
     messages: list[Sequence[Message]] = field(default_factory=list)
@@ -55,23 +58,23 @@ class _Run:
 
 class Sender:
     def __init__(
-        self, connection: AmqpConnection, link: ReceivingLink, queue: Queue, via: Queue | None = None
+        self, connection: AmqpConnection, link: ReceivingLink, target: Target, via: Queue | None = None
     ) -> None:
         self._connection = connection
         self._link = link
-        self._queue = queue
+        self._target = target
         self._via = via
-        """Where the messages wait to be forwarded to the queue, if they do not go straight to it."""
-        self._detects_duplicates = via is None and queue.description.requires_duplicate_detection
+        """Where the messages wait to be forwarded to the target, if they do not go straight to it."""
+        self._detects_duplicates = via is None and target.description.requires_duplicate_detection
 
     def deliveries(self, deliveries: Sequence[Delivery]) -> None:
         """Everything that one socket read brought on this link."""
         keyless: _Run | None = None
-        keyed: dict[PartitionHost, _Run] = {}
-        queue, at = self._queue if self._via is None else self._via, now()
-        queue.accessed_at = at
-        # An unpartitioned queue keeps the order in which things were sent, whatever their keys.
-        keys_matter = len(queue.hosts) > 1
+        keyed: dict[PartitionHost | TopicHost, _Run] = {}
+        target, at = self._target if self._via is None else self._via, now()
+        target.accessed_at = at
+        # An unpartitioned entity keeps the order in which things were sent, whatever their keys.
+        keys_matter = len(target.hosts) > 1
         identities: Identities | None = None
         for delivery in deliveries:
             try:
@@ -82,12 +85,12 @@ class Sender:
                     identities = Identities(partitioned=keys_matter)
                 messages, key = self._admit(delivery, at, identities)
                 if key is not None and keys_matter:
-                    host = queue.place(key)
+                    host = target.place(key)
                     run = keyed.get(host)
                     if run is None:
                         run = keyed[host] = _Run(host, keyless=False)
                 elif keyless is None:
-                    run = keyless = _Run(queue.place(None), keyless=True)
+                    run = keyless = _Run(target.place(None), keyless=True)
                 else:
                     run = keyless
             except BrokerError as error:
@@ -100,7 +103,7 @@ class Sender:
         self._link.top_up(SENDER_CREDIT)
         for run in (*keyed.values(), *([keyless] if keyless else ())):
             self._connection.admitted(_size(run.deliveries))
-            self._enqueue(run, attempts=len(queue.hosts))
+            self._enqueue(run, attempts=len(target.hosts))
 
     def close(self) -> None:
         """Nothing is held for a sender."""
@@ -111,13 +114,13 @@ class Sender:
         transaction = transactions.find(delivery.state)
         try:
             identities = (
-                Identities(partitioned=len(self._queue.hosts) > 1) if self._detects_duplicates else None
+                Identities(partitioned=len(self._target.hosts) > 1) if self._detects_duplicates else None
             )
             messages, key = self._admit(delivery, at, identities, any_key=True)
-            via = self._via or transactions.coordination(self._link.session).via_for(self._queue)
+            via = self._via or transactions.coordination(self._link.session).via_for(self._target)
             via_key = None if via is None else via_partition_key(delivery.payload)
             found = None if identities is None or via is not None else identities.found
-            transaction.send(self._queue, messages, key, found, via, via_key)
+            transaction.send(self._target, messages, key, found, via, via_key)
         except BrokerError as refusal:
             transaction.failure = transaction.failure or refusal
             raise
@@ -130,16 +133,16 @@ class Sender:
 
         `any_key`: let the message id be the key where there is no other, as in a transaction (P-19).
         """
-        description = self._queue.description
-        if any_key and len(self._queue.hosts) > 1 and not description.requires_duplicate_detection:
+        description = self._target.description
+        if any_key and len(self._target.hosts) > 1 and not description.requires_duplicate_detection:
             description = replace(description, requires_duplicate_detection=True)
         if delivery.oversize:
             limit = description.max_message_size_kb * 1024
             raise MessageSizeExceeded(
-                f"The received message exceeds the limit of {limit} bytes that '{self._queue.path}' accepts."
+                f"The received message exceeds the limit of {limit} bytes that '{self._target.path}' accepts."
             )
         if delivery.message_format == BATCH_FORMAT:
-            partitioned = len(self._queue.hosts) > 1
+            partitioned = len(self._target.hosts) > 1
             return admit_batch(delivery.payload, at, description, identities, partitioned=partitioned)
         message, key = admit(delivery.payload, at, description, identities)
         return (message,), key
@@ -147,7 +150,7 @@ class Sender:
     def _enqueue(self, run: _Run, attempts: int) -> None:
         messages = [message for group in run.messages for message in group]
         identities = [each for found in run.identities for each in found] if run.identities else None
-        destination = None if self._via is None else self._queue.path
+        destination = None if self._via is None else self._target.path
         command = Enqueue(messages, identities, destination=destination)
         run.host.submit(command, partial(self._enqueued, run, attempts))
 
@@ -155,13 +158,13 @@ class Sender:
         if isinstance(reply, Unavailable) and run.keyless and attempts > 1:
             # "if the chosen one is unavailable another is taken ... and the send succeeds" (P-16)
             try:
-                run.host = (self._via or self._queue).place(None)
+                run.host = (self._via or self._target).place(None)
                 self._enqueue(run, attempts - 1)
                 return
             except Unavailable as none_left:
                 reply = none_left
-        if isinstance(reply, QuotaExceeded) and len(run.deliveries) > 1:
-            # Together they are too much; some of them may still fit.
+        if isinstance(reply, QuotaExceeded | InvalidOperation) and len(run.deliveries) > 1:
+            # Together they are too much, or one of them lacks a session; others may still be taken.
             for place, delivery in enumerate(run.deliveries):
                 one = slice(place, place + 1)
                 alone = _Run(run.host, run.keyless, [delivery], run.messages[one], run.identities[one])

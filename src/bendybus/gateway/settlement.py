@@ -25,10 +25,10 @@ from bendybus.amqp.performatives import (
 )
 from bendybus.amqp.types import Symbol
 from bendybus.domain.commands import Abandon, Command, Complete, DeadLetter, Defer, Release
-from bendybus.errors import ArgumentError, BrokerError, MessageLockLost, NotSupported
-from bendybus.names import LockToken
+from bendybus.errors import ArgumentError, BrokerError, MessageLockLost, NotSupported, SessionLockLost
+from bendybus.names import LockToken, SessionId
 
-__all__ = ["command_for_outcome", "command_for_status", "echo", "lock_lost", "rejection"]
+__all__ = ["command_for_outcome", "command_for_status", "echo", "lock_lost", "rejection", "session_lost"]
 
 
 def command_for_outcome(tokens: Sequence[LockToken], outcome: DeliveryState | None) -> Command:
@@ -94,6 +94,13 @@ def lock_lost(path: str) -> MessageLockLost:
     return MessageLockLost(
         "The lock supplied is invalid. Either the lock expired, or the message has already been removed "
         f"from '{path}'."
+    )
+
+
+def session_lost(session_id: SessionId, path: str) -> SessionLockLost:
+    return SessionLockLost(
+        f"The lock of the session '{session_id}' of '{path}' has expired or was released. Please accept the "
+        "session again."
     )
 
 

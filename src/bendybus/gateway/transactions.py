@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bendybus.amqp.composite import composed
 from bendybus.amqp.message import decode_message
@@ -30,8 +30,9 @@ from bendybus.amqp.performatives import (
     TransactionalState,
 )
 from bendybus.broker.clock import now
-from bendybus.broker.host import PartitionHost
+from bendybus.broker.host import Host, PartitionHost
 from bendybus.broker.queue import Queue
+from bendybus.broker.topic import Target
 from bendybus.broker.transactions import commit
 from bendybus.domain.commands import Command, Enqueue
 from bendybus.domain.messages import Message
@@ -67,25 +68,30 @@ class Transaction:
 
     id: bytes
     scope: Scope = field(default_factory=Scope)
-    work: list[tuple[PartitionHost, Command]] = field(default_factory=list)
+    work: list[tuple[Host[Any], Command]] = field(default_factory=list)
     began_at: Instant | None = None
     """When the first operation came: its time runs from there."""
     failure: BrokerError | None = None
     """The first thing that was refused; with it the transaction can only be rolled back."""
     _tokens: set[LockToken] = field(default_factory=set)
-    _enqueues: dict[tuple[PartitionHost, str | None], Enqueue] = field(default_factory=dict)
+    _enqueues: dict[tuple[Host[Any], str | None], Enqueue] = field(default_factory=dict)
 
     def send(
         self,
-        target: Queue,
+        target: Target,
         messages: Sequence[Message],
         key: str | None,
         identities: Sequence[str | None] | None,
-        via: Queue | None,
+        via: Target | None,
         via_key: str | None,
     ) -> None:
         """Messages for `target`, straight or through the outbox of another entity (P-19 to P-22)."""
         entity = target if via is None else via
+        if via is not None and not isinstance(via, Queue):
+            raise InvalidOperation(
+                f"The transaction began with the topic '{via.path}'; nothing can be sent through it to "
+                f"'{target.path}'."
+            )
         if len(target.hosts) > 1:
             key = self.scope.check_key(key, target.path)
         elif len(entity.hosts) > 1:
@@ -103,15 +109,15 @@ class Transaction:
         if identities is not None and enqueue.identities is not None:
             enqueue.identities = [*enqueue.identities, *identities]
 
-    def placed(self, queue: Queue, key: str | None) -> PartitionHost:
+    def placed(self, target: Target, key: str | None) -> Host[Any]:
         """The partition for messages that are to be scheduled there."""
-        if len(queue.hosts) > 1:
-            key = self.scope.check_key(key, queue.path)
-        host = queue.place(key)
-        self.scope.enter(queue.top_level, host.number)
+        if len(target.hosts) > 1:
+            key = self.scope.check_key(key, target.path)
+        host = target.place(key)
+        self.scope.enter(target.top_level, host.number)
         return host
 
-    def schedule(self, host: PartitionHost, messages: list[Message], key: str | None) -> None:
+    def schedule(self, host: Host[Any], messages: list[Message], key: str | None) -> None:
         """Scheduled messages, numbered already."""
         self.scope.send(len(messages), key)
         self.work.append((host, Enqueue(messages, numbered=True)))
@@ -135,21 +141,21 @@ class Coordination:
     """What transactions on one AMQP session may reach."""
 
     spans_entities: bool = False
-    via: Queue | None = None
+    via: Target | None = None
 
-    def enter(self, queue: Queue, *, receives: bool) -> None:
+    def enter(self, entity: Target, *, receives: bool) -> None:
         """A link to this entity is attached: the first one's is the entity that all others go through."""
         if not self.spans_entities:
             return
         if self.via is None:
-            self.via = queue
-        elif receives and queue.top_level != self.via.top_level:
+            self.via = entity
+        elif receives and entity.top_level != self.via.top_level:
             raise InvalidOperation(
                 f"A session of transactions that began with '{self.via.path}' cannot receive from "
-                f"'{queue.path}' as well."
+                f"'{entity.path}' as well."
             )
 
-    def via_for(self, target: Queue) -> Queue | None:
+    def via_for(self, target: Target) -> Target | None:
         via = self.via
         return None if via is None or via.top_level == target.top_level else via
 

@@ -26,10 +26,11 @@ from bendybus.admin.rule_book import RootRule, RuleBook
 from bendybus.admin.rule_routes import AuthorizationRules
 from bendybus.auth.rules import KeyRing
 from bendybus.broker.broker import Broker
+from bendybus.contents import AmqpContents
 from bendybus.errors import ConfigError, RequestError
 from bendybus.gateway.gateway import Gateway
 from bendybus.server.announcement import announce, withdraw
-from bendybus.server.emulator_config import EmulatorConfig, load_config, unsupported_features
+from bendybus.server.emulator_config import EmulatorConfig, load_config
 from bendybus.server.http import Health, http_app
 from bendybus.server.http_protocol import HttpHost
 from bendybus.server.key_sets import trusted_issuer
@@ -85,7 +86,7 @@ class Server:
         book = RuleBook(broker, keys, root)
         book.open()
         try:
-            await broker.ensure_queues(config.queues)
+            await self._ensure(broker, config)
             for scope, rules in config.rules.items():
                 await book.bring(scope, rules)
         except RequestError as refusal:
@@ -95,7 +96,7 @@ class Server:
         gateway = Gateway(broker, keys, handshake_timeout_s=settings.handshake_timeout_s)
         rest = RestMessages(broker, keys)
         # Management last: every path may be an entity's.
-        management = management_routes(broker, keys, unsupported_features)
+        management = management_routes(broker, keys)
         http = self._http(gateway, broker, [rest, AuthorizationRules(book, keys), *management])
         listener = self._listener(gateway, http)
         gateway.start()
@@ -106,20 +107,35 @@ class Server:
         exits.callback(withdraw, settings.data)
         self._ready = True
 
+    @staticmethod
+    async def _ensure(broker: Broker, config: EmulatorConfig) -> None:
+        """Have what the file asks for, from the start."""
+        # Topics forward nothing, and nothing is forwarded to a subscription.
+        for topic in config.topics:
+            await broker.topics.ensure(topic)
+        await broker.ensure_queues(config.queues)
+        for subscription in config.subscriptions:
+            await broker.topics.ensure_subscription(subscription)
+
     def _broker(self, folder: DataFolder, exits: AsyncExitStack) -> Broker:
         catalog = SqliteCatalog(folder.catalog_path)
         catalog.open()
         exits.callback(catalog.close)
         settings = self._settings
         stores = messaging_stores(settings, folder)
-        namespace = namespace_id(catalog)
-        examine_stores(stores, namespace)
+        examine_stores(stores, namespace_id(catalog))
         for store in stores:
-            store.open(namespace)
+            store.open()
             exits.callback(store.close)
         if not settings.store_urls:
             folder.record_stores(len(stores))
-        return Broker(catalog, stores, tier=settings.tier, premium_partitions=settings.premium_partitions)
+        return Broker(
+            catalog,
+            stores,
+            tier=settings.tier,
+            premium_partitions=settings.premium_partitions,
+            contents=AmqpContents(),
+        )
 
     def _http(self, gateway: Gateway, broker: Broker, routes: Sequence[BaseRoute]) -> HttpHost:
         registry = CollectorRegistry()

@@ -13,20 +13,24 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 from bendybus.auth.rights import Right
 from bendybus.auth.rules import ROOT_RULE_NAME
 from bendybus.domain.access import RULES_MAX, AuthorizationRule
 from bendybus.domain.durations import parse_duration
 from bendybus.domain.entities import EntityStatus, QueueDescription, normalise_path
+from bendybus.domain.filters import CorrelationFilter, RuleDescription, SqlRuleAction, sql_filter
+from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription, subscription_path
 from bendybus.errors import ArgumentError, ConfigError
 from bendybus.names import EntityPath
 
-__all__ = ["EmulatorConfig", "load_config", "unsupported_features"]
+__all__ = ["EmulatorConfig", "load_config"]
 
 # Ten thousand queues with every property written out come to about 6 MB.
 FILE_SIZE_MAX: Final = 32 * 1024 * 1024
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +38,10 @@ class EmulatorConfig:
     """What a Config.json asks for."""
 
     queues: tuple[QueueDescription, ...] = ()
+    topics: tuple[TopicDescription, ...] = ()
+    subscriptions: tuple[SubscriptionDescription, ...] = ()
     rules: Mapping[str, tuple[AuthorizationRule, ...]] = field(default_factory=dict)
-    """By queue; the namespace's own under the empty name."""
-
-
-def unsupported_features(queue: QueueDescription) -> list[str]:
-    """What this queue asks for and the broker cannot do yet, by the name it has in the file.
-
-    A feature that becomes available loses its line here and nothing else.
-    """
-    asked = {
-        "RequiresSession": queue.requires_session,
-    }
-    return [name for name, wanted in asked.items() if wanted]
+    """By queue or topic; the namespace's own under the empty name."""
 
 
 def load_config(file: Path) -> EmulatorConfig:
@@ -156,12 +151,58 @@ QUEUE_PROPERTIES: Final[Mapping[str, tuple[str, Callable[[_Place], object]]]] = 
 }
 
 
+TOPIC_PROPERTIES: Final = {
+    name: QUEUE_PROPERTIES[name]
+    for name in (
+        "DefaultMessageTimeToLive",
+        "DuplicateDetectionHistoryTimeWindow",
+        "RequiresDuplicateDetection",
+        "EnablePartitioning",
+        "MaxSizeInMegabytes",
+        "MaxMessageSizeInKilobytes",
+        "Status",
+        "UserMetadata",
+        "AutoDeleteOnIdle",
+    )
+}
+
+SUBSCRIPTION_PROPERTIES: Final = {
+    name: QUEUE_PROPERTIES[name]
+    for name in (
+        "DeadLetteringOnMessageExpiration",
+        "DefaultMessageTimeToLive",
+        "ForwardDeadLetteredMessagesTo",
+        "ForwardTo",
+        "LockDuration",
+        "MaxDeliveryCount",
+        "RequiresSession",
+        "Status",
+        "UserMetadata",
+        "AutoDeleteOnIdle",
+    )
+} | {"DeadLetteringOnFilterEvaluationExceptions": ("dead_letter_on_filter_errors", _Place.boolean)}
+
+# Key of a correlation filter in the file -> its field.
+CORRELATION_FIELDS: Final = {
+    "ContentType": "content_type",
+    "CorrelationId": "correlation_id",
+    "Label": "label",
+    "MessageId": "message_id",
+    "ReplyTo": "reply_to",
+    "ReplyToSessionId": "reply_to_session_id",
+    "SessionId": "session_id",
+    "To": "to",
+}
+
+
 class _Reader:
     """Walks one file from the top and collects what it finds."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._queues: dict[str, QueueDescription] = {}
+        self._topics: dict[str, TopicDescription] = {}
+        self._subscriptions: dict[str, SubscriptionDescription] = {}
         self._rules: dict[str, tuple[AuthorizationRule, ...]] = {}
 
     def config(self, root: _Place) -> EmulatorConfig:
@@ -176,39 +217,98 @@ class _Reader:
                 namespaces[1].refuse("a server has one namespace")
             for namespace in namespaces:
                 self._read_namespace(namespace)
-        return EmulatorConfig(tuple(self._queues.values()), self._rules)
+        return EmulatorConfig(
+            tuple(self._queues.values()),
+            tuple(self._topics.values()),
+            tuple(self._subscriptions.values()),
+            self._rules,
+        )
 
     def _read_namespace(self, namespace: _Place) -> None:
         members = namespace.members("Name", "Queues", "Topics", "AuthorizationRules")
-        if "Topics" in members and next(members["Topics"].items(), None) is not None:
-            raise ConfigError(f"{self._file}: {members['Topics'].path}: Topics are not supported yet")
         if "AuthorizationRules" in members:
             self._read_rules(members["AuthorizationRules"], scope="")
         if "Queues" in members:
             for queue in members["Queues"].items():
                 self._read_queue(queue)
 
+        if "Topics" in members:
+            for topic in members["Topics"].items():
+                self._read_topic(topic)
+
     def _read_queue(self, place: _Place) -> None:
         members = place.members("Name", "Properties", "AuthorizationRules")
-        if "Name" not in members:
-            place.refuse("a queue needs a 'Name'")
-        path = members["Name"].name()
-        if normalise_path(path) in self._queues:
-            members["Name"].refuse("another queue of this file has that name (case does not count)")
-        properties = members["Properties"].members(*QUEUE_PROPERTIES) if "Properties" in members else {}
-        values: dict[str, Any] = {}
-        for name, value in properties.items():
-            field, read = QUEUE_PROPERTIES[name]
-            values[field] = read(value)
-        try:
-            queue = QueueDescription(EntityPath(path), **values)
-        except ArgumentError as error:
-            raise ConfigError(f"{self._file}: {place.path}: {error}") from error
-        for feature in unsupported_features(queue):
-            properties[feature].refuse(f"{feature} is not supported yet")
+        path = self._new_name(place, members, "queue")
+        values = _values(members, QUEUE_PROPERTIES)
+        queue = self._described(place, lambda: QueueDescription(EntityPath(path), **values))
         self._queues[normalise_path(queue.path)] = queue
         if "AuthorizationRules" in members:
             self._read_rules(members["AuthorizationRules"], scope=queue.path)
+
+    # -- topics -------------------------------------------------------------------
+
+    def _read_topic(self, place: _Place) -> None:
+        members = place.members("Name", "Properties", "Subscriptions", "AuthorizationRules")
+        path = self._new_name(place, members, "topic")
+        values = _values(members, TOPIC_PROPERTIES)
+        topic = self._described(place, lambda: TopicDescription(EntityPath(path), **values))
+        self._topics[normalise_path(topic.path)] = topic
+        if "AuthorizationRules" in members:
+            self._read_rules(members["AuthorizationRules"], scope=topic.path)
+        if "Subscriptions" in members:
+            for subscription in members["Subscriptions"].items():
+                self._read_subscription(topic.path, subscription)
+
+    def _read_subscription(self, topic: str, place: _Place) -> None:
+        members = place.members("Name", "Properties", "Rules")
+        if "Name" not in members:
+            place.refuse("a subscription needs a 'Name'")
+        name = members["Name"].name()
+        if normalise_path(subscription_path(topic, name)) in self._subscriptions:
+            members["Name"].refuse("another subscription of this topic has that name (case does not count)")
+        values = _values(members, SUBSCRIPTION_PROPERTIES)
+        if "Rules" in members:
+            rules = [self._read_rule(rule) for rule in members["Rules"].items()]
+            if rules:
+                values["rules"] = tuple(rules)
+        made = self._described(place, lambda: SubscriptionDescription.of(topic, name, **values))
+        self._subscriptions[normalise_path(made.path)] = made
+
+    def _read_rule(self, place: _Place) -> RuleDescription:
+        members = place.members("Name", "Properties")
+        if "Name" not in members or "Properties" not in members:
+            place.refuse("a rule needs a 'Name' and 'Properties'")
+        properties = members["Properties"].members("FilterType", "SqlFilter", "CorrelationFilter", "Action")
+        kind = properties["FilterType"].text() if "FilterType" in properties else ""
+        if kind not in ("Sql", "Correlation") or f"{kind}Filter" not in properties:
+            members["Properties"].refuse(
+                "expected a 'FilterType', Sql or Correlation, and the 'SqlFilter' or 'CorrelationFilter'"
+            )
+        given = properties[f"{kind}Filter"]
+
+        def made() -> RuleDescription:
+            rule_filter = sql_filter(_expression(given)) if kind == "Sql" else _correlation_filter(given)
+            action = SqlRuleAction(_expression(properties["Action"])) if "Action" in properties else None
+            return RuleDescription(members["Name"].name(), rule_filter, action)
+
+        return self._described(place, made)
+
+    # -- all of them --------------------------------------------------------------
+
+    def _new_name(self, place: _Place, members: Mapping[str, _Place], kind: str) -> str:
+        if "Name" not in members:
+            place.refuse(f"a {kind} needs a 'Name'")
+        path = members["Name"].name()
+        for known, what in ((self._queues, "queue"), (self._topics, "topic")):
+            if normalise_path(path) in known:
+                members["Name"].refuse(f"another {what} of this file has that name (case does not count)")
+        return path
+
+    def _described(self, place: _Place, describe: Callable[[], T]) -> T:
+        try:
+            return describe()
+        except ArgumentError as error:
+            raise ConfigError(f"{self._file}: {place.path}: {error}") from error
 
     def _read_rules(self, place: _Place, scope: str) -> None:
         rules: dict[str, AuthorizationRule] = {}
@@ -243,6 +343,36 @@ class _Reader:
             return AuthorizationRule(name, tuple(rights.label.split(", ")), key, second)
         except ArgumentError as error:
             raise ConfigError(f"{self._file}: {place.path}: {error}") from error
+
+
+def _values(
+    members: Mapping[str, _Place], known: Mapping[str, tuple[str, Callable[[_Place], object]]]
+) -> dict[str, Any]:
+    """The properties of an entity as fields of its description."""
+    properties = members["Properties"].members(*known) if "Properties" in members else {}
+    return {known[name][0]: known[name][1](value) for name, value in properties.items()}
+
+
+def _expression(place: _Place) -> str:
+    members = place.members("SqlExpression")
+    return (
+        members["SqlExpression"].text()
+        if "SqlExpression" in members
+        else place.refuse("expected a 'SqlExpression'")
+    )
+
+
+def _correlation_filter(place: _Place) -> CorrelationFilter:
+    members = place.members(*CORRELATION_FIELDS, "Properties")
+    fields = {
+        field: members[name].text_or_nothing()
+        for name, field in CORRELATION_FIELDS.items()
+        if name in members
+    }
+    given = members["Properties"].value if "Properties" in members else {}
+    if not isinstance(given, dict):
+        members["Properties"].refuse("expected an object")
+    return CorrelationFilter(**fields, properties=given)
 
 
 def _no_key_twice(pairs: list[tuple[str, object]]) -> dict[str, object]:

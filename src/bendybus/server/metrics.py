@@ -40,7 +40,7 @@ class BrokerCollector(Collector):
             "1 while the partition takes commands.",
             labels=("entity", "partition", "store"),
         )
-        for queue in self._broker.queues():
+        for queue in self._broker.sources():
             for host in queue.hosts:
                 name = str(host.number)
                 up = host.availability is Availability.AVAILABLE

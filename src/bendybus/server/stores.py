@@ -51,11 +51,15 @@ def namespace_id(catalog: Catalog) -> str:
 
 
 def examine_stores(stores: Sequence[MessagingStore], namespace: str) -> None:
-    """Refuse what cannot be used, and a store that was given twice, before anything is written."""
+    """Tell the stores whose they are to be; refuse what cannot be used, and a store that was given twice.
+
+    Nothing is written.
+    """
     seen: dict[str, str] = {}
     for store in stores:
+        store.namespace = namespace
         try:
-            identity = store.examine(namespace)
+            identity = store.examine()
         except StoreUnavailable:
             # No reason to refuse it; `open` will tell.
             continue

@@ -57,5 +57,5 @@ class Catalog(Protocol):
     def replace(self, record: EntityRecord) -> None:
         """`EntityNotFound` when there is none of that path."""
 
-    def remove(self, path: EntityPath) -> None:
-        """`EntityNotFound` when there is none of that path."""
+    def remove(self, *paths: EntityPath) -> None:
+        """All of them in one; `EntityNotFound` when there is none of such a path, and then all stay."""

@@ -111,13 +111,16 @@ class MessagingStore(Protocol):
     def name(self) -> str:
         """For people: in errors, metrics and the entity's overview."""
 
-    def examine(self, namespace: str | None = None) -> str:
+    namespace: str | None
+    """Whose the store is to be, when it is opened; None for those who do not care."""
+
+    def examine(self) -> str:
         """Look at the store before it is opened, writing nothing: raises what `open` would raise.
 
         The text tells stores apart, by whatever address they were given: two that say the same are one.
         """
 
-    def open(self, namespace: str | None = None) -> None:
+    def open(self) -> None:
         """Make ready; a store that is nobody's yet becomes the namespace's.
 
         `StoreError` (by name) when the store is newer, torn, not ours or another namespace's, and then

@@ -97,6 +97,42 @@ for (const enablePartitioning of [false, true]) {
   });
 }
 
+for (const enablePartitioning of [false, true]) {
+  const kind = enablePartitioning ? "partitioned" : "plain";
+
+  test(`sessions are accepted, kept in order and remembered (${kind})`, async () => {
+    const queue = `js-sessions-${kind}`;
+    await administration.createQueue(queue, { enablePartitioning, requiresSession: true });
+    const sender = client.createSender(queue);
+    for (const sessionId of ["a", "b"]) {
+      for (const number of [1, 2, 3]) await sender.sendMessages({ body: `${sessionId}${number}`, sessionId });
+    }
+    const named = await client.acceptSession(queue, "a");
+    assert.equal(named.sessionId, "a");
+    assert.ok(named.sessionLockedUntilUtc > new Date());
+    const messages = await received(named, 3);
+    assert.deepEqual(messages.map((message) => message.body), ["a1", "a2", "a3"]);
+    await named.setSessionState({ done: 3 });
+    assert.deepEqual(await named.getSessionState(), { done: 3 });
+    assert.ok((await named.renewSessionLock()) > new Date());
+    for (const message of messages) await named.completeMessage(message);
+    await assert.rejects(client.acceptSession(queue, "a"), { code: "SessionCannotBeLocked" });
+    const next = await client.acceptNextSession(queue);
+    assert.equal(next.sessionId, "b");
+    const [first, second] = await received(next, 2);
+    await next.deferMessage(first);
+    await next.abandonMessage(second);
+    const [late] = await next.receiveDeferredMessages(first.sequenceNumber);
+    assert.equal(late.body, "b1");
+    await next.completeMessage(late);
+    assert.deepEqual((await received(next, 2)).map((message) => message.body), ["b2", "b3"]);
+    await named.close();
+    await next.close();
+    await assert.rejects(sender.sendMessages({ body: "without" }), /SessionId was not set/);
+    await sender.close();
+  });
+}
+
 function deferred() {
   const made = {};
   made.promise = new Promise((resolve, reject) => Object.assign(made, { resolve, reject }));

@@ -47,6 +47,8 @@ from bendybus.domain.effects import (
     MessagesAvailable,
     RememberIdentities,
     RemoveMessages,
+    SaveSessionState,
+    SessionsLost,
     StoreMessages,
     UpdateMessages,
 )
@@ -54,8 +56,21 @@ from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
 from bendybus.domain.partition import Partition
 from bendybus.domain.schedule import postpone
-from bendybus.errors import InvalidOperation, MessageNotFound
-from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber
+from bendybus.domain.session_commands import (
+    AcceptSession,
+    FindSessionState,
+    ListSessions,
+    LockInSession,
+    ReleaseSession,
+    RenewSession,
+    SessionAccepted,
+    SessionLock,
+    SessionsListed,
+    SessionStateFound,
+    SetSessionState,
+)
+from bendybus.errors import InvalidOperation, MessageNotFound, SessionCannotBeLocked, SessionLockLost
+from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber, SessionId
 
 Settlement: TypeAlias = Complete | Abandon | Release | Defer | DeadLetter
 
@@ -63,6 +78,9 @@ PARTITION: Final = PartitionNumber(3)
 SUBQUEUES: Final = st.sampled_from([SubQueue.MAIN, SubQueue.MAIN, SubQueue.DEAD_LETTER])
 UNLOCKED: Final = Instant(0)
 UNKNOWN: Final = LockToken(b"never granted :-)")
+# The empty string names a session like any other.
+SESSIONS: Final = [SessionId("a"), SessionId("b"), SessionId("")]
+NEVER_HELD: Final = SessionLock(SessionId("a"), UNKNOWN)
 MAIN, DEAD = SubQueue.MAIN, SubQueue.DEAD_LETTER
 
 
@@ -73,6 +91,7 @@ class Record:
     number: SequenceNumber
     size: int
     expires_at: Instant | None
+    session: SessionId | None = None
     subqueue: SubQueue = MAIN
     state: MessageState = MessageState.ACTIVE
     delivery_count: int = 0
@@ -96,6 +115,7 @@ def row(message: Message) -> Record:
         message.sequence_number,
         message.size,
         message.expires_at,
+        message.session_id,
         message.subqueue,
         message.state,
         message.delivery_count,
@@ -105,7 +125,7 @@ def row(message: Message) -> Record:
 
 
 def from_row(stored: Record) -> Message:
-    message = Message(None, size=stored.size, expires_at=stored.expires_at)
+    message = Message(None, size=stored.size, expires_at=stored.expires_at, session_id=stored.session)
     message.sequence_number, message.subqueue, message.state = stored.number, stored.subqueue, stored.state
     message.delivery_count, message.amendment = stored.delivery_count, stored.amendment
     message.enqueued_at = stored.due or UNLOCKED
@@ -129,6 +149,12 @@ class PartitionMachine(RuleBasedStateMachine):
         self.accepted: dict[str, Instant] = {}
         self.gone: set[SequenceNumber] = set()
         self.tokens: list[LockToken] = [UNKNOWN]
+        self.session_locks: list[SessionLock] = [NEVER_HELD]
+        self.held_until: dict[SessionLock, Instant] = {}
+        self.states: dict[SessionId, tuple[int, Instant]] = {}
+        """Of the sessions that have one: its size, and when it was set; as the store knows it."""
+
+    has_sessions = False
 
     @initialize(ttl_s=st.sampled_from([None, 30]), dead_letter_on_expiry=st.booleans(), once=st.booleans())
     def begin(self, ttl_s: float | None, dead_letter_on_expiry: bool, once: bool) -> None:
@@ -142,6 +168,7 @@ class PartitionMachine(RuleBasedStateMachine):
                 lock_duration_s=10,
                 requires_duplicate_detection=once,
                 duplicate_detection_window_s=20,
+                requires_session=self.has_sessions,
             ),
         )
 
@@ -152,8 +179,15 @@ class PartitionMachine(RuleBasedStateMachine):
         reply, effects = self.partition.apply(command, self.now)
         kinds = [type(effect) for effect in effects if not isinstance(effect, MessagesAvailable)]
         assert len(kinds) == len(set(kinds)), "effects of one kind are told once"
+        lost: list[SessionLock] = []
         for effect in effects:
             self.commit(effect)
+            if isinstance(effect, SessionsLost):
+                lost += effect.locks
+        overdue = {lock for lock, until in self.held_until.items() if until <= self.now}
+        assert set(lost) <= overdue, "only what has run out is lost"
+        for lock in lost:
+            del self.held_until[lock]
         return reply
 
     def commit(self, effect: Effect) -> None:
@@ -173,6 +207,10 @@ class PartitionMachine(RuleBasedStateMachine):
                 self.identities.update((accepted_at, digest) for digest in digests)
             case ForgetIdentities(accepted_through):
                 self.identities = {each for each in self.identities if each[0] > accepted_through}
+            case SaveSessionState(session_id, state, at):
+                self.states.pop(session_id, None)
+                if state is not None:
+                    self.states[session_id] = len(state), at
         stored = [record.number for record in self.store.values()]
         assert len(stored) == len(set(stored)), "no two messages have one number"
 
@@ -215,18 +253,21 @@ class PartitionMachine(RuleBasedStateMachine):
     def held(self, token: LockToken) -> Record | None:
         return next((record for record in self.records.values() if record.token == token), None)
 
+    def holds(self, lock: SessionLock) -> bool:
+        return self.held_until.get(lock, UNLOCKED) > self.now
+
     def entropy(self, locks: int) -> bytes:
         return b"".join(next(self.serial).to_bytes(ENTROPY_PER_LOCK, "big") for _ in range(locks))
 
     def lock_end(self) -> Instant:
         return Instant(self.now + int(self.partition.description.lock_duration_s * 1000))
 
-    def grant(self, messages: list[Message]) -> None:
+    def grant(self, messages: list[Message], until: Instant | None = None) -> None:
         for message in messages:
             record = self.records[message.sequence_number]
             assert message.lock_token is not None
             assert message.lock_token not in self.tokens
-            assert message.locked_until == self.lock_end()
+            assert message.locked_until == (until or self.lock_end())
             record.token, record.until = message.lock_token, message.locked_until
             self.tokens.append(message.lock_token)
 
@@ -237,14 +278,24 @@ class PartitionMachine(RuleBasedStateMachine):
         ttl_s=st.sampled_from([None, 5, 50]),
         delays=st.lists(st.sampled_from([None, None, 1, 5, 30]), min_size=5, max_size=5),
         ids=st.lists(st.sampled_from([None, "a", "b", "c"]), min_size=5, max_size=5),
+        sessions=st.lists(st.sampled_from(SESSIONS), min_size=5, max_size=5),
         confirm=st.booleans(),
     )
     def enqueue(
-        self, amount: int, ttl_s: int | None, delays: list[int | None], ids: list[str | None], confirm: bool
+        self,
+        amount: int,
+        ttl_s: int | None,
+        delays: list[int | None],
+        ids: list[str | None],
+        sessions: list[SessionId],
+        confirm: bool,
     ) -> None:
         first = self.partition.next_sequence_number
         limit = None if ttl_s is None else Instant(self.now + ttl_s * 1000)
-        messages = [Message(b"", size=10 + each, expires_at=limit) for each in range(amount)]
+        messages = [
+            Message(b"", size=10 + each, expires_at=limit, session_id=session if self.has_sessions else None)
+            for each, session in enumerate(sessions[:amount])
+        ]
         duplicates = self.duplicates(ids[:amount])
         some = False
         numbers = count(first)
@@ -254,7 +305,7 @@ class PartitionMachine(RuleBasedStateMachine):
             if place in duplicates:
                 continue
             number = SequenceNumber(next(numbers))
-            record = Record(number, message.size, self.expiry(ttl_s))
+            record = Record(number, message.size, self.expiry(ttl_s), message.session_id)
             if delay is not None:
                 some = True
                 due = Instant(self.now + delay * 1000)
@@ -294,6 +345,12 @@ class PartitionMachine(RuleBasedStateMachine):
 
     @rule(amount=st.integers(0, 4), subqueue=SUBQUEUES, delete=st.booleans())
     def take(self, amount: int, subqueue: SubQueue, delete: bool) -> None:
+        if self.has_sessions and subqueue is MAIN:
+            try:
+                self.apply(Receive(amount) if delete else Lock(amount, self.entropy(amount)))
+            except InvalidOperation:
+                return
+            raise AssertionError("messages of a session were given to somebody who does not hold it")
         self.end_locks()
         oldest = [
             record.number
@@ -349,10 +406,11 @@ class PartitionMachine(RuleBasedStateMachine):
         self.end_locks()
         reply = self.apply(Renew(tokens))
         held = [self.held(token) for token in tokens]
-        assert reply == Renewed([None if record is None else self.lock_end() for record in held])
         for record in held:
-            if record is not None:
+            # In a session a message's lock is the session's.
+            if record is not None and not (self.has_sessions and record.subqueue is MAIN):
                 record.until = self.lock_end()
+        assert reply == Renewed([None if record is None else record.until for record in held])
 
     @precondition(lambda self: self.records)
     @rule(data=st.data(), subqueue=SUBQUEUES, delete=st.booleans())
@@ -361,22 +419,31 @@ class PartitionMachine(RuleBasedStateMachine):
             record.number for record in self.records.values() if record.state is MessageState.DEFERRED
         ]
         asked = data.draw(st.lists(st.sampled_from(deferred or list(self.records)), max_size=3, unique=True))
+        lock: SessionLock | None = None
+        if self.has_sessions and subqueue is MAIN:
+            lock = data.draw(st.sampled_from(self.session_locks[-3:]))
         found = all(
             (record := self.records[number]).state is MessageState.DEFERRED
             and record.token is None
             and record.subqueue is subqueue
+            and (lock is None or record.session == lock.session_id)
             for number in asked
         )
         command: Command = (
-            ReceiveDeferred(asked, subqueue)
+            ReceiveDeferred(asked, subqueue, lock)
             if delete
-            else LockDeferred(asked, self.entropy(len(asked)), subqueue)
+            else LockDeferred(asked, self.entropy(len(asked)), subqueue, lock)
         )
         try:
             reply = self.apply(command)
         except MessageNotFound:
             assert not found
             return
+        except SessionLockLost:
+            assert lock is not None
+            assert not self.holds(lock)
+            return
+        assert lock is None or self.holds(lock)
         assert found
         assert isinstance(reply, Given)
         assert numbers(reply.messages) == asked
@@ -384,7 +451,7 @@ class PartitionMachine(RuleBasedStateMachine):
             for number in asked:
                 self.forget(self.records[number])
         else:
-            self.grant(reply.messages)
+            self.grant(reply.messages, None if lock is None else self.held_until[lock])
 
     @precondition(lambda self: self.records)
     @rule(data=st.data())
@@ -474,11 +541,13 @@ class PartitionMachine(RuleBasedStateMachine):
             assert counts.deferred == states.count(MessageState.DEFERRED)
             assert counts.scheduled == states.count(MessageState.SCHEDULED)
             assert counts.locked == sum(message.lock_token is not None for message in found)
-        assert self.partition.size_bytes == sum(record.size for record in self.records.values())
+        states = sum(size for size, _ in self.states.values())
+        assert self.partition.size_bytes == sum(record.size for record in self.records.values()) + states
 
     @invariant()
     def the_deadline_is_never_late(self) -> None:
         ends = [record.until for record in self.records.values() if record.token is not None]
+        ends += self.held_until.values()
         ends += [each.due for each in self.records.values() if each.due is not None and each.confirmed]
         deadline = self.partition.next_deadline()
         if ends:
@@ -493,7 +562,9 @@ class PartitionMachine(RuleBasedStateMachine):
     @invariant()
     def the_store_restores_the_partition(self) -> None:
         restored = Partition(PARTITION, self.partition.description, self.partition.next_sequence_number)
-        restored.restore((from_row(each) for each in self.store.values()), sorted(self.identities))
+        states = [(session_id, size, at) for session_id, (size, at) in self.states.items()]
+        stored = [from_row(each) for each in self.store.values()]
+        restored.restore(stored, sorted(self.identities), sessions=states)
         histories = [each._intake._history for each in (restored, self.partition)]
         if histories[0] is not None and histories[1] is not None:
             assert dict(histories[0]._accepted) == dict(histories[1]._accepted)
@@ -510,3 +581,177 @@ class PartitionMachine(RuleBasedStateMachine):
 
 PartitionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestPartitionMachine = PartitionMachine.TestCase
+
+
+class SessionMachine(PartitionMachine):
+    """The same, of an entity that requires sessions."""
+
+    has_sessions = True
+
+    def in_session(self, session_id: SessionId) -> list[Record]:
+        """What a holder would be given, in order."""
+        return [
+            record
+            for record in sorted(self.records.values(), key=lambda record: record.number)
+            if record.session == session_id and record.available(MAIN) and not record.may_expire(self.now)
+        ]
+
+    @rule(
+        data=st.data(),
+        wanted=st.sampled_from([None, None, *SESSIONS]),
+        sent=st.lists(st.sampled_from(SESSIONS), min_size=5, max_size=5),
+        amount=st.integers(0, 5),
+        then=st.sampled_from(["settle", "settle", "renew", "remember", "stop"]),
+    )
+    def work_in_session(
+        self,
+        data: st.DataObject,
+        wanted: SessionId | None,
+        sent: list[SessionId],
+        amount: int,
+        then: str,
+    ) -> None:
+        """What people do, in one go: rules drawn at random seldom come in this order."""
+        if amount:
+            self.enqueue(amount, None, [None] * 5, [None] * 5, sent, confirm=True)
+        before = len(self.session_locks)
+        self.accept_session(wanted)
+        if len(self.session_locks) == before:
+            return
+        self.take_in_session(self.session_locks[-1], amount)
+        if then == "settle" and amount:
+            self.settle(data, data.draw(st.sampled_from([Complete, Abandon, Release, Defer, DeadLetter])))
+        elif then == "renew":
+            self.now = Instant(self.now + 1000)
+            self.renew_session(self.session_locks[-1])
+        elif then == "remember":
+            self.set_state(self.session_locks[-1], b"state")
+
+    def accept_session(self, wanted: SessionId | None) -> None:
+        taken = {lock.session_id for lock in self.held_until if self.holds(lock)}
+        command = AcceptSession(wanted, self.entropy(1))
+        if wanted in taken:
+            try:
+                self.apply(command)
+            except SessionCannotBeLocked:
+                return
+            raise AssertionError("a session was given to two holders")
+        self.end_locks()
+        free = {each for each in SESSIONS if each not in taken and self.in_session(each)}
+        reply = self.apply(command)
+        self.drop_expired()
+        assert isinstance(reply, SessionAccepted)
+        if reply.lock is None:
+            assert wanted is None
+            assert not free
+            return
+        assert reply.lock.session_id in (free if wanted is None else {wanted})
+        assert reply.lock not in self.session_locks
+        assert reply.locked_until == self.lock_end()
+        assert not any(lock.session_id == reply.lock.session_id for lock in self.held_until)
+        self.session_locks.append(reply.lock)
+        self.held_until[reply.lock] = reply.locked_until
+
+    @rule(data=st.data(), amount=st.integers(0, 4), state=st.sampled_from([None, b"", b"a longer state"]))
+    def go_on_in_session(self, data: st.DataObject, amount: int, state: bytes | None) -> None:
+        """With a session that is held, or was."""
+        lock = data.draw(st.sampled_from(self.session_locks[-3:]))
+        act = data.draw(st.sampled_from(["take", "renew", "release", "remember"]))
+        if act == "take":
+            self.take_in_session(lock, amount)
+        elif act == "renew":
+            self.renew_session(lock)
+        elif act == "release":
+            self.release_session(lock)
+        else:
+            self.set_state(lock, state)
+
+    def take_in_session(self, lock: SessionLock, amount: int) -> None:
+        command = LockInSession(lock, amount, self.entropy(amount))
+        if not self.holds(lock):
+            self.refused_for_lost_lock(command)
+            return
+        self.end_locks()
+        expected = [record.number for record in self.in_session(lock.session_id)][:amount]
+        reply = self.apply(command)
+        assert isinstance(reply, Given)
+        assert numbers(reply.messages) == expected
+        self.grant(reply.messages, self.held_until[lock])
+        self.drop_expired()
+
+    def refused_for_lost_lock(self, command: Command) -> None:
+        try:
+            self.apply(command)
+        except SessionLockLost:
+            return
+        raise AssertionError(f"{command} was allowed under a lost lock")
+
+    def renew_session(self, lock: SessionLock) -> None:
+        if not self.holds(lock):
+            self.refused_for_lost_lock(RenewSession(lock))
+            return
+        assert self.apply(RenewSession(lock)) == SessionAccepted(lock, self.lock_end())
+        self.held_until[lock] = self.lock_end()
+        for record in self.on_loan_in(lock.session_id):
+            record.until = self.lock_end()
+
+    def on_loan_in(self, session_id: SessionId) -> list[Record]:
+        return [
+            each
+            for each in self.records.values()
+            if each.session == session_id and each.token is not None and each.subqueue is MAIN
+        ]
+
+    def release_session(self, lock: SessionLock) -> None:
+        self.end_locks()
+        if self.holds(lock):
+            for record in self.on_loan_in(lock.session_id):
+                record.token = None
+        assert self.apply(ReleaseSession(lock)) == Done()
+        self.held_until.pop(lock, None)
+
+    def set_state(self, lock: SessionLock, state: bytes | None) -> None:
+        if not self.holds(lock):
+            self.refused_for_lost_lock(SetSessionState(lock, state))
+            self.refused_for_lost_lock(FindSessionState(lock))
+            return
+        assert self.apply(SetSessionState(lock, state)) == Done()
+        size = None if state is None else len(state)
+        assert self.apply(FindSessionState(lock)) == SessionStateFound(size)
+        assert self.states.get(lock.session_id, (None, self.now)) == (size, self.now)
+
+    @invariant()
+    def sessions_are_what_their_messages_and_states_say(self) -> None:
+        for session_id in SESSIONS:
+            mine = [
+                each
+                for each in self.records.values()
+                if each.session == session_id and each.confirmed and each.subqueue is MAIN
+            ]
+            reply, _ = self.partition.apply(Peek(SequenceNumber(0), 1000, session_id=session_id), self.now)
+            assert isinstance(reply, Given)
+            assert numbers(reply.messages) == sorted(each.number for each in mine)
+        active = {
+            each.session
+            for each in self.records.values()
+            if each.available(MAIN) or (each.token is not None and each.subqueue is MAIN)
+        }
+        assert self.listed(None) == active | self.states.keys()
+        since = Instant(self.now - 5000)
+        assert self.listed(since) == {each for each, (_, at) in self.states.items() if at > since}
+
+    def listed(self, updated_after: Instant | None) -> set[SessionId | None]:
+        """All sessions, two at a time."""
+        found: list[SessionId] = []
+        while True:
+            reply, effects = self.partition.apply(ListSessions(updated_after, len(found), 2), self.now)
+            assert isinstance(reply, SessionsListed)
+            assert effects == []
+            if not reply.session_ids:
+                assert reply.matching == len(found) == len(set(found))
+                return set(found)
+            found += reply.session_ids
+
+
+SessionMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestSessionMachine = SessionMachine.TestCase

@@ -10,6 +10,8 @@ import pytest
 
 from bendybus.domain.access import AuthorizationRule
 from bendybus.domain.entities import EntityStatus, QueueDescription
+from bendybus.domain.filters import CorrelationFilter, RuleDescription, SqlFilter, SqlRuleAction
+from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
 from bendybus.errors import ConfigError
 from bendybus.server.emulator_config import QUEUE_PROPERTIES, load_config
 
@@ -102,24 +104,134 @@ def test_rules_are_read_for_the_namespace_and_for_a_queue(tmp_path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("feature", "value"),
-    [
-        ("RequiresSession", True),
+# As the vendor's own sample writes a topic, with sessions switched off.
+VENDORS_TOPIC = {
+    "Name": "topic.1",
+    "Properties": {
+        "DefaultMessageTimeToLive": "PT1H",
+        "DuplicateDetectionHistoryTimeWindow": "PT20S",
+        "RequiresDuplicateDetection": False,
+    },
+    "Subscriptions": [
+        {
+            "Name": "subscription.1",
+            "Properties": {
+                "DeadLetteringOnMessageExpiration": False,
+                "DefaultMessageTimeToLive": "PT1H",
+                "LockDuration": "PT1M",
+                "MaxDeliveryCount": 3,
+                "ForwardDeadLetteredMessagesTo": "",
+                "ForwardTo": "",
+                "RequiresSession": False,
+            },
+            "Rules": [
+                {
+                    "Name": "app-prop-filter-1",
+                    "Properties": {
+                        "FilterType": "Correlation",
+                        "CorrelationFilter": {
+                            "ContentType": "application/text",
+                            "CorrelationId": "id1",
+                            "Label": "subject1",
+                            "MessageId": "msgid1",
+                            "ReplyTo": "someQueue",
+                            "ReplyToSessionId": "sessionId",
+                            "SessionId": "session1",
+                            "To": "xyz",
+                        },
+                    },
+                },
+                {
+                    "Name": "user-prop-filter-1",
+                    "Properties": {
+                        "FilterType": "Correlation",
+                        "CorrelationFilter": {"Properties": {"prop1": "value1", "prop2": 2}},
+                    },
+                },
+                {
+                    "Name": "sql",
+                    "Properties": {
+                        "FilterType": "Sql",
+                        "SqlFilter": {"SqlExpression": "color = 'blue'"},
+                        "Action": {"SqlExpression": "SET quantity = quantity / 2"},
+                    },
+                },
+            ],
+        },
+        {"Name": "subscription.2"},
     ],
-)
-def test_what_the_broker_cannot_do_yet_is_refused_by_name(tmp_path, feature, value) -> None:
-    with pytest.raises(ConfigError) as refused:
-        load_config(_with_queue(tmp_path, **{feature: value}))
-    assert str(refused.value) == (
-        f"{tmp_path}/Config.json: $.UserConfig.Namespaces[0].Queues[0].Properties.{feature} "
-        f"is {json.dumps(value)}; {feature} is not supported yet"
+}
+
+
+def test_the_vendors_sample_topic_is_read(tmp_path) -> None:
+    config = load_config(_file(tmp_path, Topics=[VENDORS_TOPIC]))
+    assert config.topics == (
+        TopicDescription("topic.1", default_message_ttl_s=3600, duplicate_detection_window_s=20),
+    )
+    rules = (
+        RuleDescription(
+            "app-prop-filter-1",
+            CorrelationFilter(
+                content_type="application/text",
+                correlation_id="id1",
+                label="subject1",
+                message_id="msgid1",
+                reply_to="someQueue",
+                reply_to_session_id="sessionId",
+                session_id="session1",
+                to="xyz",
+            ),
+        ),
+        RuleDescription("user-prop-filter-1", CorrelationFilter(properties={"prop1": "value1", "prop2": 2})),
+        RuleDescription("sql", SqlFilter("color = 'blue'"), SqlRuleAction("SET quantity = quantity / 2")),
+    )
+    assert config.subscriptions == (
+        SubscriptionDescription.of(
+            *("topic.1", "subscription.1"),
+            default_message_ttl_s=3600,
+            max_delivery_count=3,
+            rules=rules,
+        ),
+        # Without rules of its own it takes everything.
+        SubscriptionDescription.of("topic.1", "subscription.2"),
     )
 
 
-def test_topics_are_refused_by_name(tmp_path) -> None:
-    with pytest.raises(ConfigError, match=r"\$\.UserConfig\.Namespaces\[0\]\.Topics: Topics are not"):
-        load_config(_file(tmp_path, Topics=[{"Name": "t"}]))
+def _rule(**properties: Any) -> dict[str, Any]:
+    rules = [{"Name": "r", "Properties": properties}]
+    return {"Name": "t", "Subscriptions": [{"Name": "s", "Rules": rules}]}
+
+
+@pytest.mark.parametrize(
+    ("topic", "told"),
+    [
+        ({}, r"Topics\[0\] is \{\}; a topic needs a 'Name'"),
+        ({"Name": "q"}, "another queue of this file has that name"),
+        ({"Name": "a/Subscriptions/b"}, "'Subscriptions' is what topics have"),
+        ({"Name": "t", "Properties": {"LockDuration": "PT1M"}}, "unknown key 'LockDuration'"),
+        ({"Name": "t", "Subscriptions": [{}]}, "a subscription needs a 'Name'"),
+        ({"Name": "t", "Subscriptions": [{"Name": "s" * 51}]}, "has 51 characters; at most 50"),
+        (
+            {"Name": "t", "Subscriptions": [{"Name": "s"}, {"Name": "S"}]},
+            "another subscription of this topic",
+        ),
+        (_rule(), "expected a 'FilterType', Sql or Correlation"),
+        (_rule(FilterType="Sql", CorrelationFilter={}), "expected a 'FilterType', Sql or Correlation"),
+        (_rule(FilterType="Sql", SqlFilter={}), "expected a 'SqlExpression'"),
+        (
+            _rule(FilterType="Sql", SqlFilter={"SqlExpression": "a ="}),
+            r"Rules\[0\]: At position 4: found the end",
+        ),
+        (_rule(FilterType="Correlation", CorrelationFilter={"Properties": 1}), "expected an object"),
+        (
+            _rule(FilterType="Correlation", CorrelationFilter={"Properties": {"a": []}}),
+            "property 'a' is of type",
+        ),
+    ],
+)
+def test_a_mistake_in_a_topic_is_told_with_its_place(tmp_path, topic, told) -> None:
+    with pytest.raises(ConfigError, match=told):
+        load_config(_file(tmp_path, Queues=[{"Name": "q"}], Topics=[topic]))
 
 
 @pytest.mark.parametrize(

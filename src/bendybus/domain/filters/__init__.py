@@ -19,6 +19,8 @@ from bendybus.domain.filters.records import rule_from_record, rule_to_record
 from bendybus.domain.filters.rules import (
     DEFAULT_RULE,
     DEFAULT_RULE_NAME,
+    FALSE_EXPRESSION,
+    TRUE_EXPRESSION,
     Copy,
     Failure,
     FalseFilter,
@@ -28,12 +30,14 @@ from bendybus.domain.filters.rules import (
     SqlFilter,
     TrueFilter,
     match,
+    sql_filter,
 )
 from bendybus.domain.filters.values import Value
 
 __all__ = [
     "DEFAULT_RULE",
     "DEFAULT_RULE_NAME",
+    "FALSE_EXPRESSION",
     "NO_CHANGES",
     "Changes",
     "Copy",
@@ -48,9 +52,11 @@ __all__ = [
     "SqlFilter",
     "SqlRuleAction",
     "SystemProperty",
+    "TRUE_EXPRESSION",
     "TrueFilter",
     "Value",
     "match",
     "rule_from_record",
     "rule_to_record",
+    "sql_filter",
 ]

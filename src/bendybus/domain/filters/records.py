@@ -16,6 +16,7 @@ from bendybus.domain.filters.correlation import CorrelationFilter
 from bendybus.domain.filters.rules import FalseFilter, Filter, RuleDescription, SqlFilter, TrueFilter
 from bendybus.domain.filters.values import Value
 from bendybus.errors import ArgumentError
+from bendybus.names import Instant
 
 __all__ = ["rule_from_record", "rule_to_record"]
 
@@ -28,6 +29,7 @@ def rule_to_record(rule: RuleDescription) -> dict[str, object]:
         "name": rule.name,
         "filter": _filter_to_record(rule.filter),
         "action": None if action is None else _sql_to_record(action),
+        "created_at": rule.created_at,
     }
 
 
@@ -39,6 +41,7 @@ def rule_from_record(record: Mapping[str, object]) -> RuleDescription:
             cast("str", record["name"]),
             _filter_from_record(cast("Mapping[str, object]", record["filter"])),
             None if action is None else SqlRuleAction(*_sql_from_record(action)),
+            Instant(cast("int", record.get("created_at", 0))),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ArgumentError(f"The record of a rule cannot be read: {error!r}.") from None

@@ -21,10 +21,13 @@ from bendybus.domain.filters.parser import parse_condition
 from bendybus.domain.filters.reading import Reading
 from bendybus.domain.filters.values import Value
 from bendybus.errors import ArgumentError, FilterError
+from bendybus.names import Instant
 
 __all__ = [
     "DEFAULT_RULE",
     "DEFAULT_RULE_NAME",
+    "FALSE_EXPRESSION",
+    "TRUE_EXPRESSION",
     "Copy",
     "Failure",
     "FalseFilter",
@@ -34,6 +37,7 @@ __all__ = [
     "SqlFilter",
     "TrueFilter",
     "match",
+    "sql_filter",
 ]
 
 RULE_NAME_LENGTH_MAX: Final = 50
@@ -76,6 +80,21 @@ class SqlFilter:
         return self._ask(reading) is True
 
 
+# How SDKs write the two filters that have no text of their own.
+TRUE_EXPRESSION: Final = "1=1"
+FALSE_EXPRESSION: Final = "1=0"
+
+
+def sql_filter(expression: str, parameters: Mapping[str, Value] | None = None) -> Filter:
+    """The filter of this text: by the texts that stand for them, the true and the false one."""
+    match expression.replace(" ", ""):
+        case "1=1":
+            return TrueFilter()
+        case "1=0":
+            return FalseFilter()
+    return SqlFilter(expression, parameters or {})
+
+
 Filter: TypeAlias = TrueFilter | FalseFilter | SqlFilter | CorrelationFilter
 
 
@@ -84,6 +103,7 @@ class RuleDescription:
     name: str
     filter: Filter = TrueFilter()
     action: SqlRuleAction | None = None
+    created_at: Instant = field(default=Instant(0), compare=False)
 
     def __post_init__(self) -> None:
         if len(self.name) > RULE_NAME_LENGTH_MAX:

@@ -20,9 +20,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from bendybus.errors import ConfigError, StoreUnavailable
 
-__all__ = ["SCHEMES", "StoreAddress", "parse_address"]
+__all__ = ["StoreAddress", "parse_address"]
 
-SCHEMES: Final = ("postgresql", "postgres")
 SCHEMA_DEFAULT: Final = "bendybus"
 WRITE: Final = "write postgresql://USER@HOST:PORT/DATABASE?sslmode=..."
 

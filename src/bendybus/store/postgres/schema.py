@@ -35,11 +35,12 @@ def examine(connection: Connection, address: StoreAddress, namespace: str | None
     """Which store this is; refuses as `prepare` would, and writes nothing."""
     _version(connection, address, namespace)
     try:
-        (server,) = _one(connection, "identity")
+        server = connection.execute(QUERIES["identity"]).fetchone()
     except psycopg.errors.InsufficientPrivilege:
         info = connection.info
-        server = f"{info.host}:{info.port}/{info.dbname}"
-    return f"postgresql:{server}/{address.schema}"
+        server = (f"{info.host}:{info.port}/{info.dbname}",)
+    assert server is not None
+    return f"postgresql:{server[0]}/{address.schema}"
 
 
 def prepare(connection: Connection, address: StoreAddress, namespace: str | None) -> None:
@@ -78,9 +79,12 @@ def _version(connection: Connection, address: StoreAddress, namespace: str | Non
 
 def _checked_version(connection: Connection, address: StoreAddress, where: str, namespace: str | None) -> int:
     try:
-        version, owner = _one(connection, "about")
+        row = connection.execute(QUERIES["about"]).fetchone()
     except psycopg.errors.UndefinedColumn:
         raise StoreError(f"{where} is not a Bendybus messaging store") from None
+    if row is None:
+        raise StoreCorrupted(f"{where} is damaged: its table about is empty")
+    version, owner = row
     if version > VERSION:
         raise SchemaTooNew(
             f"{where} is a messaging store of version {version}; this Bendybus knows versions up to {VERSION}"
@@ -106,10 +110,3 @@ def _warn(connection: Connection, address: StoreAddress) -> None:
             "messages that were acknowledged are lost",
             address.name,
         )
-
-
-def _one(connection: Connection, query: str) -> tuple[Any, ...]:
-    row = connection.execute(QUERIES[query]).fetchone()
-    if row is None:
-        raise StoreCorrupted(f"the table '{query}' is empty")
-    return row

@@ -71,6 +71,7 @@ class PostgresStore:
 
     def __init__(self, address: StoreAddress) -> None:
         self._address = address
+        self.namespace: str | None = None
         self._writer = Line(address)
         self._reader = Line(address)
         self._next_id = 0
@@ -81,17 +82,17 @@ class PostgresStore:
     def name(self) -> str:
         return self._address.name
 
-    def examine(self, namespace: str | None = None) -> str:
+    def examine(self) -> str:
         try:
             with closing(connect(self._address)) as connection:
-                return schema.examine(connection, self._address, namespace)
+                return schema.examine(connection, self._address, self.namespace)
         except psycopg.Error as error:
             raise translated(error, self.name) from error
 
-    def open(self, namespace: str | None = None) -> None:
+    def open(self) -> None:
         try:
             with self._writer.use() as writer:
-                schema.prepare(writer, self._address, namespace)
+                schema.prepare(writer, self._address, self.namespace)
                 self._take_ids(writer)
                 self._dropped = [
                     PartitionKey(key) for (key,) in writer.execute(QUERIES["dropped_partitions"])
@@ -163,19 +164,24 @@ class PostgresStore:
         if self._dropped:
             # A writer that is never idle still sweeps.
             self._sweep()
-        allocated = list(allocate(changes, self._next_id))
-        first, self._next_id = self._next_id, (allocated[-1][1] + 1 if allocated else self._next_id)
-        # From here on these ids are spent, whatever becomes of the commit.
+        first, allocated = self._allocate(changes)
         with self._writer.use() as writer:
             if self._next_id > self._last_id:
                 self._take_ids(writer)
-                allocated = list(allocate(changes, self._next_id))
-                first, self._next_id = self._next_id, allocated[-1][1] + 1
+                first, allocated = self._allocate(changes)
             self._commit(writer, changes, first)
         for message, place in allocated:
             message.place = place
             if message.origin is not None and not message.origin.body:
                 message.origin.body = place - 1
+
+    def _allocate(self, changes: Sequence[PartitionChanges]) -> tuple[int, list[tuple[Message, int]]]:
+        """The first id, and each stored message with its own: spent, whatever becomes of the commit."""
+        first = self._next_id
+        allocated = list(allocate(changes, first))
+        if allocated:
+            self._next_id = allocated[-1][1] + 1
+        return first, allocated
 
     def _commit(self, writer: Connection, changes: Sequence[PartitionChanges], first: int) -> None:
         requests = map(encode_request, requests_of(changes, first))

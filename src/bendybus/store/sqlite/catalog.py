@@ -1,7 +1,7 @@
 """The catalogue in an SQLite file of its own, `catalog.db`.
 
-Small and seldom written: one connection, and each call is one statement, hence
-one transaction. What the records mean: store/catalog.py.
+Small and seldom written: one connection, and each call is one transaction, nearly
+all of them of one statement. What the records mean: store/catalog.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bendybus.errors import EntityExists, EntityNotFound
 from bendybus.names import EntityPath
 from bendybus.store.catalog import Description, EntityRecord
 from bendybus.store.queries import load_queries, load_script
-from bendybus.store.sqlite.files import FileKind, open_file, reported
+from bendybus.store.sqlite.files import FileKind, open_file, reported, transaction
 
 __all__ = ["CATALOG", "SqliteCatalog"]
 
@@ -70,9 +70,11 @@ class SqliteCatalog:
         if not self._change("replace", _row(record)):
             raise EntityNotFound(record.path)
 
-    def remove(self, path: EntityPath) -> None:
-        if not self._change("remove", (path,)):
-            raise EntityNotFound(path)
+    def remove(self, *paths: EntityPath) -> None:
+        with reported(self._path), transaction(self._connection):
+            for path in paths:
+                if self._connection.execute(QUERIES["remove"], (path,)).rowcount != 1:
+                    raise EntityNotFound(path)
 
     def _change(self, query: str, parameters: tuple[object, ...]) -> bool:
         with reported(self._path):

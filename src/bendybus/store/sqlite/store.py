@@ -77,6 +77,7 @@ class SqliteStore:
     def __init__(self, path: Path, name: str | None = None) -> None:
         self._path = path
         self._name = name or path.stem
+        self.namespace: str | None = None
         self._connections: tuple[sqlite3.Connection, sqlite3.Connection] | None = None
         self._next_id = 1
         self._keys: set[PartitionKey] = set()
@@ -86,7 +87,7 @@ class SqliteStore:
     def name(self) -> str:
         return self._name
 
-    def examine(self, namespace: str | None = None) -> str:
+    def examine(self) -> str:
         path = self._path.resolve()
         with reported(path):
             if not path.exists():
@@ -94,20 +95,20 @@ class SqliteStore:
                 return f"sqlite:{folder.st_dev}/{folder.st_ino}/{path.name}"
             with closing(look_into(path, MESSAGING_STORE)) as connection:
                 if version_of(connection) >= OWNED_SINCE:
-                    self._owner(connection, namespace)
+                    self._owner(connection)
             file = path.stat()
             return f"sqlite:{file.st_dev}/{file.st_ino}"
 
-    def open(self, namespace: str | None = None) -> None:
+    def open(self) -> None:
         assert self._connections is None, f"{self._path} is open already"
-        if namespace is not None and self._path.exists():
+        if self.namespace is not None and self._path.exists():
             # Before an older file is migrated, whoever's it is.
-            self.examine(namespace)
+            self.examine()
         writer = open_file(self._path, MESSAGING_STORE)
         try:
             with reported(self._path):
-                if self._owner(writer, namespace) is None and namespace is not None:
-                    writer.execute(QUERIES["adopt"], (namespace,))
+                if self._owner(writer) is None and self.namespace is not None:
+                    writer.execute(QUERIES["adopt"], (self.namespace,))
                 writer.execute(QUERIES["define_commit"])
                 writer.execute(QUERIES["define_commit_steps"])
                 self._next_id = writer.execute(QUERIES["last_id"]).fetchone()[0] + 1
@@ -119,10 +120,10 @@ class SqliteStore:
             writer.close()
             raise
 
-    def _owner(self, connection: sqlite3.Connection, namespace: str | None) -> str | None:
-        """The namespace that the store belongs to; refused when it is another than this one."""
+    def _owner(self, connection: sqlite3.Connection) -> str | None:
+        """The namespace that the store belongs to; refused when it is another than ours."""
         row = connection.execute(QUERIES["owner"]).fetchone()
-        if row is not None and namespace not in (None, row[0]):
+        if row is not None and self.namespace not in (None, row[0]):
             raise StoreError(f"{self._path} belongs to another namespace")
         return None if row is None else row[0]
 

@@ -1,0 +1,209 @@
+"""Rules in the management API: filters and actions as XML, both ways.
+
+Which kind a filter is stands in the attribute i:type, under that very prefix for
+the JavaScript client; values of parameters and properties carry the XML Schema
+type they have. What a rule means: domain/filters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from bendybus.admin.atom import Element, element, format_time
+from bendybus.admin.fields import boolean
+from bendybus.domain.durations import format_duration, parse_duration
+from bendybus.domain.filters import (
+    DEFAULT_RULE_NAME,
+    FALSE_EXPRESSION,
+    TRUE_EXPRESSION,
+    CorrelationFilter,
+    FalseFilter,
+    Filter,
+    RuleDescription,
+    SqlFilter,
+    SqlRuleAction,
+    TrueFilter,
+    Value,
+    sql_filter,
+)
+from bendybus.errors import ArgumentError
+
+__all__ = ["read_rule", "rule_elements"]
+
+SCHEMA: Final = "http://www.w3.org/2001/XMLSchema"
+COMPATIBILITY_LEVEL: Final = 20
+
+INT32: Final = range(-(2**31), 2**31)
+
+# Field of a correlation filter -> its element, in the order of the real service.
+_FIELDS: Final = {
+    "correlation_id": "CorrelationId",
+    "message_id": "MessageId",
+    "to": "To",
+    "reply_to": "ReplyTo",
+    "label": "Label",
+    "session_id": "SessionId",
+    "reply_to_session_id": "ReplyToSessionId",
+    "content_type": "ContentType",
+}
+
+
+# -- reading ------------------------------------------------------------------------
+
+
+def read_rule(elements: Mapping[str, Element], name: str = "") -> RuleDescription:
+    """The rule that a client describes, under the name of its URL if that has one."""
+    named = elements.get("Name")
+    name = name or (named.text.strip() if named is not None else "") or DEFAULT_RULE_NAME
+    return RuleDescription(name, _read_filter(elements.get("Filter")), _read_action(elements.get("Action")))
+
+
+def _read_filter(given: Element | None) -> Filter:
+    if given is None:
+        return TrueFilter()
+    match given.kind:
+        case "TrueFilter":
+            return TrueFilter()
+        case "FalseFilter":
+            return FalseFilter()
+        case "SqlFilter":
+            return sql_filter(_text(given, "SqlExpression"), _read_values(given.find("Parameters")))
+        case "CorrelationFilter":
+            fields = {field: _text(given, name) or None for field, name in _FIELDS.items()}
+            return CorrelationFilter(**fields, properties=_read_values(given.find("Properties")))
+        case other:
+            raise ArgumentError(
+                f"The Filter is of type '{other[:60]}'; allowed are SqlFilter, TrueFilter, FalseFilter and "
+                "CorrelationFilter."
+            )
+
+
+def _read_action(given: Element | None) -> SqlRuleAction | None:
+    match "EmptyRuleAction" if given is None else given.kind:
+        case "EmptyRuleAction" | "":
+            return None
+        case "SqlRuleAction":
+            assert given is not None
+            return SqlRuleAction(_text(given, "SqlExpression"), _read_values(given.find("Parameters")))
+        case other:
+            raise ArgumentError(
+                f"The Action is of type '{other[:60]}'; allowed are SqlRuleAction and EmptyRuleAction."
+            )
+
+
+def _text(parent: Element, name: str) -> str:
+    child = parent.find(name)
+    return "" if child is None else child.text
+
+
+def _read_values(parent: Element | None) -> dict[str, Value]:
+    values: dict[str, Value] = {}
+    for pair in () if parent is None else parent.children:
+        value = pair.find("Value")
+        if pair.name != "KeyValueOfstringanyType" or pair.find("Key") is None or value is None:
+            raise ArgumentError(f"The element {pair.name[:60]} is not a Key with its Value.")
+        key = _text(pair, "Key")
+        if key in values:
+            raise ArgumentError(f"The Key '{key[:60]}' stands there twice.")
+        try:
+            values[key] = _read_value(value.kind, value.text)
+        except (ValueError, OverflowError, ArgumentError):
+            raise ArgumentError(
+                f"The Value of '{key[:60]}' is '{value.text[:60]}', which is no {value.kind[:60]}."
+            ) from None
+    return values
+
+
+def _read_value(kind: str, text: str) -> Value:
+    match kind:
+        case "string":
+            return text
+        case "int" | "long" | "short" | "byte":
+            return int(text)
+        case "double" | "float" | "decimal":
+            return float(text)
+        case "boolean":
+            return boolean(text.strip())
+        case "dateTime":
+            at = datetime.fromisoformat(text)
+            return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+        case "duration":
+            seconds = parse_duration(text)
+            if seconds is None:
+                raise ValueError("unlimited")
+            return timedelta(seconds=seconds)
+        case "guid":
+            return UUID(text)
+        case _:
+            raise ValueError(kind)
+
+
+# -- writing ------------------------------------------------------------------------
+
+
+def rule_elements(rule: RuleDescription) -> str:
+    """The children of RuleDescription."""
+    action = '<Action i:type="EmptyRuleAction"/>'
+    if rule.action is not None:
+        action = (
+            f'<Action i:type="SqlRuleAction">{_sql(rule.action.expression, rule.action.parameters)}</Action>'
+        )
+    return (
+        f"{_filter_element(rule.filter)}{action}"
+        f"{element('CreatedAt', format_time(rule.created_at))}{element('Name', rule.name)}"
+    )
+
+
+def _filter_element(rule_filter: Filter) -> str:
+    match rule_filter:
+        case TrueFilter():
+            inner = _sql(TRUE_EXPRESSION, {})
+        case FalseFilter():
+            inner = _sql(FALSE_EXPRESSION, {})
+        case SqlFilter():
+            inner = _sql(rule_filter.expression, rule_filter.parameters)
+        case CorrelationFilter():
+            fields = {name: getattr(rule_filter, field) for field, name in _FIELDS.items()}
+            inner = "".join(element(name, value) for name, value in fields.items() if value is not None)
+            inner += _values("Properties", rule_filter.properties)
+    return f'<Filter i:type="{type(rule_filter).__name__}">{inner}</Filter>'
+
+
+def _sql(expression: str, parameters: Mapping[str, Value]) -> str:
+    level = element("CompatibilityLevel", COMPATIBILITY_LEVEL)
+    return f"{element('SqlExpression', expression)}{level}{_values('Parameters', parameters)}"
+
+
+def _values(name: str, values: Mapping[str, Value]) -> str:
+    pairs = "".join(_pair(key, value) for key, value in values.items())
+    return f"<{name}>{pairs}</{name}>" if pairs else f"<{name}/>"
+
+
+def _pair(key: str, value: Value) -> str:
+    kind, text = _typed(value)
+    # The JavaScript client drops five characters of the type, whatever they are: `d6p1:` it must be.
+    shown = element("Value", text).replace(
+        "<Value>", f'<Value xmlns:d6p1="{SCHEMA}" i:type="d6p1:{kind}">', 1
+    )
+    return f"<KeyValueOfstringanyType>{element('Key', key)}{shown}</KeyValueOfstringanyType>"
+
+
+def _typed(value: Value) -> tuple[str, object]:
+    match value:
+        case bool():
+            return "boolean", value
+        case int():
+            return "int" if value in INT32 else "long", value
+        case float():
+            return "double", repr(value)
+        case datetime():
+            return "dateTime", value.isoformat().replace("+00:00", "Z")
+        case timedelta():
+            return "duration", format_duration(value.total_seconds())
+        case UUID():
+            return "guid", value
+        case _:
+            return "string", "" if value is None else value

@@ -1,0 +1,183 @@
+"""Topics, subscriptions and rules over HTTP: what each request does to them.
+
+    PUT GET DELETE  /{topic}                                       beside queues: routes.py
+    GET             /{topic}/Subscriptions                         in pages
+    PUT GET DELETE  /{topic}/Subscriptions/{name}
+    GET             /{topic}/Subscriptions/{name}/Rules            in pages
+    PUT GET DELETE  /{topic}/Subscriptions/{name}/Rules/{rule}
+
+PUT with `If-Match: *` updates. `Subscriptions` and `Rules` are found in any case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bendybus.admin.answers import Answers, is_update, read_body
+from bendybus.admin.atom import Described
+from bendybus.admin.queues import FIRST_WITH_PARTITIONS
+from bendybus.admin.rules import read_rule, rule_elements
+from bendybus.admin.topics import read_subscription, read_topic, subscription_elements, topic_elements
+from bendybus.broker.broker import Broker
+from bendybus.broker.topic import Subscription, Topic
+from bendybus.domain.entities import Described as EntityDescription
+from bendybus.domain.entities import refuse_immutable_changes
+from bendybus.domain.filters import RuleDescription
+from bendybus.errors import EntityNotFound, InvalidOperation
+
+__all__ = ["Child", "TopicRequests"]
+
+_CHILD: Final = re.compile(
+    r"(?P<topic>.+?)/subscriptions(?:/(?P<subscription>[^/]+)(?P<rules>/rules(?:/(?P<rule>[^/]+))?)?)?",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """What a path below a topic means."""
+
+    topic: str
+    subscription: str | None
+    rule: str | None
+    is_list: bool
+
+    @classmethod
+    def parse(cls, path: str) -> Child | None:
+        found = _CHILD.fullmatch(path)
+        if found is None:
+            return None
+        is_list = found["subscription"] is None or (found["rules"] is not None and found["rule"] is None)
+        return cls(found["topic"], found["subscription"], found["rule"], is_list)
+
+
+class TopicRequests:
+    def __init__(
+        self,
+        broker: Broker,
+        refuse_old_version: Callable[[EntityDescription, str], None],
+        authorise_forwarding: Callable[[Request, EntityDescription, EntityDescription | None], None],
+    ) -> None:
+        self._authorise_forwarding = authorise_forwarding
+        self._broker = broker
+        self._refuse_old_version = refuse_old_version
+
+    # -- topics -------------------------------------------------------------------
+
+    async def put_topic(
+        self, request: Request, path: str, described: Described, answers: Answers
+    ) -> Response:
+        broker = self._broker
+        if not is_update(request):
+            description = read_topic(path, described.elements, broker.tier)
+            self._refuse_old_version(description, answers.version)
+            return answers.one(await self.topic_entry(await broker.topics.create(description), answers), 201)
+        topic = self._shown(broker.topics.get(path), answers)
+        description = read_topic(path, described.elements, broker.tier, topic.description)
+        refuse_immutable_changes(topic.description, description)
+        await broker.topics.update(description)
+        return answers.one(await self.topic_entry(topic, answers))
+
+    async def topic_entry(self, topic: Topic, answers: Answers) -> str:
+        # Just started or just created: a moment later the counts are known.
+        await topic.loaded()
+        for subscription in topic.subscriptions:
+            await subscription.loaded()
+        content = topic_elements(topic, self._broker.tier, answers.version, with_rules=answers.with_rules)
+        return answers.entry(
+            topic.path, topic.path, "TopicDescription", content, topic.created_at, topic.updated_at
+        )
+
+    @staticmethod
+    def _shown(topic: Topic, answers: Answers) -> Topic:
+        """The topic, unless this version of the API knows no such (P-10)."""
+        if len(topic.hosts) > 1 and answers.version < FIRST_WITH_PARTITIONS:
+            raise EntityNotFound(topic.path)
+        return topic
+
+    # -- below a topic ------------------------------------------------------------
+
+    async def answer(self, request: Request, child: Child, answers: Answers) -> Response:
+        topic = self._shown(self._broker.topics.get(child.topic), answers)
+        if child.is_list:
+            if request.method not in ("GET", "HEAD"):
+                raise InvalidOperation(f"A list below '{topic.path}' can be read and not changed.")
+            if child.subscription is None:
+                return await answers.page(topic.subscriptions, self._subscription_entry(answers))
+            subscription = self._broker.topics.get_subscription(topic.path, child.subscription)
+            return await answers.page(subscription.description.rules, _rule_entry(subscription, answers))
+        assert child.subscription is not None, "only lists have none"
+        if child.rule is None:
+            return await self._subscription(request, topic, child.subscription, answers)
+        return await self._rule(request, topic, child.subscription, child.rule, answers)
+
+    async def _subscription(self, request: Request, topic: Topic, name: str, answers: Answers) -> Response:
+        topics, entry = self._broker.topics, self._subscription_entry(answers)
+        match request.method:
+            case "PUT":
+                described = await read_body(request, "SubscriptionDescription")
+                if not is_update(request):
+                    description = read_subscription(topic.path, name, described.elements)
+                    self._authorise_forwarding(request, description, None)
+                    return answers.one(await entry(await topics.create_subscription(description)), 201)
+                subscription = topics.get_subscription(topic.path, name)
+                before = subscription.description
+                description = read_subscription(topic.path, name, described.elements, before)
+                refuse_immutable_changes(before, description)
+                self._authorise_forwarding(request, description, before)
+                await topics.update_subscription(description)
+                return answers.one(await entry(subscription))
+            case "DELETE":
+                await topics.delete_subscription(topic.path, name)
+                return Response(status_code=200)
+            case _:
+                return answers.one(await entry(topics.get_subscription(topic.path, name)))
+
+    @staticmethod
+    def _subscription_entry(answers: Answers) -> Callable[[Subscription], Awaitable[str]]:
+        async def entry(subscription: Subscription) -> str:
+            await subscription.loaded()
+            return answers.entry(
+                subscription.path,
+                subscription.name,
+                "SubscriptionDescription",
+                subscription_elements(subscription),
+                subscription.created_at,
+                subscription.updated_at,
+            )
+
+        return entry
+
+    async def _rule(self, request: Request, topic: Topic, name: str, rule: str, answers: Answers) -> Response:
+        topics, status = self._broker.topics, 200
+        subscription = topics.get_subscription(topic.path, name)
+        match request.method:
+            case "PUT":
+                described = await read_body(request, "RuleDescription")
+                given = read_rule(described.elements, rule)
+                if is_update(request):
+                    await topics.update_rule(topic.path, name, given)
+                else:
+                    await topics.add_rule(topic.path, name, given)
+                    status = 201
+            case "DELETE":
+                await topics.remove_rule(topic.path, name, rule)
+                return Response(status_code=200)
+        return answers.one(
+            await _rule_entry(subscription, answers)(subscription.description.rule(rule)), status
+        )
+
+
+def _rule_entry(subscription: Subscription, answers: Answers) -> Callable[[RuleDescription], Awaitable[str]]:
+    async def entry(rule: RuleDescription) -> str:
+        path = f"{subscription.path}/Rules/{rule.name}"
+        at = rule.created_at
+        return answers.entry(path, rule.name, "RuleDescription", rule_elements(rule), at, at)
+
+    return entry

@@ -1,0 +1,114 @@
+"""An entity at work: its partitions, whatever its kind, and how a sender finds one of them.
+
+Nothing here knows a protocol. What is received from: queue.py. What only passes
+messages on: topic.py.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+from bendybus.broker.host import Availability, Host
+from bendybus.domain.entities import Described, normalise_path
+from bendybus.domain.messages import SubQueue
+from bendybus.domain.routing import RoundRobin, partition_of
+from bendybus.errors import StoreUnavailable
+from bendybus.names import PARTITION_SHIFT, EntityPath, Instant, SequenceNumber
+
+__all__ = ["Entity"]
+
+# Of messages without a key that are forwarded, so many neighbours stay together in one partition.
+NUMBERED_TOGETHER: Final = 64
+
+# Looked at for every send, and a member of an enum is slow to look up.
+LOADING: Final = Availability.LOADING
+UNAVAILABLE: Final = Availability.UNAVAILABLE
+
+H = TypeVar("H", bound=Host[Any])
+D = TypeVar("D", bound=Described)
+
+
+class Entity(ABC, Generic[H, D]):
+    def __init__(self, description: D, partition_count: int, keep_time: Callable[[Host[Any]], None]) -> None:
+        self.description = description
+        self.hosts: list[H] = []
+        """By partition number; the broker fills it once, when it opens the entity."""
+        self.keep_time = keep_time
+        """Ask for `tick` to be called on a partition from now on."""
+        self.deleted = False
+        self.generation = ""
+        """Differs between an entity and its namesake made after it was deleted."""
+        self.created_at = Instant(0)
+        self.updated_at = Instant(0)
+        self.accessed_at = Instant(0)
+        """When messages were last sent or asked for since the server started; 0 for never."""
+        self._turn = RoundRobin(partition_count)
+
+    @property
+    def path(self) -> EntityPath:
+        return self.description.path
+
+    @property
+    def top_level(self) -> str:
+        """The entity that a transaction is about, by the key under which it is found."""
+        return normalise_path(self.path)
+
+    # -- life ---------------------------------------------------------------------
+
+    async def loaded(self) -> None:
+        """Return when no partition is being read from its store any more."""
+        for host in self.hosts:
+            await host.loaded()
+
+    @property
+    def loading(self) -> bool:
+        """Whether some partition is still being read from its store, so that nobody can say what it holds."""
+        return any(host.availability is LOADING for host in self.hosts)
+
+    @abstractmethod
+    def availability_changed(self, host: Host[Any]) -> None:
+        """A partition has been read from its store, or is away or gone."""
+
+    @abstractmethod
+    def refuse_sending(self, subqueue: SubQueue = SubQueue.MAIN) -> None:
+        """Raise what stands against sending here, or scheduling."""
+
+    def refuse_unhealthy(self) -> None:
+        """`StoreUnavailable` unless all partitions can be acted upon (P-32)."""
+        away = [str(host.number) for host in self.hosts if host.availability is UNAVAILABLE]
+        if away:
+            raise StoreUnavailable(
+                f"Nothing was changed: of '{self.path}', partition {', '.join(away)} is unavailable. "
+                "Please retry the operation."
+            )
+
+    def close(self) -> None:
+        """The entity is deleted; whoever still holds it finds it gone."""
+        self.deleted = True
+        for host in self.hosts:
+            host.close()
+
+    # -- finding the partition ----------------------------------------------------
+
+    def place(self, key: str | None) -> H:
+        """The partition for a message with this key; without one, the next that is available (P-12, P-16)."""
+        if len(self.hosts) == 1:
+            return self.hosts[0]
+        if key is not None:
+            return self.hosts[partition_of(key, len(self.hosts))]
+        number = self._turn.next({host.number for host in self.hosts if host.availability is not UNAVAILABLE})
+        if number is None:
+            raise StoreUnavailable(f"No partition of '{self.path}' is available. Please retry the operation.")
+        return self.hosts[number]
+
+    def place_numbered(self, key: str | None, number: SequenceNumber) -> H:
+        """The partition for a message out of an outbox: always the same, so that it arrives once (P-34)."""
+        if key is not None or len(self.hosts) == 1:
+            return self.place(key)
+        return self.hosts[(number // NUMBERED_TOGETHER) % len(self.hosts)]
+
+    def host_of_sequence_number(self, sequence_number: SequenceNumber) -> H | None:
+        number = sequence_number >> PARTITION_SHIFT
+        return self.hosts[number] if 0 <= number < len(self.hosts) else None

@@ -1,0 +1,135 @@
+"""A topic at work: its partitions, its subscriptions, and the copies that go from one to the other.
+
+A subscription is a queue that nobody can send to. Its partitions are as many as
+its topic's, and partition i takes copies from the topic's partition i alone.
+Rules hold from the next message after they were set: `FanOut` is made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+from bendybus.broker.entity import Entity
+from bendybus.broker.host import Host
+from bendybus.broker.queue import Queue
+from bendybus.broker.topic_host import TopicHost
+from bendybus.broker.writer import OnCommitted, Share
+from bendybus.domain.fanout import Contents, FanOut
+from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.topic import TopicPartition
+from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
+from bendybus.errors import EntityDisabled, InvalidOperation
+from bendybus.names import EntityPath, Instant, PartitionNumber
+
+__all__ = ["Subscription", "Target", "Topic"]
+
+
+class Topic(Entity[TopicHost, TopicDescription]):
+    def __init__(
+        self,
+        description: TopicDescription,
+        partition_count: int,
+        keep_time: Callable[[Host[Any]], None],
+        contents: Contents,
+    ) -> None:
+        super().__init__(description, partition_count, keep_time)
+        self._contents = contents
+        self._subscriptions: dict[str, Subscription] = {}
+        """By name, in lower case."""
+        self._ordered: list[Subscription] = []
+        self._fan_out = FanOut((), contents, uuid4)
+
+    # -- subscriptions ------------------------------------------------------------
+
+    @property
+    def subscriptions(self) -> Sequence[Subscription]:
+        """By name."""
+        return self._ordered
+
+    def subscription(self, name: str) -> Subscription | None:
+        return self._subscriptions.get(name.lower())
+
+    def add(self, subscription: Subscription) -> None:
+        """From the next message on, this one takes copies too."""
+        self._subscriptions[subscription.name.lower()] = subscription
+        for host, its in zip(self.hosts, subscription.hosts, strict=True):
+            host.heed(its)
+        self.rules_changed()
+
+    def remove(self, subscription: Subscription) -> None:
+        del self._subscriptions[subscription.name.lower()]
+        self.rules_changed()
+
+    def rules_changed(self) -> None:
+        """The subscriptions, or what they are described by, are other ones."""
+        self._ordered = sorted(self._subscriptions.values(), key=lambda each: each.name.lower())
+        self._fan_out = FanOut([each.description for each in self._ordered], self._contents, uuid4)
+
+    # -- publishing ---------------------------------------------------------------
+
+    def publish(
+        self, messages: Sequence[Message], number: PartitionNumber, partition: TopicPartition, at: Instant
+    ) -> Iterator[tuple[Share, OnCommitted]]:
+        """Enqueue copies where rules say so; what each subscription adds to the commit, and who is told."""
+        takings = self._fan_out.take(messages, partition.expiry_limit(at))
+        for subscription, taking in zip(self._ordered, takings, strict=True):
+            if taking is not None:
+                yield from subscription.hosts[number].prepare(taking, at)
+
+    def held_bytes(self, number: PartitionNumber) -> int:
+        """What the subscriptions hold in this partition, for the topic's quota."""
+        partitions = [subscription.hosts[number].partition for subscription in self._ordered]
+        return sum([partition.size_bytes for partition in partitions if partition is not None])
+
+    # -- life ---------------------------------------------------------------------
+
+    def availability_changed(self, host: Host[Any]) -> None:
+        """Nobody waits to receive from a topic."""
+
+    def refuse_sending(self, subqueue: SubQueue = SubQueue.MAIN) -> None:
+        if subqueue is not SubQueue.MAIN:
+            raise InvalidOperation(f"'{self.path}' is a topic, and topics have no sub-queues.")
+        if not self.description.status.can_send:
+            raise EntityDisabled(f"'{self.path}' is {self.description.status} and takes no messages.")
+
+
+class Subscription(Queue):
+    def __init__(
+        self,
+        topic: Topic,
+        description: SubscriptionDescription,
+        partition_count: int,
+        keep_time: Callable[[Host[Any]], None],
+    ) -> None:
+        super().__init__(description, partition_count, keep_time)
+        self.topic = topic
+        self.description: SubscriptionDescription = description
+
+    @property
+    def name(self) -> str:
+        return self.description.name
+
+    @property
+    def top_level(self) -> str:
+        """A topic and its subscriptions are one entity to transactions."""
+        return self.topic.top_level
+
+    @property
+    def topic_path(self) -> EntityPath:
+        return self.topic.path
+
+    def refuse_sending(self, subqueue: SubQueue = SubQueue.MAIN) -> None:
+        raise InvalidOperation(
+            f"'{self.path}' is a subscription, to which nobody can send; send to the topic "
+            f"'{self.topic.path}'."
+        )
+
+    def availability_changed(self, host: Host[Any]) -> None:
+        super().availability_changed(host)
+        self.topic.hosts[host.number].heed(host)
+
+
+Target: TypeAlias = Queue | Topic
+"""What can be sent to."""

@@ -1,0 +1,226 @@
+"""Runs one partition of a topic: what it accepts, and the copies its subscriptions take, in one commit.
+
+Partition i of a subscription lives in the store of the topic's partition i, so
+that a message, its number, and all its copies are durable together or not at
+all. While a subscription's partition is being loaded, publishing waits for it;
+while one is away, this partition of the topic is too. A scheduled message that is
+due has its payload read first; its copies then take over the body that it leaves.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from bendybus.broker.clock import now
+from bendybus.broker.host import Availability, Host, OnReply
+from bendybus.broker.stores import AttachedStore, PayloadCache
+from bendybus.broker.writer import OnCommitted, Share
+from bendybus.domain.commands import Command, Confirm, Enqueue, Enqueued, Publish, Reply
+from bendybus.domain.effects import (
+    ActivateMessages,
+    DurableEffect,
+    MessagesAvailable,
+    PublishMessages,
+    SessionsLost,
+    SessionsReady,
+)
+from bendybus.domain.messages import Message
+from bendybus.domain.topic import TopicPartition
+from bendybus.errors import BrokerError, EntityNotFound
+from bendybus.names import Epoch, Instant, PartitionNumber, SequenceNumber
+from bendybus.store.protocol import PartitionKey, Snapshot
+
+if TYPE_CHECKING:
+    from bendybus.broker.topic import Topic
+
+__all__ = ["TopicHost"]
+
+logger = logging.getLogger(__name__)
+
+# Due messages whose payloads are read and published at once: two dozen of the largest in Standard.
+ACTIVATED_BYTES_MAX: Final = 8 * 1024 * 1024
+
+
+class TopicHost(Host[TopicPartition]):
+    def __init__(
+        self,
+        topic: Topic,
+        number: PartitionNumber,
+        key: PartitionKey,
+        store: AttachedStore,
+        cache: PayloadCache,
+        epoch: Epoch | None = None,
+    ) -> None:
+        self._loading: set[Host[Any]] = set()
+        """Partitions of subscriptions that publishing waits for."""
+        self._away: set[Host[Any]] = set()
+        """Partitions of subscriptions without which nothing can be published."""
+        super().__init__(topic, number, key, store, cache, epoch)
+        self.topic = topic
+
+    def _built(self, snapshot: Snapshot, epoch: Epoch) -> tuple[TopicPartition, Epoch]:
+        partition = TopicPartition(self.number, self.topic.description, snapshot.next_sequence_number)
+        partition.restore(snapshot.messages, snapshot.identities, snapshot.transferred)
+        return partition, epoch
+
+    # -- life ---------------------------------------------------------------------
+
+    @property
+    def availability(self) -> Availability:
+        """The partition's own and its subscriptions' together."""
+        own = self._own
+        if own is Availability.AVAILABLE:
+            if self._away:
+                return Availability.UNAVAILABLE
+            if self._loading:
+                return Availability.LOADING
+        return own
+
+    @availability.setter
+    def availability(self, availability: Availability) -> None:
+        self._own = availability
+
+    def heed(self, host: Host[Any]) -> None:
+        """A partition of a subscription is there, or no longer: see what that means for this one."""
+        self._loading.discard(host)
+        self._away.discard(host)
+        if host.availability is Availability.LOADING:
+            self._loading.add(host)
+        elif host.availability is Availability.UNAVAILABLE:
+            self._away.add(host)
+        if self._partition is not None and self.availability is not Availability.LOADING:
+            self._deliver_mailbox()
+            self._entity.keep_time(self)
+
+    def tick(self, at: Instant) -> bool:
+        # What is due waits for the subscriptions; `heed` sees to it that this is asked again.
+        return self.availability is Availability.AVAILABLE and super().tick(at)
+
+    # -- commands -----------------------------------------------------------------
+
+    def submit(self, command: Command, done: OnReply) -> None:
+        partition = self._partition
+        if partition is None or self.availability is not Availability.AVAILABLE:
+            self._submit_later(command, done)
+            return
+        at = now()
+        try:
+            reply, own, published = self._apply(partition, command, at)
+        except BrokerError as refusal:
+            done(refusal)
+            return
+        if not own and not published:
+            self._confirm(partition, reply)
+            done(reply)
+            return
+        shares = [share for share, _ in published]
+        told = [each for _, each in published]
+        self.store.writer.submit(
+            (self._share(partition, own), *shares),
+            partial(self._committed, partition, command, reply, done, told),
+        )
+
+    def check(self, commands: Sequence[Command], at: Instant) -> None:
+        partition = self._partition
+        if partition is None or self.availability is not Availability.AVAILABLE:
+            raise EntityNotFound(self.topic.path) if self.topic.deleted else self._unavailable()
+        partition.held_elsewhere = self.topic.held_bytes(self.number)
+        partition.check(commands)
+
+    def prepare(self, command: Command, at: Instant) -> list[tuple[Share, OnCommitted]]:
+        partition = self._partition
+        assert partition is not None, "only what is loaded can be changed"
+        reply, own, published = self._apply(partition, command, at)
+        share = self._share(partition, own)
+        return [(share, partial(self._committed, partition, command, reply, _ignore, ())), *published]
+
+    def _apply(
+        self, partition: TopicPartition, command: Command, at: Instant
+    ) -> tuple[Reply, list[DurableEffect], list[tuple[Share, OnCommitted]]]:
+        """What the partition itself has to store, and what its subscriptions have."""
+        if isinstance(command, Enqueue):
+            partition.held_elsewhere = self.topic.held_bytes(self.number)
+        reply, effects = partition.apply(command, at)
+        own: list[DurableEffect] = []
+        published: list[tuple[Share, OnCommitted]] = []
+        for effect in effects:
+            if isinstance(effect, PublishMessages):
+                published += self.topic.publish(effect.messages, self.number, partition, at)
+            elif isinstance(effect, ActivateMessages):
+                self._activate(partition, effect.messages)
+            elif not isinstance(effect, MessagesAvailable | SessionsReady | SessionsLost):
+                own.append(effect)
+        return reply, own, published
+
+    def _share(self, partition: TopicPartition, effects: list[DurableEffect]) -> Share:
+        assert self._epoch is not None, "a loaded partition is a claimed one"
+        return Share(self._key, self._epoch, partition.next_sequence_number, effects)
+
+    def _committed(
+        self,
+        partition: TopicPartition,
+        command: Command,
+        reply: Reply,
+        done: OnReply,
+        others: Sequence[OnCommitted],
+        failure: Exception | None,
+    ) -> None:
+        if failure is not None:
+            if partition is self._partition:
+                logger.error("%s: %s", self, failure)
+                self._fail(failure)
+            done(self._unavailable(failure))
+        else:
+            if isinstance(command, Enqueue) and isinstance(reply, Enqueued) and reply.scheduled:
+                for message in command.messages:
+                    # Its copies have it, or the store until the message is due.
+                    message.payload = None
+            done(reply)
+            self._confirm(partition, reply)
+        for told in others:
+            told(failure)
+
+    def _confirm(self, partition: TopicPartition, reply: Reply) -> None:
+        if isinstance(reply, Enqueued) and partition is self._partition:
+            partition.apply(Confirm(SequenceNumber(reply.first + reply.count - 1)), now())
+            if reply.scheduled or partition.next_deadline() is not None:
+                self._entity.keep_time(self)
+
+    # -- scheduled messages -------------------------------------------------------
+
+    def _activate(self, partition: TopicPartition, due: list[Message]) -> None:
+        """Publish these, as many at a time as fit into memory."""
+        size, count = 0, 0
+        while count < len(due) and (not count or size + due[count].size <= ACTIVATED_BYTES_MAX):
+            size += due[count].size
+            count += 1
+        page, rest = due[:count], due[count:]
+
+        def published(reply: Reply | BrokerError) -> None:
+            if partition is not self._partition:
+                return
+            if isinstance(reply, BrokerError):
+                # They are out of the schedule, but their store still has them: begin again with that.
+                self._fail(reply)
+            elif rest:
+                self._activate(partition, rest)
+
+        def read(payloads: list[bytes | None] | Exception) -> None:
+            if partition is not self._partition:
+                return
+            if isinstance(payloads, Exception):
+                logger.error("%s: payloads cannot be read: %s", self, payloads)
+                self._fail(payloads)
+                return
+            for message, payload in zip(page, payloads, strict=True):
+                message.payload = payload
+            self.submit(Publish(page), published)
+
+        self.store.read([message.body_place for message in page], read)
+
+
+def _ignore(_: object) -> None:
+    """For commands nobody waits for."""

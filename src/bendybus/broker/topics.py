@@ -1,0 +1,236 @@
+"""The topics of a namespace: create, update, delete, and the same for subscriptions and rules.
+
+Each change is made as with queues (broker.py): one after the other, atomic, and
+durable when the call returns. A subscription's rules are a part of its
+description. Deleting a topic takes its subscriptions with it in one step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from bendybus.broker.clock import now
+from bendybus.broker.host import PartitionHost
+from bendybus.broker.topic import Subscription, Topic
+from bendybus.broker.topic_host import TopicHost
+from bendybus.domain.entities import normalise_path, refuse_immutable_changes
+from bendybus.domain.fanout import Contents
+from bendybus.domain.filters import RuleDescription
+from bendybus.domain.topic_entities import (
+    SUBSCRIPTIONS_MAX,
+    SubscriptionDescription,
+    TopicDescription,
+    check_filter_quota,
+    check_topic_tier,
+    split_subscription,
+    subscription_path,
+)
+from bendybus.errors import EntityExists, EntityNotFound, QuotaExceeded
+from bendybus.store.catalog import EntityRecord
+
+if TYPE_CHECKING:
+    from bendybus.broker.broker import Broker, Claims
+
+__all__ = ["Topics"]
+
+
+class Topics:
+    def __init__(self, broker: Broker, contents: Contents) -> None:
+        self._broker = broker
+        self._contents = contents
+        self._topics: dict[str, Topic] = {}
+
+    # -- finding ------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(self._topics.values())
+
+    def find(self, path: str) -> Topic | None:
+        return self._topics.get(normalise_path(path))
+
+    def get(self, path: str) -> Topic:
+        """`EntityNotFound` when there is none of that path."""
+        topic = self.find(path)
+        if topic is None:
+            raise EntityNotFound(path)
+        return topic
+
+    def find_subscription(self, path: str) -> Subscription | None:
+        """By a whole path such as `topic/Subscriptions/name`, in any case."""
+        found = split_subscription(path.replace("\\", "/"))
+        topic = None if found is None else self.find(found[0])
+        return None if found is None or topic is None else topic.subscription(found[1])
+
+    def get_subscription(self, topic_path: str, name: str) -> Subscription:
+        subscription = self.get(topic_path).subscription(name)
+        if subscription is None:
+            raise EntityNotFound(subscription_path(topic_path, name))
+        return subscription
+
+    # -- opening ------------------------------------------------------------------
+
+    def open_topic(self, record: EntityRecord, claims: Claims) -> Topic:
+        description = TopicDescription.from_record(record.description)
+        topic = Topic(description, record.partition_count, self._broker.keep_time, self._contents)
+        for place in self._broker.places(record, claims):
+            topic.hosts.append(TopicHost(topic, *place))
+        self._topics[normalise_path(record.path)] = topic
+        self._broker.opened(topic, record)
+        return topic
+
+    def open_subscription(self, record: EntityRecord, claims: Claims) -> Subscription:
+        description = SubscriptionDescription.from_record(record.description)
+        topic = self.get(description.topic_path)
+        subscription = Subscription(topic, description, record.partition_count, self._broker.keep_time)
+        for place in self._broker.places(record, claims):
+            subscription.hosts.append(PartitionHost(subscription, *place))
+        topic.add(subscription)
+        self._broker.opened(subscription, record)
+        return subscription
+
+    # -- topics -------------------------------------------------------------------
+
+    async def create(self, description: TopicDescription) -> Topic:
+        """Make the topic on all its partitions, or not at all (P-32)."""
+        broker = self._broker
+        async with broker.changing:
+            check_topic_tier(broker.tier, description)
+            record = broker.place("topic", description)
+            topic = self.open_topic(record, await broker.make(record, description.label))
+            broker.tell_of(topic)
+            return topic
+
+    async def update(self, description: TopicDescription) -> Topic:
+        """Change what may be changed; an immutable property is refused with its name (P-07)."""
+        broker = self._broker
+        async with broker.changing:
+            topic = self.get(description.path)
+            # The spelling is the creator's: the stores know the partitions by it.
+            description = replace(description, path=topic.path)
+            refuse_immutable_changes(topic.description, description)
+            check_topic_tier(broker.tier, description)
+            topic.refuse_unhealthy()
+            await broker.keep(topic, description)
+            return topic
+
+    async def delete(self, path: str) -> None:
+        """With all subscriptions, their rules and messages."""
+        broker = self._broker
+        async with broker.changing:
+            topic = self.get(path)
+            topic.refuse_unhealthy()
+            subscriptions = list(topic.subscriptions)
+            paths = [topic.path, *(subscription.path for subscription in subscriptions)]
+            await asyncio.to_thread(broker.catalog.remove, *paths)
+            del self._topics[normalise_path(topic.path)]
+            for subscription in subscriptions:
+                topic.remove(subscription)
+            await broker.forget(topic, *subscriptions)
+
+    async def ensure(self, description: TopicDescription) -> Topic:
+        """Create the topic, or bring the one that is there to this description; its rules stay."""
+        topic = self.find(description.path)
+        if topic is None:
+            return await self.create(description)
+        description = replace(description, authorization_rules=topic.description.authorization_rules)
+        return topic if topic.description == description else await self.update(description)
+
+    # -- subscriptions ------------------------------------------------------------
+
+    async def create_subscription(self, description: SubscriptionDescription) -> Subscription:
+        """It takes every message that is accepted after this has returned."""
+        broker = self._broker
+        async with broker.changing:
+            topic = self.get(description.topic_path)
+            description = replace(
+                description,
+                path=subscription_path(topic.path, description.name),
+                rules=tuple(map(_dated, description.rules)),
+            )
+            if topic.subscription(description.name) is not None:
+                raise EntityExists(f"The messaging entity '{description.path}' already exists.")
+            if len(topic.subscriptions) >= SUBSCRIPTIONS_MAX:
+                raise QuotaExceeded(
+                    f"{description.label} cannot be created: the topic has {SUBSCRIPTIONS_MAX} subscriptions "
+                    "already, as many as are allowed."
+                )
+            broker.tier.check_features(description)
+            broker.check_forwarding(description)
+            self._check_filters(topic, description)
+            topic.refuse_unhealthy()
+            # A copy is stored in the very commit that accepts its message: so in the same stores.
+            placement = broker.records[normalise_path(topic.path)].placement
+            record = broker.new_record("subscription", description, placement)
+            return self.open_subscription(record, await broker.make(record, description.label))
+
+    async def update_subscription(self, description: SubscriptionDescription) -> Subscription:
+        """Change what may be changed. Rules have calls of their own, and stay as they are."""
+        async with self._broker.changing:
+            subscription = self.get_subscription(description.topic_path, description.name)
+            before = subscription.description
+            description = replace(description, path=before.path, rules=before.rules)
+            refuse_immutable_changes(before, description)
+            self._broker.tier.check_features(description)
+            self._broker.check_forwarding(description)
+            subscription.refuse_unhealthy()
+            await self._keep(subscription, description)
+            return subscription
+
+    async def delete_subscription(self, topic_path: str, name: str) -> None:
+        broker = self._broker
+        async with broker.changing:
+            subscription = self.get_subscription(topic_path, name)
+            subscription.refuse_unhealthy()
+            await asyncio.to_thread(broker.catalog.remove, subscription.path)
+            subscription.topic.remove(subscription)
+            await broker.forget(subscription)
+
+    async def ensure_subscription(self, description: SubscriptionDescription) -> Subscription:
+        """Create the subscription, or bring the one that is there, rules and all, to this description."""
+        subscription = self.get(description.topic_path).subscription(description.name)
+        if subscription is None:
+            return await self.create_subscription(description)
+        await self.update_subscription(description)
+        async with self._broker.changing:
+            if subscription.description.rules != description.rules:
+                await self._keep(subscription, replace(subscription.description, rules=description.rules))
+        return subscription
+
+    # -- rules --------------------------------------------------------------------
+
+    async def add_rule(self, topic_path: str, name: str, rule: RuleDescription) -> None:
+        """It holds from the next message on; `EntityExists` when its name is taken."""
+        async with self._broker.changing:
+            subscription = self.get_subscription(topic_path, name)
+            await self._keep(subscription, subscription.description.with_rule(_dated(rule)))
+
+    async def update_rule(self, topic_path: str, name: str, rule: RuleDescription) -> None:
+        async with self._broker.changing:
+            subscription = self.get_subscription(topic_path, name)
+            await self._keep(subscription, subscription.description.with_changed_rule(rule))
+
+    async def remove_rule(self, topic_path: str, name: str, rule_name: str) -> None:
+        async with self._broker.changing:
+            subscription = self.get_subscription(topic_path, name)
+            await self._keep(subscription, subscription.description.without_rule(rule_name))
+
+    async def _keep(self, subscription: Subscription, description: SubscriptionDescription) -> None:
+        self._check_filters(subscription.topic, description)
+        await self._broker.keep(subscription, description)
+        subscription.topic.rules_changed()
+
+    @staticmethod
+    def _check_filters(topic: Topic, changed: SubscriptionDescription) -> None:
+        others = [
+            each.description
+            for each in topic.subscriptions
+            if normalise_path(each.path) != normalise_path(changed.path)
+        ]
+        check_filter_quota(topic.path, [*others, changed])
+
+
+def _dated(rule: RuleDescription) -> RuleDescription:
+    return rule if rule.created_at else replace(rule, created_at=now())

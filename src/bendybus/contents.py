@@ -1,0 +1,226 @@
+"""What the rules of a topic see of a stored message, and the message that their actions make of it.
+
+A view decodes a section when the first rule asks for something in it, and then
+once for all rules. A changed payload is written anew from the old one's sections;
+the body's bytes are taken over as they are. The stored form: envelope.py. What is
+asked of both: domain/fanout.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from bendybus.amqp.codec import encode
+from bendybus.amqp.message import (
+    Properties,
+    application_properties,
+    encode_section,
+    read_properties,
+    scan,
+)
+from bendybus.amqp.types import Described, Symbol, Timestamp
+from bendybus.domain.filters import Changes, MessageView, SystemProperty, Value
+from bendybus.domain.messages import Message
+from bendybus.envelope import Stored, body_start
+from bendybus.errors import FilterError, WireError
+
+__all__ = ["AmqpContents"]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+# .NET counts time in units of 100 ns, dates from the first year on.
+_TICKS_PER_MICROSECOND: Final = 10
+_TICKS_BEFORE_EPOCH: Final = 621_355_968_000_000_000
+
+_TIMESPAN: Final = "com.microsoft:timespan"
+_DATETIME_OFFSET: Final = "com.microsoft:datetime-offset"
+_URI: Final = "com.microsoft:uri"
+
+_PARTITION_KEY: Final = "x-opt-partition-key"
+_VIA_PARTITION_KEY: Final = "x-opt-via-partition-key"
+_SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
+
+# System property -> field of the properties section.
+_FIELDS: Final[Mapping[SystemProperty, str]] = {
+    SystemProperty.MESSAGE_ID: "message_id",
+    SystemProperty.CORRELATION_ID: "correlation_id",
+    SystemProperty.LABEL: "subject",
+    SystemProperty.TO: "to",
+    SystemProperty.REPLY_TO: "reply_to",
+    SystemProperty.REPLY_TO_SESSION_ID: "reply_to_group_id",
+    SystemProperty.SESSION_ID: "group_id",
+    SystemProperty.CONTENT_TYPE: "content_type",
+}
+
+# System property -> message annotation.
+_ANNOTATIONS: Final[Mapping[SystemProperty, str]] = {
+    SystemProperty.PARTITION_KEY: _PARTITION_KEY,
+    SystemProperty.VIA_PARTITION_KEY: _VIA_PARTITION_KEY,
+    SystemProperty.SCHEDULED_ENQUEUE_TIME: _SCHEDULED_TIME,
+}
+
+_APPLICATION_PROPERTIES: Final = b"\x00\x53\x74"
+
+
+class AmqpContents:
+    """`Contents` of messages as `envelope.admit` stores them."""
+
+    def view(self, message: Message) -> MessageView:
+        assert message.payload is not None, "published messages have their payloads"
+        try:
+            return _View(message, Stored.of(message.payload))
+        except WireError as unreadable:
+            raise FilterError(f"the message's properties cannot be read: {unreadable}") from None
+
+    def changed(self, payload: bytes, changes: Changes) -> bytes:
+        try:
+            stored = Stored.of(payload)
+            bare = stored.bare
+            sections = scan(bare)
+            properties = read_properties(bare, sections.properties)
+            user = application_properties(bare, sections.application_properties)
+            _change_system(changes.system, properties, stored)
+            for name in changes.removed:
+                user.pop(name, None)
+            user.update((name, _to_amqp(value)) for name, value in changes.user.items())
+            section = _APPLICATION_PROPERTIES + encode(user) if user else b""
+            stored.bare = encode_section(properties) + section + bare[body_start(sections) :]
+            return stored.payload()
+        except (WireError, ValueError, TypeError) as unwritable:
+            raise FilterError(f"the changed message cannot be written: {unwritable}") from None
+
+
+class _View:
+    """`MessageView` of a stored message."""
+
+    __slots__ = ("_annotations", "_message", "_properties", "_sections", "_stored", "user")
+
+    def __init__(self, message: Message, stored: Stored) -> None:
+        self._message = message
+        self._stored = stored
+        self._sections = sections = scan(stored.bare)
+        self._properties: Properties | None = None
+        self._annotations: dict[object, object] | None = None
+        properties = application_properties(stored.bare, sections.application_properties)
+        self.user: Mapping[str, Value] = {name: _from_amqp(value) for name, value in properties.items()}
+
+    def system(self, name: SystemProperty) -> Value:
+        try:
+            field = _FIELDS.get(name)
+            if field is not None:
+                return self._field(field)
+            annotation = _ANNOTATIONS.get(name)
+            if annotation is not None:
+                return self._annotation(annotation)
+        except WireError as unreadable:
+            raise FilterError(f"the message's properties cannot be read: {unreadable}") from None
+        return self._of_the_message(name)
+
+    def _field(self, field: str) -> Value:
+        properties = self._properties
+        if properties is None:
+            properties = self._properties = read_properties(self._stored.bare, self._sections.properties)
+        value = getattr(properties, field)
+        # Ids may be numbers, uuids or bytes on the wire; to Service Bus they are texts.
+        return value if value is None or isinstance(value, str) else _id_text(value)
+
+    def _annotation(self, name: str) -> Value:
+        annotations = self._annotations
+        if annotations is None:
+            annotations = self._annotations = self._stored.annotations()
+        return _from_amqp(annotations.get(name))
+
+    def _of_the_message(self, name: SystemProperty) -> Value:
+        message = self._message
+        match name:
+            case SystemProperty.TIME_TO_LIVE:
+                ttl = self._stored.ttl_ms
+                return None if ttl is None else timedelta(milliseconds=ttl)
+            case SystemProperty.ENQUEUED_TIME:
+                return _EPOCH + timedelta(milliseconds=message.enqueued_at)
+            case SystemProperty.EXPIRES_AT:
+                until = message.expires_at
+                return None if until is None else _EPOCH + timedelta(milliseconds=until)
+            case SystemProperty.DELIVERY_COUNT:
+                return message.delivery_count
+            case SystemProperty.SIZE:
+                return message.size
+            case _:
+                return message.sequence_number
+
+
+# -- values -----------------------------------------------------------------------
+
+
+def _from_amqp(value: object) -> Value:
+    """A value as the language of rules has it; None for what it has no word for, such as a list."""
+    if isinstance(value, Timestamp):
+        return _instant(value)
+    if isinstance(value, Described):
+        return _described(value)
+    if value is None or isinstance(value, str | int | float | UUID | bytes):
+        return value
+    return None
+
+
+def _instant(milliseconds: int) -> Value:
+    try:
+        return _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return None
+
+
+def _described(value: Described) -> Value:
+    inner = value.value
+    match value.descriptor, inner:
+        case (str(name), int(ticks)) if name == _TIMESPAN:
+            return _span(ticks)
+        case (str(name), int(ticks)) if name == _DATETIME_OFFSET:
+            return _instant((ticks - _TICKS_BEFORE_EPOCH) // 10_000)
+        case (str(name), str(uri)) if name == _URI:
+            return uri
+        case _:
+            return None
+
+
+def _span(ticks: int) -> Value:
+    try:
+        return timedelta(microseconds=ticks // _TICKS_PER_MICROSECOND)
+    except OverflowError:
+        return None
+
+
+def _to_amqp(value: Value) -> object:
+    match value:
+        case datetime():
+            return Timestamp((value - _EPOCH) // _MILLISECOND)
+        case timedelta():
+            ticks = value // timedelta(microseconds=1) * _TICKS_PER_MICROSECOND
+            return Described(Symbol(_TIMESPAN), ticks)
+        case _:
+            return value
+
+
+def _id_text(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+# -- writing ----------------------------------------------------------------------
+
+
+def _change_system(system: Mapping[SystemProperty, Value], properties: Properties, stored: Stored) -> None:
+    annotations = stored.annotations()
+    for name, value in system.items():
+        if name in _FIELDS:
+            setattr(properties, _FIELDS[name], value)
+        elif name is SystemProperty.TIME_TO_LIVE:
+            stored.ttl_ms = value // _MILLISECOND if isinstance(value, timedelta) else None
+        elif value is None:
+            annotations.pop(_ANNOTATIONS[name], None)
+        else:
+            annotations[_ANNOTATIONS[name]] = _to_amqp(value)
+    stored.annotate(annotations)

@@ -1,0 +1,216 @@
+"""Fan-out: which subscriptions of a topic take which copies of its messages.
+
+A message is looked into once, however many rules ask, and not at all where none
+does. Unchanged copies share one `Origin`, and so one stored body; the copy that a
+rule's action has changed has its own. A rule that fails puts a copy among the
+subscription's dead letters, if it is described so. Rules themselves: filters/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Final, Protocol
+from uuid import UUID
+
+from bendybus.domain.commands import Enqueue
+from bendybus.domain.deadletter import SESSION_ID_MISSING, Cause, mark
+from bendybus.domain.expiry import NEVER
+from bendybus.domain.filters import (
+    Changes,
+    Copy,
+    Failure,
+    FalseFilter,
+    MessageView,
+    Reading,
+    SystemProperty,
+    TrueFilter,
+    match,
+)
+from bendybus.domain.messages import Message, Origin, SubQueue
+from bendybus.domain.topic_entities import SubscriptionDescription
+from bendybus.errors import FILTER_EXCEPTION, RULE_ACTION_EXCEPTION, FilterError
+from bendybus.names import Instant, SessionId
+
+__all__ = ["Contents", "FanOut", "Opaque"]
+
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+class Contents(Protocol):
+    """What can be read of a payload, and made of it; the domain itself never looks inside."""
+
+    def view(self, message: Message) -> MessageView:
+        """What rules see of a message whose payload is in memory; `FilterError` if it cannot be read."""
+
+    def changed(self, payload: bytes, changes: Changes) -> bytes:
+        """The payload with what an action did; `FilterError` where that cannot be written."""
+
+
+class Opaque:
+    """For a broker whose topics have rules of no kind but true and false ones."""
+
+    def view(self, message: Message) -> MessageView:
+        raise FilterError("this broker does not look into messages")
+
+    def changed(self, payload: bytes, changes: Changes) -> bytes:
+        raise FilterError("this broker does not change messages")
+
+
+class FanOut:
+    """The rules of a topic's subscriptions, put in order once and asked for every message."""
+
+    __slots__ = ("_contents", "_new_id", "_plans", "_questions", "_subscriptions")
+
+    def __init__(
+        self,
+        subscriptions: Sequence[SubscriptionDescription],
+        contents: Contents,
+        new_id: Callable[[], UUID],
+    ) -> None:
+        self._subscriptions = subscriptions
+        self._plans = [_takes_everything(subscription) for subscription in subscriptions]
+        self._questions = [_questions(subscription) for subscription in subscriptions]
+        self._contents = contents
+        self._new_id = new_id
+
+    def take(self, messages: Sequence[Message], latest: Instant) -> list[Enqueue | None]:
+        """What each subscription is to enqueue, in their order; None for nothing.
+
+        `latest`: until when the topic lets these messages live, if an action lets one live longer.
+        """
+        takings = [Enqueue([]) for _ in self._subscriptions]
+        for message in messages:
+            origin = _origin(message)
+            reading: Reading | FilterError | None = None
+            for subscription, everything, questions, taking in zip(
+                self._subscriptions, self._plans, self._questions, takings, strict=True
+            ):
+                if everything is None:
+                    if reading is None:
+                        reading = self._read(message)
+                    wanted = _is_wanted(questions, reading)
+                    if wanted is None:
+                        self._ask(subscription, message, origin, reading, latest, taking)
+                    elif wanted:
+                        _give(subscription, _copy(message, origin), taking)
+                elif everything:
+                    _give(subscription, _copy(message, origin), taking)
+        return [taking if taking.messages else None for taking in takings]
+
+    def _read(self, message: Message) -> Reading | FilterError:
+        try:
+            return Reading(self._contents.view(message), self._new_id)
+        except FilterError as unreadable:
+            return unreadable
+
+    def _ask(
+        self,
+        subscription: SubscriptionDescription,
+        message: Message,
+        origin: Origin,
+        reading: Reading | FilterError,
+        latest: Instant,
+        taking: Enqueue,
+    ) -> None:
+        if isinstance(reading, FilterError):
+            copies: tuple[Copy, ...] = ()
+            failures: tuple[Failure, ...] = (Failure("", FILTER_EXCEPTION, f"{reading.description}."),)
+        else:
+            outcome = match(subscription.rules, reading)
+            copies, failures = outcome.copies, outcome.failures
+        for copy in copies:
+            if copy.rule_name is None:
+                _give(subscription, _copy(message, origin), taking)
+                continue
+            try:
+                _give(subscription, self._changed(message, copy.changes, latest), taking)
+            except FilterError as error:
+                description = f"Rule '{copy.rule_name}': {error.description}."
+                failures = (*failures, Failure(copy.rule_name, RULE_ACTION_EXCEPTION, description))
+        if failures and subscription.dead_letter_on_filter_errors:
+            for failure in failures:
+                _bury(_copy(message, origin), Cause(failure.reason, failure.description), taking)
+
+    def _changed(self, message: Message, changes: Changes, latest: Instant) -> Message:
+        assert message.payload is not None, "published messages have their payloads"
+        payload = self._contents.changed(message.payload, changes)
+        session_id, expires_at = message.session_id, message.expires_at
+        if SystemProperty.SESSION_ID in changes.system:
+            given = changes.system[SystemProperty.SESSION_ID]
+            session_id = None if given is None else SessionId(str(given))
+        if SystemProperty.TIME_TO_LIVE in changes.system:
+            ttl = changes.system[SystemProperty.TIME_TO_LIVE]
+            own = message.enqueued_at + ttl // _MILLISECOND if isinstance(ttl, timedelta) else NEVER
+            expires_at = None if min(own, latest) >= NEVER else Instant(min(own, latest))
+        return Message(
+            payload,
+            size=len(payload),
+            expires_at=expires_at,
+            session_id=session_id,
+            origin=_origin(message, keeps_body=False),
+        )
+
+
+def _takes_everything(subscription: SubscriptionDescription) -> bool | None:
+    """True or False where that can be told without a look at the message; None where it cannot."""
+    rules = subscription.rules
+    if all(isinstance(rule.filter, FalseFilter) for rule in rules):
+        return False
+    if isinstance(rules[0].filter, TrueFilter) and all(rule.action is None for rule in rules):
+        return True
+    return None
+
+
+def _questions(subscription: SubscriptionDescription) -> tuple[Callable[[Reading], bool], ...]:
+    """The filters of a subscription whose rules only select; none where a rule does more."""
+    rules = subscription.rules
+    return () if any(rule.action for rule in rules) else tuple(rule.filter.matches for rule in rules)
+
+
+def _is_wanted(
+    questions: tuple[Callable[[Reading], bool], ...], reading: Reading | FilterError
+) -> bool | None:
+    """The short way for what is usual; None where the long one has to be gone."""
+    if not questions or isinstance(reading, FilterError):
+        return None
+    try:
+        for matches in questions:
+            if matches(reading):
+                return True
+    except FilterError:
+        return None
+    return False
+
+
+def _origin(message: Message, *, keeps_body: bool = True) -> Origin:
+    """Whence a copy came: this topic, or from where the message was forwarded to it."""
+    known = message.origin
+    if known is None:
+        return Origin(message.sequence_number)
+    number = known.sequence_number if known.hops else message.sequence_number
+    return Origin(number, hops=known.hops, body=known.body if keeps_body else 0)
+
+
+def _copy(message: Message, origin: Origin) -> Message:
+    return Message(
+        message.payload,
+        size=message.size,
+        expires_at=message.expires_at,
+        session_id=message.session_id,
+        origin=origin,
+    )
+
+
+def _give(subscription: SubscriptionDescription, copy: Message, taking: Enqueue) -> None:
+    if subscription.requires_session and copy.session_id is None:
+        _bury(copy, SESSION_ID_MISSING, taking)
+    else:
+        taking.messages.append(copy)
+
+
+def _bury(copy: Message, cause: Cause, taking: Enqueue) -> None:
+    copy.subqueue = SubQueue.DEAD_LETTER
+    mark(copy, cause)
+    taking.messages.append(copy)
+    taking.dead_letters = True

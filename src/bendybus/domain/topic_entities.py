@@ -1,0 +1,251 @@
+"""What a topic and its subscriptions are by description, rules included.
+
+A subscription is a queue that a topic fills: it has a queue's properties, but for
+those that are its topic's affair (size, duplicates, partitions), and its rules.
+As with queues, a description that exists is valid. What a rule takes: filters/.
+How a message gets from a topic into its subscriptions: fanout.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Final, Self, cast
+
+from bendybus.domain.access import AuthorizationRule, check_rules, rules_from_record
+from bendybus.domain.entities import (
+    AUTO_DELETE_ON_IDLE_S,
+    DUPLICATE_WINDOW_S,
+    MESSAGE_TTL_S,
+    PREMIUM_MESSAGE_SIZES_KB,
+    PREMIUM_SIZES_MB,
+    USER_METADATA_LENGTHS,
+    EntityStatus,
+    QueueDescription,
+    Tier,
+    check_one_of,
+    check_path,
+    check_seconds,
+)
+from bendybus.domain.filters import (
+    DEFAULT_RULE,
+    CorrelationFilter,
+    RuleDescription,
+    SqlFilter,
+    rule_from_record,
+    rule_to_record,
+)
+from bendybus.errors import ArgumentError, EntityExists, EntityNotFound, InvalidOperation, QuotaExceeded
+from bendybus.names import EntityPath
+
+__all__ = [
+    "SUBSCRIPTIONS_MAX",
+    "SubscriptionDescription",
+    "TopicDescription",
+    "check_filter_quota",
+    "check_topic_tier",
+    "count_filters",
+    "split_subscription",
+    "subscription_path",
+]
+
+SUBSCRIPTION_NAME_LENGTH_MAX: Final = 50
+
+# "Number of subscriptions per topic: 2,000", and of filters over all of them.
+SUBSCRIPTIONS_MAX: Final = 2_000
+SQL_FILTERS_MAX: Final = 2_000
+CORRELATION_FILTERS_MAX: Final = 100_000
+
+_SUBSCRIPTION_NAME: Final = re.compile(r"[\w.-]+")
+_SUBSCRIPTION: Final = re.compile(r"(?P<topic>.+)/subscriptions/(?P<name>[^/]+)", re.IGNORECASE)
+
+
+def subscription_path(topic: str, name: str) -> EntityPath:
+    """Where a subscription is found, in the spelling of clients."""
+    return EntityPath(f"{topic}/Subscriptions/{name}")
+
+
+def split_subscription(path: str) -> tuple[str, str] | None:
+    """A subscription's path, in any case, as its topic's path and its name; None for other paths."""
+    found = _SUBSCRIPTION.fullmatch(path)
+    return None if found is None else (found["topic"], found["name"])
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic as its creator described it; durations in seconds, None where unlimited.
+
+    `max_size_mb` is what each partition may hold in all subscriptions together.
+    """
+
+    path: EntityPath
+    max_size_mb: int = 1024
+    max_message_size_kb: int = 256
+    requires_duplicate_detection: bool = False
+    duplicate_detection_window_s: float = 600
+    default_message_ttl_s: float | None = None
+    auto_delete_on_idle_s: float | None = None
+    enable_partitioning: bool = False
+    enable_batched_operations: bool = True
+    enable_express: bool = False
+    status: EntityStatus = EntityStatus.ACTIVE
+    user_metadata: str | None = None
+    authorization_rules: tuple[AuthorizationRule, ...] = ()
+
+    def __post_init__(self) -> None:
+        # Frozen, so this is how the path comes to be kept with its slashes the right way round.
+        object.__setattr__(self, "path", check_path(self.path))
+        check_rules(self.label, self.authorization_rules)
+        label, window_s = self.label, self.duplicate_detection_window_s
+        check_seconds(label, "DuplicateDetectionHistoryTimeWindow", window_s, DUPLICATE_WINDOW_S)
+        check_seconds(label, "DefaultMessageTimeToLive", self.default_message_ttl_s, MESSAGE_TTL_S)
+        check_seconds(label, "AutoDeleteOnIdle", self.auto_delete_on_idle_s, AUTO_DELETE_ON_IDLE_S)
+        check_one_of(label, "MaxMessageSizeInKilobytes", self.max_message_size_kb, PREMIUM_MESSAGE_SIZES_KB)
+        check_one_of(label, "MaxSizeInMegabytes", self.max_size_mb, PREMIUM_SIZES_MB)
+        if self.user_metadata is not None:
+            check_one_of(label, "the length of UserMetadata", len(self.user_metadata), USER_METADATA_LENGTHS)
+        if self.status is EntityStatus.RECEIVE_DISABLED:
+            raise ArgumentError(f"{label}: Status is ReceiveDisabled; nobody receives from a topic.")
+        if self.enable_express and self.requires_duplicate_detection:
+            raise ArgumentError(f"{label}: EnableExpress and RequiresDuplicateDetection exclude each other.")
+
+    @property
+    def label(self) -> str:
+        return f"Topic '{self.path}'"
+
+    def to_record(self) -> dict[str, object]:
+        """Plain values for a catalog to keep."""
+        return asdict(self)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, object]) -> TopicDescription:
+        """What `to_record` gave, also by an earlier version that knew fewer properties."""
+        known = {field.name for field in fields(cls)}
+        values = {name: value for name, value in record.items() if name in known}
+        if "status" in values:
+            values["status"] = EntityStatus(str(values["status"]))
+        values["authorization_rules"] = rules_from_record(values.get("authorization_rules"))
+        return cls(**values)  # type: ignore[arg-type]  # the constructor checks every value
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionDescription(QueueDescription):
+    """A subscription. What it inherits and is its topic's affair stays at its default."""
+
+    # Never the narrower one: how much there may be is checked at the topic, over all its subscriptions.
+    max_size_mb: int = PREMIUM_SIZES_MB[-1]
+    dead_letter_on_filter_errors: bool = True
+    rules: tuple[RuleDescription, ...] = (DEFAULT_RULE,)
+
+    @classmethod
+    def of(cls, topic: str, name: str, **properties: object) -> SubscriptionDescription:
+        """The subscription of this name to the topic with this path."""
+        return cls(subscription_path(topic, name), **properties)  # type: ignore[arg-type]
+
+    @property
+    def topic_path(self) -> EntityPath:
+        return EntityPath(self.path.rpartition("/")[0].rpartition("/")[0])
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+    @property
+    def label(self) -> str:
+        return f"Subscription '{self.path}'"
+
+    def to_record(self) -> dict[str, object]:
+        # Not asdict: it would copy the compiled filters, which no record can hold.
+        values: dict[str, object] = {field.name: getattr(self, field.name) for field in fields(self)}
+        return values | {"rules": [rule_to_record(rule) for rule in self.rules]}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, object]) -> SubscriptionDescription:
+        known = {field.name for field in fields(cls)}
+        values = {name: value for name, value in record.items() if name in known}
+        if "status" in values:
+            values["status"] = EntityStatus(str(values["status"]))
+        rules = cast("Sequence[Mapping[str, object]]", record.get("rules", ()))
+        values["rules"] = tuple(rule_from_record(rule) for rule in rules)
+        # They are the topic's; to_record names every field.
+        values.pop("authorization_rules", None)
+        return cls(**values)  # type: ignore[arg-type]  # the constructor checks every value
+
+    # -- rules --------------------------------------------------------------------
+
+    def rule(self, name: str) -> RuleDescription:
+        """The rule of this name in any case; `EntityNotFound` when there is none."""
+        for rule in self.rules:
+            if rule.name.lower() == name.lower():
+                return rule
+        raise EntityNotFound(f"{self.path}/Rules/{name}")
+
+    def with_rule(self, rule: RuleDescription) -> Self:
+        """With one rule more; `EntityExists` when its name is taken."""
+        if any(known.name.lower() == rule.name.lower() for known in self.rules):
+            raise EntityExists(f"The messaging entity '{self.path}/Rules/{rule.name}' already exists.")
+        return replace(self, rules=(*self.rules, rule))
+
+    def with_changed_rule(self, rule: RuleDescription) -> Self:
+        """With another filter and action under a name that is there already."""
+        known = self.rule(rule.name)
+        changed = replace(rule, name=known.name, created_at=known.created_at)
+        return replace(self, rules=tuple(changed if each is known else each for each in self.rules))
+
+    def without_rule(self, name: str) -> Self:
+        known = self.rule(name)
+        return replace(self, rules=tuple(each for each in self.rules if each is not known))
+
+    # -- checks -------------------------------------------------------------------
+
+    def _check_path(self) -> EntityPath:
+        found = split_subscription(self.path)
+        if found is None:
+            raise ArgumentError(f"'{self.path}' is not the path of a subscription.")
+        topic, name = found
+        if len(name) > SUBSCRIPTION_NAME_LENGTH_MAX:
+            raise ArgumentError(
+                f"The subscription name '{name[:40]}...' has {len(name)} characters; "
+                f"at most {SUBSCRIPTION_NAME_LENGTH_MAX}."
+            )
+        if not _SUBSCRIPTION_NAME.fullmatch(name):
+            raise ArgumentError(
+                f"The subscription name '{name}' is not allowed: letters, digits, '.', '-' and '_'."
+            )
+        return subscription_path(check_path(topic), name)
+
+    def _check_combinations(self) -> None:
+        # Zero arguments would not do: a dataclass with slots is another class than the one written here.
+        QueueDescription._check_combinations(self)
+        if self.status is EntityStatus.SEND_DISABLED:
+            raise ArgumentError(f"{self.label}: Status is SendDisabled; nobody sends to a subscription.")
+        if self.requires_duplicate_detection:
+            raise ArgumentError(f"{self.label}: duplicates are detected at the topic.")
+
+
+def check_topic_tier(tier: Tier, topic: TopicDescription) -> None:
+    """Refuse what this tier does not offer; in Basic that is every topic."""
+    if tier is Tier.BASIC:
+        raise InvalidOperation(f"{topic.label}: the {tier} tier does not offer topics.")
+    tier.check(topic)
+
+
+def count_filters(subscriptions: Iterable[SubscriptionDescription]) -> tuple[int, int]:
+    """How many SQL filters and how many correlation filters a topic's subscriptions have together."""
+    filters = [rule.filter for subscription in subscriptions for rule in subscription.rules]
+    return (
+        sum(isinstance(each, SqlFilter) for each in filters),
+        sum(isinstance(each, CorrelationFilter) for each in filters),
+    )
+
+
+def check_filter_quota(topic: str, subscriptions: Iterable[SubscriptionDescription]) -> None:
+    """Refuse more rules than a topic may have over all its subscriptions."""
+    limits = {"SQL": SQL_FILTERS_MAX, "correlation": CORRELATION_FILTERS_MAX}
+    for (kind, limit), count in zip(limits.items(), count_filters(subscriptions), strict=True):
+        if count > limit:
+            raise QuotaExceeded(
+                f"Topic '{topic}' would have {count} {kind} filters over all its subscriptions; "
+                f"at most {limit} are allowed."
+            )

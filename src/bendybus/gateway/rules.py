@@ -1,0 +1,154 @@
+"""Rules over AMQP: `add-rule`, `remove-rule` and `enumerate-rules` at a subscription's `$management`.
+
+A request brings a rule as maps; the answer gives rules as described lists, whose
+codes the SDKs know by number. True and false filters travel as the SQL filters
+`1=1` and `1=0`. What a rule may be: domain/filters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from bendybus.amqp.types import Char, Described, Int, Symbol, Timestamp, ULong
+from bendybus.domain.filters import (
+    FALSE_EXPRESSION,
+    TRUE_EXPRESSION,
+    CorrelationFilter,
+    FalseFilter,
+    Filter,
+    RuleDescription,
+    SqlFilter,
+    SqlRuleAction,
+    TrueFilter,
+    Value,
+    sql_filter,
+)
+from bendybus.errors import ArgumentError
+
+__all__ = ["encode_rule", "read_rule"]
+
+# Descriptors; the filters' have one hexadecimal digit fewer than the others.
+RULE_DESCRIPTION: Final = ULong(0x13700000004)
+EMPTY_RULE_ACTION: Final = ULong(0x13700000005)
+SQL_RULE_ACTION: Final = ULong(0x13700000006)
+SQL_FILTER: Final = ULong(0x1370000006)
+TRUE_FILTER: Final = ULong(0x1370000007)
+FALSE_FILTER: Final = ULong(0x1370000008)
+CORRELATION_FILTER: Final = ULong(0x1370000009)
+
+COMPATIBILITY_LEVEL: Final = Int(20)
+
+# Field of a correlation filter -> its name in a request, in the order of the described list.
+_FIELDS: Final = {
+    "correlation_id": "correlation-id",
+    "message_id": "message-id",
+    "to": "to",
+    "reply_to": "reply-to",
+    "label": "label",
+    "session_id": "session-id",
+    "reply_to_session_id": "reply-to-session-id",
+    "content_type": "content-type",
+}
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+# -- requests ---------------------------------------------------------------------
+
+
+def read_rule(body: Mapping[object, object]) -> RuleDescription:
+    """The rule of an add-rule request."""
+    name = body.get("rule-name")
+    if not isinstance(name, str):
+        raise ArgumentError(f"'rule-name' must be a text, not {name!r}.")
+    description = _map(body.get("rule-description"), "rule-description")
+    given = [key for key in ("sql-filter", "correlation-filter") if description.get(key) is not None]
+    if len(given) != 1:
+        raise ArgumentError("A rule needs either 'sql-filter' or 'correlation-filter'.")
+    what = _map(description[given[0]], given[0])
+    rule_filter = sql_filter(_expression(what)) if given == ["sql-filter"] else _correlation_filter(what)
+    action = description.get("sql-rule-action")
+    if action is None:
+        return RuleDescription(name, rule_filter)
+    return RuleDescription(name, rule_filter, SqlRuleAction(_expression(_map(action, "sql-rule-action"))))
+
+
+def _correlation_filter(what: Mapping[object, object]) -> CorrelationFilter:
+    fields: dict[str, str | None] = {}
+    for field, name in _FIELDS.items():
+        value = what.get(name)
+        if value is not None and not isinstance(value, str):
+            raise ArgumentError(f"'{name}' of a correlation filter must be a text, not {value!r}.")
+        fields[field] = value
+    properties = what.get("properties")
+    given = {} if properties is None else _map(properties, "properties")
+    return CorrelationFilter(**fields, properties={str(name): _value(name, v) for name, v in given.items()})
+
+
+def _value(name: object, value: object) -> Value:
+    """A property's value as the language has it; instants arrive as numbers."""
+    if isinstance(value, Timestamp):
+        return _EPOCH + timedelta(milliseconds=value)
+    if value is None or isinstance(value, str | int | float | bool | UUID):
+        return str(value) if isinstance(value, Symbol | Char) else value
+    raise ArgumentError(f"The property '{name}' of a correlation filter cannot be {value!r}.")
+
+
+def _expression(what: Mapping[object, object]) -> str:
+    expression = what.get("expression")
+    if not isinstance(expression, str):
+        raise ArgumentError(f"'expression' must be a text, not {expression!r}.")
+    return expression
+
+
+def _map(value: object, name: str) -> Mapping[object, object]:
+    if not isinstance(value, Mapping):
+        raise ArgumentError(f"'{name}' must be a map.")
+    return value
+
+
+# -- answers ----------------------------------------------------------------------
+
+
+def encode_rule(rule: RuleDescription) -> dict[str, object]:
+    """One of the rules in the answer to enumerate-rules."""
+    action: Sequence[object] = () if rule.action is None else (rule.action.expression, COMPATIBILITY_LEVEL)
+    return {
+        "rule-description": Described(
+            RULE_DESCRIPTION,
+            [
+                _encode_filter(rule.filter),
+                # Always there: two clients look into it without asking.
+                Described(EMPTY_RULE_ACTION if rule.action is None else SQL_RULE_ACTION, [*action]),
+                rule.name,
+                Timestamp(rule.created_at),
+            ],
+        )
+    }
+
+
+def _encode_filter(rule_filter: Filter) -> Described:
+    match rule_filter:
+        case TrueFilter():
+            return Described(TRUE_FILTER, [TRUE_EXPRESSION, COMPATIBILITY_LEVEL])
+        case FalseFilter():
+            return Described(FALSE_FILTER, [FALSE_EXPRESSION, COMPATIBILITY_LEVEL])
+        case SqlFilter():
+            return Described(SQL_FILTER, [rule_filter.expression, COMPATIBILITY_LEVEL])
+        case CorrelationFilter():
+            fields: list[object] = [getattr(rule_filter, field) for field in _FIELDS]
+            properties = {name: _wire_value(value) for name, value in rule_filter.properties.items()}
+            return Described(CORRELATION_FILTER, [*fields, properties])
+
+
+def _wire_value(value: Value) -> object:
+    if isinstance(value, datetime):
+        return Timestamp((value - _EPOCH) // _MILLISECOND)
+    if isinstance(value, timedelta):
+        # As .NET writes a TimeSpan: in units of 100 ns.
+        return Described(Symbol("com.microsoft:timespan"), value // timedelta(microseconds=1) * 10)
+    return value

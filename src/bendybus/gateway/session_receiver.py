@@ -1,0 +1,228 @@
+"""A client's link to one session: accepted by its attach, held until the link goes.
+
+The attach is answered once the session is locked: the one it names, or the next
+of any partition that is free and has messages. Who finds none waits in line, and
+is refused when its time is over. Delivering and settling are the receiver's
+(receiver.py), from one session instead of all partitions. What is kept for a
+later credit goes back at once here, so that the session stays in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from os import urandom
+from typing import TYPE_CHECKING, Final
+
+from bendybus.amqp.performatives import Source
+from bendybus.amqp.types import Described, Symbol
+from bendybus.broker.host import PartitionHost
+from bendybus.broker.queue import Queue
+from bendybus.domain.commands import ENTROPY_PER_LOCK, Reply
+from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.routing import KEY_LENGTH_MAX
+from bendybus.domain.session_commands import AcceptSession, ReleaseSession, SessionAccepted, SessionLock
+from bendybus.engine.sending import SendingLink
+from bendybus.errors import ArgumentError, BrokerError, OperationTimeout
+from bendybus.gateway.receiver import PAGE_BYTES_MAX, Receiver
+from bendybus.gateway.settlement import session_lost
+from bendybus.names import Instant, LockToken, SessionId
+
+if TYPE_CHECKING:
+    from bendybus.gateway.connection import AmqpConnection
+
+__all__ = ["SESSION_FILTER", "SessionReceiver"]
+
+SESSION_FILTER: Final = "com.microsoft:session-filter"
+LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
+TIMEOUT: Final = "com.microsoft:timeout"
+
+# What Service Bus waits for a client that does not say how long; and the longest any client can mean.
+ACCEPT_TIMEOUT_S: Final = 60.0
+ACCEPT_TIMEOUT_MAX_S: Final = 24 * 3600.0
+
+# .NET counts 100 ns from the year 1, which is that many before 1970.
+_TICKS_AT_EPOCH: Final = 621_355_968_000_000_000
+_TICKS_PER_MS: Final = 10_000
+
+
+class SessionReceiver(Receiver):
+    """`Waiter` of its queue until it has a session, then that session's `SessionHolder`."""
+
+    def __init__(self, connection: AmqpConnection, link: SendingLink, queue: Queue) -> None:
+        super().__init__(connection, link, queue, SubQueue.MAIN)
+        self._asked_for = _wanted_session(link)
+        self._host: PartitionHost | None = None
+        self._session: SessionLock | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- accepting ----------------------------------------------------------------
+
+    def accept(self) -> None:
+        """Ask for the session; the client is answered as soon as it is locked, or cannot be."""
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(_timeout_s(self._link.properties), self._time_out)
+        if self._asked_for is None:
+            self._look()
+            return
+        host = self._queue.place(self._asked_for)
+        host.submit(
+            AcceptSession(self._asked_for, urandom(ENTROPY_PER_LOCK)), partial(self._accept_answered, host)
+        )
+
+    def _look(self) -> None:
+        for host in self._queue.in_turn():
+            accepted = host.accept_next_session()
+            if accepted is not None:
+                self._begin(host, accepted)
+                return
+        self._queue.wait(self, self.subqueue)
+
+    def _accept_answered(self, host: PartitionHost, reply: Reply | BrokerError) -> None:
+        if isinstance(reply, BrokerError):
+            self._connection.end_link(self._link, reply)
+            return
+        assert isinstance(reply, SessionAccepted)
+        assert reply.lock is not None, "a session that is named is accepted or refused"
+        if self._closed:
+            host.submit(ReleaseSession(reply.lock), _ignore)
+        else:
+            self._begin(host, reply)
+
+    def _begin(self, host: PartitionHost, accepted: SessionAccepted) -> None:
+        assert accepted.lock is not None
+        self._cancel_timer()
+        self._host, self._session = host, accepted.lock
+        host.holders.hold(accepted.lock, self)
+        # The lock is to run out in time, though nothing else may happen here.
+        self._queue.keep_time(host)
+        self._connection.session_locks[self._queue, accepted.lock.session_id] = accepted.lock
+        self._link.accept(
+            source=_answer_source(self._link.source, accepted.lock.session_id),
+            properties={
+                Symbol(LOCKED_UNTIL): _TICKS_AT_EPOCH + accepted.locked_until * _TICKS_PER_MS,
+            },
+        )
+        self.flow()
+        self._connection.flush_soon()
+
+    def _time_out(self) -> None:
+        self._timer = None
+        if self._asked_for is None:
+            reason = f"No session of '{self._queue.path}' became free that has messages."
+        else:
+            reason = f"The session '{self._asked_for}' of '{self._queue.path}' could not be reached in time."
+        self._connection.end_link(self._link, OperationTimeout(reason))
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- receiving ----------------------------------------------------------------
+
+    def flow(self) -> None:
+        # Credit that comes before the session is used when it has come.
+        if self._session is not None:
+            super().flow()
+
+    def wake(self) -> None:
+        if self._session is not None:
+            super().wake()
+        elif not self._closed:
+            self._look()
+
+    def lost(self) -> None:
+        """The session is no longer ours."""
+        if self._session is not None and not self._closed:
+            self._connection.end_link(self._link, session_lost(self._session.session_id, self._queue.path))
+
+    def _partitions(self) -> Iterable[PartitionHost]:
+        return () if self._host is None else (self._host,)
+
+    def _lock(self, host: PartitionHost, count: int) -> list[Message]:
+        return [] if self._session is None else host.lock_in_session(self._session, count, PAGE_BYTES_MAX)
+
+    def _has_more(self, host: PartitionHost) -> bool:
+        return self._session is not None and host.waiting_in_session(self._session)
+
+    def _wait(self) -> None:
+        """Its partition tells a session's holder of every message."""
+
+    def _stop_waiting(self) -> None:
+        if self._session is None:
+            super()._stop_waiting()
+
+    def _loading(self) -> bool:
+        return False
+
+    def _page_read(
+        self,
+        host: PartitionHost,
+        messages: list[Message],
+        tokens: list[LockToken],
+        payloads: list[bytes | None] | BrokerError,
+    ) -> None:
+        super()._page_read(host, messages, tokens, payloads)
+        kept = [one.token for one in self._kept]
+        self._kept.clear()
+        if kept:
+            host.release(kept)
+
+    # -- the end ------------------------------------------------------------------
+
+    def tick(self, at: Instant) -> None:
+        self._go_on()
+
+    def close(self) -> None:
+        """The link is gone, and with it the session: what was not settled is given back uncounted (P-28)."""
+        if self._closed:
+            return
+        super().close()
+        self._cancel_timer()
+        if self._session is not None and self._host is not None:
+            self._host.holders.let_go(self._session)
+            place = self._queue, self._session.session_id
+            if self._connection.session_locks.get(place) == self._session:
+                del self._connection.session_locks[place]
+            self._host.submit(ReleaseSession(self._session), _ignore)
+
+
+def _wanted_session(link: SendingLink) -> SessionId | None:
+    """The session that an attach names; None for the next one."""
+    wanted = _filters(link.source).get(SESSION_FILTER)
+    # go describes the value; all others write it plain.
+    if isinstance(wanted, Described):
+        wanted = wanted.value
+    if wanted is not None and not isinstance(wanted, str):
+        raise ArgumentError(f"{SESSION_FILTER} must be a session's id or null, not {wanted!r}.")
+    if wanted is not None and len(wanted) > KEY_LENGTH_MAX:
+        raise ArgumentError(
+            f"SessionId '{wanted[:32]}...' has {len(wanted)} characters; at most {KEY_LENGTH_MAX} may be."
+        )
+    return None if wanted is None else SessionId(str(wanted))
+
+
+def _answer_source(source: object, session_id: SessionId) -> Source:
+    """The client's source with the accepted id in the place and in the shape in which it asked."""
+    assert isinstance(source, Source), "it had a filter"
+    asked = _filters(source).get(SESSION_FILTER)
+    value = Described(asked.descriptor, session_id) if isinstance(asked, Described) else session_id
+    return replace(source, filter={Symbol(SESSION_FILTER): value})
+
+
+def _filters(source: object) -> Mapping[str, object]:
+    return getattr(source, "filter", None) or {}
+
+
+def _timeout_s(properties: Mapping[str, object]) -> float:
+    asked = properties.get(TIMEOUT)
+    if not isinstance(asked, int | float) or isinstance(asked, bool) or not asked > 0:
+        return ACCEPT_TIMEOUT_S
+    return min(asked / 1000, ACCEPT_TIMEOUT_MAX_S)
+
+
+def _ignore(_: object) -> None:
+    """For commands nobody waits for."""

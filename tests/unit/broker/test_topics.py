@@ -1,0 +1,625 @@
+"""Topics at work: fan-out in one commit, subscriptions that come and go, stores that fail."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from bendybus.amqp.message import decode_message
+from bendybus.broker import transactions
+from bendybus.broker.broker import Broker
+from bendybus.broker.clock import now
+from bendybus.broker.host import Availability
+from bendybus.contents import AmqpContents
+from bendybus.domain.commands import CancelScheduled, Complete, Enqueue, Given, Lock
+from bendybus.domain.entities import EntityStatus, QueueDescription, Tier
+from bendybus.domain.filters import DEFAULT_RULE_NAME, FalseFilter
+from bendybus.domain.messages import SubQueue
+from bendybus.domain.topic_entities import SUBSCRIPTIONS_MAX, SubscriptionDescription, TopicDescription
+from bendybus.envelope import admit
+from bendybus.errors import (
+    ArgumentError,
+    EntityExists,
+    EntityNotFound,
+    InvalidOperation,
+    MessageNotFound,
+    QuotaExceeded,
+    StoreUnavailable,
+)
+from bendybus.names import EntityPath, Instant, SequenceNumber
+from bendybus.store.sqlite.catalog import SqliteCatalog
+from fix_broker import GatedStore
+from fix_topics import bodies, encoded, held, publish, rule
+
+NEWS = TopicDescription(EntityPath("News"), enable_partitioning=True)
+PLAIN = TopicDescription(EntityPath("plain"))
+
+
+def subscription(name="all", topic="plain", **properties):
+    return SubscriptionDescription.of(topic, name, **properties)
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    catalog = SqliteCatalog(tmp_path / "catalog.db")
+    catalog.open()
+    yield catalog
+    catalog.close()
+
+
+@pytest.fixture
+def stores():
+    return [GatedStore(name) for name in ("a", "b", "c")]
+
+
+@pytest.fixture
+def with_broker(catalog, stores):
+    """Run a coroutine against a broker started on these stores; each call is another start."""
+
+    def run(test, **options):
+        async def whole():
+            broker = Broker(catalog, stores, contents=AmqpContents(), **options)
+            broker.start()
+            try:
+                return await test(broker)
+            finally:
+                for store in stores:
+                    store.open_gate()
+                await broker.stop()
+
+        return asyncio.run(whole())
+
+    return run
+
+
+async def plain(broker, *names, **properties):
+    """The unpartitioned topic and some subscriptions to it."""
+    topic = await broker.topics.create(PLAIN)
+    made = [await broker.topics.create_subscription(subscription(name, **properties)) for name in names]
+    return topic, made
+
+
+# -- fan-out ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("description", [NEWS, PLAIN], ids=lambda description: description.path)
+def test_every_subscription_gets_a_copy_in_order(with_broker, description):  # P-01, P-05
+    async def test(broker):
+        topic = await broker.topics.create(description)
+        made = [
+            await broker.topics.create_subscription(subscription(name, topic.path)) for name in ("x", "y")
+        ]
+        for text in "abcde":
+            await publish(topic, text, key="ada")
+        assert [await bodies(each) for each in made] == [list("abcde")] * 2
+        numbers = {host.number for each in made for host in each.hosts if host.available(SubQueue.MAIN)}
+        assert len(numbers) == 1  # P-12
+
+    with_broker(test)
+
+
+def test_a_message_and_its_copies_are_one_commit_with_one_body(with_broker, stores):
+    async def test(broker):
+        topic, _ = await plain(broker, *"abcdefghij")
+        (store,) = [store for store in stores if store.name == topic.hosts[0].store.name]
+        before = len(store.groups)
+        await publish(topic, "once")
+        assert len(store.groups) == before + 1
+        assert sum(len(changes.stored) for changes in store.groups[-1]) == 10
+        assert len(store._bodies) == 1
+
+    with_broker(test)
+
+
+def test_a_send_that_nobody_wants_succeeds(with_broker):
+    async def test(broker):
+        topic, _ = await plain(broker)
+        await publish(topic, "unheard")
+        await broker.topics.create_subscription(subscription(rules=(rule("never", FalseFilter()),)))
+        assert (await publish(topic, "unheard")).count == 1
+        assert await bodies(broker.find("plain/subscriptions/all")) == []
+
+    with_broker(test)
+
+
+def test_copies_of_rules_with_actions_have_their_own_payload(with_broker):
+    async def test(broker):
+        rules = (rule("plain", "1 = 1"), rule("marked", "n > 1", "SET seen = n + 1; SET sys.Label = 'L'"))
+        topic, (both,) = await plain(broker, "both", rules=rules)
+        await publish(topic, "one", n=1)
+        await publish(topic, "two", n=2)
+        got = [decode_message(payload) for _, payload in await held(both)]
+        assert [(each.data, each.application_properties, each.properties.subject) for each in got] == [
+            ([b"one"], {"n": 1}, None),
+            ([b"two"], {"n": 2}, None),
+            ([b"two"], {"n": 2, "seen": 3, "RuleName": "marked"}, "L"),
+        ]
+
+    with_broker(test)
+
+
+def test_the_number_at_the_topic_stays_with_the_copies(with_broker):
+    async def test(broker):
+        topic, (first,) = await plain(broker, "first")
+        await publish(topic, "a", "b")
+        later = await broker.topics.create_subscription(subscription("later"))
+        await publish(topic, "c")
+        shown = [decode_message(payload).message_annotations for _, payload in await held(later)]
+        assert [(each["x-opt-sequence-number"], each["x-opt-enqueue-sequence-number"]) for each in shown] == [
+            (1, 3)
+        ]
+        assert len(await held(first)) == 3
+
+    with_broker(test)
+
+
+def test_a_rule_that_fails_dead_letters_a_copy_if_asked_for(with_broker):
+    async def test(broker):
+        failing = (rule("bad", "n > 5"), rule("fine", "n = 'text'"))
+        topic, (asked,) = await plain(broker, "asked", rules=failing)
+        silent = await broker.topics.create_subscription(
+            subscription("silent", rules=failing, dead_letter_on_filter_errors=False)
+        )
+        await publish(topic, "x", n="text")
+        assert [await bodies(each) for each in (asked, silent)] == [["x"], ["x"]]
+        ((_, dead),) = await held(asked, SubQueue.DEAD_LETTER)
+        told = decode_message(dead).application_properties
+        assert told["DeadLetterReason"] == "FilterException"
+        assert "Rule 'bad'" in told["DeadLetterErrorDescription"]
+        assert await held(silent, SubQueue.DEAD_LETTER) == []
+        partition = asked.hosts[0].partition
+        assert partition.counts(SubQueue.DEAD_LETTER).size_bytes == partition.counts().size_bytes
+
+    with_broker(test)
+
+
+def test_what_cannot_be_read_is_a_filter_error_and_no_fault(with_broker):
+    async def test(broker):
+        topic, (curious, indifferent) = await plain(broker, "curious", "indifferent")
+        await broker.topics.add_rule("plain", "curious", rule("asks", "n = 1"))
+        await broker.topics.remove_rule("plain", "curious", DEFAULT_RULE_NAME)
+        # The map says that it has three entries, and has one.
+        broken = encoded("b", n=1).replace(b"\x00\x53\x74\xc1\x06\x02", b"\x00\x53\x74\xc1\x06\x06")
+        message, _ = admit(broken, now(), topic.description)
+        await topic.hosts[0].ask(Enqueue([message]))
+        assert len(await held(indifferent)) == 1
+        assert len(await held(curious)) == 0
+        assert curious.hosts[0].partition.counts(SubQueue.DEAD_LETTER).active == 1
+
+    with_broker(test)
+
+
+def test_the_least_of_the_three_lifetimes_counts(with_broker):
+    async def test(broker):
+        topic = await broker.topics.create(replace(PLAIN, default_message_ttl_s=100))
+        brief = await broker.topics.create_subscription(subscription("brief", default_message_ttl_s=10))
+        lasting = await broker.topics.create_subscription(subscription("lasting", default_message_ttl_s=1000))
+        await publish(topic, "x")
+        lives = [
+            message.expires_at - message.enqueued_at
+            for each in (brief, lasting)
+            for message, _ in await held(each)
+        ]
+        assert lives == [10_000, 100_000]
+
+    with_broker(test)
+
+
+def test_the_quota_counts_all_copies(with_broker):
+    async def test(broker):
+        topic, (first, second) = await plain(broker, "first", "second")
+        # Not by sending a gigabyte: as if there were one.
+        for each in (first, second):
+            await each.loaded()
+            each.hosts[0].partition._stock.shelves[SubQueue.MAIN].size_bytes += 512 << 20
+        with pytest.raises(QuotaExceeded):
+            await publish(topic, "one more")
+        for each in (first, second):
+            each.hosts[0].partition._stock.shelves[SubQueue.MAIN].size_bytes -= 512 << 20
+        await publish(topic, "one more")
+
+    with_broker(test)
+
+
+# -- subscriptions come and go --------------------------------------------------------
+
+
+def test_a_subscription_gets_everything_accepted_after_its_creation_returned(with_broker):
+    async def test(broker):
+        topic, (first,) = await plain(broker, "first")
+        done = asyncio.Event()
+        sent = 0
+
+        async def send():
+            nonlocal sent
+            while not done.is_set():
+                await publish(topic, str(sent))
+                sent += 1
+
+        sending = asyncio.create_task(send())
+        while sent < 5:
+            await asyncio.sleep(0)
+        late = await broker.topics.create_subscription(subscription("late"))
+        from_here = sent + 1  # one may be under way
+        while sent < from_here + 20:
+            await asyncio.sleep(0)
+        done.set()
+        await sending
+        got = [int(text) for text in await bodies(late)]
+        assert got == list(range(got[0], sent))
+        assert got[0] <= from_here
+        assert len(await bodies(first)) == sent
+
+    with_broker(test)
+
+
+def test_rules_hold_from_the_next_message(with_broker):
+    async def test(broker):
+        topic, (some,) = await plain(broker, "some")
+        await publish(topic, "before")
+        await broker.topics.remove_rule("plain", "some", DEFAULT_RULE_NAME)
+        await publish(topic, "between")
+        await broker.topics.add_rule("plain", "some", rule("R", "n = 1"))
+        await publish(topic, "other", n=2)
+        await publish(topic, "wanted", n=1)
+        await broker.topics.update_rule("PLAIN", "SOME", rule("r", "n = 2"))
+        await publish(topic, "changed", n=2)
+        assert await bodies(some) == ["before", "wanted", "changed"]
+        assert [each.name for each in some.description.rules] == ["R"]
+
+    with_broker(test)
+
+
+def test_topics_survive_a_restart(with_broker):
+    async def first(broker):
+        topic = await broker.topics.create(NEWS)
+        await broker.topics.create_subscription(subscription("red", "news", rules=(rule("r", "n = 1"),)))
+        await publish(topic, "a", "b", n=1)
+        return broker.records["news"].generation
+
+    async def second(broker):
+        found = broker.find("NEWS/subscriptions/Red")
+        assert found.path == "News/Subscriptions/red"
+        assert await bodies(found) == ["a", "b"]
+        topic = broker.topics.get("news")
+        await publish(topic, "c", n=1)
+        await publish(topic, "d", n=2)
+        assert sorted(await bodies(found)) == ["a", "b", "c"]
+        return broker.records["news"].generation
+
+    assert with_broker(first) == with_broker(second)
+
+
+def test_deleting_a_topic_takes_everything_with_it(with_broker, stores, catalog):  # P-32
+    async def test(broker):
+        topic = await broker.topics.create(NEWS)
+        one = await broker.topics.create_subscription(subscription("one", "News"))
+        await publish(topic, "x")
+        told = []
+        broker.watch(told.append)
+        await broker.topics.delete("nEWS")
+        assert topic.deleted and one.deleted and set(told) == {topic, one}
+        assert catalog.entities() == []
+        assert not any(store.partitions() for store in stores)
+        with pytest.raises(EntityNotFound):
+            broker.find("News/Subscriptions/one")
+        with pytest.raises(EntityNotFound):
+            await publish(topic, "y")
+        await broker.topics.create(NEWS)
+
+    with_broker(test)
+
+
+def test_deleting_a_subscription_leaves_the_others_their_bodies(with_broker, stores):
+    async def test(broker):
+        topic, (_, stays) = await plain(broker, "goes", "stays")
+        await publish(topic, "x")
+        await broker.topics.delete_subscription("plain", "GOES")
+        await publish(topic, "y")
+        assert await bodies(stays) == ["x", "y"]
+
+    with_broker(test)
+
+
+def test_the_last_copy_takes_the_body_with_it(with_broker, stores):
+    async def test(broker):
+        topic, made = await plain(broker, "first", "second")
+        await publish(topic, "x")
+        (store,) = [store for store in stores if store.name == topic.hosts[0].store.name]
+        for expected, each in zip((1, 0), made, strict=True):
+            given = await each.hosts[0].ask(Lock(1, bytes(14)))
+            assert isinstance(given, Given)
+            await each.hosts[0].ask(Complete([given.messages[0].lock_token]))
+            assert len(store._bodies) == expected
+
+    with_broker(test)
+
+
+# -- what is refused ------------------------------------------------------------------
+
+
+def test_queues_and_topics_share_one_name_space(with_broker):  # P-01
+    async def test(broker):
+        await broker.create_queue(QueueDescription(EntityPath("Taken")))
+        with pytest.raises(EntityExists):
+            await broker.topics.create(TopicDescription(EntityPath("taken")))
+        await broker.topics.create(PLAIN)
+        with pytest.raises(EntityExists):
+            await broker.create_queue(QueueDescription(EntityPath("PLAIN")))
+        await broker.topics.create_subscription(subscription())
+        with pytest.raises(EntityExists):
+            await broker.topics.create_subscription(subscription("ALL", "PLAIN"))
+
+    with_broker(test)
+
+
+def test_each_kind_of_entity_is_told_apart(with_broker):
+    async def test(broker):
+        topic, (one,) = await plain(broker, "one")
+        with pytest.raises(InvalidOperation, match="is a topic"):
+            broker.find("plain")
+        assert broker.find_target("plain") is topic
+        with pytest.raises(InvalidOperation, match="nobody can send"):
+            broker.find_target("plain/SUBSCRIPTIONS/one").refuse_sending()
+        assert broker.find("plain/subscriptions/ONE") is one
+        for missing in ("plain/subscriptions/two", "other/subscriptions/one", "plain/subscriptions"):
+            with pytest.raises(EntityNotFound):
+                broker.find(missing)
+        for wrong in (
+            broker.update_queue(QueueDescription(EntityPath("plain"))),
+            broker.delete_queue("plain"),
+        ):
+            with pytest.raises(EntityNotFound):
+                await wrong
+        with pytest.raises(EntityNotFound):
+            await broker.topics.create_subscription(subscription("x", "nowhere"))
+
+    with_broker(test)
+
+
+def test_basic_has_no_topics(with_broker):
+    async def test(broker):
+        with pytest.raises(InvalidOperation, match="does not offer topics"):
+            await broker.topics.create(PLAIN)
+
+    with_broker(test, tier=Tier.BASIC)
+
+
+def test_premium_partitions_topics_and_their_subscriptions(with_broker):  # P-09
+    async def test(broker):
+        topic, (one,) = await plain(broker, "one")
+        assert len(topic.hosts) == len(one.hosts) == 2
+        assert [host.store for host in topic.hosts] == [host.store for host in one.hosts]
+
+    with_broker(test, tier=Tier.PREMIUM)
+
+
+def test_a_topic_has_a_limit_of_subscriptions_and_of_filters(with_broker, monkeypatch):
+    monkeypatch.setattr("bendybus.broker.topics.SUBSCRIPTIONS_MAX", 2)
+    monkeypatch.setattr("bendybus.domain.topic_entities.SQL_FILTERS_MAX", 3)
+
+    async def test(broker):
+        await plain(broker, "one", "two", rules=(rule("r", "n = 1"),))
+        with pytest.raises(QuotaExceeded, match="as many as are allowed"):
+            await broker.topics.create_subscription(subscription("three"))
+        await broker.topics.add_rule("plain", "one", rule("s", "n = 2"))
+        with pytest.raises(QuotaExceeded, match="4 SQL filters"):
+            await broker.topics.add_rule("plain", "two", rule("s", "n = 2"))
+
+    assert SUBSCRIPTIONS_MAX == 2000
+    with_broker(test)
+
+
+def test_what_was_fixed_at_creation_stays(with_broker):  # P-07
+    async def test(broker):
+        _, (one,) = await plain(broker, "one")
+        with pytest.raises(
+            InvalidOperation, match=r"Topic 'plain': EnablePartitioning is False since the topic"
+        ):
+            await broker.topics.update(replace(PLAIN, enable_partitioning=True))
+        with pytest.raises(InvalidOperation, match="RequiresSession is False since the subscription"):
+            await broker.topics.update_subscription(replace(one.description, requires_session=True))
+        with pytest.raises(ArgumentError, match="nobody sends to a subscription"):
+            replace(one.description, status=EntityStatus.SEND_DISABLED)
+
+    with_broker(test)
+
+
+# -- stores that are away -------------------------------------------------------------
+
+
+def test_a_failed_commit_stores_no_copy_anywhere_and_the_topic_comes_back(with_broker, stores):
+    async def test(broker):
+        topic, made = await plain(broker, "one", "two")
+        (store,) = [store for store in stores if store.name == topic.hosts[0].store.name]
+        await publish(topic, "before")
+        store.fails_once = StoreUnavailable("for a moment")
+        with pytest.raises(StoreUnavailable):
+            await publish(topic, "lost")
+        assert topic.hosts[0].availability is Availability.UNAVAILABLE
+        assert topic.hosts[0].availability is Availability.UNAVAILABLE
+        while topic.hosts[0].availability is not Availability.AVAILABLE:
+            await asyncio.sleep(0.01)
+        await publish(topic, "after")
+        assert [await bodies(each) for each in made] == [["before", "after"]] * 2
+
+    with_broker(test)
+
+
+def test_messages_without_a_key_go_round_a_partition_that_is_away(with_broker, stores):  # P-16, P-17
+    async def test(broker):
+        topic = await broker.topics.create(NEWS)
+        one = await broker.topics.create_subscription(subscription("one", "News"))
+        await one.loaded()
+        away = one.hosts[3]
+        away._fail(StoreUnavailable("test"))
+        assert topic.hosts[3].availability is Availability.UNAVAILABLE
+        for number in range(32):
+            await publish(topic, str(number))
+        keys = [key for key in map(str, range(100)) if topic.place(key) is topic.hosts[3]]
+        with pytest.raises(StoreUnavailable):
+            await publish(topic, "keyed", key=keys[0])
+        away.load()
+        await one.loaded()
+        assert topic.hosts[3].availability is Availability.AVAILABLE
+        assert len(await bodies(one)) == 32
+
+    with_broker(test)
+
+
+def test_publishing_waits_for_a_subscription_that_is_being_loaded(with_broker):
+    async def test(broker):
+        topic, (one,) = await plain(broker, "one")
+        await one.loaded()
+        one.hosts[0]._fail(StoreUnavailable("test"))
+        one.hosts[0].load()
+        one.availability_changed(one.hosts[0])
+        sending = asyncio.create_task(publish(topic, "patient"))
+        await sending
+        assert await bodies(one) == ["patient"]
+
+    with_broker(test)
+
+
+# -- scheduled and repeated -------------------------------------------------------------
+
+
+def test_scheduled_messages_wait_at_the_topic_and_meet_the_rules_when_due(with_broker, stores):
+    async def test(broker):
+        topic, (one,) = await plain(broker, "one")
+        soon = Instant(now() + 300)
+        await publish(topic, "later", due=soon, n=1)
+        assert topic.hosts[0].partition.scheduled_count == 1
+        assert await bodies(one) == []
+        # Rules are those of the moment of activation.
+        await broker.topics.update_rule("plain", "one", rule(DEFAULT_RULE_NAME, "n = 1", "SET due = true"))
+        two = await broker.topics.create_subscription(subscription("two"))
+        while not await bodies(two):
+            await asyncio.sleep(0.02)
+        assert await bodies(one) == ["later"]
+        ((message, _),) = await held(two)
+        assert message.enqueued_at >= soon
+        assert message.origin.sequence_number == 2  # a new number at activation
+        (store,) = [store for store in stores if store.name == topic.hosts[0].store.name]
+        assert topic.hosts[0].partition.size_bytes == 0
+        assert len(store._bodies) == 2  # the changed copy's own, and the one that was there all along
+
+    with_broker(test)
+
+
+def test_scheduled_messages_survive_a_restart_and_fire_once(with_broker):
+    async def first(broker):
+        topic, _ = await plain(broker, "one")
+        await publish(topic, "later", due=Instant(now() + 200))
+
+    async def second(broker):
+        one = broker.find("plain/subscriptions/one")
+        while not await bodies(one):
+            await asyncio.sleep(0.02)
+        return await bodies(one)
+
+    with_broker(first)
+    assert with_broker(second) == with_broker(second) == ["later"]
+
+
+def test_scheduled_messages_are_cancelled_by_their_number(with_broker):
+    async def test(broker):
+        topic, _ = await plain(broker, "one")
+        reply = await publish(topic, "a", "b", due=Instant(now() + 60_000))
+        await topic.hosts[0].ask(CancelScheduled([reply.first]))
+        assert topic.hosts[0].partition.scheduled_count == 1
+        with pytest.raises(MessageNotFound):
+            await topic.hosts[0].ask(CancelScheduled([reply.first]))
+
+    with_broker(test)
+
+
+def test_duplicates_are_dropped_at_the_topic(with_broker):  # P-15
+    async def first(broker):
+        topic = await broker.topics.create(replace(PLAIN, requires_duplicate_detection=True))
+        one = await broker.topics.create_subscription(subscription("one"))
+        await publish(topic, "a")
+        await publish(topic, "a", "b")
+        assert await bodies(one) == ["a", "b"]
+
+    async def second(broker):
+        topic = broker.topics.get("plain")
+        await publish(topic, "b", "c")
+        assert await bodies(broker.find("plain/subscriptions/one")) == ["a", "b", "c"]
+
+    with_broker(first)
+    with_broker(second)
+
+
+# -- together with the rest ---------------------------------------------------------------
+
+
+def test_a_queue_forwards_to_a_topic_and_a_subscription_to_a_queue(with_broker):  # P-34
+    async def test(broker):
+        await plain(broker)
+        goal = await broker.create_queue(QueueDescription(EntityPath("goal")))
+        await broker.topics.create_subscription(subscription("via", forward_to=EntityPath("goal")))
+        stays = await broker.topics.create_subscription(subscription("stays", rules=(rule("r", "n = 1"),)))
+        source = await broker.create_queue(
+            QueueDescription(EntityPath("source"), forward_to=EntityPath("plain"))
+        )
+        message, _ = admit(encoded("x", n=1), now(), source.description)
+        await source.hosts[0].ask(Enqueue([message]))
+        while not await bodies(goal):
+            await asyncio.sleep(0.01)
+        assert await bodies(goal) == await bodies(stays) == ["x"]
+        ((kept, _),) = await held(stays)
+        assert kept.origin.hops == 1
+        with pytest.raises(ArgumentError, match="no such queue or topic"):
+            await broker.topics.create_subscription(subscription("bad", forward_to=EntityPath("nowhere")))
+
+    with_broker(test)
+
+
+def test_a_transaction_settles_at_a_subscription_and_sends_to_its_topic(with_broker):  # P-23
+    async def test(broker):
+        topic, (one,) = await plain(broker, "one")
+        await publish(topic, "first")
+        given = await one.hosts[0].ask(Lock(1, bytes(14)))
+        assert isinstance(given, Given)
+        message, _ = admit(encoded("second"), now(), topic.description)
+        await transactions.commit(
+            [
+                (one.hosts[0], Complete([given.messages[0].lock_token])),
+                (topic.hosts[0], Enqueue([message])),
+            ]
+        )
+        assert await bodies(one) == ["second"]
+        assert one.top_level == topic.top_level
+
+    with_broker(test)
+
+
+def test_idle_topics_and_subscriptions_are_deleted(with_broker, monkeypatch):
+    async def test(broker):
+        await broker.topics.create(replace(PLAIN, auto_delete_on_idle_s=300))
+        await broker.topics.create(NEWS)
+        await broker.topics.create_subscription(subscription("idle", "News", auto_delete_on_idle_s=300))
+        await broker.topics.create_subscription(subscription("busy", "News"))
+        await broker.topics.get("News").loaded()
+        for each in broker.sources():
+            await each.loaded()
+        await broker.topics.get("plain").loaded()
+        monkeypatch.setattr("bendybus.broker.broker.now", lambda: Instant(now() + 301_000))
+        while broker.topics.find("plain") or len(broker.topics.get("News").subscriptions) > 1:
+            await asyncio.sleep(0.02)
+        assert [each.name for each in broker.topics.get("News").subscriptions] == ["busy"]
+
+    with_broker(test)
+
+
+def test_a_peek_at_a_topic_is_refused(with_broker):
+    async def test(broker):
+        topic, _ = await plain(broker)
+        with pytest.raises(InvalidOperation, match="its subscriptions have its messages"):
+            await topic.hosts[0].ask(Lock(1, bytes(14)))
+        assert SequenceNumber(1) == topic.hosts[0].partition.next_sequence_number
+
+    with_broker(test)

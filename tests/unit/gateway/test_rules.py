@@ -1,0 +1,116 @@
+"""Rules over AMQP, as the SDKs write and read them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from bendybus.amqp.codec import decode, encode
+from bendybus.amqp.types import Described, Int, Symbol, Timestamp, ULong
+from bendybus.domain.filters import (
+    CorrelationFilter,
+    FalseFilter,
+    RuleDescription,
+    SqlFilter,
+    SqlRuleAction,
+    TrueFilter,
+)
+from bendybus.errors import ArgumentError
+from bendybus.gateway.rules import encode_rule, read_rule
+from bendybus.names import Instant
+
+
+def body(**description: object) -> dict[object, object]:
+    return {
+        "rule-name": "r",
+        "rule-description": {key.replace("_", "-"): v for key, v in description.items()},
+    }
+
+
+def test_a_sql_rule_with_an_action_is_read() -> None:
+    given = body(
+        sql_filter={"expression": "a = 1"}, sql_rule_action={"expression": "SET b = 2"}, rule_name="r"
+    )
+    assert read_rule(given) == RuleDescription("r", SqlFilter("a = 1"), SqlRuleAction("SET b = 2"))
+
+
+@pytest.mark.parametrize(("text", "expected"), [("1=1", TrueFilter()), ("1=0", FalseFilter())])
+def test_true_and_false_arrive_as_sql(text: str, expected: object) -> None:
+    assert read_rule(body(sql_filter={"expression": text}, sql_rule_action=None)).filter == expected
+
+
+def test_a_correlation_rule_is_read() -> None:
+    given = body(
+        correlation_filter={
+            "correlation-id": "c",
+            "message-id": None,
+            "label": "l",
+            "properties": {"n": Int(1), "at": Timestamp(1000), "s": Symbol("x")},
+        }
+    )
+    assert read_rule(given).filter == CorrelationFilter(
+        correlation_id="c",
+        label="l",
+        properties={"n": 1, "at": datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), "s": "x"},
+    )
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {},
+        {"rule-name": "r"},
+        {"rule-name": 5, "rule-description": {"sql-filter": {"expression": "1=1"}}},
+        body(),
+        body(sql_filter={"expression": "1=1"}, correlation_filter={}),
+        body(sql_filter="1=1"),
+        body(sql_filter={"expression": 1}),
+        body(sql_filter={"expression": "a ="}),
+        body(sql_filter={"expression": "1=1"}, sql_rule_action={"expression": "SET"}),
+        body(correlation_filter={"label": 5}),
+        body(correlation_filter={"properties": [1]}),
+        body(correlation_filter={"properties": {"a": [1]}}),
+        {"rule-name": "a/b", "rule-description": {"sql-filter": {"expression": "1=1"}}},
+    ],
+)
+def test_what_is_no_rule_is_an_argument_error(bad: dict[object, object]) -> None:
+    with pytest.raises(ArgumentError):
+        read_rule(bad)
+
+
+@pytest.mark.parametrize(
+    ("rule", "rule_filter", "action"),
+    [
+        (RuleDescription("r"), (0x1370000007, ["1=1", 20]), (0x13700000005, [])),
+        (RuleDescription("r", FalseFilter()), (0x1370000008, ["1=0", 20]), (0x13700000005, [])),
+        (
+            RuleDescription("r", SqlFilter("a=1"), SqlRuleAction("SET b = 1")),
+            (0x1370000006, ["a=1", 20]),
+            (0x13700000006, ["SET b = 1", 20]),
+        ),
+        (
+            RuleDescription("r", CorrelationFilter(to="t", properties={"d": timedelta(seconds=1)})),
+            (
+                0x1370000009,
+                [
+                    *(None, None, "t"),
+                    *[None] * 5,
+                    {"d": Described(Symbol("com.microsoft:timespan"), 10_000_000)},
+                ],
+            ),
+            (0x13700000005, []),
+        ),
+    ],
+)
+def test_rules_are_told_under_the_codes_that_the_sdks_know(
+    rule: RuleDescription, rule_filter: tuple[int, list[object]], action: tuple[int, list[object]]
+) -> None:
+    told, _ = decode(encode(encode_rule(rule)))
+    description = told["rule-description"]  # type: ignore[call-overload, index]
+    assert isinstance(description, Described)
+    assert type(description.descriptor) is ULong and description.descriptor == 0x13700000004
+    shown_filter, shown_action, name, created_at = description.value  # type: ignore[misc]
+    assert (shown_filter.descriptor, shown_filter.value) == rule_filter  # type: ignore[has-type]
+    assert (shown_action.descriptor, shown_action.value) == action  # type: ignore[has-type]
+    assert (name, created_at) == ("r", Instant(0))  # type: ignore[has-type]

@@ -1,0 +1,175 @@
+"""A session's link: order when payloads are read from the store, and what a lost partition means."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bendybus.amqp.message import Properties, decode_message, encode_message
+from bendybus.amqp.performatives import Source
+from bendybus.broker.queue import Queue
+from bendybus.domain.commands import Complete, Enqueue
+from bendybus.domain.messages import SubQueue
+from bendybus.domain.session_commands import SessionLock
+from bendybus.envelope import admit
+from bendybus.errors import BrokerError, SessionLockLost
+from bendybus.gateway.session_receiver import SESSION_FILTER, SessionReceiver
+from bendybus.names import Instant, LockToken, SessionId
+from fix_broker import GatedStore, Yard
+
+MAIN = SubQueue.MAIN
+S = SessionId("s")
+
+
+@dataclass
+class FakeLink:
+    """As much of a `SendingLink` as a session's receiver uses."""
+
+    source: Source
+    properties: dict[str, object] = field(default_factory=dict)
+    credit: int = 0
+    drain: bool = False
+    crowded: bool = False
+    snd_settle_mode: int = 0
+    accepted: bool = False
+    sent: list[str] = field(default_factory=list)
+    tags: list[LockToken] = field(default_factory=list)
+
+    def accept(self, *, source: Source, properties: dict[str, object]) -> None:
+        self.accepted = True
+
+    def send(self, outgoing: Sequence[tuple[bytes, bytes, bytes]], *, settled: bool, overrun: bool) -> int:
+        self.sent += [decode_message(head + body).properties.message_id for _, head, body in outgoing]
+        self.tags += [LockToken(tag) for tag, _, _ in outgoing]
+        self.credit -= len(outgoing)
+        return len(outgoing)
+
+
+@dataclass
+class FakeConnection:
+    writable: bool = True
+    session_locks: dict[tuple[Queue, SessionId], SessionLock] = field(default_factory=dict)
+    ended: asyncio.Future[BrokerError] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+    def flush_soon(self) -> None: ...
+
+    def sent(self, size: int) -> None: ...
+
+    def end_link(self, link: object, reason: BrokerError) -> None:
+        self.ended.set_result(reason)
+
+
+def receiver_on(yard: Yard, session_id: str | None = "s") -> tuple[SessionReceiver, FakeLink, FakeConnection]:
+    link = FakeLink(Source(filter={SESSION_FILTER: session_id}))
+    connection = FakeConnection()
+    receiver = SessionReceiver(connection, link, yard.queue)
+    receiver.accept()
+    return receiver, link, connection
+
+
+async def put(yard: Yard, *ids: str) -> None:
+    messages = []
+    for each in ids:
+        properties = Properties(message_id=each, group_id="s")
+        payload = encode_message(properties=properties, data=b"x")
+        messages.append(admit(payload, Instant(0), yard.queue.description)[0])
+    await yard.queue.place("s").ask(Enqueue(messages))
+    await yard.settled()
+
+
+def hold_reads(store: GatedStore) -> threading.Event:
+    """From now on payloads come out of the store only when the event is set."""
+    gate, read = threading.Event(), store.read
+
+    def held(places: Sequence[int]) -> list[bytes | None]:
+        assert gate.wait(10)
+        return read(places)
+
+    store.read = held  # type: ignore[method-assign]
+    return gate
+
+
+def test_what_was_read_for_credit_that_is_gone_goes_back_in_order(in_yard):  # P-13
+    async def test(yard: Yard) -> None:
+        yard.cache._limit = 0
+        await put(yard, "1", "2", "3")
+        gate = hold_reads(yard.store)
+        receiver, link, _ = receiver_on(yard)
+        link.credit = 3
+        receiver.flow()
+        link.credit = 1
+        gate.set()
+        await yard.read_back()
+        assert link.sent == ["1"]
+        assert len(receiver._kept) == 0
+        link.credit = 2
+        receiver.flow()
+        await yard.read_back()
+        assert link.sent == ["1", "2", "3"]
+        assert [message.delivery_count for message in yard.host.partition.confirmed()] == [0, 0, 0]
+
+    in_yard(test, requires_session=True)
+
+
+def test_a_link_that_closes_while_its_payloads_are_read_gives_all_back(in_yard):  # P-28
+    async def test(yard: Yard) -> None:
+        yard.cache._limit = 0
+        await put(yard, "1", "2")
+        gate = hold_reads(yard.store)
+        receiver, link, connection = receiver_on(yard)
+        link.credit = 2
+        receiver.flow()
+        receiver.close()
+        gate.set()
+        await yard.read_back()
+        assert link.sent == []
+        assert connection.session_locks == {}
+        assert yard.host.available(MAIN) == 1
+        assert yard.host.partition.counts().locked == 0
+
+    in_yard(test, requires_session=True)
+
+
+def test_holders_are_told_when_their_partition_is_read_anew(in_yard):
+    async def test(yard: Yard) -> None:
+        await put(yard, "1")
+        receiver, link, connection = receiver_on(yard)
+        link.credit = 1
+        receiver.flow()
+        yard.store.fails_once = OSError("no space left")
+        yard.host.submit(Complete(link.tags), yard.replies.append)
+        reason = await asyncio.wait_for(connection.ended, 10)
+        assert isinstance(reason, SessionLockLost)
+        assert "'s'" in str(reason)
+
+    in_yard(test, requires_session=True)
+
+
+def test_a_named_session_waits_for_a_partition_that_is_being_read(in_yard):
+    async def test(yard: Yard) -> None:
+        await put(yard, "1")
+        yard.host.load()
+        yard.host._partition = None
+        _, link, _ = receiver_on(yard)
+        link.credit = 1
+        assert not link.accepted
+        await yard.loaded()
+        assert link.accepted
+        await yard.read_back()
+        assert link.sent == ["1"]
+
+    in_yard(test, requires_session=True)
+
+
+def test_who_waits_for_the_next_session_is_served_first_come_first_served(in_yard):
+    async def test(yard: Yard) -> None:
+        _, first, _ = receiver_on(yard, None)
+        _, second, _ = receiver_on(yard, None)
+        await put(yard, "1")
+        assert (first.accepted, second.accepted) == (True, False)
+
+    in_yard(test, partitions=3, requires_session=True)
