@@ -1,6 +1,7 @@
 """`$management`: what a link cannot say, as requests with an operation and a map.
 
-Each operation is one method, found by its name on the wire in `_OPERATIONS`.
+Each operation is one method, found by its name on the wire in `_OPERATIONS`;
+those that Service Bus does not have are in extensions.py.
 Arrays are AMQP arrays and numbers have the width that the SDKs insist on.
 """
 
@@ -45,6 +46,7 @@ from bendybus.errors import (
     Unavailable,
 )
 from bendybus.gateway.addresses import Address
+from bendybus.gateway.extensions import EXTENSIONS, Extension
 from bendybus.gateway.requests import Request, Response
 from bendybus.gateway.rules import encode_rule, read_rule
 from bendybus.gateway.scheduling import cancel, schedule, schedule_in_transaction
@@ -367,6 +369,13 @@ class _Operation(NamedTuple):
     run: Callable[[ManagementNode, Body], Awaitable[Answer]]
 
 
+def _extended(extension: Extension) -> _Operation:
+    async def run(node: ManagementNode, body: Body) -> Answer:
+        return await extension.run(node._queue, node._subqueue, body)
+
+    return _Operation(extension.right, run)
+
+
 _OPERATIONS: Final[Mapping[str, _Operation]] = {
     f"com.microsoft:{name}": _Operation(right, run)
     for name, right, run in (
@@ -385,7 +394,7 @@ _OPERATIONS: Final[Mapping[str, _Operation]] = {
         ("remove-rule", Right.MANAGE, ManagementNode._remove_rule),
         ("enumerate-rules", Right.MANAGE, ManagementNode._enumerate_rules),
     )
-}
+} | {name: _extended(extension) for name, extension in EXTENSIONS.items()}
 
 _IN_TRANSACTIONS: Final[Mapping[str, Callable[[ManagementNode, Body, Transaction], Awaitable[Answer]]]] = {
     "com.microsoft:schedule-message": ManagementNode._schedule_in_transaction,
