@@ -276,13 +276,21 @@ class OutboxRules(PartitionMachine):
         data=st.data(),
         sends=st.lists(WORK, max_size=3),
         kinds=st.lists(st.sampled_from([Complete, Abandon, Release, Defer, DeadLetter]), max_size=3),
+        taken_from=st.sampled_from([None, MAIN, MAIN, DEAD]),
         confirm=st.booleans(),
     )
     def transact(
-        self, data: st.DataObject, sends: list[Work], kinds: list[type[Settling]], confirm: bool
+        self,
+        data: st.DataObject,
+        sends: list[Work],
+        kinds: list[type[Settling]],
+        taken_from: SubQueue | None,
+        confirm: bool,
     ) -> None:
         """Check all of it, then apply all of it; or none, when one part cannot be."""
-        tokens = data.draw(st.permutations(self.tokens[-6:]))
+        if taken_from is not None and kinds and not (self.has_sessions and taken_from is MAIN):
+            self.take(2, taken_from, delete=False)
+        tokens = data.draw(st.permutations(self.tokens[-3:]))
         settled = [Work([], kind=kind, token=token) for kind, token in zip(kinds, tokens, strict=False)]
         work = data.draw(st.permutations([*sends, *settled]))
         commands = [self.command(each) for each in work]
@@ -341,7 +349,7 @@ class SessionOutboxMachine(OutboxRules, SessionMachine):
     """The same of an entity that requires sessions."""
 
 
-OutboxMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-SessionOutboxMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+OutboxMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+SessionOutboxMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestOutboxMachine = OutboxMachine.TestCase
 TestSessionOutboxMachine = SessionOutboxMachine.TestCase
