@@ -22,7 +22,7 @@ from azure.servicebus.management import CorrelationRuleFilter, SqlRuleAction, Sq
 
 from bendybus.domain.routing import partition_of as partition_of_key
 from fix_kinds import PATIENCE_S, Stand, close_stand, make_stand, on_each_kind
-from fix_server import ServerProcess, namespace
+from fix_server import ServerProcess, StartServer, namespace
 
 KILOBYTE = 1024
 
@@ -271,6 +271,31 @@ def test_rules_beyond_their_limits_are_refused(stand: Stand) -> None:
     stand.topic_sender(topic).send_messages(ServiceBusMessage("y", subject="x"))
     # By both rules, of which neither has an action: once.
     assert len(stand.take(stand.receiver(topic, "s"), 1)) == 1
+
+
+def test_a_topic_has_2000_sql_rules_and_no_more(start_server: StartServer) -> None:
+    rules = [
+        {"Name": f"r{n}", "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": f"n = {n}"}}}
+        for n in range(2000)
+    ]
+    properties = {"EnablePartitioning": True}
+    ruled = {"Name": "ruled", "Properties": properties, "Subscriptions": [{"Name": "s", "Rules": rules}]}
+    stand = make_stand(16, start_server({}, topics=[ruled]))
+    with stand.admin as admin:
+        with pytest.raises(HttpResponseError) as refused:
+            admin.create_rule("ruled", "s", "one-more", filter=SqlRuleFilter("n = 2000"))
+        assert refused.value.status_code == 403
+        # Of the other kind there may be more, and where one is taken away there is room.
+        admin.create_rule("ruled", "s", "another", filter=CorrelationRuleFilter(label="x"))
+        admin.delete_rule("ruled", "s", "r7")
+        admin.create_rule("ruled", "s", "one-more", filter=SqlRuleFilter("n = 2000"))
+    sender = stand.topic_sender("ruled")
+    for number in (7, 2000):
+        sender.send_messages(ServiceBusMessage(str(number), application_properties={"n": number}))
+    (message,) = stand.take(stand.receiver("ruled", "s"), 1)
+    assert str(message) == "2000"
+    for handle in stand.handles:
+        handle.close()
 
 
 @on_each_kind
