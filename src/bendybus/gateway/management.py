@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from os import urandom
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -260,15 +261,23 @@ class ManagementNode:
 
     # -- rules --------------------------------------------------------------------
 
+    async def _add_rule_in_transaction(self, body: Body, transaction: Transaction) -> Answer:
+        rule = replace(read_rule(body), created_at=now())
+        transaction.change_rule(self._subscription, lambda description: description.with_rule(rule))
+        return {}
+
+    async def _remove_rule_in_transaction(self, body: Body, transaction: Transaction) -> Answer:
+        name = _rule_name(body)
+        transaction.change_rule(self._subscription, lambda description: description.without_rule(name))
+        return {}
+
     async def _add_rule(self, body: Body) -> Answer:
         subscription = self._subscription
         await self._topics.add_rule(subscription.topic_path, subscription.name, read_rule(body))
         return {}
 
     async def _remove_rule(self, body: Body) -> Answer:
-        subscription, name = self._subscription, body.get("rule-name")
-        if not isinstance(name, str):
-            raise ArgumentError(f"'rule-name' must be a text, not {name!r}.")
+        subscription, name = self._subscription, _rule_name(body)
         await self._topics.remove_rule(subscription.topic_path, subscription.name, name)
         return {}
 
@@ -399,6 +408,8 @@ _OPERATIONS: Final[Mapping[str, _Operation]] = {
 _IN_TRANSACTIONS: Final[Mapping[str, Callable[[ManagementNode, Body, Transaction], Awaitable[Answer]]]] = {
     "com.microsoft:schedule-message": ManagementNode._schedule_in_transaction,
     "com.microsoft:update-disposition": ManagementNode._update_disposition_in_transaction,
+    "com.microsoft:add-rule": ManagementNode._add_rule_in_transaction,
+    "com.microsoft:remove-rule": ManagementNode._remove_rule_in_transaction,
 }
 
 
@@ -450,6 +461,13 @@ def _first_bytes(messages: list[Message], size_max: int) -> list[Message]:
 
 def _tokens(messages: Sequence[Message]) -> list[LockToken]:
     return [message.lock_token for message in messages if message.lock_token is not None]
+
+
+def _rule_name(body: Body) -> str:
+    name = body.get("rule-name")
+    if not isinstance(name, str):
+        raise ArgumentError(f"'rule-name' must be a text, not {name!r}.")
+    return name
 
 
 def _lock_tokens(body: Body) -> list[LockToken]:
