@@ -40,6 +40,8 @@ faults: $(VENV)/.installed-dev  ## kill -9 under load, 50 times, and Spark's par
 
 bench: $(VENV)/.installed-bench  ## Side by side with RabbitMQ 4, and Spark with the SDK: rates, CPU, latency
 	$(BIN)/python tests/bench/run.py $(ARGS)
+	$(BIN)/python tests/bench/topics.py
+	$(BIN)/python tests/bench/entities.py
 	$(BIN)/python tests/bench/spark_bench.py $(SPARK_ARGS)
 
 clean:  ## Remove what the other targets made
