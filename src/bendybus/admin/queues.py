@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bendybus.admin.atom import Element, element, format_time
-from bendybus.broker.host import Availability
 from bendybus.broker.queue import Queue
 from bendybus.domain.durations import format_duration, parse_duration
 from bendybus.domain.entities import STANDARD_PARTITIONS, EntityStatus, QueueDescription, Tier
@@ -207,11 +206,10 @@ class _Totals:
 
     @classmethod
     def of(cls, queue: Queue) -> _Totals:
-        totals = cls()
+        totals = cls(limited=queue.limited)
         for host in queue.hosts:
             partition = host.partition
             if partition is None:
-                totals.limited |= host.availability is Availability.UNAVAILABLE
                 continue
             totals.size_bytes += partition.size_bytes
             for subqueue in SubQueue:

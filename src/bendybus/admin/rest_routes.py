@@ -165,12 +165,14 @@ def _refuse_receiving(queue: Queue) -> None:
 async def _enqueue(queue: Queue, admitted: Admitted) -> None:
     """Where the key says; without one, wherever a partition takes it (P-16)."""
     key = admitted.key if len(queue.hosts) > 1 else None
+    messages = admitted.messages
     for attempts_left in reversed(range(len(queue.hosts))):
         try:
-            await queue.place(key).ask(Enqueue(admitted.messages, admitted.identities))
+            await queue.place(key).ask(Enqueue(messages, admitted.identities))
         except Unavailable:
             if key is not None or not attempts_left:
                 raise
+            messages = [message.anew() for message in messages]
         else:
             return
 

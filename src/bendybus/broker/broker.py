@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
 from bendybus.broker.clock import now
+from bendybus.broker.health import STALL_AFTER_S, StoreState
 from bendybus.broker.host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.stores import AttachedStore, PayloadCache
@@ -45,9 +46,14 @@ class Broker:
         *,
         tier: Tier = Tier.STANDARD,
         premium_partitions: int = PREMIUM_PARTITIONS_DEFAULT,
+        unopened: Mapping[str, StoreUnavailable] | None = None,
+        stall_after_s: float = STALL_AFTER_S,
     ) -> None:
+        """`unopened`: the stores that could not be opened, by name, and why; they are tried again."""
         self._catalog = catalog
         self._given = stores
+        self._unopened = unopened or {}
+        self._stall_after_s = stall_after_s
         self.tier = tier
         self.premium_partitions = premium_partitions
         self.created_at = Instant(0)
@@ -68,29 +74,43 @@ class Broker:
     def start(self) -> None:
         """Take up what the catalog names; the partitions load in the background."""
         self._loop = loop = asyncio.get_running_loop()
-        self._stores = {store.name: AttachedStore(store, loop) for store in self._given}
+        self._stores = {
+            store.name: AttachedStore(store, loop, stall_after_s=self._stall_after_s) for store in self._given
+        }
         for store in self._stores.values():
             store.start()
         self.created_at = self._founded()
         records = self._catalog.entities()
-        self._sweep({record.path for record in records})
-        claims = self._claim_partitions()
+        away: dict[str, StoreUnavailable] = dict(self._unopened)
+        claims: _Claims = {}
+        for name, store in self._stores.items():
+            if name not in away:
+                try:
+                    self._sweep(store, {record.path for record in records})
+                    claims |= self._claim_partitions(store)
+                except StoreUnavailable as failure:
+                    away[name] = failure
         for record in records:
-            self._open_queue(record, claims)
+            self._open_queue(record, claims, away)
+        for name, reason in away.items():
+            self._stores[name].begin_away(reason, opened=name not in self._unopened)
         self._ticker = loop.call_later(TICK_S, self._tick)
 
     async def stop(self) -> None:
         """Let everything that was submitted reach the disk, then let go of the stores."""
+        # Time goes on meanwhile: what a stalled store does not answer is answered for it.
+        await self.drain()
         if self._ticker is not None:
             self._ticker.cancel()
-        await self.drain()
         for store in self._stores.values():
             store.stop()
 
     async def drain(self) -> None:
         """Return when everything submitted so far is on disk, or has failed."""
-        for store in self._stores.values():
-            await store.writer.drain()
+        # Again, as long as one is busy: what one store refuses may go to another.
+        while busy := [store for store in self._stores.values() if not store.writer.idle]:
+            for store in busy:
+                await store.writer.drain()
 
     def _founded(self) -> Instant:
         namespace = self._catalog.namespace()
@@ -100,46 +120,45 @@ class Broker:
         self._catalog.describe_namespace({**namespace, "created_at": (at := now())})
         return at
 
-    def _claim_partitions(self) -> _Claims:
-        """Everything the stores hold becomes ours: at once, since a claim of each would be a sync of each."""
-        claims: _Claims = {}
-        for name, attached in self._stores.items():
-            records = attached.store.partitions()
-            epochs = attached.store.claim([record.key for record in records])
-            for record, epoch in zip(records, epochs, strict=True):
-                claims[name, record.entity, record.number] = record.key, epoch
-        return claims
+    def _claim_partitions(self, attached: AttachedStore) -> _Claims:
+        """Everything the store holds becomes ours: at once, since a claim of each would be a sync of each."""
+        records = attached.store.partitions()
+        epochs = attached.store.claim([record.key for record in records])
+        return {
+            (attached.name, record.entity, record.number): (record.key, epoch)
+            for record, epoch in zip(records, epochs, strict=True)
+        }
 
-    def _sweep(self, known: set[EntityPath]) -> None:
+    def _sweep(self, attached: AttachedStore, known: set[EntityPath]) -> None:
         """Remove what an interrupted create or delete left behind."""
-        for attached in self._stores.values():
-            for path in {record.entity for record in attached.store.partitions()} - known:
-                logger.warning(
-                    "store %s: removing partitions of '%s', which the catalog does not name",
-                    attached.name,
-                    path,
-                )
-                attached.store.drop_partitions(path)
+        for path in {record.entity for record in attached.store.partitions()} - known:
+            logger.warning(
+                "store %s: removing partitions of '%s', which the catalog does not name",
+                attached.name,
+                path,
+            )
+            attached.store.drop_partitions(path)
 
-    def _open_queue(self, record: EntityRecord, claims: _Claims) -> Queue:
+    def _open_queue(self, record: EntityRecord, claims: _Claims, away: Container[str] = frozenset()) -> Queue:
         queue = Queue(
             QueueDescription.from_record(record.description), record.partition_count, self._timed.add
         )
         queue.created_at, queue.updated_at = record.created_at, record.updated_at
         for number, store_name in enumerate(record.placement):
             claim = claims.get((store_name, record.path, PartitionNumber(number)))
-            if claim is None:
+            if claim is None and store_name not in away:
                 raise StoreError(
                     f"Partition {number} of '{record.path}' should be in the messaging store '{store_name}', "
                     "which does not have it. Was a store file removed?"
                 )
-            key, epoch = claim
+            key, epoch = claim or (None, None)
             store = self._stores[store_name]
             queue.hosts.append(PartitionHost(queue, PartitionNumber(number), key, store, self.cache, epoch))
         self._queues[normalise_path(record.path)] = queue
         self._records[normalise_path(record.path)] = record
         for host in queue.hosts:
-            host.load()
+            if host.store.name not in away:
+                host.load()
         return queue
 
     # -- entities -----------------------------------------------------------------
@@ -225,12 +244,14 @@ class Broker:
         claims: _Claims = {}
         try:
             for attached in stores:
+                attached.refuse_away()
+            for attached in stores:
                 numbers = [
                     PartitionNumber(number)
                     for number, place in enumerate(record.placement)
                     if place == attached.name
                 ]
-                for made in await attached.writer.run(partial(_make_anew, attached.store, path, numbers)):
+                for made in await attached.run(partial(_make_anew, attached.store, path, numbers)):
                     claims[attached.name, path, made.number] = made.key, NEVER_CLAIMED
             await asyncio.to_thread(self._catalog.add, record)
         except Exception as failure:
@@ -242,7 +263,11 @@ class Broker:
         return self._open_queue(record, claims)
 
     def _place(self, description: QueueDescription, count: int) -> EntityRecord:
+        # All of them where there are partitions for all; a single one finds a place that is not away (P-04).
         names = list(self._stores)
+        if count == 1:
+            sound = [name for name, store in self._stores.items() if store.state is not StoreState.AWAY]
+            names = sound or names
         # Begin with another store each time, so that unpartitioned queues spread too.
         first = len(self._queues)
         at = now()
@@ -260,7 +285,7 @@ class Broker:
     async def _drop(self, attached: AttachedStore, path: EntityPath) -> None:
         """Clear away what nobody will miss: what stays is swept at the next start, or made anew over."""
         try:
-            await attached.writer.run(partial(attached.store.drop_partitions, path))
+            await attached.run(partial(attached.store.drop_partitions, path))
         except Exception as failure:
             logger.warning("store %s: partitions of '%s' stay for now: %s", attached.name, path, failure)
 
@@ -273,6 +298,9 @@ class Broker:
     def _tick(self) -> None:
         assert self._loop is not None
         self._ticker = self._loop.call_later(TICK_S, self._tick)
+        # First: what a stalled store keeps waiting must not wait for others' timers.
+        for store in self._stores.values():
+            store.check(self._loop.time())
         at = now()
         for host in tuple(self._timed):
             if not host.tick(at):

@@ -4,8 +4,8 @@ The output-commit rule lives here. The partition's memory moves at once; a reply
 with durable effects leaves only when the commit that holds them (and so all
 before it) is on disk; a message can be locked only once it is confirmed durable.
 A failed commit throws the partition's memory away, and it is loaded anew from
-its store as soon as that answers. While it is away, commands fail with a
-retryable error; while it is loading, they wait.
+its store as soon as that answers (stores.py). While it is away, commands fail
+with a retryable error; while it is loading, they wait, but not for ever.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from bendybus.broker.clock import now
 from bendybus.broker.stores import AttachedStore, PayloadCache
-from bendybus.broker.writer import Share
+from bendybus.broker.writer import OnCommitted, Share
 from bendybus.domain.commands import (
     ENTROPY_PER_LOCK,
     Command,
@@ -35,13 +35,19 @@ from bendybus.domain.commands import (
     Reply,
     Tick,
 )
-from bendybus.domain.effects import DurableEffect, Effect, MessagesAvailable, RemoveMessages
+from bendybus.domain.effects import (
+    DurableEffect,
+    Effect,
+    MessagesAvailable,
+    RemoveMessages,
+    StoreMessages,
+)
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.partition import Partition
 from bendybus.errors import BrokerError, EntityNotFound, StoreUnavailable
-from bendybus.names import Epoch, Instant, LockToken, PartitionNumber, SequenceNumber
-from bendybus.store.protocol import PartitionKey, Snapshot
+from bendybus.names import EntityPath, Epoch, Instant, LockToken, PartitionNumber, SequenceNumber
+from bendybus.store.protocol import NEVER_CLAIMED, PartitionKey, Snapshot
 
 if TYPE_CHECKING:
     from bendybus.broker.queue import Queue
@@ -52,13 +58,16 @@ OnReply: TypeAlias = Callable[[Reply | BrokerError], None]
 
 logger = logging.getLogger(__name__)
 
-# How long to leave a failed store alone before its partitions are loaded again.
+# A partition that cannot be loaded though its store answers (damage, say) is tried again ever more seldom.
 RELOAD_AFTER_S: Final = 1.0
+RELOAD_AFTER_MAX_S: Final = 60.0
 
 
 class Availability(Enum):
     LOADING = "loading"
     AVAILABLE = "available"
+    SLOW = "slow"
+    """Its store has been with one call for long: it takes commands, and who can choose goes elsewhere."""
     UNAVAILABLE = "unavailable"
     GONE = "gone"
     """Its queue has been deleted."""
@@ -69,7 +78,7 @@ class PartitionHost:
         self,
         queue: Queue,
         number: PartitionNumber,
-        key: PartitionKey,
+        key: PartitionKey | None,
         store: AttachedStore,
         cache: PayloadCache,
         epoch: Epoch | None = None,
@@ -78,12 +87,26 @@ class PartitionHost:
         self.number = number
         self.store = store
         self.availability = Availability.LOADING
-        self._key = key
+        self.key = key
+        """The store's number for it; None while the store has never been open."""
         self._cache = cache
         self._epoch = epoch
         """Under which claim the partition is ours; None to claim it (again) when it is loaded."""
         self._partition: Partition | None = None
         self._mailbox: list[tuple[Command, OnReply]] = []
+        self._loading: object | None = None
+        """Stands for the load that is under way, so that one that was given up can be told from it."""
+        self._reload_at = 0.0
+        self._reload_after_s = RELOAD_AFTER_S
+        self._in_doubt: list[range] = []
+        """Numbers of messages whose senders were told that they were not stored, though they may be."""
+        self._epoch_before = NEVER_CLAIMED
+        """Under which claim they may have been."""
+        store.hosts[self] = None
+
+    @property
+    def path(self) -> EntityPath:
+        return self.queue.path
 
     # -- life ---------------------------------------------------------------------
 
@@ -91,52 +114,129 @@ class PartitionHost:
         """Begin to read the partition from its store."""
         if self.availability is Availability.GONE:
             return
+        assert self.key is not None, "a partition that was never seen cannot be read"
         self.availability = Availability.LOADING
-        self.store.load(self._key, self._epoch, self._built, self._loaded)
+        self._loading = this = object()
+        build = partial(self._built, tuple(self._in_doubt), self._epoch_before)
+        self.store.load(self.key, self._epoch, build, partial(self._loaded, this), partial(self._late, this))
 
-    def _built(self, snapshot: Snapshot, epoch: Epoch) -> tuple[Partition, Epoch]:
+    def load_claimed(self, key: PartitionKey, epoch: Epoch) -> None:
+        """Begin to read it under this claim."""
+        self.key, self._epoch = key, epoch
+        self.load()
+
+    def wants_load(self, at: float) -> bool:
+        """Whether it is away, and nobody reads it yet, and it is time to try."""
+        waits = self.availability is Availability.UNAVAILABLE and self._loading is None
+        return waits and self._reload_at <= at
+
+    def _built(
+        self, in_doubt: Sequence[range], epoch_before: Epoch, snapshot: Snapshot, epoch: Epoch
+    ) -> tuple[Partition, Epoch, list[Message]]:
         partition = Partition(self.number, self.queue.description, snapshot.next_sequence_number)
-        partition.restore(snapshot.messages, snapshot.identities)
-        return partition, epoch
+        messages, taken_back = snapshot.messages, []
+        # Had another broker owned the partition in between, the numbers might be its messages'.
+        if in_doubt and epoch == epoch_before + 1:
+            # Their senders have sent them again, or they went to another partition (P-16).
+            taken_back = [each for each in messages if any(each.sequence_number in run for run in in_doubt)]
+            dropped = {each.sequence_number for each in taken_back}
+            messages = [each for each in messages if each.sequence_number not in dropped]
+        partition.restore(messages, snapshot.identities)
+        return partition, epoch, taken_back
 
-    def _loaded(self, built: tuple[Partition, Epoch] | Exception) -> None:
-        if self.availability is Availability.GONE:
+    def _loaded(self, this: object, built: tuple[Partition, Epoch, list[Message]] | Exception) -> None:
+        if self._loading is not this:
             return
+        self._loading = None
         if isinstance(built, Exception):
-            logger.error("%s: cannot be loaded: %s", self, built)
+            if not isinstance(built, StoreUnavailable):
+                logger.error("%s: cannot be loaded: %s", self, built)
+                self._reload_after_s = min(self._reload_after_s * 2, RELOAD_AFTER_MAX_S)
             self._fail(built)
             return
-        partition, self._epoch = built
+        partition, self._epoch, taken_back = built
         # The queue may have been updated while the partition was being built.
         partition.description = self.queue.description
         self._partition = partition
         self.availability = Availability.AVAILABLE
+        self._reload_after_s = RELOAD_AFTER_S
+        self._take_back(partition, taken_back)
         mailbox, self._mailbox = self._mailbox, []
         for command, done in mailbox:
             self.submit(command, done)
         self.queue.keep_time(self)
         self.queue.wake_all()
 
+    def _take_back(self, partition: Partition, messages: list[Message]) -> None:
+        """Remove what came to be stored although its sender was told otherwise."""
+        # The others have not been stored: their numbers will be given to other messages.
+        self._in_doubt = [range(each.sequence_number, each.sequence_number + 1) for each in messages]
+
+        def removed(failure: Exception | None) -> None:
+            if failure is None:
+                self._in_doubt = []
+
+        if messages:
+            logger.warning("%s: %d messages, reported as not stored, are taken back", self, len(messages))
+            self._commit(partition, [RemoveMessages(messages)], removed)
+
+    def _late(self, this: object) -> None:
+        """It takes so long to load that nobody should wait for it, or count on it."""
+        if self._loading is this and self.availability is Availability.LOADING:
+            self._forget(Availability.UNAVAILABLE, self._unavailable())
+            # Whoever waited for this partition to say what it has need not do so any longer.
+            self.queue.wake_all()
+
     def close(self) -> None:
         """The queue is deleted: nothing more is submitted to the store, and who asks is told."""
+        self._loading = None
+        self.store.hosts.pop(self, None)
         self._forget(Availability.GONE, EntityNotFound(self.queue.path))
 
     def _fail(self, error: Exception) -> None:
         """Only the store knows what is true now; ask it again later."""
         if self.availability is Availability.GONE:
             return
+        self._loading = None
         self._forget(Availability.UNAVAILABLE, self._unavailable(error))
-        asyncio.get_running_loop().call_later(RELOAD_AFTER_S, self.load)
+        self._reload_at = asyncio.get_running_loop().time() + self._reload_after_s
+        self.store.reload_later(self._reload_after_s)
+        self.queue.wake_all()
 
     def _forget(self, availability: Availability, reason: BrokerError) -> None:
         """Let go of what is in memory, and tell those who wait for it."""
+        for _, done in self._clear(availability):
+            done(reason)
+
+    def _clear(self, availability: Availability) -> list[tuple[Command, OnReply]]:
         if self._partition is not None:
             self._cache.forget(self._partition.confirmed())
+        if self._epoch is not None:
+            self._epoch_before = self._epoch
         self._partition = self._epoch = None
         self.availability = availability
         mailbox, self._mailbox = self._mailbox, []
-        for _, done in mailbox:
-            done(reason)
+        return mailbox
+
+    # -- what its store says ----------------------------------------------------------
+
+    def withdraw(self) -> list[tuple[Command, OnReply]]:
+        """The store is away: take no commands, and give those that wait, to be refused."""
+        self._loading = None
+        self._reload_at = 0.0
+        return self._clear(Availability.UNAVAILABLE)
+
+    def refuse(self, commands: Sequence[tuple[Command, OnReply]], cause: Exception) -> None:
+        """Answer these, and wake those who wait for this partition to say what it has."""
+        for _, done in commands:
+            done(self._unavailable(cause))
+        self.queue.wake_all()
+
+    def store_is_slow(self, slow: bool) -> None:
+        if slow and self.availability is Availability.AVAILABLE:
+            self.availability = Availability.SLOW
+        elif not slow and self.availability is Availability.SLOW:
+            self.availability = Availability.AVAILABLE
 
     def _unavailable(self, cause: Exception | None = None) -> StoreUnavailable:
         error = StoreUnavailable(
@@ -245,18 +345,30 @@ class PartitionHost:
                 if isinstance(effect, RemoveMessages):
                     self._cache.forget(effect.messages)
         if durable:
-            assert self._epoch is not None, "a loaded partition is a claimed one"
-            share = Share(self._key, self._epoch, partition.next_sequence_number, durable)
-            self.store.writer.submit((share,), partial(self._committed, partition, command, reply, done))
+            self._commit(
+                partition, durable, partial(self._committed, partition, command, reply, durable, done)
+            )
         else:
             done(reply)
         for subqueue in available:
             self.queue.wake(subqueue)
 
+    def _commit(self, partition: Partition, durable: list[DurableEffect], committed: OnCommitted) -> None:
+        assert self._epoch is not None and self.key is not None, "a loaded partition is a claimed one"
+        share = Share(self.key, self._epoch, partition.next_sequence_number, durable)
+        self.store.writer.submit((share,), committed)
+
     def _committed(
-        self, partition: Partition, command: Command, reply: Reply, done: OnReply, failure: Exception | None
+        self,
+        partition: Partition,
+        command: Command,
+        reply: Reply,
+        durable: list[DurableEffect],
+        done: OnReply,
+        failure: Exception | None,
     ) -> None:
         if failure is not None:
+            self._doubt(command, reply, durable)
             if partition is self._partition:
                 logger.error("%s: %s", self, failure)
                 self._fail(failure)
@@ -267,6 +379,13 @@ class PartitionHost:
             if isinstance(command, Enqueue):
                 self._keep_payloads(command.messages, reply)
             self._confirm(partition, SequenceNumber(reply.first + reply.count - 1))
+
+    def _doubt(self, command: Command, reply: Reply, durable: list[DurableEffect]) -> None:
+        """A send is reported as failed; a store that only stalled may still store it."""
+        # Where more than messages was to be stored, taking only those back would tear it.
+        plain = isinstance(command, Enqueue) and all(isinstance(effect, StoreMessages) for effect in durable)
+        if plain and isinstance(reply, Enqueued):
+            self._in_doubt.append(range(reply.first, reply.first + reply.count))
 
     def _keep_payloads(self, messages: list[Message], enqueued: Enqueued) -> None:
         """The store has these payloads now; memory keeps those that are soon asked for."""
@@ -306,8 +425,9 @@ class PartitionHost:
 
         def answer(payloads: list[bytes | None] | Exception) -> None:
             if isinstance(payloads, Exception):
-                logger.error("%s: payloads cannot be read: %s", self, payloads)
-                if partition is self._partition:
+                # When the store is away it has told us so; else it is only slow, and our memory still true.
+                if partition is self._partition and not isinstance(payloads, StoreUnavailable):
+                    logger.error("%s: payloads cannot be read: %s", self, payloads)
                     self._fail(payloads)
                 done(self._unavailable(payloads))
                 return

@@ -20,6 +20,7 @@ from bendybus.names import PARTITION_SHIFT, EntityPath, Instant, LockToken, Sequ
 __all__ = ["Queue", "Waiter"]
 
 # Looked at for every send, and a member of an enum is slow to look up.
+AVAILABLE = Availability.AVAILABLE
 LOADING = Availability.LOADING
 UNAVAILABLE = Availability.UNAVAILABLE
 
@@ -78,7 +79,7 @@ class Queue:
         away = [str(host.number) for host in self.hosts if host.availability is UNAVAILABLE]
         if away:
             raise StoreUnavailable(
-                f"Nothing was changed: of '{self.path}', partition {', '.join(away)} is unavailable. "
+                f"Nothing was changed: partitions of '{self.path}' are unavailable ({', '.join(away)}). "
                 "Please retry the operation."
             )
 
@@ -96,7 +97,12 @@ class Queue:
             return self.hosts[0]
         if key is not None:
             return self.hosts[partition_of(key, len(self.hosts))]
-        number = self._turn.next({host.number for host in self.hosts if host.availability is not UNAVAILABLE})
+        number = self._turn.next({host.number for host in self.hosts if host.availability is AVAILABLE})
+        if number is None:
+            # None that is sure to answer soon; better one that loads, or is slow, than none.
+            number = self._turn.next(
+                {host.number for host in self.hosts if host.availability is not UNAVAILABLE}
+            )
         if number is None:
             raise StoreUnavailable(f"No partition of '{self.path}' is available. Please retry the operation.")
         return self.hosts[number]
@@ -124,6 +130,11 @@ class Queue:
 
     def stop_waiting(self, waiter: Waiter, subqueue: SubQueue) -> None:
         self._waiting[subqueue].pop(waiter, None)
+
+    @property
+    def limited(self) -> bool:
+        """Whether some partition is away, or its store so slow that it may be (P-33)."""
+        return any(host.availability in (UNAVAILABLE, Availability.SLOW) for host in self.hosts)
 
     @property
     def loading(self) -> bool:

@@ -23,7 +23,6 @@ from bendybus.domain.commands import (
     Given,
     LockDeferred,
     Peek,
-    Release,
     Renew,
     Renewed,
     Settled,
@@ -129,7 +128,7 @@ class ManagementNode:
         except BrokerError:
             # All or none: a message locked for an answer that is not given is put back.
             for host, messages in taken:
-                await host.ask(Release(_tokens(messages)))
+                host.release(_tokens(messages))
             raise
         return {"messages": [answers[number] for number in numbers]}
 

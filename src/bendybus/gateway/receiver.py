@@ -138,8 +138,12 @@ class Receiver:
         payloads: list[bytes | None] | BrokerError,
     ) -> None:
         self._reading.discard(host)
-        if self._closed or isinstance(payloads, BrokerError):
+        if self._closed:
             host.release(tokens)
+            return
+        if isinstance(payloads, BrokerError):
+            host.release(tokens)
+            self.wake()
             return
         self._kept.extend(
             _Kept(host, message, token, payload)
@@ -196,6 +200,8 @@ class Receiver:
                 self._reading.discard(host)
                 self._expected -= len(messages)
                 host.release(tokens)
+                if not self._closed:
+                    self.wake()
                 return
             host.submit(Complete(tokens), partial(removed, payloads))
 

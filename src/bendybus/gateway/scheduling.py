@@ -57,6 +57,7 @@ async def _enqueue(queue: Queue, command: Enqueue, key: str | None) -> Enqueued:
         except Unavailable:
             # "if the chosen one is unavailable another is taken ... and the send succeeds" (P-16)
             if attempts:
+                command = Enqueue([message.anew() for message in command.messages], command.identities)
                 continue
             raise
         assert isinstance(enqueued, Enqueued)

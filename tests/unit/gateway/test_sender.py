@@ -124,7 +124,7 @@ def test_a_keyless_send_moves_on_when_its_commit_fails(in_yard):  # P-16
         assert link.outcomes == {1: "accepted"}
         assert spread(yard) == [0, 1]
 
-    in_yard(test, partitions=2)
+    in_yard(test, partitions=2, stores=2)
 
 
 def test_a_keyed_send_to_a_partition_that_is_away_is_retryable_and_others_go_on(in_yard):  # P-17
