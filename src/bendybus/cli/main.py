@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from bendybus.cli import fault
 from bendybus.cli.serve import serve
 
 __all__ = ["app"]
@@ -42,3 +43,4 @@ def bendybus(
 
 
 app.command()(serve)
+app.add_typer(fault.app, name="fault")

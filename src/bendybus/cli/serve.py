@@ -34,6 +34,12 @@ def serve(
     config: Annotated[Path | None, typer.Option(help="The official emulator's Config.json.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="TLS certificate chain, PEM.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The certificate's key, PEM.")] = None,
+    stall_after: Annotated[
+        float, typer.Option(help="Seconds after which a store that does not answer counts as away.")
+    ] = 2.0,
+    development: Annotated[
+        bool, typer.Option("--development", help="Allow 'bendybus fault': stores can be made to fail.")
+    ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Run the broker until SIGTERM or Ctrl+C.
@@ -59,6 +65,8 @@ def serve(
             sas_key=sas_key_from(os.environ),
             tls_cert=tls_cert,
             tls_key=tls_key,
+            development=development,
+            stall_after_s=stall_after,
             log_level=log_level,
         )
         # Imported once the settings are known to be good: an error in them is told at once.
