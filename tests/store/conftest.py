@@ -10,6 +10,7 @@ import pytest
 
 from bendybus.domain.messages import Message
 from bendybus.names import EntityPath, Instant, PartitionNumber, SequenceNumber, SessionId
+from bendybus.store.faults import FaultyStore
 from bendybus.store.memory import MemoryStore
 from bendybus.store.protocol import MessagingStore, PartitionChanges, PartitionKey
 from bendybus.store.sqlite.store import SqliteStore
@@ -18,6 +19,7 @@ from bendybus.store.sqlite.store import SqliteStore
 KINDS: dict[str, Callable[[Path], MessagingStore]] = {
     "memory": lambda path: MemoryStore("memory"),
     "sqlite": SqliteStore,
+    "healed": lambda path: FaultyStore(MemoryStore("healed")),
 }
 
 

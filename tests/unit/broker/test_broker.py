@@ -11,6 +11,7 @@ from bendybus.broker.broker import Broker
 from bendybus.broker.host import Availability
 from bendybus.domain.commands import Enqueue
 from bendybus.domain.entities import QueueDescription, Tier
+from bendybus.domain.messages import SubQueue
 from bendybus.errors import (
     EntityExists,
     EntityNotFound,
@@ -263,6 +264,68 @@ def test_what_a_deleted_namesake_left_in_a_store_does_not_come_back(with_broker,
         assert list(again.hosts[0].partition.confirmed()) == []
 
     with_broker(test)
+
+
+def test_a_create_that_finds_a_store_away_touches_none(with_broker, stores):  # P-32
+    async def test(broker):
+        queue = await broker.create_queue(PLAIN)
+        stores[0].outage = StoreUnavailable("away")
+        with pytest.raises(StoreUnavailable):
+            await queue.hosts[0].ask(Enqueue([message()]))
+        with pytest.raises(StoreUnavailable, match="'Orders' was not created: The messaging store 'a' is"):
+            await broker.create_queue(ORDERS)
+        assert stores[1].partitions() == []
+        stores[0].outage = None
+        await recovered(broker, "a")
+        assert len((await broker.create_queue(ORDERS)).hosts) == 16
+
+    with_broker(test)
+
+
+def test_an_unpartitioned_queue_is_made_where_it_can_be(with_broker, stores):  # P-04
+    async def test(broker):
+        queues = [await broker.create_queue(QueueDescription(EntityPath(name))) for name in "xyz"]
+        stores[0].outage = StoreUnavailable("away")
+        with pytest.raises(StoreUnavailable):
+            await queues[0].hosts[0].ask(Enqueue([message()]))
+        more = [await broker.create_queue(QueueDescription(EntityPath(name))) for name in "uvw"]
+        assert {host.store.name for queue in more for host in queue.hosts} == {"b", "c"}
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_broker_starts_with_a_store_away_and_takes_it_up_when_it_is_back(
+    with_broker, stores, opened
+):  # P-04
+    async def fill(broker):
+        queue = await broker.create_queue(ORDERS)
+        for host in queue.hosts:
+            await host.ask(Enqueue([message("kept")]))
+
+    async def start(broker):
+        queue = broker.find("orders")
+        await queue.loaded()
+        away = [host.number for host in queue.hosts if host.availability is UNAVAILABLE]
+        assert away == [1, 4, 7, 10, 13] and queue.limited
+        assert queue.place(None).number not in away
+        with pytest.raises(StoreUnavailable):
+            await queue.hosts[1].ask(Enqueue([message()]))
+        for change in (broker.delete_queue("orders"), broker.update_queue(ORDERS)):
+            with pytest.raises(StoreUnavailable):
+                await change
+        stores[1].outage = None
+        await recovered(broker, "b")
+        assert [host.available(SubQueue.MAIN) for host in queue.hosts] == [1] * 16
+        assert [record.entity for record in stores[1].partitions()] == ["Orders"] * 5
+        await broker.delete_queue("orders")
+
+    with_broker(fill)
+    stores[1].create_partitions(EntityPath("half-made"), [PartitionNumber(0)])
+    if opened:
+        stores[1].drop_partitions(EntityPath("half-made"))
+    away = stores[1].outage = StoreUnavailable("no route to host")
+    with_broker(start, unopened={} if opened else {"b": away})
 
 
 def test_of_two_who_create_one_queue_at_once_one_is_told_so(with_broker):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bendybus.errors import ConfigError
+from bendybus.errors import ConfigError, StoreUnavailable
 from bendybus.server.settings import STORES_DEFAULT, Settings
 from bendybus.server.stores import messaging_stores
 from bendybus.store.folder import DataFolder
@@ -51,6 +51,17 @@ def test_stores_by_url_take_the_place_of_the_folders_own(folder, tmp_path):
 def test_a_url_that_cannot_be_meant_is_named(folder, url, complaint):
     with pytest.raises(ConfigError, match=complaint):
         names(Settings(store_urls=(url,)), folder)
+
+
+def test_a_store_that_holds_partitions_may_be_on_a_disk_that_is_not_there(folder, tmp_path):
+    settings = Settings(store_urls=(f"sqlite://{tmp_path}/mnt/one.db",))
+    (store,) = messaging_stores(settings, folder, placed={"one"})
+    with pytest.raises(StoreUnavailable, match=r"one\.db is not there"):
+        store.open()
+    (tmp_path / "mnt").mkdir()
+    with pytest.raises(StoreUnavailable):
+        store.open()
+    assert list((tmp_path / "mnt").iterdir()) == [], "an empty one must not take its place"
 
 
 def test_the_same_store_twice_is_refused(folder, tmp_path):
