@@ -233,6 +233,7 @@ class AttachedStore:
 
     def _set_state(self, state: StoreState) -> None:
         self.state = state
+        self.writer.may_tidy = state is not StoreState.AWAY
         for host in self.hosts:
             host.store_is_slow(state is StoreState.SLOW)
 

@@ -110,6 +110,8 @@ class StoreWriter:
         """Calls begun; the thread alone counts."""
         self._in_call = False
         self._slowest_s = 0.0
+        self.may_tidy = True
+        """Whether an idle moment may be used: not while the store is away, or was never open."""
         self._unanswered = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -283,7 +285,7 @@ class StoreWriter:
             while self._failed or not (self._gathering.changes or self._errands):
                 if self._stopping:
                     return None
-                if not self._turn.wait(TIDY_AFTER_S):
+                if not self._turn.wait(TIDY_AFTER_S) and self.may_tidy:
                     self._errands.append(_Errand(self._tidy, _ignore))
             work = _Work(self._gathering, self._errands)
             self._gathering, self._errands, self._under_way = _Group(), [], work

@@ -19,12 +19,14 @@ from bendybus.broker.host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import (
     ENTROPY_PER_LOCK,
+    Command,
     Complete,
     Given,
     LockDeferred,
     Peek,
     Renew,
     Renewed,
+    Reply,
     Settled,
 )
 from bendybus.domain.messages import Message
@@ -33,7 +35,7 @@ from bendybus.errors import ArgumentError, BrokerError, MessageNotFound, NotSupp
 from bendybus.gateway.addresses import Address
 from bendybus.gateway.requests import Request, Response
 from bendybus.gateway.scheduling import cancel, schedule
-from bendybus.gateway.settlement import command_for_status, lock_lost
+from bendybus.gateway.settlement import command_for_status, lock_lost, refused
 from bendybus.names import PARTITION_SHIFT, LockToken, SequenceNumber
 
 __all__ = ["ManagementNode"]
@@ -161,7 +163,7 @@ class ManagementNode:
         tokens = _lock_tokens(body)
         ends: dict[LockToken, int | None] = {}
         for host, share in self._by_token(tokens).items():
-            renewed = await host.ask(Renew(share))
+            renewed = await _ask_holder(host, Renew(share))
             assert isinstance(renewed, Renewed)
             ends.update(zip(share, renewed.locked_until, strict=True))
         found = [end for token in tokens if (end := ends.get(token)) is not None]
@@ -174,7 +176,7 @@ class ManagementNode:
         shares = self._by_token(tokens)
         lost = len(tokens) - sum(map(len, shares.values()))
         for host, share in shares.items():
-            settled = await host.ask(command_for_status(share, body))
+            settled = await _ask_holder(host, command_for_status(share, body))
             assert isinstance(settled, Settled)
             lost += len(settled.lost)
         if lost:
@@ -206,6 +208,14 @@ _OPERATIONS: Final[Mapping[str, _Operation]] = {
         ("cancel-scheduled-message", Right.SEND, ManagementNode._cancel_scheduled),
     )
 }
+
+
+async def _ask_holder(host: PartitionHost, command: Command) -> Reply:
+    """Ask something of a partition that only who holds a lock may ask."""
+    try:
+        return await host.ask(command)
+    except BrokerError as error:
+        raise refused(error) from error
 
 
 def _status(code: int, description: str, condition: str | None = None, body: object = None) -> Response:

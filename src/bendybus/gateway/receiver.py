@@ -26,7 +26,7 @@ from bendybus.engine.events import OutcomesReceived
 from bendybus.engine.sending import SendingLink
 from bendybus.envelope import render
 from bendybus.errors import BrokerError
-from bendybus.gateway.settlement import command_for_outcome, echo, lock_lost, rejection
+from bendybus.gateway.settlement import command_for_outcome, echo, lock_lost, refused, rejection
 from bendybus.names import Instant, LockToken
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ class Receiver:
         if event.settled or self._closed:
             return
         if isinstance(reply, BrokerError):
-            self._link.settle(deliveries, rejection(reply))
+            self._link.settle(deliveries, rejection(refused(reply)))
         else:
             assert isinstance(reply, Settled)
             if reply.lost:

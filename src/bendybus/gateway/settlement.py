@@ -26,10 +26,10 @@ from bendybus.amqp.performatives import (
 )
 from bendybus.amqp.types import Symbol
 from bendybus.domain.commands import Abandon, Command, Complete, DeadLetter, Defer, Release
-from bendybus.errors import ArgumentError, BrokerError, MessageLockLost, NotSupported
+from bendybus.errors import ArgumentError, BrokerError, MessageLockLost, NotSupported, Unavailable
 from bendybus.names import LockToken
 
-__all__ = ["command_for_outcome", "command_for_status", "echo", "lock_lost", "rejection"]
+__all__ = ["command_for_outcome", "command_for_status", "echo", "lock_lost", "refused", "rejection"]
 
 
 def command_for_outcome(tokens: Sequence[LockToken], outcome: DeliveryState | None) -> Command:
@@ -98,6 +98,17 @@ def lock_lost(path: str) -> MessageLockLost:
         "The lock supplied is invalid. Either the lock expired, or the message has already been removed "
         f"from '{path}'."
     )
+
+
+def refused(error: BrokerError) -> BrokerError:
+    """What a settlement or renewal that met this error is to be told.
+
+    A partition that is away has forgotten its locks. To be told so is better than to be told to retry: the
+    SDKs would do that for ten seconds, inside the call, and then learn it.
+    """
+    if not isinstance(error, Unavailable):
+        return error
+    return MessageLockLost(f"The lock is lost, and whether the message was settled is not known: {error}")
 
 
 def _text(value: object) -> str | None:

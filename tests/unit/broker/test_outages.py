@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from bendybus.broker import writer
 from bendybus.broker.health import StoreState
 from bendybus.broker.host import Availability
 from bendybus.domain.commands import Complete, Enqueue, Enqueued, Peek, Tick
@@ -366,6 +367,26 @@ def test_an_idle_store_that_hangs_is_noticed(in_yard, monkeypatch):  # P-33
         assert yard.attached.state is StoreState.AWAY
         hung.let_go()
         await yard.recovered()
+
+    in_yard(test)
+
+
+def test_a_store_that_is_away_is_not_tidied(in_yard, monkeypatch):
+    """It may never have been open; and its errors would be told every second."""
+
+    async def test(yard: Yard) -> None:
+        monkeypatch.setattr(writer, "TIDY_AFTER_S", 0.001)
+        tidied = []
+        monkeypatch.setattr(yard.store, "tidy", lambda: tidied.append(yard.attached.state))
+        yard.store.outage = AWAY
+        with pytest.raises(StoreUnavailable):
+            await yard.host.ask(Enqueue([message()]))
+        tidied.clear()
+        yard.store.outage = None
+        await yard.recovered()
+        while not tidied:
+            await asyncio.sleep(0.001)
+        assert StoreState.AWAY not in tidied
 
     in_yard(test)
 
