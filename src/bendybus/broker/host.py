@@ -20,6 +20,7 @@ from os import urandom
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from bendybus.broker.clock import now
+from bendybus.broker.doubts import Doubts
 from bendybus.broker.stores import AttachedStore, PayloadCache
 from bendybus.broker.writer import OnCommitted, Share
 from bendybus.domain.commands import (
@@ -40,14 +41,13 @@ from bendybus.domain.effects import (
     Effect,
     MessagesAvailable,
     RemoveMessages,
-    StoreMessages,
 )
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.partition import Partition
 from bendybus.errors import BrokerError, EntityNotFound, StoreUnavailable
 from bendybus.names import EntityPath, Epoch, Instant, LockToken, PartitionNumber, SequenceNumber
-from bendybus.store.protocol import NEVER_CLAIMED, PartitionKey, Snapshot
+from bendybus.store.protocol import PartitionKey, Snapshot
 
 if TYPE_CHECKING:
     from bendybus.broker.queue import Queue
@@ -66,8 +66,6 @@ RELOAD_AFTER_MAX_S: Final = 60.0
 class Availability(Enum):
     LOADING = "loading"
     AVAILABLE = "available"
-    SLOW = "slow"
-    """Its store has been with one call for long: it takes commands, and who can choose goes elsewhere."""
     UNAVAILABLE = "unavailable"
     GONE = "gone"
     """Its queue has been deleted."""
@@ -87,8 +85,7 @@ class PartitionHost:
         self.number = number
         self.store = store
         self.availability = Availability.LOADING
-        self.key = key
-        """The store's number for it; None while the store has never been open."""
+        self._key = key
         self._cache = cache
         self._epoch = epoch
         """Under which claim the partition is ours; None to claim it (again) when it is loaded."""
@@ -98,15 +95,17 @@ class PartitionHost:
         """Stands for the load that is under way, so that one that was given up can be told from it."""
         self._reload_at = 0.0
         self._reload_after_s = RELOAD_AFTER_S
-        self._in_doubt: list[range] = []
-        """Numbers of messages whose senders were told that they were not stored, though they may be."""
-        self._epoch_before = NEVER_CLAIMED
-        """Under which claim they may have been."""
+        self._doubts = Doubts()
         store.hosts[self] = None
 
     @property
     def path(self) -> EntityPath:
         return self.queue.path
+
+    @property
+    def key(self) -> PartitionKey | None:
+        """The store's number for it; None while the store has never been open."""
+        return self._key
 
     # -- life ---------------------------------------------------------------------
 
@@ -114,15 +113,15 @@ class PartitionHost:
         """Begin to read the partition from its store."""
         if self.availability is Availability.GONE:
             return
-        assert self.key is not None, "a partition that was never seen cannot be read"
+        assert self._key is not None, "a partition that was never seen cannot be read"
         self.availability = Availability.LOADING
         self._loading = this = object()
-        build = partial(self._built, tuple(self._in_doubt), self._epoch_before)
-        self.store.load(self.key, self._epoch, build, partial(self._loaded, this), partial(self._late, this))
+        loaded, late = partial(self._loaded, this), partial(self._late, this)
+        self.store.load(self._key, self._epoch, self._built, loaded, late)
 
     def load_claimed(self, key: PartitionKey, epoch: Epoch) -> None:
         """Begin to read it under this claim."""
-        self.key, self._epoch = key, epoch
+        self._key, self._epoch = key, epoch
         self.load()
 
     def wants_load(self, at: float) -> bool:
@@ -130,17 +129,9 @@ class PartitionHost:
         waits = self.availability is Availability.UNAVAILABLE and self._loading is None
         return waits and self._reload_at <= at
 
-    def _built(
-        self, in_doubt: Sequence[range], epoch_before: Epoch, snapshot: Snapshot, epoch: Epoch
-    ) -> tuple[Partition, Epoch, list[Message]]:
+    def _built(self, snapshot: Snapshot, epoch: Epoch) -> tuple[Partition, Epoch, list[Message]]:
         partition = Partition(self.number, self.queue.description, snapshot.next_sequence_number)
-        messages, taken_back = snapshot.messages, []
-        # Had another broker owned the partition in between, the numbers might be its messages'.
-        if in_doubt and epoch == epoch_before + 1:
-            # Their senders have sent them again, or they went to another partition (P-16).
-            taken_back = [each for each in messages if any(each.sequence_number in run for run in in_doubt)]
-            dropped = {each.sequence_number for each in taken_back}
-            messages = [each for each in messages if each.sequence_number not in dropped]
+        messages, taken_back = self._doubts.apart(snapshot.messages, epoch)
         partition.restore(messages, snapshot.identities)
         return partition, epoch, taken_back
 
@@ -169,12 +160,11 @@ class PartitionHost:
 
     def _take_back(self, partition: Partition, messages: list[Message]) -> None:
         """Remove what came to be stored although its sender was told otherwise."""
-        # The others have not been stored: their numbers will be given to other messages.
-        self._in_doubt = [range(each.sequence_number, each.sequence_number + 1) for each in messages]
+        self._doubts.remain(messages)
 
         def removed(failure: Exception | None) -> None:
             if failure is None:
-                self._in_doubt = []
+                self._doubts.remain(())
 
         if messages:
             logger.warning("%s: %d messages, reported as not stored, are taken back", self, len(messages))
@@ -212,7 +202,7 @@ class PartitionHost:
         if self._partition is not None:
             self._cache.forget(self._partition.confirmed())
         if self._epoch is not None:
-            self._epoch_before = self._epoch
+            self._doubts.epoch = self._epoch
         self._partition = self._epoch = None
         self.availability = availability
         mailbox, self._mailbox = self._mailbox, []
@@ -231,12 +221,6 @@ class PartitionHost:
         for _, done in commands:
             done(self._unavailable(cause))
         self.queue.wake_all()
-
-    def store_is_slow(self, slow: bool) -> None:
-        if slow and self.availability is Availability.AVAILABLE:
-            self.availability = Availability.SLOW
-        elif not slow and self.availability is Availability.SLOW:
-            self.availability = Availability.AVAILABLE
 
     def _unavailable(self, cause: Exception | None = None) -> StoreUnavailable:
         error = StoreUnavailable(
@@ -354,8 +338,8 @@ class PartitionHost:
             self.queue.wake(subqueue)
 
     def _commit(self, partition: Partition, durable: list[DurableEffect], committed: OnCommitted) -> None:
-        assert self._epoch is not None and self.key is not None, "a loaded partition is a claimed one"
-        share = Share(self.key, self._epoch, partition.next_sequence_number, durable)
+        assert self._epoch is not None and self._key is not None, "a loaded partition is a claimed one"
+        share = Share(self._key, self._epoch, partition.next_sequence_number, durable)
         self.store.writer.submit((share,), committed)
 
     def _committed(
@@ -368,7 +352,7 @@ class PartitionHost:
         failure: Exception | None,
     ) -> None:
         if failure is not None:
-            self._doubt(command, reply, durable)
+            self._doubts.note(command, reply, durable)
             if partition is self._partition:
                 logger.error("%s: %s", self, failure)
                 self._fail(failure)
@@ -379,13 +363,6 @@ class PartitionHost:
             if isinstance(command, Enqueue):
                 self._keep_payloads(command.messages, reply)
             self._confirm(partition, SequenceNumber(reply.first + reply.count - 1))
-
-    def _doubt(self, command: Command, reply: Reply, durable: list[DurableEffect]) -> None:
-        """A send is reported as failed; a store that only stalled may still store it."""
-        # Where more than messages was to be stored, taking only those back would tear it.
-        plain = isinstance(command, Enqueue) and all(isinstance(effect, StoreMessages) for effect in durable)
-        if plain and isinstance(reply, Enqueued):
-            self._in_doubt.append(range(reply.first, reply.first + reply.count))
 
     def _keep_payloads(self, messages: list[Message], enqueued: Enqueued) -> None:
         """The store has these payloads now; memory keeps those that are soon asked for."""

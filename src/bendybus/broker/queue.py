@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from bendybus.broker.health import StoreState
 from bendybus.broker.host import Availability, PartitionHost
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import SubQueue
@@ -23,6 +24,7 @@ __all__ = ["Queue", "Waiter"]
 AVAILABLE = Availability.AVAILABLE
 LOADING = Availability.LOADING
 UNAVAILABLE = Availability.UNAVAILABLE
+SLOW = StoreState.SLOW
 
 
 class Waiter(Protocol):
@@ -30,6 +32,20 @@ class Waiter(Protocol):
 
     def wake(self) -> None:
         """Something may be available; take it, and wait again if it is not enough."""
+
+
+class _Ready:
+    """The numbers of the partitions that can be expected to answer soon. Looks only at those asked for."""
+
+    __slots__ = ("_hosts",)
+
+    def __init__(self, hosts: list[PartitionHost]) -> None:
+        self._hosts = hosts
+
+    def __contains__(self, number: object) -> bool:
+        assert isinstance(number, int)
+        host = self._hosts[number]
+        return host.availability is AVAILABLE and host.store.state is not SLOW
 
 
 class Queue:
@@ -47,6 +63,7 @@ class Queue:
         self.accessed_at = Instant(0)
         """When messages were last sent or asked for since the server started; 0 for never."""
         self._turn = RoundRobin(partition_count)
+        self._ready = _Ready(self.hosts)
         self._waiting: dict[SubQueue, dict[Waiter, None]] = {subqueue: {} for subqueue in SubQueue}
         self._next_to_ask = 0
 
@@ -97,7 +114,7 @@ class Queue:
             return self.hosts[0]
         if key is not None:
             return self.hosts[partition_of(key, len(self.hosts))]
-        number = self._turn.next({host.number for host in self.hosts if host.availability is AVAILABLE})
+        number = self._turn.next(self._ready)
         if number is None:
             # None that is sure to answer soon; better one that loads, or is slow, than none.
             number = self._turn.next(
@@ -134,7 +151,7 @@ class Queue:
     @property
     def limited(self) -> bool:
         """Whether some partition is away, or its store so slow that it may be (P-33)."""
-        return any(host.availability in (UNAVAILABLE, Availability.SLOW) for host in self.hosts)
+        return any(host.availability is UNAVAILABLE or host.store.state is SLOW for host in self.hosts)
 
     @property
     def loading(self) -> bool:

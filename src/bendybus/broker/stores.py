@@ -234,8 +234,6 @@ class AttachedStore:
     def _set_state(self, state: StoreState) -> None:
         self.state = state
         self.writer.may_tidy = state is not StoreState.AWAY
-        for host in self.hosts:
-            host.store_is_slow(state is StoreState.SLOW)
 
     def _next_delay_s(self) -> float:
         back = self._recovered_at

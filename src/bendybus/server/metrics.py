@@ -47,7 +47,7 @@ class BrokerCollector(Collector):
         for queue in self._broker.queues():
             for host in queue.hosts:
                 name = str(host.number)
-                up = host.availability in (Availability.AVAILABLE, Availability.SLOW)
+                up = host.availability is Availability.AVAILABLE
                 available.add_metric((queue.path, name, host.store.name), float(up))
                 if host.partition is None:
                     continue

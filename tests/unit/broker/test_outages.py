@@ -67,7 +67,8 @@ def test_a_slow_store_is_passed_over_before_anything_is_given_up(in_yard):  # P-
     async def test(yard: Yard) -> None:
         await stall(yard)
         yard.pass_time(1.4)
-        assert states(yard) == [Availability.SLOW, Availability.AVAILABLE]
+        assert yard.attached.state is StoreState.SLOW
+        assert states(yard) == [Availability.AVAILABLE] * 2
         assert yard.queue.limited
         assert {yard.queue.place(None).number for _ in range(4)} == {1}
         yard.store.open_gate()
