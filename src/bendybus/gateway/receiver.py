@@ -138,12 +138,8 @@ class Receiver:
         payloads: list[bytes | None] | BrokerError,
     ) -> None:
         self._reading.discard(host)
-        if self._closed:
-            host.release(tokens)
-            return
-        if isinstance(payloads, BrokerError):
-            host.release(tokens)
-            self.wake()
+        if self._closed or isinstance(payloads, BrokerError):
+            self._give_back(host, tokens)
             return
         self._kept.extend(
             _Kept(host, message, token, payload)
@@ -151,6 +147,15 @@ class Receiver:
             if payload is not None
         )
         self.wake()
+
+    def _give_back(self, host: PartitionHost, tokens: list[LockToken]) -> None:
+        """These cannot be read now, or nobody wants them any more."""
+        if not self._closed:
+            # First: once they are free we might ask for them again, and a drain would wait for that too.
+            self._answer_drain()
+        host.release(tokens)
+        if not self._closed:
+            self.wake()
 
     def _deliver_kept(self) -> None:
         kept = self._kept
@@ -199,9 +204,7 @@ class Receiver:
             if self._closed or isinstance(payloads, BrokerError):
                 self._reading.discard(host)
                 self._expected -= len(messages)
-                host.release(tokens)
-                if not self._closed:
-                    self.wake()
+                self._give_back(host, tokens)
                 return
             host.submit(Complete(tokens), partial(removed, payloads))
 

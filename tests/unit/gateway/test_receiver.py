@@ -13,7 +13,7 @@ from bendybus.domain.commands import Enqueue, Peek
 from bendybus.domain.messages import SubQueue
 from bendybus.engine.events import OutcomesReceived
 from bendybus.envelope import admit
-from bendybus.errors import InvalidOperation, MessageLockLost, StoreUnavailable
+from bendybus.errors import InvalidOperation, MessageLockLost, StoreCorrupted, StoreUnavailable
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.settlement import refused
 from bendybus.names import Instant, SequenceNumber
@@ -136,6 +136,37 @@ def test_a_stalled_store_holds_up_neither_a_drain_nor_what_others_have(in_yard):
         assert link.sent == ["quick", "slow"]
 
     in_yard(test, partitions=2, stores=2)
+
+
+def test_a_read_behind_a_long_load_holds_up_no_drain_and_is_asked_for_again(in_yard, monkeypatch):  # P-27
+    async def test(yard: Yard) -> None:
+        yard.cache._limit = 0
+        await put(yard, 0, "cold")
+        gate, begun, load = threading.Event(), threading.Event(), yard.store.load
+
+        def long(key):
+            begun.set()
+            assert gate.wait(10)
+            return load(key)
+
+        monkeypatch.setattr(yard.store, "load", long)
+        yard.queue.hosts[1]._fail(StoreCorrupted("garbled"))
+        yard.queue.hosts[1].load()
+        await asyncio.to_thread(begun.wait, 10)
+        yard.queue.hosts[1]._late(yard.queue.hosts[1]._loading)
+        receiver, link = receiver_on(yard, credit=5, drain=True)
+        receiver.flow()
+        assert link.drains_answered == 0
+        yard.pass_time(3)
+        assert link.drains_answered == 1
+        assert waiting(yard) == 1, "it was given back"
+        link.credit = 5
+        receiver.flow()
+        gate.set()
+        await yard.read_back()
+        assert link.sent == ["cold"]
+
+    in_yard(test, partitions=2)
 
 
 def test_a_settlement_in_a_partition_that_is_away_is_told_that_its_lock_is_lost():
