@@ -36,12 +36,15 @@ class Bendybus(Broker):
         config.write_text(json.dumps(configuration(), indent=2))
         self.spawn(
             [
-                *(find_command(), "serve", "--data", data / "namespace", "--stores", str(self.stores)),
+                *(find_command(), "serve", "--data", data / "namespace", *self.store_options()),
                 *("--port", "0", "--admin-port", "0", "--config", config),
             ]
         )
         line = self.wait_for_line(READY, START_TIMEOUT_S)
         return parse_connection_string(line.partition("ready ")[2])
+
+    def store_options(self) -> list[str]:
+        return ["--stores", str(self.stores)]
 
     def version(self) -> str:
         try:

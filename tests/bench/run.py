@@ -1,10 +1,10 @@
 """`make bench`: Bendybus and RabbitMQ side by side, measured by the same client in the same minutes.
 
-    python tests/bench/run.py [--quick] [--memory] [--only bendybus|rabbitmq]
+    python tests/bench/run.py [--quick] [--memory | --store-kinds] [--only bendybus|rabbitmq]
 
 Installs what it needs (Python packages here, Debian packages in load.py and rabbitmq.py), runs the
-cases of cases.py or memory.py and shows them through report.py. What could not run is said, with the
-reason; only a case that ran and failed makes the exit status 1.
+cases of cases.py, memory.py or store_kinds.py and shows them through report.py. What could not run is
+said, with the reason; only a case that ran and failed makes the exit status 1.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ def main() -> int:
         load.build()
     except BrokerFailed as failure:
         return conclude(console, [], [f"everything, for want of a load generator: {failure}"], [], False)
+    if options.store_kinds:
+        return run_store_kinds(options, console)
     return run_memory(options, console) if options.memory else run_rates(options, console)
 
 
@@ -63,6 +65,9 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure Bendybus beside RabbitMQ with the same client.")
     parser.add_argument("--quick", action="store_true", help="fewer messages, one round")
     parser.add_argument("--memory", action="store_true", help="measure memory of a backlog instead of rates")
+    parser.add_argument(
+        "--store-kinds", action="store_true", help="measure SQLite and PostgreSQL, one to four stores each"
+    )
     parser.add_argument("--only", choices=("bendybus", "rabbitmq"), help="measure this broker alone")
     parser.add_argument("--count", type=int, help=f"messages for window {WINDOW}, or waiting with --memory")
     parser.add_argument("--rounds", type=int, help="repetitions of each case; medians are shown")
@@ -116,6 +121,35 @@ def run_rates(options: argparse.Namespace, console: Console) -> int:
         console.print(f"written: {options.results}/rates.json and rates.png", soft_wrap=True)
     if {target.broker.name for target in targets} == {"bendybus", "rabbitmq"}:
         console.print(NO_PARTITIONED_RABBITMQ, soft_wrap=True)
+    return conclude(console, notes, skipped, failures, bool(results))
+
+
+def run_store_kinds(options: argparse.Namespace, console: Console) -> int:
+    import cases
+    import report
+    import store_kinds
+
+    count = options.count or (COUNT_QUICK if options.quick else COUNT)
+    notes = busy_notes()
+    plan = cases.Plan(
+        {WINDOW: count}, options.rounds or (ROUNDS_QUICK if options.quick else ROUNDS), BODY_BYTES
+    )
+    results, skipped = store_kinds.measure_kinds(plan, lambda line: console.print(f"[dim]{line}[/dim]"))
+    failures = [f"{one.label}: {failure}" for one in results for failure in one.failures]
+    if results:
+        console.print(store_kinds.scaling_table(results))
+        report.write_json(
+            options.results / "store_kinds.json",
+            {
+                "machine": report.machine(["Bendybus"]),
+                "skipped": skipped,
+                "failures": failures,
+                "notes": notes,
+                "ratios": store_kinds.scaling(results),
+                "results": results,
+            },
+        )
+        console.print(f"written: {options.results}/store_kinds.json", soft_wrap=True)
     return conclude(console, notes, skipped, failures, bool(results))
 
 

@@ -312,15 +312,15 @@ def test_the_command_line_throws_the_switch(own_server: ServerProcess) -> None: 
         )
         return store
 
-    assert fault("store-2", "slow", "--delay-ms", "20").stdout == "store-2: slow\n"
+    assert fault("store-2", "slow", "--delay-ms", "20").stderr == "store-2: slow\n"
     assert (shown()["fault"], shown()["delayMs"]) == ("slow", 20)
-    assert fault("store-2", "heal").stdout == "store-2: healed\n"
+    assert fault("store-2", "heal").stderr == "store-2: healed\n"
     assert shown()["fault"] == "none"
     unknown = fault("store-9", "pause")
     assert unknown.returncode == 1
     assert "no messaging store 'store-9'; there are store-0, store-1" in unknown.stderr
     nobody = fault("store-2", "pause", BENDYBUS_CONNECTION_STRING="Endpoint=sb://x/")
-    assert (nobody.returncode, nobody.stderr.startswith("bendybus: the connection string needs")) == (2, True)
+    assert (nobody.returncode, nobody.stderr.startswith("bendybus: the connection string lacks")) == (2, True)
     assert fault("store-2", "explode").returncode == 2
 
 

@@ -12,14 +12,28 @@ from bendybus.domain.messages import Message
 from bendybus.names import EntityPath, Instant, PartitionNumber, SequenceNumber, SessionId
 from bendybus.store.faults import FaultyStore
 from bendybus.store.memory import MemoryStore
+from bendybus.store.postgres.address import parse_address
+from bendybus.store.postgres.store import PostgresStore
 from bendybus.store.protocol import MessagingStore, PartitionChanges, PartitionKey
 from bendybus.store.sqlite.store import SqliteStore
 
-# A third kind of store joins the contract suite by one more line here.
-KINDS: dict[str, Callable[[Path], MessagingStore]] = {
-    "memory": lambda path: MemoryStore("memory"),
-    "sqlite": SqliteStore,
-    "healed": lambda path: FaultyStore(MemoryStore("healed")),
+
+def _postgres_store(path: Path, request: pytest.FixtureRequest) -> MessagingStore:
+    # Asked for here, so that a run of the other kinds starts no server.
+    server = request.getfixturevalue("postgres")
+    # One database for all, a schema for each: those are made quickly.
+    schema = f"s{next(_SCHEMAS)}"
+    return PostgresStore(parse_address(server.url("postgres", schema=schema)))
+
+
+_SCHEMAS = count()
+
+# Another kind of store joins the contract suite by one more line here.
+KINDS: dict[str, Callable[[Path, pytest.FixtureRequest], MessagingStore]] = {
+    "memory": lambda path, request: MemoryStore("memory"),
+    "sqlite": lambda path, request: SqliteStore(path),
+    "postgres": _postgres_store,
+    "healed": lambda path, request: FaultyStore(MemoryStore("healed")),
 }
 
 
@@ -84,13 +98,19 @@ def make_message() -> Callable[..., Message]:
 
 
 @pytest.fixture(params=KINDS)
-def make_bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Workbench]]:
-    """As many fresh stores of one kind as a test wants."""
+def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], MessagingStore]:
+    """As many stores of one kind as a test wants, not yet opened and none of them twice."""
     numbers = count()
+    return lambda: KINDS[request.param](tmp_path / f"store-{next(numbers)}.db", request)
+
+
+@pytest.fixture
+def make_bench(make_store: Callable[[], MessagingStore]) -> Iterator[Callable[[], Workbench]]:
+    """As many fresh stores of one kind as a test wants."""
     benches: list[Workbench] = []
 
     def make() -> Workbench:
-        benches.append(Workbench(lambda: KINDS[request.param](tmp_path / f"store-{next(numbers)}.db")))
+        benches.append(Workbench(make_store))
         return benches[-1]
 
     yield make

@@ -602,3 +602,27 @@ def test_a_dropped_partition_takes_its_sessions_and_marks_along(bench: Bench) ->
     assert bench.store.load(record.key).sessions == []
     while bench.store.tidy():
         pass
+
+
+# -- whose a store is ---------------------------------------------------------------
+
+
+def test_a_store_belongs_to_the_first_namespace_that_opens_it(bench: Bench) -> None:
+    bench.store.close()
+    bench.store.open("ours")
+    bench.store.close()
+    for refused in (bench.store.examine, bench.store.open):
+        with pytest.raises(StoreError, match="belongs to another namespace"):
+            refused("theirs")
+    bench.store.examine("ours")
+    bench.store.open("ours")
+    assert len(bench.store.partitions()) == 2
+
+
+def test_stores_are_told_apart_before_and_after_they_are_made(
+    make_bench: Callable[[], Bench], make_store: Callable[[], Any]
+) -> None:
+    one, other, new = make_bench().store, make_bench().store, make_store()
+    assert one.examine() == one.examine()
+    assert new.examine() == new.examine()
+    assert len({one.examine(), other.examine(), new.examine()}) == 3

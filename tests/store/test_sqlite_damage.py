@@ -16,8 +16,9 @@ import pytest
 from bendybus.domain.messages import Message
 from bendybus.errors import BrokerError, SchemaTooNew, StoreCorrupted, StoreError, StoreUnavailable
 from bendybus.names import EntityPath, Instant, PartitionNumber, SequenceNumber
+from bendybus.store import encoding
 from bendybus.store.protocol import PartitionChanges
-from bendybus.store.sqlite import encoding, files
+from bendybus.store.sqlite import files
 from bendybus.store.sqlite.catalog import SqliteCatalog
 from bendybus.store.sqlite.store import MESSAGING_STORE, SqliteStore
 

@@ -132,7 +132,7 @@ class PartitionHost:
     def _built(self, snapshot: Snapshot, epoch: Epoch) -> tuple[Partition, Epoch, list[Message]]:
         partition = Partition(self.number, self.queue.description, snapshot.next_sequence_number)
         messages, taken_back = self._doubts.apart(snapshot.messages, epoch)
-        partition.restore(messages, snapshot.identities)
+        partition.restore(messages, snapshot.identities, snapshot.transferred)
         return partition, epoch, taken_back
 
     def _loaded(self, this: object, built: tuple[Partition, Epoch, list[Message]] | Exception) -> None:
@@ -250,6 +250,24 @@ class PartitionHost:
             return
         self._perform(partition, command, reply, effects, done)
 
+    def check(self, commands: Sequence[Command], at: Instant) -> None:
+        """Raise what stands against these commands of a transaction."""
+        if self._partition is None:
+            raise EntityNotFound(self.queue.path) if self.queue.deleted else self._unavailable()
+        self._partition.check(commands, at)
+
+    def prepare(self, command: Command, at: Instant) -> tuple[Share, OnCommitted]:
+        """Apply a command as a part of a commit that somebody else makes, who puts the share into it and
+        calls back how it went. The partition must be there.
+        """
+        partition = self._partition
+        assert partition is not None, "only what is loaded can be changed"
+        reply, effects = partition.apply(command, at)
+        share = self._share(partition, self._durable(effects))
+        # What becomes free is free at once, as everywhere; but not before all of the work is applied.
+        asyncio.get_running_loop().call_soon(self._wake, effects)
+        return share, partial(self._committed, partition, command, reply, None, _ignore)
+
     async def ask(self, command: Command) -> Reply:
         """`submit` for those who have time to wait; raises what was refused."""
         answer: asyncio.Future[Reply | BrokerError] = asyncio.get_running_loop().create_future()
@@ -319,40 +337,49 @@ class PartitionHost:
         self, partition: Partition, command: Command, reply: Reply, effects: list[Effect], done: OnReply
     ) -> None:
         """Commit the durable effects and reply then; reply at once when there are none."""
-        durable: list[DurableEffect] = []
-        available: list[SubQueue] = []
-        for effect in effects:
-            if isinstance(effect, MessagesAvailable):
-                available.append(effect.subqueue)
-            else:
-                durable.append(effect)
-                if isinstance(effect, RemoveMessages):
-                    self._cache.forget(effect.messages)
+        durable = self._durable(effects)
         if durable:
             self._commit(
                 partition, durable, partial(self._committed, partition, command, reply, durable, done)
             )
         else:
             done(reply)
-        for subqueue in available:
-            self.queue.wake(subqueue)
+        self._wake(effects)
+
+    def _durable(self, effects: list[Effect]) -> list[DurableEffect]:
+        durable: list[DurableEffect] = []
+        for effect in effects:
+            if not isinstance(effect, MessagesAvailable):
+                durable.append(effect)
+                if isinstance(effect, RemoveMessages):
+                    self._cache.forget(effect.messages)
+        return durable
+
+    def _wake(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, MessagesAvailable):
+                self.queue.wake(effect.subqueue)
 
     def _commit(self, partition: Partition, durable: list[DurableEffect], committed: OnCommitted) -> None:
+        self.store.writer.submit((self._share(partition, durable),), committed)
+
+    def _share(self, partition: Partition, durable: list[DurableEffect]) -> Share:
         assert self._epoch is not None and self._key is not None, "a loaded partition is a claimed one"
-        share = Share(self._key, self._epoch, partition.next_sequence_number, durable)
-        self.store.writer.submit((share,), committed)
+        return Share(self._key, self._epoch, partition.next_sequence_number, durable)
 
     def _committed(
         self,
         partition: Partition,
         command: Command,
         reply: Reply,
-        durable: list[DurableEffect],
+        durable: list[DurableEffect] | None,
         done: OnReply,
         failure: Exception | None,
     ) -> None:
         if failure is not None:
-            self._doubts.note(command, reply, durable)
+            if durable is not None:
+                # What is only a part of a transaction is not taken back alone.
+                self._doubts.note(command, reply, durable)
             if partition is self._partition:
                 logger.error("%s: %s", self, failure)
                 self._fail(failure)
@@ -380,9 +407,7 @@ class PartitionHost:
         """All up to this number are durable: whoever waits may have them."""
         _, effects = partition.apply(Confirm(number), now())
         self.queue.keep_time(self)
-        for effect in effects:
-            if isinstance(effect, MessagesAvailable):
-                self.queue.wake(effect.subqueue)
+        self._wake(effects)
 
     # -- payloads -----------------------------------------------------------------
 

@@ -82,8 +82,10 @@ class AttachedStore:
         loop: asyncio.AbstractEventLoop,
         *,
         stall_after_s: float = STALL_AFTER_S,
+        namespace: str | None = None,
     ) -> None:
         self.store = store
+        self._namespace = namespace
         self.name = store.name
         self.state = StoreState.AVAILABLE
         self.reason = ""
@@ -296,7 +298,7 @@ class AttachedStore:
     ) -> dict[PartitionHost, tuple[PartitionKey, Epoch]]:
         """In the writer's thread: open the store if it never was, and claim what is to be loaded."""
         if not self._opened:
-            self.store.open()
+            self.store.open(self._namespace)
             self._opened = True
         if unknown:
             # The reader has nothing to do here yet, so its calls may be made from this thread.

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from bendybus.errors import ArgumentError, BrokerError, ConfigError, ServerBusy
+from bendybus.cli.command import Command, server_command
+from bendybus.errors import ArgumentError, ServerBusy
+
+if TYPE_CHECKING:
+    from bendybus.cli.target import Target
 
 __all__ = ["app"]
 
-CONNECTION_STRING_VARIABLE: Final = "BENDYBUS_CONNECTION_STRING"
 TIMEOUT_S: Final = 10
-TOKEN_LIFE_S: Final = 60
-
-EXIT_FAILED: Final = 1
-EXIT_USAGE: Final = 2
 
 app = typer.Typer(
-    help="Faults for those who test their applications: needs a server started with --development.",
+    help="Faults, for those who test their applications: store.",
     no_args_is_help=True,
 )
 
@@ -34,74 +32,61 @@ class Switch(StrEnum):
 
 @app.callback()
 def fault() -> None:
-    """Faults for those who test their applications: needs a server started with --development."""
+    """Faults, for those who test their applications: store."""
 
 
 @app.command()
+@server_command
 def store(
+    command: Command,
     name: Annotated[str, typer.Argument(help="The store, as /health and the metrics call it: store-0.")],
     switch: Annotated[Switch, typer.Argument(help="What shall be wrong with it, from now on.")],
     delay_ms: Annotated[int, typer.Option(min=1, help="With slow: how much longer each call takes.")] = 500,
     reason: Annotated[str, typer.Option(help="With fail: the error's text.")] = "",
-    connection_string: Annotated[
-        str | None,
-        typer.Option(
-            help="The server, as every SDK is told it.", show_default=f"${CONNECTION_STRING_VARIABLE}"
-        ),
-    ] = None,
 ) -> None:
-    """Pause a messaging store, slow it down, let it fail, or heal it."""
+    """Pause a messaging store, slow it down, let it fail, or heal it (needs serve --development)."""
+    from bendybus.cli.output import note, show_one  # noqa: PLC0415 - see main.py
+
     body: dict[str, object] = {"fault": switch.value}
     if switch is Switch.SLOW:
         body["delayMs"] = delay_ms
     if switch is Switch.FAIL:
         body["reason"] = reason
-    try:
-        given = connection_string or os.environ.get(CONNECTION_STRING_VARIABLE)
-        if not given:
-            raise ConfigError(f"pass --connection-string, or set {CONNECTION_STRING_VARIABLE}")
-        _put(given, name, body)
-    except BrokerError as error:
-        typer.echo(f"bendybus: {error}", err=True)
-        raise typer.Exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED) from None
-    typer.echo(f"{name}: {'healed' if switch is Switch.HEAL else switch.value}")
+    answer = _put(command.target(), name, body)
+    if command.as_json:
+        show_one(answer, command.output)
+    else:
+        note(f"{name}: {'healed' if switch is Switch.HEAL else switch.value}")
 
 
-def _put(connection_string: str, name: str, body: dict[str, object]) -> None:
+def _put(target: Target, name: str, body: dict[str, object]) -> dict[str, object]:
     import http.client  # noqa: PLC0415 - see main.py
     import json  # noqa: PLC0415
     import ssl  # noqa: PLC0415
-    import time  # noqa: PLC0415
-    from urllib.parse import quote, urlsplit  # noqa: PLC0415
+    from urllib.parse import quote  # noqa: PLC0415
 
-    from bendybus.auth.sas import make_token  # noqa: PLC0415
-
-    parts = dict(part.partition("=")[::2] for part in connection_string.strip().strip(";").split(";"))
-    endpoint, plain = urlsplit(parts.get("Endpoint", "")), parts.get("UseDevelopmentEmulator") == "true"
-    key_name, key = parts.get("SharedAccessKeyName"), parts.get("SharedAccessKey")
-    if not endpoint.hostname or not key_name or not key:
-        raise ConfigError("the connection string needs Endpoint, SharedAccessKeyName and SharedAccessKey")
     connection = (
-        http.client.HTTPConnection(endpoint.hostname, endpoint.port or 80, timeout=TIMEOUT_S)
-        if plain
+        http.client.HTTPConnection(target.host, target.http_port, timeout=TIMEOUT_S)
+        if target.plain
         else http.client.HTTPSConnection(
-            endpoint.hostname, endpoint.port or 443, timeout=TIMEOUT_S, context=ssl.create_default_context()
+            target.host, target.http_port, timeout=TIMEOUT_S, context=ssl.create_default_context()
         )
     )
-    token = make_token(f"http://{endpoint.netloc}", key_name, key, int(time.time()) + TOKEN_LIFE_S)
+    path, headers = f"/$faults/stores/{quote(name, safe='')}", {"Authorization": target.token()}
     try:
-        connection.request(
-            "PUT", f"/$faults/stores/{quote(name, safe='')}", json.dumps(body), {"Authorization": token}
-        )
+        connection.request("PUT", path, json.dumps(body), headers)
         response = connection.getresponse()
-        answer = response.read().decode("utf-8", "replace")
+        text = response.read().decode("utf-8", "replace")
     except OSError as error:
-        raise ServerBusy(f"{endpoint.netloc} cannot be reached: {error}") from error
+        raise ServerBusy(f"{target.netloc} cannot be reached: {error}") from error
     finally:
         connection.close()
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise ArgumentError(f"{target.netloc} answered {response.status}, and not as a Bendybus server does.")
     if response.status != http.client.OK:
-        try:
-            text = json.loads(answer)["error"]
-        except (ValueError, KeyError, TypeError):
-            text = f"the server answered {response.status}: {answer[:200]}"
-        raise ArgumentError(str(text))
+        raise ArgumentError(str(answer.get("error", response.status)))
+    return answer

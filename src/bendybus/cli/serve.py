@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bendybus.errors import ConfigError, SetupError
+from bendybus.errors import ConfigError, SetupError, StoreUnavailable
 
 __all__ = ["serve"]
 
@@ -28,12 +28,27 @@ def serve(
         ),
     ] = None,
     store: Annotated[
-        list[str] | None, typer.Option(help="A messaging store by URL, sqlite:///PATH; may be repeated.")
+        list[str] | None,
+        typer.Option(help="A messaging store by URL, sqlite:///PATH or postgresql://...; may be repeated."),
     ] = None,
     tier: Annotated[str, typer.Option(help="basic, standard or premium.")] = "standard",
     config: Annotated[Path | None, typer.Option(help="The official emulator's Config.json.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="TLS certificate chain, PEM.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The certificate's key, PEM.")] = None,
+    jwt_issuer: Annotated[
+        str | None, typer.Option(help="Take JSON Web Tokens of this issuer (Entra ID or another).")
+    ] = None,
+    jwt_audience: Annotated[
+        list[str] | None,
+        typer.Option(help="Whom they must be for; may be repeated.", show_default="Azure Service Bus"),
+    ] = None,
+    jwt_keys: Annotated[
+        str | None, typer.Option(help="The issuer's public keys (JWKS): a file or an https URL.")
+    ] = None,
+    jwt_role: Annotated[
+        list[str] | None,
+        typer.Option(help="What a role is worth, NAME=RIGHTS[@ENTITY]; may be repeated."),
+    ] = None,
     stall_after: Annotated[
         float, typer.Option(help="Seconds after which a store that does not answer counts as away.")
     ] = 2.0,
@@ -65,6 +80,10 @@ def serve(
             sas_key=sas_key_from(os.environ),
             tls_cert=tls_cert,
             tls_key=tls_key,
+            jwt_issuer=jwt_issuer,
+            jwt_audiences=tuple(jwt_audience or ()),
+            jwt_keys=jwt_keys,
+            jwt_roles=tuple(jwt_role or ()),
             development=development,
             stall_after_s=stall_after,
             log_level=log_level,
@@ -73,6 +92,6 @@ def serve(
         from bendybus.server.app import run  # noqa: PLC0415
 
         run(settings)
-    except SetupError as error:
+    except (SetupError, StoreUnavailable) as error:
         typer.echo(f"bendybus: {error}", err=True)
         raise typer.Exit(EXIT_SETUP) from None

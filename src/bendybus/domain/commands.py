@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from bendybus.domain.deadletter import Cause
 from bendybus.domain.messages import Message, SubQueue
-from bendybus.names import Instant, LockToken, SequenceNumber
+from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber
 
 __all__ = [
     "ENTROPY_PER_LOCK",
@@ -22,6 +23,8 @@ __all__ = [
     "Confirm",
     "DeadLetter",
     "Defer",
+    "DeleteOldest",
+    "Deleted",
     "Done",
     "Enqueue",
     "Enqueued",
@@ -29,18 +32,32 @@ __all__ = [
     "Lock",
     "LockDeferred",
     "Peek",
+    "Post",
     "Receive",
     "ReceiveDeferred",
     "Release",
     "Renew",
     "Renewed",
     "Reply",
+    "Reserve",
     "Settled",
     "Tick",
+    "Transfer",
+    "Transferred",
+    "Undeliverable",
 ]
 
 # A lock token is 16 bytes: two for the partition's number, the rest random.
 ENTROPY_PER_LOCK: Final = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """These messages come out of another partition's outbox (outbox.py), under these numbers there."""
+
+    source: str
+    numbers: Sequence[SequenceNumber]
+    """Rising, one for each message."""
 
 
 @dataclass(slots=True)
@@ -48,10 +65,22 @@ class Enqueue:
     """Store these messages, in this order, all or none. They are lockable once confirmed.
 
     `identities`: with duplicate detection, what each message is known by (duplicates.py).
+    `transfer`: those that have arrived before are dropped. `destination`: they go into the outbox, for
+    that entity to have. `numbered`: they are all scheduled and have their numbers from `Reserve`.
     """
 
     messages: list[Message]
     identities: Sequence[str | None] | None = None
+    transfer: Transfer | None = None
+    destination: EntityPath | None = None
+    numbered: bool = False
+
+
+@dataclass(slots=True)
+class Reserve:
+    """Set so many sequence numbers aside, for messages that a transaction will schedule."""
+
+    count: int
 
 
 @dataclass(slots=True)
@@ -152,10 +181,43 @@ class Peek:
 
 
 @dataclass(slots=True)
+class DeleteOldest:
+    """Remove up to `count` of the oldest available messages that were enqueued before then."""
+
+    count: int
+    enqueued_before: Instant
+    subqueue: SubQueue = SubQueue.MAIN
+
+
+@dataclass(slots=True)
 class CancelScheduled:
     """Remove these scheduled messages, all or none."""
 
     sequence_numbers: Sequence[SequenceNumber]
+
+
+@dataclass(slots=True)
+class Post:
+    """Put up to `count` of the oldest available messages into the outbox, for this entity to have."""
+
+    count: int
+    destination: EntityPath
+    subqueue: SubQueue = SubQueue.MAIN
+
+
+@dataclass(slots=True)
+class Transferred:
+    """These messages of the outbox are durable at their destination: remove them here."""
+
+    sequence_numbers: Sequence[SequenceNumber]
+
+
+@dataclass(slots=True)
+class Undeliverable:
+    """These messages of the outbox cannot be had by their destination: dead-letter them."""
+
+    sequence_numbers: Sequence[SequenceNumber]
+    cause: Cause
 
 
 @dataclass(slots=True)
@@ -165,6 +227,7 @@ class Tick:
 
 Command: TypeAlias = (
     Enqueue
+    | Reserve
     | Confirm
     | Lock
     | Receive
@@ -177,7 +240,11 @@ Command: TypeAlias = (
     | DeadLetter
     | Renew
     | Peek
+    | DeleteOldest
     | CancelScheduled
+    | Post
+    | Transferred
+    | Undeliverable
     | Tick
 )
 
@@ -222,4 +289,11 @@ class Renewed:
     locked_until: list[Instant | None]
 
 
-Reply: TypeAlias = Done | Enqueued | Given | Settled | Renewed
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """So many messages were removed."""
+
+    count: int
+
+
+Reply: TypeAlias = Done | Enqueued | Given | Settled | Renewed | Deleted

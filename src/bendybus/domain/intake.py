@@ -7,16 +7,16 @@ Numbers, lifetimes, the quota, duplicates (duplicates.py) and scheduled messages
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
 from typing import Final, Protocol
 
 from bendybus.domain.changes import Changes
-from bendybus.domain.commands import Done, Enqueued
+from bendybus.domain.commands import Done, Enqueued, Transfer
 from bendybus.domain.duplicates import DuplicateHistory
-from bendybus.domain.effects import ForgetIdentities, RememberIdentities
+from bendybus.domain.effects import ForgetIdentities, MarkTransferred, RememberIdentities
 from bendybus.domain.expiry import NEVER, ExpiryWatch
 from bendybus.domain.messages import Message, MessageState
 from bendybus.domain.schedule import Schedule
@@ -52,6 +52,7 @@ class Intake:
         "_history",
         "_schedule",
         "_shelf",
+        "_transferred",
         "_unconfirmed",
         "description",
         "next_sequence_number",
@@ -76,9 +77,17 @@ class Intake:
         self._unconfirmed: list[Message] = []
         self._schedule = Schedule(shelf.scheduled)
         self._history = DuplicateHistory() if description.requires_duplicate_detection else None
+        self._transferred: dict[str, SequenceNumber] = {}
+        """Up to which number each source's outbox has arrived here."""
 
-    def restore(self, last: SequenceNumber, identities: Iterable[tuple[Instant, bytes]]) -> None:
+    def restore(
+        self,
+        last: SequenceNumber,
+        identities: Iterable[tuple[Instant, bytes]],
+        transferred: Mapping[str, SequenceNumber],
+    ) -> None:
         """Begin after this number, with the scheduled messages that are on the shelf already."""
+        self._transferred = dict(transferred)
         self.next_sequence_number = SequenceNumber(max(self.next_sequence_number, last + 1))
         self._schedule.restore()
         if self._history is not None:
@@ -108,8 +117,11 @@ class Intake:
         held_bytes: int,
         at: Instant,
         changes: Changes,
+        transfer: Transfer | None = None,
     ) -> Enqueued:
         """Number these messages; the partition holds `held_bytes` already, of what its quota allows."""
+        if transfer is not None:
+            return self._enqueue_transferred(messages, identities, transfer, held_bytes, at, changes)
         if self._history is not None and identities is not None:
             return self._enqueue_once(messages, identities, held_bytes, at, changes)
         return self._enqueue(messages, held_bytes, at, changes)
@@ -166,6 +178,44 @@ class Intake:
             self._history.remember(new, at)
             changes.history = RememberIdentities(at, new)
         return replace(enqueued, duplicates=duplicates) if duplicates else enqueued
+
+    def _enqueue_transferred(
+        self,
+        messages: list[Message],
+        identities: Sequence[str | None] | None,
+        transfer: Transfer,
+        held_bytes: int,
+        at: Instant,
+        changes: Changes,
+    ) -> Enqueued:
+        """Enqueue what an outbox sends, but for what it sent before and was not told of (P-34)."""
+        arrived = self._transferred.get(transfer.source, SequenceNumber(0))
+        known = sum(number <= arrived for number in transfer.numbers)
+        enqueued = self.enqueue(
+            messages[known:], None if identities is None else identities[known:], held_bytes, at, changes
+        )
+        last = max(arrived, transfer.numbers[-1])
+        self._transferred[transfer.source] = last
+        # Told even if nothing is new: whoever sends again is answered when what it repeats is durable.
+        changes.transferred = MarkTransferred(transfer.source, last)
+        return enqueued
+
+    def schedule_numbered(self, messages: list[Message], held_bytes: int, changes: Changes) -> Enqueued:
+        """Scheduled messages that were given their numbers before they were to be kept."""
+        arriving_bytes = sum([message.size for message in messages])
+        self.refuse_beyond_quota(held_bytes, arriving_bytes)
+        self._shelf.size_bytes += arriving_bytes
+        # A number that no message gets: it is confirmed when these are durable, their own may be earlier.
+        ticket = SequenceNumber(self.take_numbers(1).start)
+        self._schedule.arrive_numbered(messages, ticket)
+        changes.stored = messages
+        return Enqueued(ticket, 1, scheduled=True)
+
+    def take_numbers(self, count: int) -> range:
+        """For messages that are here and get new ones."""
+        first = self.next_sequence_number
+        self.next_sequence_number = SequenceNumber(first + count)
+        return range(first, first + count)
 
     def _expiry_limit(self, at: Instant) -> Instant:
         """Until when the entity lets a message live that is enqueued now."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
-from bendybus.names import Instant, LockToken, SequenceNumber, SessionId
+from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber, SessionId
 
-__all__ = ["UNASSIGNED", "Amendment", "Message", "MessageState", "Origin", "SubQueue"]
+__all__ = ["UNASSIGNED", "Amendment", "Message", "MessageState", "Origin", "Posting", "SubQueue"]
 
 UNASSIGNED: Final = SequenceNumber(0)
 
@@ -43,11 +43,23 @@ class MessageState(IntEnum):
 
 
 class SubQueue(IntEnum):
-    """An entity's own messages, and the two shelves beside them."""
+    """An entity's own messages, and the shelves beside them."""
 
     MAIN = 0
     DEAD_LETTER = 1
     TRANSFER_DEAD_LETTER = 2
+    OUTBOX = 3
+    """On their way to another entity (outbox.py). Nobody else can get at them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Posting:
+    """Where a message in the outbox is going, and what it was when it was posted."""
+
+    destination: EntityPath
+    sequence_number: SequenceNumber
+    """Its number at the time; for one that a transaction sends through here, 0."""
+    subqueue: SubQueue = SubQueue.MAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +73,8 @@ class Amendment:
     properties: tuple[bytes, ...] = ()
     dead_letter_reason: str | None = None
     dead_letter_description: str | None = None
+    posting: Posting | None = None
+    """While the message is in the outbox."""
 
     @property
     def size(self) -> int:

@@ -9,7 +9,7 @@ What a host does with the effects: effects.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bendybus.domain.changes import Changes
 from bendybus.domain.commands import (
@@ -21,20 +21,27 @@ from bendybus.domain.commands import (
     Confirm,
     DeadLetter,
     Defer,
+    Deleted,
+    DeleteOldest,
     Done,
     Enqueue,
+    Enqueued,
     Given,
     Lock,
     LockDeferred,
     Peek,
+    Post,
     Receive,
     ReceiveDeferred,
     Release,
     Renew,
     Renewed,
     Reply,
+    Reserve,
     Settled,
     Tick,
+    Transferred,
+    Undeliverable,
 )
 from bendybus.domain.deadletter import Cause
 from bendybus.domain.effects import Effect
@@ -42,15 +49,17 @@ from bendybus.domain.entities import QueueDescription
 from bendybus.domain.expiry import NEVER, ExpiryWatch
 from bendybus.domain.intake import Intake
 from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.outbox import Outbox
 from bendybus.domain.shelf import Counts
 from bendybus.domain.stock import Stock
+from bendybus.errors import InvalidOperation
 from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber
 
 __all__ = ["Partition"]
 
 
 class Partition:
-    __slots__ = ("_expiry", "_intake", "_stock", "number")
+    __slots__ = ("_expiry", "_intake", "_outbox", "_stock", "number")
 
     def __init__(
         self,
@@ -63,6 +72,7 @@ class Partition:
         self._stock = Stock(number, description, self._expiry)
         main = self._stock.shelves[SubQueue.MAIN]
         self._intake = Intake(number, description, next_sequence_number, main, self._expiry)
+        self._outbox = Outbox(self._intake, self._stock)
 
     @property
     def description(self) -> QueueDescription:
@@ -77,12 +87,17 @@ class Partition:
     def next_sequence_number(self) -> SequenceNumber:
         return self._intake.next_sequence_number
 
-    def restore(self, messages: Iterable[Message], identities: Iterable[tuple[Instant, bytes]] = ()) -> None:
+    def restore(
+        self,
+        messages: Iterable[Message],
+        identities: Iterable[tuple[Instant, bytes]] = (),
+        transferred: Mapping[str, SequenceNumber] | None = None,
+    ) -> None:
         """Begin with what a store holds: every one durable, none locked."""
         messages = list(messages)
         self._stock.restore(messages)
         last = max((message.sequence_number for message in messages), default=SequenceNumber(0))
-        self._intake.restore(last, identities)
+        self._intake.restore(last, identities, transferred or {})
 
     def next_deadline(self) -> Instant | None:
         """When a `Tick` is next of use; it may turn out to find nothing."""
@@ -119,11 +134,48 @@ class Partition:
         reply = self._perform(command, at, changes)
         return reply, changes.effects()
 
+    def check(self, commands: Sequence[Command], at: Instant) -> None:
+        """Raise what stands against any of these: what passes here can be applied, all of it, at this time.
+
+        For the commands that a transaction is made of (P-23).
+        """
+        stock = self._stock
+        arriving_bytes = 0
+        for command in commands:
+            match command:
+                case Enqueue(messages=messages):
+                    arriving_bytes += sum(message.size for message in messages)
+                case Complete(lock_tokens=tokens):
+                    stock.refuse_lost(tokens, at)
+                case (
+                    Abandon(lock_tokens=tokens, properties=properties)
+                    | Defer(lock_tokens=tokens, properties=properties)
+                ):
+                    stock.refuse_lost(tokens, at)
+                    stock.refuse_large_amendments(tokens, properties)
+                case DeadLetter(lock_tokens=tokens, properties=properties):
+                    stock.refuse_lost(tokens, at)
+                    stock.refuse_dead_letters(tokens, at)
+                    stock.refuse_large_amendments(tokens, properties)
+                case Release(lock_tokens=tokens):
+                    stock.refuse_lost(tokens, at)
+                case _:
+                    raise InvalidOperation(f"{type(command).__name__} cannot be part of a transaction.")
+        if arriving_bytes:
+            self._intake.refuse_beyond_quota(stock.size_bytes, arriving_bytes)
+
     def _perform(self, command: Command, at: Instant, changes: Changes) -> Reply:
         stock = self._stock
         match command:
-            case Enqueue(messages=messages, identities=identities):
-                return self._intake.enqueue(messages, identities, stock.size_bytes, at, changes)
+            case Enqueue(messages=messages, destination=destination) if destination is not None:
+                return self._outbox.enqueue(messages, destination, at, changes)
+            case Enqueue(messages=messages, numbered=True):
+                return self._intake.schedule_numbered(messages, stock.size_bytes, changes)
+            case Enqueue(messages=messages, identities=identities, transfer=transfer):
+                return self._intake.enqueue(messages, identities, stock.size_bytes, at, changes, transfer)
+            case Reserve(count=count):
+                numbers = self._intake.take_numbers(count)
+                return Enqueued(SequenceNumber(numbers.start), count)
             case Confirm(sequence_number=number):
                 return self._confirm(number, changes)
             case Lock(count=count, entropy=entropy, subqueue=subqueue):
@@ -178,8 +230,21 @@ class Partition:
                 return Given(messages)
             case Peek(from_sequence_number=start, count=count, subqueue=subqueue):
                 return Given(stock.shelves[subqueue].peek(start, count, stock.on_loan(subqueue)))
+            case DeleteOldest(count=count, enqueued_before=before, subqueue=subqueue):
+                stock.end_locks(at, changes)
+                messages = stock.take_older(count, before, subqueue, at, changes)
+                stock.remove(messages, changes)
+                return Deleted(len(messages))
             case CancelScheduled(sequence_numbers=numbers):
                 stock.remove(self._intake.cancel_scheduled(numbers), changes)
+                return Done()
+            case Post(count=count, destination=destination, subqueue=subqueue):
+                return Given(self._outbox.post(count, destination, subqueue, at, changes))
+            case Transferred(sequence_numbers=numbers):
+                self._outbox.remove(numbers, changes)
+                return Done()
+            case Undeliverable(sequence_numbers=numbers, cause=cause):
+                self._outbox.give_up(numbers, cause, changes)
                 return Done()
             case Tick():
                 stock.end_locks(at, changes)
@@ -190,6 +255,11 @@ class Partition:
     def _confirm(self, number: SequenceNumber, changes: Changes) -> Done:
         """Only what is durable is ever shown, so what leaves here for a receiver is no phantom."""
         ready = self._intake.confirm(number)
+        if self._outbox.arriving:
+            posted = [message for message in ready if message.subqueue is SubQueue.OUTBOX]
+            ready = [message for message in ready if message.subqueue is not SubQueue.OUTBOX]
+            self._outbox.arriving -= len(posted)
+            self._stock.put_back(posted, changes)
         if ready:
             self._stock.shelves[SubQueue.MAIN].available.extend(ready)
             changes.available.add(SubQueue.MAIN)

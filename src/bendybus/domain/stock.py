@@ -18,7 +18,7 @@ from bendybus.domain.expiry import ExpiryWatch, split_expired
 from bendybus.domain.locks import LockTable
 from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
 from bendybus.domain.shelf import Shelf
-from bendybus.errors import ArgumentError, InvalidOperation, MessageNotFound
+from bendybus.errors import ArgumentError, InvalidOperation, MessageLockLost, MessageNotFound
 from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber
 
 __all__ = ["AMENDMENT_BYTES_MAX", "Stock"]
@@ -74,6 +74,16 @@ class Stock:
                 alive, expired = split_expired(available.take(count - len(messages)), at)
                 messages += alive
         return messages
+
+    def take_older(
+        self, count: int, enqueued_before: Instant, subqueue: SubQueue, at: Instant, changes: Changes
+    ) -> list[Message]:
+        """Up to `count` of the oldest available ones that were enqueued before then."""
+        taken = self.take(count, subqueue, at, changes)
+        younger = [message for message in taken if message.enqueued_at >= enqueued_before]
+        if younger:
+            self.shelves[subqueue].put(MessageState.ACTIVE, younger)
+        return [message for message in taken if message.enqueued_at < enqueued_before]
 
     def take_deferred(self, numbers: Sequence[SequenceNumber], subqueue: SubQueue) -> list[Message]:
         """All of them, in the order asked, or none.
@@ -143,6 +153,16 @@ class Stock:
             if state is MessageState.ACTIVE and subqueue is SubQueue.MAIN:
                 self._expiry.expect_all(group)
 
+    def refuse_lost(self, tokens: Sequence[LockToken], at: Instant) -> None:
+        """For those who settle all of these or none."""
+        for token in tokens:
+            message = self.locks.find(token)
+            if message is None or message.locked_until <= at:
+                raise MessageLockLost(
+                    "The lock supplied is invalid. Either the lock expired, or the message has already been "
+                    f"removed from '{self.description.path}'."
+                )
+
     # -- amending -----------------------------------------------------------------
 
     def refuse_large_amendments(self, tokens: Sequence[LockToken], properties: bytes | None) -> None:
@@ -189,9 +209,14 @@ class Stock:
         self.put_back(messages, changes)
 
     def _mark_dead_letter(self, message: Message, cause: Cause) -> None:
-        self.shelves[message.subqueue].size_bytes -= message.size
+        self.move(message, SubQueue.DEAD_LETTER)
         mark(message, cause)
-        self.shelves[message.subqueue].size_bytes += message.size
+
+    def move(self, message: Message, subqueue: SubQueue) -> None:
+        """Let a message that is on no shelf belong to another sub-queue; `put_back` puts it there."""
+        self.shelves[message.subqueue].size_bytes -= message.size
+        message.subqueue = subqueue
+        self.shelves[subqueue].size_bytes += message.size
 
     def _expire(self, messages: list[Message], changes: Changes) -> None:
         if self.description.dead_letter_on_expiry:

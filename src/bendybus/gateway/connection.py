@@ -38,6 +38,7 @@ from bendybus.gateway.addresses import Address
 from bendybus.gateway.attaching import Attachment, InboundNode, OutboundNode, attach
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.requests import Replier
+from bendybus.gateway.transactions import Transactions
 
 if TYPE_CHECKING:
     from bendybus.gateway.gateway import Gateway
@@ -67,6 +68,7 @@ class AmqpConnection(asyncio.Protocol):
         self.broker: Broker = gateway.broker
         self.keys: KeyRing = gateway.keys
         self.claims = Claims()
+        self.transactions = Transactions()
         self.writable = True
         self._engine = Connection.server(gateway.engine_config)
         self._attachments: dict[Link, Attachment] = {}
@@ -121,6 +123,7 @@ class AmqpConnection(asyncio.Protocol):
         for event in self._engine.tick(at):
             self._handle(event)
         instant = now()
+        self.transactions.tick(instant)
         for link, attachment in list(self._attachments.items()):
             self._check_claim(link, attachment)
             if isinstance(attachment.node, Receiver):

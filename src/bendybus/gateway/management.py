@@ -21,6 +21,8 @@ from bendybus.domain.commands import (
     ENTROPY_PER_LOCK,
     Command,
     Complete,
+    Deleted,
+    DeleteOldest,
     Given,
     LockDeferred,
     Peek,
@@ -31,12 +33,20 @@ from bendybus.domain.commands import (
 )
 from bendybus.domain.messages import Message
 from bendybus.envelope import render, render_deferred, render_peeked
-from bendybus.errors import ArgumentError, BrokerError, MessageNotFound, NotSupported, Unavailable
+from bendybus.errors import (
+    ArgumentError,
+    BrokerError,
+    InvalidOperation,
+    MessageNotFound,
+    NotSupported,
+    Unavailable,
+)
 from bendybus.gateway.addresses import Address
 from bendybus.gateway.requests import Request, Response
-from bendybus.gateway.scheduling import cancel, schedule
+from bendybus.gateway.scheduling import cancel, schedule, schedule_in_transaction
 from bendybus.gateway.settlement import command_for_status, lock_lost, refused
-from bendybus.names import PARTITION_SHIFT, LockToken, SequenceNumber
+from bendybus.gateway.transactions import Transaction, Transactions
+from bendybus.names import PARTITION_SHIFT, Instant, LockToken, SequenceNumber
 
 __all__ = ["ManagementNode"]
 
@@ -45,6 +55,9 @@ PEEK_BYTES_MAX: Final = 256 * 1024
 
 # More in one answer than any SDK asks for; the size bound usually ends it sooner.
 PEEK_COUNT_MAX: Final = 5000
+
+# "Batch delete: 500 Standard, 4,000 Premium per call"; the larger serves both.
+DELETED_AT_ONCE_MAX: Final = 4000
 
 # Deferred messages in one answer: 64 of the largest in Standard.
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -57,24 +70,42 @@ Answer: TypeAlias = dict[str, object] | None
 class ManagementNode:
     """One connection's view of one entity's `$management`."""
 
-    def __init__(self, queue: Queue, address: Address, claims: Claims) -> None:
+    def __init__(self, queue: Queue, address: Address, claims: Claims, transactions: Transactions) -> None:
         self._queue = queue
         self._subqueue = address.subqueue
         self._resource = address.resource
         self._claims = claims
+        self._transactions = transactions
 
     async def handle(self, request: Request) -> Response:
         try:
             operation = _OPERATIONS.get(request.operation)
             if operation is None:
                 raise NotSupported(f"The operation '{request.operation}' is not supported.")
-            self._claims.require(self._resource, operation.right, now())
+            at = now()
+            self._claims.require(self._resource, operation.right, at)
+            self._queue.accessed_at = at
             if not isinstance(request.body, Mapping):
                 raise ArgumentError(f"'{request.operation}' needs a map as its body.")
-            body = await operation.run(self, request.body)
+            if request.state is None:
+                body = await operation.run(self, request.body)
+            else:
+                body = await self._enlist(request, request.body)
         except BrokerError as error:
             return _status(error.status, error.description, error.condition)
         return _status(204, "No content") if body is None else _status(200, "OK", body=body)
+
+    async def _enlist(self, request: Request, body: Body) -> Answer:
+        """A request that is to be a part of a transaction."""
+        transaction = self._transactions.find(request.state)
+        try:
+            run = _IN_TRANSACTIONS.get(request.operation)
+            if run is None:
+                raise InvalidOperation(f"'{request.operation}' cannot be part of a transaction.")
+            return await run(self, body, transaction)
+        except BrokerError as refusal:
+            transaction.failure = transaction.failure or refusal
+            raise
 
     # -- looking ------------------------------------------------------------------
 
@@ -145,6 +176,27 @@ class ManagementNode:
             shares.setdefault(host, []).append(number)
         return shares
 
+    async def _batch_delete(self, body: Body) -> Answer:
+        """The oldest messages that nobody has locked, over all partitions (which Azure cannot)."""
+        wanted = _whole_number(body, "message-count")
+        if wanted < 1:
+            raise ArgumentError(f"'message-count' must be at least 1, not {wanted}.")
+        wanted = min(wanted, DELETED_AT_ONCE_MAX)
+        before = Instant(_whole_number(body, "enqueued-time-utc"))
+        self._queue.refuse_receiving(self._subqueue)
+        deleted = 0
+        for host in self._queue.in_turn():
+            if deleted >= wanted:
+                break
+            try:
+                reply = await host.ask(DeleteOldest(wanted - deleted, before, self._subqueue))
+            except Unavailable:
+                # "A slow or dead store delays nobody" (P-27)
+                continue
+            assert isinstance(reply, Deleted)
+            deleted += reply.count
+        return {"message-count": Int(deleted)} if deleted else None
+
     # -- scheduled messages -------------------------------------------------------
 
     async def _schedule(self, body: Body) -> Answer:
@@ -156,6 +208,11 @@ class ManagementNode:
         self._queue.refuse_sending(self._subqueue)
         await cancel(self._by_partition(_sequence_numbers(body)))
         return {}
+
+    async def _schedule_in_transaction(self, body: Body, transaction: Transaction) -> Answer:
+        self._queue.refuse_sending(self._subqueue)
+        numbers = await schedule_in_transaction(self._queue, _array(body, "messages"), transaction)
+        return {"sequence-numbers": Array(int, [*numbers])}
 
     # -- locks --------------------------------------------------------------------
 
@@ -183,6 +240,15 @@ class ManagementNode:
             raise lock_lost(self._queue.path)
         return {}
 
+    async def _update_disposition_in_transaction(self, body: Body, transaction: Transaction) -> Answer:
+        tokens = _lock_tokens(body)
+        shares = self._by_token(tokens)
+        if sum(map(len, shares.values())) < len(tokens):
+            raise lock_lost(self._queue.path)
+        for host, share in shares.items():
+            transaction.settle(self._queue, host, share, command_for_status(share, body))
+        return {}
+
     def _by_token(self, tokens: Sequence[LockToken]) -> dict[PartitionHost, list[LockToken]]:
         shares: dict[PartitionHost, list[LockToken]] = {}
         for token in tokens:
@@ -202,11 +268,17 @@ _OPERATIONS: Final[Mapping[str, _Operation]] = {
     for name, right, run in (
         ("peek-message", Right.LISTEN, ManagementNode._peek),
         ("receive-by-sequence-number", Right.LISTEN, ManagementNode._receive_by_sequence_number),
+        ("batch-delete-messages", Right.LISTEN, ManagementNode._batch_delete),
         ("renew-lock", Right.LISTEN, ManagementNode._renew_lock),
         ("update-disposition", Right.LISTEN, ManagementNode._update_disposition),
         ("schedule-message", Right.SEND, ManagementNode._schedule),
         ("cancel-scheduled-message", Right.SEND, ManagementNode._cancel_scheduled),
     )
+}
+
+_IN_TRANSACTIONS: Final[Mapping[str, Callable[[ManagementNode, Body, Transaction], Awaitable[Answer]]]] = {
+    "com.microsoft:schedule-message": ManagementNode._schedule_in_transaction,
+    "com.microsoft:update-disposition": ManagementNode._update_disposition_in_transaction,
 }
 
 

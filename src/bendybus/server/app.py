@@ -24,19 +24,23 @@ from starlette.routing import BaseRoute
 
 from bendybus.admin.rest_routes import RestMessages
 from bendybus.admin.routes import management_routes
-from bendybus.auth.rules import AccessRule, KeyRing
+from bendybus.admin.rule_book import RootRule, RuleBook
+from bendybus.admin.rule_routes import AuthorizationRules
+from bendybus.auth.rules import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.errors import ConfigError, RequestError, StoreUnavailable
 from bendybus.gateway.gateway import Gateway
+from bendybus.server.announcement import announce, withdraw
 from bendybus.server.emulator_config import EmulatorConfig, load_config, unsupported_features
 from bendybus.server.fault_routes import fault_routes
 from bendybus.server.http import Health, http_app
 from bendybus.server.http_protocol import HttpHost
+from bendybus.server.key_sets import trusted_issuer
 from bendybus.server.listener import Listener
 from bendybus.server.metrics import BrokerCollector
 from bendybus.server.settings import Settings, connection_string, refuse_exposed_keys
 from bendybus.server.sockets import raise_descriptor_limit
-from bendybus.server.stores import messaging_stores
+from bendybus.server.stores import examine_stores, messaging_stores, namespace_id
 from bendybus.server.tls import self_made_certificate, server_context
 from bendybus.store.faults import StoreFaults
 from bendybus.store.folder import DataFolder
@@ -83,37 +87,42 @@ class Server:
         folder = DataFolder(settings.data)
         folder.open()
         exits.callback(folder.close)
-        key = settings.sas_key or folder.root_key()
-        keys = KeyRing([AccessRule.root(key), *config.rules])
-        refuse_exposed_keys(settings.host, [known for rule in keys for known in rule.keys])
-
+        root = _root_rule(settings, folder)
         broker = self._broker(folder, exits)
         broker.start()
         exits.push_async_callback(broker.stop)
-        for description in config.queues:
-            try:
-                await broker.ensure_queue(description)
-            except RequestError as refusal:
-                raise ConfigError(f"{settings.config}: {refusal}") from refusal
-            except StoreUnavailable as reason:
-                # The rest of the namespace is worth serving; the next start tries this one again.
-                logger.error("%s: '%s' is not as described: %s", settings.config, description.path, reason)
+        keys = KeyRing(issuer=await trusted_issuer(settings, exits))
+        book = RuleBook(broker, keys, root)
+        book.open()
+        try:
+            await self._ensure_queues(broker, config)
+            for scope, rules in config.rules.items():
+                await book.bring(scope, rules)
+        except RequestError as refusal:
+            raise ConfigError(f"{settings.config}: {refusal}") from refusal
+        refuse_exposed_keys(settings.host, [known for rule in keys for known in rule.keys])
 
         gateway = Gateway(broker, keys, handshake_timeout_s=settings.handshake_timeout_s)
         rest = RestMessages(broker, keys)
         # Management last: every path may be an entity's.
-        routes = [
-            *fault_routes(broker, keys, self.faults),
-            rest,
-            *management_routes(broker, keys, unsupported_features),
-        ]
+        management = management_routes(broker, keys, unsupported_features)
+        routes = [*fault_routes(broker, keys, self.faults), rest, AuthorizationRules(book, keys), *management]
         http = self._http(gateway, broker, routes)
         listener = self._listener(gateway, http)
         gateway.start()
         exits.push_async_callback(self._drain, listener, rest, http, gateway, broker)
         self.ports = [await listener.listen(host, port) for host, port in settings.addresses]
-        self.connection_string = connection_string(settings.host, self.ports[0], key)
+        self.connection_string = connection_string(settings.host, self.ports[0], root.primary_key)
+        announce(settings.data, settings.host, self.ports[0], key_in_folder=settings.sas_key is None)
+        exits.callback(withdraw, settings.data)
         self._ready = True
+
+    async def _ensure_queues(self, broker: Broker, config: EmulatorConfig) -> None:
+        try:
+            await broker.ensure_queues(config.queues)
+        except StoreUnavailable as reason:
+            # The rest of the namespace is worth serving; the next start brings it to the description.
+            logger.error("%s: not everything is as described: %s", self._settings.config, reason)
 
     def _broker(self, folder: DataFolder, exits: AsyncExitStack) -> Broker:
         catalog = SqliteCatalog(folder.catalog_path)
@@ -122,13 +131,15 @@ class Server:
         settings = self._settings
         placed = {name for record in catalog.entities() for name in record.placement}
         stores = messaging_stores(settings, folder, placed)
+        namespace = namespace_id(catalog)
+        examine_stores(stores, namespace)
         if settings.development:
             self.faults = StoreFaults(stores)
             stores = self.faults.stores
         unopened: dict[str, StoreUnavailable] = {}
         for store in stores:
             try:
-                store.open()
+                store.open(namespace)
             except StoreUnavailable as reason:
                 unopened[store.name] = reason
             exits.callback(_close, store)
@@ -140,6 +151,7 @@ class Server:
             tier=settings.tier,
             premium_partitions=settings.premium_partitions,
             unopened=unopened,
+            namespace=namespace,
             stall_after_s=settings.stall_after_s,
         )
 
@@ -202,6 +214,13 @@ def run(settings: Settings) -> None:
     gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(settings))
+
+
+def _root_rule(settings: Settings, folder: DataFolder) -> RootRule:
+    """With the operator's key for both, or with those that the data folder keeps."""
+    if settings.sas_key is not None:
+        return RootRule(settings.sas_key, settings.sas_key)
+    return RootRule(folder.root_key(), folder.root_key("secondary"), folder.keep_root_key)
 
 
 async def _serve(settings: Settings) -> None:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from bendybus.auth.rights import Right
-from bendybus.auth.rules import AccessRule
+from bendybus.auth.rules import ROOT_RULE_NAME
+from bendybus.domain.access import RULES_MAX, AuthorizationRule
 from bendybus.domain.durations import parse_duration
 from bendybus.domain.entities import EntityStatus, QueueDescription, normalise_path
 from bendybus.errors import ArgumentError, ConfigError
@@ -27,16 +28,14 @@ __all__ = ["EmulatorConfig", "load_config", "unsupported_features"]
 # Ten thousand queues with every property written out come to about 6 MB.
 FILE_SIZE_MAX: Final = 32 * 1024 * 1024
 
-# "Up to 12 authorization rules per entity/namespace."
-RULES_MAX: Final = 12
-
 
 @dataclass(frozen=True, slots=True)
 class EmulatorConfig:
     """What a Config.json asks for."""
 
     queues: tuple[QueueDescription, ...] = ()
-    rules: tuple[AccessRule, ...] = ()
+    rules: Mapping[str, tuple[AuthorizationRule, ...]] = field(default_factory=dict)
+    """By queue; the namespace's own under the empty name."""
 
 
 def unsupported_features(queue: QueueDescription) -> list[str]:
@@ -46,9 +45,6 @@ def unsupported_features(queue: QueueDescription) -> list[str]:
     """
     asked = {
         "RequiresSession": queue.requires_session,
-        "ForwardTo": queue.forward_to is not None,
-        "ForwardDeadLetteredMessagesTo": queue.forward_dead_lettered_to is not None,
-        "AutoDeleteOnIdle": queue.auto_delete_on_idle_s is not None,
     }
     return [name for name, wanted in asked.items() if wanted]
 
@@ -166,7 +162,7 @@ class _Reader:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._queues: dict[str, QueueDescription] = {}
-        self._rules: list[AccessRule] = []
+        self._rules: dict[str, tuple[AuthorizationRule, ...]] = {}
 
     def config(self, root: _Place) -> EmulatorConfig:
         user_config = root.members("UserConfig").get("UserConfig")
@@ -180,7 +176,7 @@ class _Reader:
                 namespaces[1].refuse("a server has one namespace")
             for namespace in namespaces:
                 self._read_namespace(namespace)
-        return EmulatorConfig(tuple(self._queues.values()), tuple(self._rules))
+        return EmulatorConfig(tuple(self._queues.values()), self._rules)
 
     def _read_namespace(self, namespace: _Place) -> None:
         members = namespace.members("Name", "Queues", "Topics", "AuthorizationRules")
@@ -215,28 +211,38 @@ class _Reader:
             self._read_rules(members["AuthorizationRules"], scope=queue.path)
 
     def _read_rules(self, place: _Place, scope: str) -> None:
-        seen: set[str] = set()
-        for rule in place.items():
-            members = rule.members("Name", "PrimaryKey", "SecondaryKey", "Rights")
+        rules: dict[str, AuthorizationRule] = {}
+        for each in place.items():
+            members = each.members("Name", "PrimaryKey", "SecondaryKey", "Rights")
             for needed in ("Name", "PrimaryKey", "Rights"):
                 if needed not in members:
-                    raise ConfigError(f"{self._file}: {rule.path} lacks '{needed}'")
-            name, key = members["Name"].name(), members["PrimaryKey"].text()
-            if name in seen:
+                    raise ConfigError(f"{self._file}: {each.path} lacks '{needed}'")
+            name = members["Name"].name()
+            if name in rules:
                 members["Name"].refuse("another rule of this place has that name")
-            if len(seen) >= RULES_MAX:
+            if not scope and name == ROOT_RULE_NAME:
+                members["Name"].refuse("the root rule always exists; BENDYBUS_SAS_KEY sets its key")
+            if len(rules) >= RULES_MAX:
                 raise ConfigError(f"{self._file}: {place.path} has more than {RULES_MAX} rules")
-            if not key:
-                # Not shown by refuse(): a key has no place in an error's text, not even a bad one.
-                raise ConfigError(f"{self._file}: {members['PrimaryKey'].path} is empty; expected a key")
-            second = members["SecondaryKey"].text() if "SecondaryKey" in members else ""
-            rights = Right(0)
-            for right in members["Rights"].items():
-                rights |= right.right()
-            if not rights:
-                members["Rights"].refuse("expected at least one of Send, Listen, Manage")
-            seen.add(name)
-            self._rules.append(AccessRule(name, key, second, rights, scope))
+            rules[name] = self._rule(each, name, members)
+        if rules:
+            self._rules[scope] = tuple(rules.values())
+
+    def _rule(self, place: _Place, name: str, members: Mapping[str, _Place]) -> AuthorizationRule:
+        key = members["PrimaryKey"].text()
+        if not key:
+            # Not shown by refuse(): a key has no place in an error's text, not even a bad one.
+            raise ConfigError(f"{self._file}: {members['PrimaryKey'].path} is empty; expected a key")
+        second = members["SecondaryKey"].text() if "SecondaryKey" in members else ""
+        rights = Right(0)
+        for right in members["Rights"].items():
+            rights |= right.right()
+        if not rights:
+            members["Rights"].refuse("expected at least one of Send, Listen, Manage")
+        try:
+            return AuthorizationRule(name, tuple(rights.label.split(", ")), key, second)
+        except ArgumentError as error:
+            raise ConfigError(f"{self._file}: {place.path}: {error}") from error
 
 
 def _no_key_twice(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -1,22 +1,30 @@
 """Which messaging stores a server works with: the data folder's own, or those given by URL.
 
+All of them are looked at before the first is opened, so that a server which is
+refused one has written to none.
+
 A file of the data folder's own that is gone has been removed: the folder says so and the server does not
 start. One that was given by URL may be on a disk of its own, which is not there now: its store is away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+import re
+import uuid
+from collections.abc import Container, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from bendybus.errors import ConfigError
+from bendybus.errors import ConfigError, StoreUnavailable
 from bendybus.server.settings import STORES_DEFAULT, Settings
+from bendybus.store.catalog import Catalog
 from bendybus.store.folder import DataFolder
 from bendybus.store.protocol import MessagingStore
 from bendybus.store.sqlite.store import SqliteStore
 
-__all__ = ["messaging_stores"]
+__all__ = ["examine_stores", "messaging_stores", "namespace_id"]
+
+KNOWN = "known are sqlite:///PATH and postgresql://USER@HOST:PORT/DATABASE"
 
 
 def messaging_stores(
@@ -30,21 +38,80 @@ def messaging_stores(
         return [SqliteStore(path) for path in folder.store_paths(settings.stores, STORES_DEFAULT)]
     stores: dict[str, MessagingStore] = {}
     for url in settings.store_urls:
-        store = _store_at(url, placed)
-        if store.name in stores:
-            raise ConfigError(f"--store {url}: there is another store by the name '{store.name}' already")
+        try:
+            store = _store_at(url, placed)
+            if store.name in stores:
+                raise ConfigError(f"there is another store by the name '{store.name}' already")
+        except ConfigError as error:
+            raise ConfigError(f"--store {_shown(url)}: {error}") from None
         stores[store.name] = store
     return list(stores.values())
 
 
+def namespace_id(catalog: Catalog) -> str:
+    """What stores remember of the namespace that they belong to; made once, and kept in the catalog."""
+    description = catalog.namespace()
+    known = description.get("id")
+    if isinstance(known, str):
+        return known
+    catalog.describe_namespace({**description, "id": (made := uuid.uuid4().hex)})
+    return made
+
+
+def examine_stores(stores: Sequence[MessagingStore], namespace: str) -> None:
+    """Refuse what cannot be used, and a store that was given twice, before anything is written."""
+    seen: dict[str, str] = {}
+    for store in stores:
+        try:
+            identity = store.examine(namespace)
+        except StoreUnavailable:
+            # No reason to refuse it; `open` will tell.
+            continue
+        if identity in seen:
+            raise ConfigError(
+                f"the messaging stores '{seen[identity]}' and '{store.name}' are one and the same"
+            )
+        seen[identity] = store.name
+
+
 def _store_at(url: str, placed: Container[str]) -> MessagingStore:
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError:
+        raise ConfigError(f"it cannot be read; {KNOWN}") from None
+    if scheme == "sqlite":
+        return _sqlite_store(url, placed)
+    if scheme in ("postgresql", "postgres"):
+        return _postgres_store(url)
+    raise ConfigError(f"'{scheme}' is not a kind of store; {KNOWN}")
+
+
+def _sqlite_store(url: str, placed: Container[str]) -> MessagingStore:
     parts = urlsplit(url)
-    if parts.scheme != "sqlite":
-        raise ConfigError(f"--store {url}: '{parts.scheme}' is not a kind of store; known is sqlite:///PATH")
     path = Path(unquote(parts.path))
     if parts.netloc or parts.query or parts.fragment or not path.is_absolute() or not path.name:
-        raise ConfigError(f"--store {url}: write sqlite:///PATH, with an absolute path")
+        raise ConfigError("write sqlite:///PATH, with an absolute path")
     has_partitions = path.stem in placed
     if not path.parent.is_dir() and not has_partitions:
-        raise ConfigError(f"--store {url}: the folder {path.parent} does not exist")
+        raise ConfigError(f"the folder {path.parent} does not exist")
     return SqliteStore(path, has_partitions=has_partitions)
+
+
+def _postgres_store(url: str) -> MessagingStore:
+    try:
+        # Only whoever has such a store needs the driver.
+        from bendybus.store.postgres.address import parse_address  # noqa: PLC0415
+        from bendybus.store.postgres.store import PostgresStore  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError(
+            f"PostgreSQL needs a package that is not installed ({error.name or error}): "
+            f"pip install 'bendybus[postgres]'"
+        ) from None
+    return PostgresStore(parse_address(url))
+
+
+def _shown(url: str) -> str:
+    """The URL without whatever may be a password."""
+    if not url.startswith("sqlite:"):
+        url = re.sub(r"//.*@", "//***@", url)
+    return re.sub(r"(password=)[^&]*", r"\1***", url)

@@ -95,9 +95,13 @@ class FaultyStore:
     def name(self) -> str:
         return self._store.name
 
-    def open(self) -> None:
+    def examine(self, namespace: str | None = None) -> str:
         self._pass()
-        self._store.open()
+        return self._store.examine(namespace)
+
+    def open(self, namespace: str | None = None) -> None:
+        self._pass()
+        self._store.open(namespace)
 
     def close(self) -> None:
         self._store.close()

@@ -62,6 +62,7 @@ class MemoryStore:
 
     def __init__(self, name: str = "memory") -> None:
         self._name = name
+        self._namespace: str | None = None
         self._partitions: dict[PartitionKey, _Partition] = {}
         self._bodies: dict[int, bytes] = {}
         self._copies: Counter[int] = Counter()
@@ -75,8 +76,15 @@ class MemoryStore:
     def name(self) -> str:
         return self._name
 
-    def open(self) -> None:
+    def examine(self, namespace: str | None = None) -> str:
         self._check_available()
+        if None not in (namespace, self._namespace) and namespace != self._namespace:
+            raise StoreError(f"{self._name} belongs to another namespace")
+        return f"memory:{id(self)}"
+
+    def open(self, namespace: str | None = None) -> None:
+        self.examine(namespace)
+        self._namespace = self._namespace or namespace
 
     def close(self) -> None:
         pass

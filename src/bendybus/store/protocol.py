@@ -111,8 +111,18 @@ class MessagingStore(Protocol):
     def name(self) -> str:
         """For people: in errors, metrics and the entity's overview."""
 
-    def open(self) -> None:
-        """Make ready; raises `StoreError` (by name) when the store is newer, torn or not ours."""
+    def examine(self, namespace: str | None = None) -> str:
+        """Look at the store before it is opened, writing nothing: raises what `open` would raise.
+
+        The text tells stores apart, by whatever address they were given: two that say the same are one.
+        """
+
+    def open(self, namespace: str | None = None) -> None:
+        """Make ready; a store that is nobody's yet becomes the namespace's.
+
+        `StoreError` (by name) when the store is newer, torn, not ours or another namespace's, and then
+        nothing has been written; `StoreUnavailable` when it is away and may come back.
+        """
 
     def close(self) -> None: ...
 

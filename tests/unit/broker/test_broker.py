@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from bendybus.broker import broker as broker_module
 from bendybus.broker.broker import Broker
 from bendybus.broker.host import Availability
 from bendybus.domain.commands import Enqueue
@@ -187,7 +188,7 @@ def test_a_deleted_queue_leaves_nothing_behind(with_broker, catalog, stores):  #
         queue = await broker.create_queue(ORDERS)
         await queue.hosts[3].ask(Enqueue([message("lost")]))
         await broker.delete_queue("orders")
-        assert told == [queue] and queue.deleted
+        assert told == [queue, queue] and queue.deleted
         with pytest.raises(EntityNotFound):
             broker.find("Orders")
         with pytest.raises(EntityNotFound):
@@ -371,3 +372,30 @@ def test_the_namespace_remembers_when_it_was_made(with_broker):
         return broker.created_at
 
     assert with_broker(look) == with_broker(look) > 0
+
+
+# -- idle queues --------------------------------------------------------------------
+
+
+def test_a_queue_that_nobody_uses_is_deleted_after_its_idle_time(with_broker, monkeypatch):
+    async def test(broker):
+        kept = await broker.create_queue(PLAIN)
+        idle, used, awaited = [
+            await broker.create_queue(QueueDescription(EntityPath(name), auto_delete_on_idle_s=300))
+            for name in ("idle", "used", "awaited")
+        ]
+        for queue in (idle, used, awaited):
+            await queue.loaded()
+        later = broker_module.now() + 301_000
+        monkeypatch.setattr(broker_module, "now", lambda: later)
+        used.accessed_at = later - 1000
+        awaited.wait(object(), SubQueue.MAIN)
+        broker._tick()
+        async with asyncio.timeout(10):
+            while not idle.deleted:
+                await asyncio.sleep(0.001)
+        assert [queue.deleted for queue in (kept, used, awaited)] == [False] * 3
+        with pytest.raises(EntityNotFound):
+            broker.find("idle")
+
+    with_broker(test)

@@ -14,6 +14,7 @@ from bendybus.engine.deliveries import Delivery
 from bendybus.envelope import BATCH_FORMAT
 from bendybus.errors import StoreUnavailable
 from bendybus.gateway.sender import Sender
+from bendybus.gateway.transactions import Transactions
 from fix_broker import Yard
 
 AWAY = StoreUnavailable("away")
@@ -32,9 +33,11 @@ class FakeLink:
         self.outcomes |= {delivery.delivery_id: said for delivery in deliveries}
 
 
-@dataclass
 class FakeConnection:
     unanswered: int = 0
+
+    def __init__(self) -> None:
+        self.transactions = Transactions()
 
     def admitted(self, size: int) -> None:
         self.unanswered += size
@@ -194,7 +197,7 @@ def test_a_bad_delivery_costs_its_neighbours_nothing(in_yard):
             1: "accepted",
             2: "com.microsoft:argument-error",
             3: "amqp:link:message-size-exceeded",
-            4: "amqp:not-implemented",
+            4: "amqp:transaction:unknown-id",
             5: "accepted",
         }
 

@@ -6,8 +6,10 @@ import pytest
 
 from bendybus.errors import ConfigError, StoreUnavailable
 from bendybus.server.settings import STORES_DEFAULT, Settings
-from bendybus.server.stores import messaging_stores
+from bendybus.server.stores import examine_stores, messaging_stores, namespace_id
 from bendybus.store.folder import DataFolder
+from bendybus.store.memory import MemoryStore
+from bendybus.store.sqlite.catalog import SqliteCatalog
 
 
 @pytest.fixture
@@ -62,6 +64,49 @@ def test_a_store_that_holds_partitions_may_be_on_a_disk_that_is_not_there(folder
     with pytest.raises(StoreUnavailable):
         store.open()
     assert list((tmp_path / "mnt").iterdir()) == [], "an empty one must not take its place"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ann:hush@host",
+        "postgresql://ann:hush@hush@host/db",
+        "postgresql://ann:hush/hush@host:port/db",
+        "postgresql://ann:hush@[::1/db",
+        "postgresql://ann@host/db?password=hush&nonsense=1",
+        "postgresql://ann:hush@host/db?nonsense=1",
+        "redis://ann:hush@host/0",
+        "//ann:hush@host/0",
+    ],
+)
+def test_a_refused_url_is_shown_without_its_password(folder, url):
+    settings = Settings(store_urls=(url,))
+    with pytest.raises(ConfigError, match="--store ") as refused:
+        names(settings, folder)
+    assert "hush" not in f"{refused.value} {refused.value.__cause__!r} {settings!r}"
+
+
+def test_kinds_of_stores_may_be_mixed(folder, tmp_path):
+    urls = (f"sqlite://{tmp_path}/left.db", "postgresql://host/right", "postgres://host/db?name=third")
+    assert names(Settings(store_urls=urls), folder) == ["left", "right", "third"]
+
+
+def test_a_namespace_keeps_the_identity_that_its_stores_know_it_by(tmp_path):
+    catalog = SqliteCatalog(tmp_path / "catalog.db")
+    catalog.open()
+    catalog.describe_namespace({"created_at": 7})
+    assert namespace_id(catalog) == namespace_id(catalog) != ""
+    assert catalog.namespace()["created_at"] == 7
+    catalog.close()
+
+
+def test_stores_that_are_one_are_refused_and_one_that_is_away_is_not():
+    away = MemoryStore("away")
+    away.outage = StoreUnavailable("gone")
+    examine_stores([away, MemoryStore("one"), MemoryStore("two")], "ours")
+    one = MemoryStore("one")
+    with pytest.raises(ConfigError, match="'one' and 'one' are one and the same"):
+        examine_stores([one, away, one], "ours")
 
 
 def test_the_same_store_twice_is_refused(folder, tmp_path):

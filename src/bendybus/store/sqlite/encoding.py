@@ -1,251 +1,39 @@
-"""Messages to and from what queries.sql speaks of: JSON arrays of numbers, and one run of bytes.
+"""Commits and pages as queries.sql speaks of them: JSON arrays of numbers, and one run of bytes.
 
 The shape is chosen for the interpreter's lock: a thread gives it up for each
 step of SQLite and queues for it again, so a commit is one step and its
-parameters are few. Texts travel among the bytes, because SQLite before 3.45
-ends a JSON string at its first NUL. The statements themselves: queries.sql.
+parameters are few. What is in the arrays: store/encoding.py.
 """
 
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
-from bendybus.domain.messages import Amendment, Message, MessageState, Origin, SubQueue
-from bendybus.names import SequenceNumber, SessionId
-from bendybus.store.protocol import PartitionChanges, PartitionKey
+from bendybus.domain.messages import Message, Origin
+from bendybus.names import SessionId
+from bendybus.store.encoding import CommitRequest, decode_rows, to_json
 
-__all__ = ["CommitParameters", "allocate", "decode_page", "encode_commit", "to_json"]
-
-# SQLite binds at most a gigabyte; this also bounds the copy that joining payloads makes. A larger
-# commit becomes several requests inside one transaction.
-REQUEST_BYTES_MAX: Final = 32 << 20
-# A slice is packed into one number: JSON arrays of numbers are walked faster than arrays of arrays.
-SLICE_SHIFT: Final = 31
+__all__ = ["CommitParameters", "decode_page", "encode_request"]
 
 CommitParameters: TypeAlias = tuple[int, bytes, str, str, str, str, str, str, str]
 
-to_json = json.JSONEncoder(separators=(",", ":")).encode
 
-_STATES: Final = tuple(MessageState)
-_SUBQUEUES: Final = tuple(SubQueue)
-
-
-_Run: TypeAlias = tuple[int, int, int, int, int | None, list[int]]
-"""First id, partition, first sequence number, enqueued_at, expires_at, and each message's size."""
-
-_Row: TypeAlias = tuple[int, int, int, int, int | None, int, int, int | None, int | None, int | None]
-"""Id, partition, sequence number, enqueued_at, expires_at, size, body, origin, hops, slice of session id."""
-
-_UpdatedRow: TypeAlias = tuple[int, int, int, int, int | None, str | None, int, int]
-
-
-@dataclass(slots=True)
-class _Request:
-    """The makings of one row of `commit_request`."""
-
-    first: int
-    # From an empty blob SQLite's substr cuts NULL instead of nothing: so one byte goes before the slices.
-    pieces: list[bytes] = field(default_factory=lambda: [b"\0"])
-    offset: int = 2
-    bodies: list[int | None] = field(default_factory=list)
-    runs: list[_Run] = field(default_factory=list)
-    rows: list[_Row] = field(default_factory=list)
-    updated: list[_UpdatedRow] = field(default_factory=list)
-    removed: list[int] = field(default_factory=list)
-    released: list[int] = field(default_factory=list)
-    counters: list[tuple[int, int, int]] = field(default_factory=list)
-
-    def slice_for(self, piece: bytes) -> int:
-        start = self.offset
-        self.pieces.append(piece)
-        self.offset = start + len(piece)
-        return start << SLICE_SHIFT | len(piece)
-
-    def parameters(self) -> CommitParameters:
-        return (
-            self.first,
-            b"".join(self.pieces),
-            to_json(self.bodies),
-            to_json(self.runs),
-            to_json(self.rows),
-            to_json(self.updated),
-            to_json(self.removed),
-            to_json(self.released),
-            to_json(self.counters),
-        )
-
-
-def encode_commit(changes: Sequence[PartitionChanges], first: int) -> Iterator[CommitParameters]:
-    """The requests that make up a commit, nearly always one. Ids are given out as `allocate` says."""
-    request = _Request(first)
-    place = first
-    bodies: dict[int, int] = {}
-    for change in changes:
-        # Sequence numbers that follow one another, enqueued at one time: what a batch looks like.
-        run: _Run | None = None
-        following = -1
-        for message in change.stored:
-            if request.offset > REQUEST_BYTES_MAX:
-                yield request.parameters()
-                request, run = _Request(place), None
-            number, at, until = message.sequence_number, message.enqueued_at, message.expires_at
-            if message.origin is not None or message.session_id is not None:
-                place = _encode_row(request, change.key, place, message, bodies)
-                run = None
-            else:
-                if run is None or number != following or at != run[3] or until != run[4]:
-                    run = (place, change.key, number, at, until, [])
-                    request.runs.append(run)
-                following = number + 1
-                run[5].append(message.size)
-                request.bodies.append(request.slice_for(_payload(message)))
-            # Hardly any message is stored other than active, in the main sub-queue and never delivered; those
-            # that are (scheduled ones, say) are stored and at once updated, and all others do without.
-            if message.state or message.subqueue or message.delivery_count or message.amendment is not None:
-                request.updated.append(_updated_row(place, message))
-            place += 1
-    new_places = _NewPlaces(changes, first)
-    for change in changes:
-        request.updated += [_updated_row(new_places.of(message), message) for message in change.updated]
-        request.removed += [message.place or new_places.of(message) for message in change.removed]
-        request.released += [
-            message.origin.body or bodies[id(message.origin)]
-            for message in change.removed
-            if message.origin is not None
-        ]
-        request.counters.append((change.key, change.next_sequence_number, change.epoch))
-    yield request.parameters()
-
-
-def _encode_row(
-    request: _Request, key: PartitionKey, place: int, message: Message, bodies: dict[int, int]
-) -> int:
-    """A message that has a session or an origin; gives the id that became its own."""
-    origin, session_id = message.origin, message.session_id
-    body = place
-    if origin is None:
-        request.bodies.append(request.slice_for(_payload(message)))
-    else:
-        body = origin.body or bodies.get(id(origin), 0)
-        if not body:
-            body = bodies[id(origin)] = place
-            request.bodies.append(request.slice_for(_payload(message)))
-            place += 1
-        request.bodies.append(None)
-    request.rows.append(
-        (
-            place,
-            key,
-            message.sequence_number,
-            message.enqueued_at,
-            message.expires_at,
-            message.size,
-            body,
-            None if origin is None else origin.sequence_number,
-            None if origin is None else origin.hops,
-            None if session_id is None else request.slice_for(session_id.encode()),
-        )
-    )
-    return place
-
-
-def _payload(message: Message) -> bytes:
-    if message.payload is None:
-        raise ValueError(f"{message!r} cannot be stored without its payload")
-    return message.payload
-
-
-def allocate(changes: Sequence[PartitionChanges], first: int) -> Iterator[tuple[Message, int]]:
-    """Each stored message with its id. The body of an origin not yet stored takes the id before it."""
-    place = first
-    seen: set[int] = set()
-    for change in changes:
-        for message in change.stored:
-            origin = message.origin
-            if origin is not None and not origin.body and id(origin) not in seen:
-                seen.add(id(origin))
-                place += 1
-            yield message, place
-            place += 1
-
-
-class _NewPlaces:
-    """Where a commit's own messages will be, if it also updates or removes them: rare, so worked out late."""
-
-    __slots__ = ("_changes", "_first", "_places")
-
-    def __init__(self, changes: Sequence[PartitionChanges], first: int) -> None:
-        self._changes = changes
-        self._first = first
-        self._places: dict[int, int] | None = None
-
-    def of(self, message: Message) -> int:
-        if message.place:
-            return message.place
-        if self._places is None:
-            self._places = {id(stored): place for stored, place in allocate(self._changes, self._first)}
-        place = self._places.get(id(message))
-        if place is None:
-            raise ValueError(f"{message!r} was never stored")
-        return place
-
-
-def _updated_row(place: int, message: Message) -> _UpdatedRow:
-    amendment = message.amendment
+def encode_request(request: CommitRequest) -> CommitParameters:
+    """One row of `commit_request`."""
     return (
-        place,
-        message.state,
-        message.subqueue,
-        message.delivery_count,
-        message.expires_at,
-        None if amendment is None else _encode_amendment(amendment),
-        message.sequence_number,
-        message.enqueued_at,
+        request.first,
+        b"".join(request.pieces),
+        to_json(request.bodies),
+        to_json(request.runs),
+        to_json(request.rows),
+        to_json(request.updated),
+        to_json(request.removed),
+        to_json(request.released),
+        to_json(request.counters),
     )
-
-
-def _encode_amendment(amendment: Amendment) -> str:
-    """JSON again: escapes stand for NULs, so this text passes through SQLite's JSON unharmed."""
-    properties = [b64encode(encoded).decode("ascii") for encoded in amendment.properties]
-    return to_json([amendment.dead_letter_reason, amendment.dead_letter_description, properties])
-
-
-def _decode_amendment(text: str) -> Amendment:
-    reason, description, properties = json.loads(text)
-    return Amendment(tuple(b64decode(encoded) for encoded in properties), reason, description)
 
 
 def decode_page(page: str, sessions: dict[str, SessionId], origins: dict[int, Origin]) -> list[Message]:
-    """A page of `load_page`. `sessions` and `origins` keep one of each, however many messages share it."""
-    messages = []
-    for row in json.loads(page):
-        place, sequence, state, subqueue, failures, enqueued_at, expires_at, size, session, amendment = row[
-            :10
-        ]
-        if session is not None:
-            session = sessions.setdefault(session, session)
-        message = Message(None, size=size, expires_at=expires_at, session_id=session)
-        message.place = place
-        message.sequence_number = sequence
-        message.enqueued_at = enqueued_at
-        message.state = _STATES[state]
-        message.subqueue = _SUBQUEUES[subqueue]
-        message.delivery_count = failures
-        if amendment is not None:
-            message.amendment = _decode_amendment(amendment)
-        if row[10] is not None:
-            origin, hops, body = row[10:]
-            message.origin = _decode_origin(origin, hops, body, origins)
-        messages.append(message)
-    return messages
-
-
-def _decode_origin(sequence_number: int, hops: int, body: int, origins: dict[int, Origin]) -> Origin:
-    origin = origins.get(body)
-    if origin is None:
-        origin = origins[body] = Origin(SequenceNumber(sequence_number), hops=hops, body=body)
-    return origin
+    """A page of `load_page`."""
+    return decode_rows(json.loads(page), sessions, origins)

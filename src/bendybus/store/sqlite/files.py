@@ -18,7 +18,16 @@ from typing import Final
 
 from bendybus.errors import SchemaTooNew, StoreCorrupted, StoreError, StoreUnavailable
 
-__all__ = ["FileKind", "connect_reader", "give_back", "open_file", "reported", "transaction"]
+__all__ = [
+    "FileKind",
+    "connect_reader",
+    "give_back",
+    "look_into",
+    "open_file",
+    "reported",
+    "transaction",
+    "version_of",
+]
 
 # Payloads near 1 KB fill 8 KB pages to 88 % and 4 KB pages to 75 %: a fifth more messages a second. Larger
 # pages gain little more, and a commit of one message writes whole pages.
@@ -119,6 +128,25 @@ def open_file(path: Path, kind: FileKind) -> sqlite3.Connection:
             connection.close()
             raise
         return connection
+
+
+def look_into(path: Path, kind: FileKind) -> sqlite3.Connection:
+    """A connection to a file that is there, checked as `open_file` does and left as it is."""
+    _check_header(path, kind)
+    connection = connect_reader(path)
+    try:
+        _check_identity(path, kind, *_identity(connection))
+        if version_of(connection) == kind.version:
+            _check_whole(path, kind, connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """The version of the file's tables."""
+    return _pragma(connection, "user_version")
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:

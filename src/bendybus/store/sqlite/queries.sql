@@ -122,6 +122,14 @@ SELECT json_group_array(json_array(accepted_at, digest))
   FROM (SELECT accepted_at, digest FROM identity
          WHERE partition = ? AND (accepted_at, digest) > (?, ?) ORDER BY accepted_at, digest LIMIT ?);
 
+-- name: owner
+-- The namespace that the store belongs to.
+SELECT namespace FROM owner;
+
+-- name: adopt
+-- A store belongs to the first namespace that opens it.
+INSERT INTO owner (single, namespace) VALUES (1, ?);
+
 -- name: last_id
 -- The highest id in use; the counter goes on from there.
 SELECT max(coalesce((SELECT max(id) FROM message), 0), coalesce((SELECT max(id) FROM body), 0));

@@ -8,11 +8,10 @@ numbers: store/DESIGN.md.
 
 from __future__ import annotations
 
-import gc
 import json
 import sqlite3
 from collections.abc import Container, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -29,6 +28,7 @@ from bendybus.names import (
     SequenceNumber,
     SessionId,
 )
+from bendybus.store.encoding import allocate, collector_paused, has_more_than_messages, requests_of, to_json
 from bendybus.store.protocol import (
     PartitionChanges,
     PartitionKey,
@@ -37,8 +37,17 @@ from bendybus.store.protocol import (
     Snapshot,
 )
 from bendybus.store.queries import load_queries, load_script
-from bendybus.store.sqlite.encoding import allocate, decode_page, encode_commit, to_json
-from bendybus.store.sqlite.files import FileKind, connect_reader, give_back, open_file, reported, transaction
+from bendybus.store.sqlite.encoding import decode_page, encode_request
+from bendybus.store.sqlite.files import (
+    FileKind,
+    connect_reader,
+    give_back,
+    look_into,
+    open_file,
+    reported,
+    transaction,
+    version_of,
+)
 
 __all__ = ["MESSAGING_STORE", "SqliteStore"]
 
@@ -46,9 +55,12 @@ QUERIES: Final = load_queries(__package__, "queries.sql")
 MESSAGING_STORE: Final = FileKind(
     what="messaging store",
     application_id=0x42424D53,  # "BBMS"
-    migrations=tuple(load_script(__package__, f"schema{n}.sql") for n in ("", "_2", "_3")),
-    tables=frozenset({"partition", "message", "body", "identity", "session", "transfer"}),
+    migrations=tuple(load_script(__package__, f"schema{n}.sql") for n in ("", "_2", "_3", "_4")),
+    tables=frozenset({"partition", "message", "body", "identity", "session", "transfer", "owner"}),
 )
+
+# The version that has the table `owner`.
+OWNED_SINCE: Final = 4
 
 # What `define_commit_steps` raises with.
 CLAIMED_SINCE: Final = "claimed by another broker"
@@ -76,13 +88,30 @@ class SqliteStore:
     def name(self) -> str:
         return self._name
 
-    def open(self) -> None:
+    def examine(self, namespace: str | None = None) -> str:
+        path = self._path.resolve()
+        with reported(path):
+            if not path.exists():
+                folder = path.parent.stat()
+                return f"sqlite:{folder.st_dev}/{folder.st_ino}/{path.name}"
+            with closing(look_into(path, MESSAGING_STORE)) as connection:
+                if version_of(connection) >= OWNED_SINCE:
+                    self._owner(connection, namespace)
+            file = path.stat()
+            return f"sqlite:{file.st_dev}/{file.st_ino}"
+
+    def open(self, namespace: str | None = None) -> None:
         assert self._connections is None, f"{self._path} is open already"
         if self._has_partitions and not self._path.exists():
             raise StoreUnavailable(f"{self._path} is not there. Is its disk mounted?")
+        if namespace is not None and self._path.exists():
+            # Before an older file is migrated, whoever's it is.
+            self.examine(namespace)
         writer = open_file(self._path, MESSAGING_STORE)
         try:
             with reported(self._path):
+                if self._owner(writer, namespace) is None and namespace is not None:
+                    writer.execute(QUERIES["adopt"], (namespace,))
                 writer.execute(QUERIES["define_commit"])
                 writer.execute(QUERIES["define_commit_steps"])
                 self._next_id = writer.execute(QUERIES["last_id"]).fetchone()[0] + 1
@@ -93,6 +122,13 @@ class SqliteStore:
         except BaseException:
             writer.close()
             raise
+
+    def _owner(self, connection: sqlite3.Connection, namespace: str | None) -> str | None:
+        """The namespace that the store belongs to; refused when it is another than this one."""
+        row = connection.execute(QUERIES["owner"]).fetchone()
+        if row is not None and namespace not in (None, row[0]):
+            raise StoreError(f"{self._path} belongs to another namespace")
+        return None if row is None else row[0]
 
     def close(self) -> None:
         if self._connections is None:
@@ -169,9 +205,9 @@ class SqliteStore:
             # A writer that is never idle still sweeps.
             self._sweep()
         first = self._next_id
-        requests = encode_commit(changes, first)
+        requests = map(encode_request, requests_of(changes, first))
         request = next(requests)
-        others = [change for change in changes if _has_more_than_messages(change)]
+        others = [change for change in changes if has_more_than_messages(change)]
         with self._ownership_checked(), reported(self._path):
             if (another := next(requests, None)) is None and not others:
                 self._writer.execute(QUERIES["commit"], request)
@@ -220,7 +256,7 @@ class SqliteStore:
             counter = self._reader.execute(QUERIES["next_sequence"], (key,)).fetchone()
         if counter is None:
             raise StoreError(f"{self._path} holds no partition with the key {key}")
-        with _collector_paused():
+        with collector_paused():
             messages = [message for page in self._pages(key) for message in page]
             identities = list(self._identities(key))
         messages.sort(key=attrgetter("sequence_number"))
@@ -299,27 +335,6 @@ class SqliteStore:
         return self._connections[1]
 
 
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """A load makes objects by the million and no cycles; looking for some takes a third of its time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 def _partition_record(row: tuple[int, str, int]) -> PartitionRecord:
     key, entity, number = row
     return PartitionRecord(PartitionKey(key), EntityPath(entity), PartitionNumber(number))
-
-
-def _has_more_than_messages(change: PartitionChanges) -> bool:
-    return bool(
-        change.remembered
-        or change.forgotten_through is not None
-        or change.session_states
-        or change.transferred
-    )

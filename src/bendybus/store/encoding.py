@@ -1,0 +1,285 @@
+"""A commit as lists of numbers and one run of bytes, and a row as a message again.
+
+What SQL stores have in common: ids are given out here, messages of one batch
+become one run, and texts travel among the bytes (SQLite ends a JSON string at
+its first NUL, and PostgreSQL keeps no text that has one). How the lists reach
+the database: sqlite/encoding.py, postgres/encoding.py.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from bendybus.domain.messages import Amendment, Message, MessageState, Origin, Posting, SubQueue
+from bendybus.names import SequenceNumber, SessionId
+from bendybus.store.protocol import PartitionChanges, PartitionKey
+
+__all__ = [
+    "CommitRequest",
+    "allocate",
+    "collector_paused",
+    "decode_rows",
+    "has_more_than_messages",
+    "requests_of",
+    "to_json",
+]
+
+# SQLite binds at most a gigabyte; this also bounds the copy that joining payloads makes. A larger
+# commit becomes several requests inside one transaction.
+REQUEST_BYTES_MAX: Final = 32 << 20
+# A slice is packed into one number: arrays of numbers are walked faster than arrays of arrays.
+SLICE_SHIFT: Final = 31
+
+to_json = json.JSONEncoder(separators=(",", ":")).encode
+
+_STATES: Final = tuple(MessageState)
+_SUBQUEUES: Final = tuple(SubQueue)
+
+
+_Run: TypeAlias = tuple[int, int, int, int, int | None, list[int]]
+"""First id, partition, first sequence number, enqueued_at, expires_at, and each message's size."""
+
+_Row: TypeAlias = tuple[int, int, int, int, int | None, int, int, int | None, int | None, int | None]
+"""Id, partition, sequence number, enqueued_at, expires_at, size, body, origin, hops, slice of session id."""
+
+_UpdatedRow: TypeAlias = tuple[int, int, int, int, int | None, str | None, int, int]
+
+
+@dataclass(slots=True)
+class CommitRequest:
+    """Everything one statement needs to store, update and remove messages."""
+
+    first: int
+    """The first id given out; the others follow one by one."""
+    # From an empty blob SQLite's substr cuts NULL instead of nothing: so one byte goes before the slices.
+    pieces: list[bytes] = field(default_factory=lambda: [b"\0"])
+    """Payloads and session ids, to be laid end to end."""
+    offset: int = 2
+    bodies: list[int | None] = field(default_factory=list)
+    """For each id its slice of the bytes; None where it has no body."""
+    runs: list[_Run] = field(default_factory=list)
+    rows: list[_Row] = field(default_factory=list)
+    """Messages that fit into no run."""
+    updated: list[_UpdatedRow] = field(default_factory=list)
+    removed: list[int] = field(default_factory=list)
+    released: list[int] = field(default_factory=list)
+    """Bodies of removed messages that have an origin."""
+    counters: list[tuple[int, int, int]] = field(default_factory=list)
+    """Partition, next sequence number, epoch."""
+
+    def slice_for(self, piece: bytes) -> int:
+        """(first byte, from 1) << 31 | length"""
+        start = self.offset
+        self.pieces.append(piece)
+        self.offset = start + len(piece)
+        return start << SLICE_SHIFT | len(piece)
+
+
+def requests_of(changes: Sequence[PartitionChanges], first: int) -> Iterator[CommitRequest]:
+    """The requests that make up a commit, nearly always one. Ids are given out as `allocate` says."""
+    request = CommitRequest(first)
+    place = first
+    bodies: dict[int, int] = {}
+    for change in changes:
+        # Sequence numbers that follow one another, enqueued at one time: what a batch looks like.
+        run: _Run | None = None
+        following = -1
+        for message in change.stored:
+            if request.offset > REQUEST_BYTES_MAX:
+                yield request
+                request, run = CommitRequest(place), None
+            number, at, until = message.sequence_number, message.enqueued_at, message.expires_at
+            if message.origin is not None or message.session_id is not None:
+                place = _encode_row(request, change.key, place, message, bodies)
+                run = None
+            else:
+                if run is None or number != following or at != run[3] or until != run[4]:
+                    run = (place, change.key, number, at, until, [])
+                    request.runs.append(run)
+                following = number + 1
+                run[5].append(message.size)
+                request.bodies.append(request.slice_for(_payload(message)))
+            # Hardly any message is stored other than active, in the main sub-queue and never delivered; those
+            # that are (scheduled ones, say) are stored and at once updated, and all others do without.
+            if message.state or message.subqueue or message.delivery_count or message.amendment is not None:
+                request.updated.append(_updated_row(place, message))
+            place += 1
+    new_places = _NewPlaces(changes, first)
+    for change in changes:
+        request.updated += [_updated_row(new_places.of(message), message) for message in change.updated]
+        request.removed += [message.place or new_places.of(message) for message in change.removed]
+        request.released += [
+            message.origin.body or bodies[id(message.origin)]
+            for message in change.removed
+            if message.origin is not None
+        ]
+        request.counters.append((change.key, change.next_sequence_number, change.epoch))
+    yield request
+
+
+def _encode_row(
+    request: CommitRequest, key: PartitionKey, place: int, message: Message, bodies: dict[int, int]
+) -> int:
+    """A message that has a session or an origin; gives the id that became its own."""
+    origin, session_id = message.origin, message.session_id
+    body = place
+    if origin is None:
+        request.bodies.append(request.slice_for(_payload(message)))
+    else:
+        body = origin.body or bodies.get(id(origin), 0)
+        if not body:
+            body = bodies[id(origin)] = place
+            request.bodies.append(request.slice_for(_payload(message)))
+            place += 1
+        request.bodies.append(None)
+    request.rows.append(
+        (
+            place,
+            key,
+            message.sequence_number,
+            message.enqueued_at,
+            message.expires_at,
+            message.size,
+            body,
+            None if origin is None else origin.sequence_number,
+            None if origin is None else origin.hops,
+            None if session_id is None else request.slice_for(session_id.encode()),
+        )
+    )
+    return place
+
+
+def _payload(message: Message) -> bytes:
+    if message.payload is None:
+        raise ValueError(f"{message!r} cannot be stored without its payload")
+    return message.payload
+
+
+def allocate(changes: Sequence[PartitionChanges], first: int) -> Iterator[tuple[Message, int]]:
+    """Each stored message with its id. The body of an origin not yet stored takes the id before it."""
+    place = first
+    seen: set[int] = set()
+    for change in changes:
+        for message in change.stored:
+            origin = message.origin
+            if origin is not None and not origin.body and id(origin) not in seen:
+                seen.add(id(origin))
+                place += 1
+            yield message, place
+            place += 1
+
+
+class _NewPlaces:
+    """Where a commit's own messages will be, if it also updates or removes them: rare, so worked out late."""
+
+    __slots__ = ("_changes", "_first", "_places")
+
+    def __init__(self, changes: Sequence[PartitionChanges], first: int) -> None:
+        self._changes = changes
+        self._first = first
+        self._places: dict[int, int] | None = None
+
+    def of(self, message: Message) -> int:
+        if message.place:
+            return message.place
+        if self._places is None:
+            self._places = {id(stored): place for stored, place in allocate(self._changes, self._first)}
+        place = self._places.get(id(message))
+        if place is None:
+            raise ValueError(f"{message!r} was never stored")
+        return place
+
+
+def _updated_row(place: int, message: Message) -> _UpdatedRow:
+    amendment = message.amendment
+    return (
+        place,
+        message.state,
+        message.subqueue,
+        message.delivery_count,
+        message.expires_at,
+        None if amendment is None else _encode_amendment(amendment),
+        message.sequence_number,
+        message.enqueued_at,
+    )
+
+
+def _encode_amendment(amendment: Amendment) -> str:
+    """JSON: escapes stand for NULs, so this text passes through any database unharmed."""
+    properties = [b64encode(encoded).decode("ascii") for encoded in amendment.properties]
+    said: list[object] = [amendment.dead_letter_reason, amendment.dead_letter_description, properties]
+    posting = amendment.posting
+    if posting is not None:
+        said.append([posting.destination, posting.sequence_number, posting.subqueue])
+    return to_json(said)
+
+
+def _decode_amendment(text: str) -> Amendment:
+    reason, description, properties, *rest = json.loads(text)
+    posting = None
+    if rest:
+        destination, number, subqueue = rest[0]
+        posting = Posting(destination, number, _SUBQUEUES[subqueue])
+    return Amendment(tuple(b64decode(encoded) for encoded in properties), reason, description, posting)
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """A load makes objects by the million and no cycles; looking for some takes a third of its time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def decode_rows(
+    rows: Iterable[Sequence[Any]], sessions: dict[str, SessionId], origins: dict[int, Origin]
+) -> list[Message]:
+    """Some of a partition's messages. `sessions` and `origins` keep one of each, however many share it."""
+    messages = []
+    for row in rows:
+        place, sequence, state, subqueue, failures, enqueued_at, expires_at, size, session, amendment = row[
+            :10
+        ]
+        if session is not None:
+            session = sessions.setdefault(session, session)
+        message = Message(None, size=size, expires_at=expires_at, session_id=session)
+        message.place = place
+        message.sequence_number = sequence
+        message.enqueued_at = enqueued_at
+        message.state = _STATES[state]
+        message.subqueue = _SUBQUEUES[subqueue]
+        message.delivery_count = failures
+        if amendment is not None:
+            message.amendment = _decode_amendment(amendment)
+        if row[10] is not None:
+            origin, hops, body = row[10:]
+            message.origin = _decode_origin(origin, hops, body, origins)
+        messages.append(message)
+    return messages
+
+
+def _decode_origin(sequence_number: int, hops: int, body: int, origins: dict[int, Origin]) -> Origin:
+    origin = origins.get(body)
+    if origin is None:
+        origin = origins[body] = Origin(SequenceNumber(sequence_number), hops=hops, body=body)
+    return origin
+
+
+def has_more_than_messages(change: PartitionChanges) -> bool:
+    """Whether it has some of what few entities have."""
+    return bool(
+        change.remembered
+        or change.forgotten_through is not None
+        or change.session_states
+        or change.transferred
+    )

@@ -1,0 +1,112 @@
+"""Where a messaging store is and how to get in: a URL, taken apart and checked.
+
+    postgresql://user:password@host:port/database?schema=S&name=N&password_file=F&sslmode=verify-full
+
+`schema`, `name` and `password_file` are ours; all else is libpq's, as are the
+variables PGPASSWORD, PGPASSFILE and their fellows. No text made here shows a
+password: not an error, not a `repr`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from bendybus.errors import ConfigError, StoreUnavailable
+
+__all__ = ["SCHEMES", "StoreAddress", "parse_address"]
+
+SCHEMES: Final = ("postgresql", "postgres")
+SCHEMA_DEFAULT: Final = "bendybus"
+WRITE: Final = "write postgresql://USER@HOST:PORT/DATABASE?sslmode=..."
+
+# A server that has vanished is noticed after about 5 + 3 * 3 seconds, while connecting after 5. What the URL
+# says counts more.
+CONNECTION_DEFAULTS: Final = {
+    "application_name": "bendybus",
+    "connect_timeout": "5",
+    "keepalives_idle": "5",
+    "keepalives_interval": "3",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "15000",
+    "target_session_attrs": "read-write",
+}
+
+# PostgreSQL cuts longer names off at 63 bytes; `pg_` is reserved for it.
+_SCHEMA: Final = re.compile(r"(?!pg_)[A-Za-z_][A-Za-z0-9_]{0,62}")
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAddress:
+    """What `parse_address` made of a URL."""
+
+    name: str
+    """For people, and for the catalog: which store a partition is in."""
+    schema: str
+    parameters: dict[str, str] = field(repr=False)
+    password_file: Path | None = None
+
+    def connection_parameters(self) -> dict[str, str]:
+        """For psycopg. The password's file is read each time, so a new password needs no restart."""
+        if self.password_file is None:
+            return self.parameters
+        try:
+            password = self.password_file.read_text("utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise StoreUnavailable(
+                f"{self.name}: the password file {self.password_file} is not readable"
+            ) from error
+        return {**self.parameters, "password": password}
+
+
+def parse_address(url: str) -> StoreAddress:
+    """`ConfigError` says what is wrong with the URL, and never its password."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ConfigError(f"it cannot be read; {WRITE}") from None
+    if parts.netloc.count("@") > 1:
+        raise ConfigError("a '@' inside the user name or the password is written %40")
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    ours = {key: value for key, value in given if key in ("schema", "name", "password_file")}
+    # Blanks as %20: libpq does not read a plus sign as one.
+    query = urlencode([pair for pair in given if pair[0] not in ours], quote_via=quote)
+    parameters = _parameters(urlunsplit(parts._replace(query=query)))
+    schema = ours.get("schema", SCHEMA_DEFAULT)
+    if not _SCHEMA.fullmatch(schema):
+        raise ConfigError(f"'{schema}' is no schema's name: letters, digits and _, up to 63 of them")
+    database = parameters["dbname"]
+    name = ours.get("name") or (database if schema == SCHEMA_DEFAULT else f"{database}.{schema}")
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"'{name}' is no store's name: letters, digits, '.', '_' and '-'; give it one by ?name="
+        )
+    password_file = Path(ours["password_file"]) if "password_file" in ours else None
+    if password_file is not None:
+        if "password" in parameters:
+            raise ConfigError("the password is given twice, in the URL and by password_file")
+        if not password_file.is_file():
+            raise ConfigError(f"the password file {password_file} does not exist")
+    return StoreAddress(name, schema, parameters, password_file)
+
+
+def _parameters(url: str) -> dict[str, str]:
+    try:
+        # libpq's own words may quote what it could not read, and that may be a part of the password.
+        parameters = {key: str(value) for key, value in conninfo_to_dict(url).items() if value is not None}
+    except psycopg.ProgrammingError as error:
+        unknown = re.search(r'invalid URI query parameter: "(\w+)"', str(error))
+        why = f"there is no parameter '{unknown[1]}'" if unknown else "it cannot be read"
+        raise ConfigError(f"{why}; {WRITE}") from None
+    if not parameters.get("dbname"):
+        raise ConfigError(f"it names no database; {WRITE}")
+    if not all(port.isdecimal() for port in parameters.get("port", "0").split(",") if port):
+        raise ConfigError("its port is no number")
+    return {**CONNECTION_DEFAULTS, **parameters}

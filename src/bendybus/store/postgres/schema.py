@@ -1,0 +1,115 @@
+"""The store's schema in its database: looked at before anything is written, made, migrated, adopted.
+
+All of it happens in one transaction, under a lock that others who open the
+same store wait for: the schema is there whole or not at all. What it holds:
+schema.sql.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import namedtuple_row
+
+from bendybus.errors import SchemaTooNew, StoreCorrupted, StoreError, StoreUnavailable
+from bendybus.store.postgres.address import StoreAddress
+from bendybus.store.postgres.connections import QUERIES, Connection, quoted
+from bendybus.store.queries import load_script
+
+__all__ = ["examine", "prepare"]
+
+logger = logging.getLogger(__name__)
+
+# `MIGRATIONS[n]` brings version n to version n + 1.
+MIGRATIONS: Final = (load_script(__package__, "schema.sql"),)
+VERSION: Final = len(MIGRATIONS)
+TABLES: Final = frozenset({"about", "partition", "message", "body", "identity", "session", "transfer"})
+
+SERVER_VERSION_MIN: Final = 13_00_00
+
+
+def examine(connection: Connection, address: StoreAddress, namespace: str | None) -> str:
+    """Which store this is; refuses as `prepare` would, and writes nothing."""
+    _version(connection, address, namespace)
+    try:
+        (server,) = _one(connection, "identity")
+    except psycopg.errors.InsufficientPrivilege:
+        info = connection.info
+        server = f"{info.host}:{info.port}/{info.dbname}"
+    return f"postgresql:{server}/{address.schema}"
+
+
+def prepare(connection: Connection, address: StoreAddress, namespace: str | None) -> None:
+    """Bring the schema to this version, or make it; a namespace becomes its owner if it has none."""
+    _warn(connection, address)
+    if _version(connection, address, namespace) == VERSION and namespace is None:
+        return
+    with connection.transaction():
+        connection.execute(QUERIES["take_turn"], {"schema": address.schema})
+        # Somebody else may have been here meanwhile.
+        version = _version(connection, address, namespace)
+        if version == 0 and not _look(connection, address).schemas:
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(quoted(address.schema)))
+        for number in range(version, VERSION):
+            connection.execute(MIGRATIONS[number])
+            connection.execute(QUERIES["set_version" if number else "begin_about"], (number + 1,))
+        if namespace is not None:
+            connection.execute(QUERIES["adopt"], (namespace,))
+
+
+def _version(connection: Connection, address: StoreAddress, namespace: str | None) -> int:
+    """Which version is here, 0 if none; `StoreError` when it is none that we could use."""
+    found, where = _look(connection, address), f"{address.name} (schema {address.schema})"
+    if found.standby:
+        raise StoreUnavailable(f"{address.name}: the PostgreSQL server is a standby")
+    if found.server_version < SERVER_VERSION_MIN:
+        raise StoreError(f"{address.name}: PostgreSQL 13 or later is needed")
+    if found.encoding != "UTF8":
+        raise StoreError(f"{address.name}: the database has the encoding {found.encoding}; UTF8 is needed")
+    if not found.about:
+        if found.tables:
+            raise StoreError(f"{where} is not a Bendybus messaging store: it has tables of somebody else's")
+        return 0
+    return _checked_version(connection, address, where, namespace)
+
+
+def _checked_version(connection: Connection, address: StoreAddress, where: str, namespace: str | None) -> int:
+    try:
+        version, owner = _one(connection, "about")
+    except psycopg.errors.UndefinedColumn:
+        raise StoreError(f"{where} is not a Bendybus messaging store") from None
+    if version > VERSION:
+        raise SchemaTooNew(
+            f"{where} is a messaging store of version {version}; this Bendybus knows versions up to {VERSION}"
+        )
+    if None not in (namespace, owner) and namespace != owner:
+        raise StoreError(f"{where} belongs to another namespace")
+    tables = {row[0] for row in connection.execute(QUERIES["tables"], {"schema": address.schema})}
+    if missing := TABLES - tables:
+        raise StoreCorrupted(f"{where} is damaged: table {', '.join(sorted(missing))} is missing")
+    assert isinstance(version, int)
+    return version
+
+
+def _look(connection: Connection, address: StoreAddress) -> Any:
+    with connection.cursor(row_factory=namedtuple_row) as cursor:
+        return cursor.execute(QUERIES["look"], {"schema": address.schema}).fetchone()
+
+
+def _warn(connection: Connection, address: StoreAddress) -> None:
+    if _look(connection, address).fsync == "off":
+        logger.warning(
+            "store %s: the PostgreSQL server runs with fsync off: when its machine fails, "
+            "messages that were acknowledged are lost",
+            address.name,
+        )
+
+
+def _one(connection: Connection, query: str) -> tuple[Any, ...]:
+    row = connection.execute(QUERIES[query]).fetchone()
+    if row is None:
+        raise StoreCorrupted(f"the table '{query}' is empty")
+    return row
