@@ -141,6 +141,9 @@ class Server:
             try:
                 store.open(namespace)
             except StoreUnavailable as reason:
+                # One that holds nothing yet was more likely given wrongly: its operator is told at once.
+                if store.name not in placed:
+                    raise
                 unopened[store.name] = reason
             exits.callback(_close, store)
         if not settings.store_urls and not unopened:
