@@ -34,8 +34,9 @@ interop: $(VENV)/.installed-dev  ## The Azure SDKs: Python's (as in `make test`)
 	$(BIN)/pytest tests/interop
 	$(BIN)/python tests/interop/javascript/run.py
 
-faults: $(VENV)/.installed-dev  ## kill -9 under load, 50 times, and count what became of every message
+faults: $(VENV)/.installed-dev  ## kill -9 under load, 50 times, then a store away; count what became of every message
 	$(BIN)/python tests/faults/crash_check.py --kills 50
+	$(BIN)/python tests/faults/outage_check.py
 
 bench: $(VENV)/.installed-bench  ## Side by side with RabbitMQ 4: rates, CPU, latency, memory
 	$(BIN)/python tests/bench/run.py $(ARGS)
