@@ -19,7 +19,7 @@ from bendybus.amqp.message import Properties, decode_message, encode_message
 from bendybus.amqp.performatives import Accepted, DeliveryState, Modified, Rejected, TransactionalState
 from bendybus.amqp.types import Array, Symbol, Timestamp
 from bendybus.engine.deliveries import Delivery
-from fix_client import Client, Coordinator, Endpoint, LinkRefused, Receiver, Sender
+from fix_client import Client, Coordinator, Endpoint, LinkRefused, Receiver, Requester, Sender
 from fix_server import ServerProcess, StartServer
 
 NOT_ALLOWED = "amqp:not-allowed"
@@ -497,5 +497,69 @@ def test_a_link_may_name_the_queue_behind_the_one_it_sends_to(
         assert await table.coordinator.commit(txn) == Accepted()
         assert await table.arrived(1, "other") == ["in it"]
         assert await table.contents() == []
+
+    run(server, test)
+
+
+# -- rules ------------------------------------------------------------------------------
+
+
+async def change_rules(
+    requester: Requester, txn: bytes | None, *changes: tuple[str, dict[str, object]]
+) -> list[str | None]:
+    """None for each that was taken, or why not."""
+    told: list[str | None] = []
+    for operation, body in changes:
+        request = requester.encode(body, {"operation": f"com.microsoft:{operation}"})
+        await requester.sender.send(request, state=None if txn is None else TransactionalState(txn))
+        (reply,) = await requester.replies.receive()
+        condition_given = decode_message(reply.payload).application_properties.get("errorCondition")
+        told.append(None if condition_given is None else str(condition_given))
+    return told
+
+
+def red(name: str) -> tuple[str, dict[str, object]]:
+    described = {"sql-filter": {"expression": "colour = 'red'"}, "sql-rule-action": None}
+    return "add-rule", {"rule-name": name, "rule-description": described}
+
+
+async def rule_names(requester: Requester) -> list[str]:
+    reply = await requester.ask("com.microsoft:enumerate-rules", {"top": 100, "skip": 0})
+    return [str(entry["rule-description"].value[2]) for entry in reply.value["rules"]]
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_rules_change_inside_a_transaction_where_nothing_is_partitioned(
+    start_server: StartServer, partitioned: bool
+) -> None:  # P-24
+    topic = {
+        "Name": "news",
+        "Properties": {"EnablePartitioning": partitioned},
+        "Subscriptions": [{"Name": "all"}],
+    }
+    server = start_server({}, None, topics=[topic])
+
+    async def test(table: Table) -> None:
+        requester = await table.client.requester("news/Subscriptions/all/$management")
+        txn = await table.coordinator.declare()
+        changes = red("red"), ("remove-rule", {"rule-name": "$Default"})
+        if partitioned:
+            assert await change_rules(requester, txn, *changes) == [NOT_ALLOWED, NOT_ALLOWED]
+            # Outside of it they work as ever.
+            assert await change_rules(requester, None, *changes) == [None, None]
+            return
+        assert await change_rules(requester, txn, *changes) == [None, None]
+        assert await rule_names(requester) == ["$Default"]
+        assert await table.coordinator.roll_back(txn) == Accepted()
+        txn = await table.coordinator.declare()
+        assert await change_rules(requester, txn, *changes) == [None, None]
+        assert await table.coordinator.commit(txn) == Accepted()
+        assert await rule_names(requester) == ["red"]
+        # Rules and messages are kept in different places, so no transaction has both.
+        txn = await table.coordinator.declare()
+        assert await change_rules(requester, txn, red("also")) == [None]
+        assert await table.send(message("x"), txn=txn, queue="news") == [NOT_ALLOWED]
+        assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
+        assert await rule_names(requester) == ["red"]
 
     run(server, test)
