@@ -20,7 +20,7 @@ from bendybus.amqp.performatives import Accepted, DeliveryState, Modified, Rejec
 from bendybus.amqp.types import Array, Symbol, Timestamp
 from bendybus.engine.deliveries import Delivery
 from fix_client import Client, Coordinator, Endpoint, LinkRefused, Receiver, Requester, Sender
-from fix_server import ServerProcess, namespace
+from fix_server import ServerProcess, StartServer, namespace
 
 NOT_ALLOWED = "amqp:not-allowed"
 PREMIUM = ("--tier", "premium")  # two partitions each
@@ -78,15 +78,15 @@ def condition(outcome: DeliveryState | None) -> str | None:
 
 @dataclass
 class Room:
-    """A server, and the number of the entities that are this test's own."""
+    """A server, and the number of the entities that are this test's own; none if all of it is."""
 
     server: ServerProcess
-    number: int
+    number: int | None = None
 
     def address(self, name: str) -> str:
-        """Of what the test calls `q`, `other`, `plain` or `topic`, or of something below it."""
+        """Of what the test calls `q`, `other` or `plain`, or of something below it."""
         entity, slash, below = name.partition("/")
-        return f"{entity}-{self.number}{slash}{below}"
+        return name if self.number is None else f"{entity}-{self.number}{slash}{below}"
 
 
 @dataclass
@@ -191,12 +191,7 @@ def _start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
                 for name in ("q", "other", "plain")
                 for number in range(ROOMS)
             }
-            topics = [
-                {"Name": f"topic-{number}", "Properties": properties, "Subscriptions": [{"Name": "all"}]}
-                for number in range(ROOMS)
-            ]
-            config = namespace(queues, topics=topics)
-            servers[kind] = ServerProcess(tmp_path_factory.mktemp("server"), config, options)
+            servers[kind] = ServerProcess(tmp_path_factory.mktemp("server"), namespace(queues), options)
             servers[kind].start()
             numbers[kind] = count()
         return servers[kind], next(numbers[kind])
@@ -475,27 +470,6 @@ def test_requests_that_cannot_be_part_of_a_transaction_say_so(room: Room) -> Non
 
 
 @KINDS
-def test_rules_cannot_be_changed_in_a_transaction_and_can_outside(room: Room) -> None:  # P-24
-    async def test(table: Table) -> None:
-        await table.send(message("0", key="k"), queue="topic")
-        requester = await table.requester("topic/Subscriptions/all")
-        body = {"rule-name": "$Default"}
-        txn = await table.coordinator.declare()
-        request = requester.encode(body, {"operation": "com.microsoft:remove-rule"})
-        await requester.sender.send(request, state=TransactionalState(txn))
-        (reply,) = await requester.replies.receive()
-        assert decode_message(reply.payload).application_properties["errorCondition"] == NOT_ALLOWED
-        assert await table.coordinator.roll_back(txn) == Accepted()
-        await table.send(message("1", key="k"), queue="topic")
-        answer = await requester.ask("com.microsoft:remove-rule", body)
-        assert answer.application_properties["statusCode"] == 200
-        await table.send(message("2", key="k"), queue="topic")
-        assert await table.contents("topic/Subscriptions/all") == ["0", "1"]
-
-    run(room, test)
-
-
-@KINDS
 def test_unknown_and_finished_transactions_are_refused_by_name(room: Room) -> None:
     async def test(table: Table) -> None:
         assert await table.send(message("1", key="k"), txn=b"nonsense") == ["amqp:transaction:unknown-id"]
@@ -576,3 +550,101 @@ def test_a_link_may_name_the_queue_behind_the_one_it_sends_to(
         assert await table.contents() == []
 
     run(room, test)
+
+
+# -- rules ------------------------------------------------------------------------------
+
+
+async def request_all(
+    requester: Requester, txn: bytes | None, *changes: tuple[str, dict[str, object]]
+) -> list[str | None]:
+    """None for each that was taken, or why not."""
+    told: list[str | None] = []
+    for operation, body in changes:
+        request = requester.encode(body, {"operation": f"com.microsoft:{operation}"})
+        await requester.sender.send(request, state=None if txn is None else TransactionalState(txn))
+        (reply,) = await requester.replies.receive()
+        condition_given = decode_message(reply.payload).application_properties.get("errorCondition")
+        told.append(None if condition_given is None else str(condition_given))
+    return told
+
+
+def red(name: str) -> tuple[str, dict[str, object]]:
+    described = {"sql-filter": {"expression": "colour = 'red'"}, "sql-rule-action": None}
+    return "add-rule", {"rule-name": name, "rule-description": described}
+
+
+async def rule_names(requester: Requester) -> list[str]:
+    reply = await requester.ask("com.microsoft:enumerate-rules", {"top": 100, "skip": 0})
+    return [str(entry["rule-description"].value[2]) for entry in reply.value["rules"]]
+
+
+@KINDS
+def test_rules_change_inside_a_transaction_where_nothing_is_partitioned(
+    start_server: StartServer, partitioned: bool, options: tuple[str, ...]
+) -> None:  # P-24
+    topic = {
+        "Name": "news",
+        "Properties": {"EnablePartitioning": partitioned},
+        "Subscriptions": [{"Name": "all"}],
+    }
+    server = start_server({}, None, *options, topics=[topic])
+
+    async def test(table: Table) -> None:
+        requester = await table.client.requester("news/Subscriptions/all/$management")
+        txn = await table.coordinator.declare()
+        changes = red("red"), ("remove-rule", {"rule-name": "$Default"})
+        if partitioned:
+            assert await request_all(requester, txn, *changes) == [NOT_ALLOWED, NOT_ALLOWED]
+            # Outside of it they work as ever.
+            assert await request_all(requester, None, *changes) == [None, None]
+            return
+        assert await request_all(requester, txn, *changes) == [None, None]
+        assert await rule_names(requester) == ["$Default"]
+        assert await table.coordinator.roll_back(txn) == Accepted()
+        txn = await table.coordinator.declare()
+        assert await request_all(requester, txn, *changes) == [None, None]
+        assert await table.coordinator.commit(txn) == Accepted()
+        assert await rule_names(requester) == ["red"]
+        # Rules and messages are kept in different places, so no transaction has both.
+        txn = await table.coordinator.declare()
+        assert await request_all(requester, txn, red("also")) == [None]
+        assert await table.send(message("x"), txn=txn, queue="news") == [NOT_ALLOWED]
+        assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
+        assert await rule_names(requester) == ["red"]
+
+    run(Room(server), test)
+
+
+# -- sessions ---------------------------------------------------------------------------
+
+
+@KINDS
+def test_the_state_of_a_session_is_set_with_the_messages_or_not_at_all(
+    start_server: StartServer, partitioned: bool, options: tuple[str, ...]
+) -> None:  # P-13 P-23
+    server = start_server({"q": {"EnablePartitioning": partitioned, "RequiresSession": True}}, None, *options)
+
+    async def test(table: Table) -> None:
+        await table.send(message("old", session="s"))
+        receiver = await table.client.receiver("q", credit=1, filter={"com.microsoft:session-filter": "s"})
+        old = await receiver.receive(1)
+        requester = await table.client.requester("q/$management")
+
+        async def state() -> object:
+            reply = await requester.ask("com.microsoft:get-session-state", {"session-id": "s"})
+            return reply.value["session-state"]
+
+        for commits in (False, True):
+            txn = await table.coordinator.declare()
+            body = {"session-id": "s", "session-state": b"new"}
+            assert await request_all(requester, txn, ("set-session-state", body)) == [None]
+            assert await state() is None
+            if commits:
+                assert await table.settle(receiver, old, txn) is None
+                assert await table.coordinator.commit(txn) == Accepted()
+            else:
+                assert await table.coordinator.roll_back(txn) == Accepted()
+            assert await state() == (b"new" if commits else None)
+
+    run(Room(server), test)
