@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from bendybus.broker.clock import now
+from bendybus.broker.clock import Clock
 from bendybus.broker.host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.stores import AttachedStore, PayloadCache
@@ -59,6 +59,7 @@ class Broker:
         self._ticker: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.cache = PayloadCache()
+        self.clock = Clock()
 
     # -- life ---------------------------------------------------------------------
 
@@ -94,7 +95,7 @@ class Broker:
         at = namespace.get("created_at")
         if isinstance(at, int):
             return Instant(at)
-        self._catalog.describe_namespace({**namespace, "created_at": (at := now())})
+        self._catalog.describe_namespace({**namespace, "created_at": (at := self.clock.now())})
         return at
 
     def _partition_keys(self) -> dict[tuple[str, EntityPath, PartitionNumber], PartitionKey]:
@@ -119,7 +120,10 @@ class Broker:
         self, record: EntityRecord, keys: dict[tuple[str, EntityPath, PartitionNumber], PartitionKey]
     ) -> Queue:
         queue = Queue(
-            QueueDescription.from_record(record.description), record.partition_count, self._timed.add
+            QueueDescription.from_record(record.description),
+            record.partition_count,
+            self._timed.add,
+            self.clock,
         )
         queue.created_at, queue.updated_at = record.created_at, record.updated_at
         for number, store_name in enumerate(record.placement):
@@ -180,7 +184,7 @@ class Broker:
             self.tier.check(description)
             queue.refuse_unhealthy()
             key = normalise_path(queue.path)
-            record = replace(self._records[key], description=description.to_record(), updated_at=now())
+            record = replace(self._records[key], description=description.to_record(), updated_at=self.clock.now())
             await asyncio.to_thread(self._catalog.replace, record)
             self._records[key] = record
             queue.description, queue.updated_at = description, record.updated_at
@@ -195,12 +199,38 @@ class Broker:
             queue = self.find(path)
             queue.refuse_unhealthy()
             await asyncio.to_thread(self._catalog.remove, queue.path)
-            key = normalise_path(queue.path)
-            del self._queues[key], self._records[key]
-            queue.close()
-            self._tell_of(queue)
+            self._remove(queue)
             for attached in dict.fromkeys(host.store for host in queue.hosts):
                 await self._drop(attached, queue.path)
+
+    async def empty(self) -> None:
+        """Take every message out of every entity (B-08); who is connected stays connected.
+
+        What was acknowledged before is gone; what is sent meanwhile waits, and stays. As when creating,
+        the catalog has the last word: an entity that a crash finds half emptied does not exist.
+        """
+        async with self._changing:
+            queues = list(self._queues.values())
+            for queue in queues:
+                await queue.loaded()
+                queue.refuse_unhealthy()
+            for queue in queues:
+                for host in queue.hosts:
+                    host.let_go()
+            for queue in queues:
+                await self._begin_anew(queue)
+
+    async def _begin_anew(self, queue: Queue) -> None:
+        record = self._records[normalise_path(queue.path)]
+        try:
+            await asyncio.to_thread(self._catalog.remove, queue.path)
+            keys = await self._make_partitions(record)
+            await asyncio.to_thread(self._catalog.add, record)
+        except Exception as failure:
+            self._remove(queue)
+            raise StoreUnavailable(f"'{queue.path}' could not be emptied and is gone: {failure}") from failure
+        for host in queue.hosts:
+            host.begin_anew(keys[host.store.name, queue.path, host.number])
 
     async def _create(self, description: QueueDescription) -> Queue:
         path = description.path
@@ -217,31 +247,37 @@ class Broker:
             partitioned_entities=sum(len(queue.hosts) > 1 for queue in self._queues.values()),
         )
         record = self._place(description, count)
-        stores = [self._stores[name] for name in dict.fromkeys(record.placement)]
-        keys: dict[tuple[str, EntityPath, PartitionNumber], PartitionKey] = {}
         try:
-            for attached in stores:
-                numbers = [
-                    PartitionNumber(number)
-                    for number, place in enumerate(record.placement)
-                    if place == attached.name
-                ]
-                for made in await attached.writer.run(partial(_make_anew, attached.store, path, numbers)):
-                    keys[attached.name, path, made.number] = made.key
+            keys = await self._make_partitions(record)
             await asyncio.to_thread(self._catalog.add, record)
         except Exception as failure:
-            for attached in stores:
-                await self._drop(attached, path)
+            for name in dict.fromkeys(record.placement):
+                await self._drop(self._stores[name], path)
             raise StoreUnavailable(
                 f"Queue '{path}' was not created: {failure} Please retry the operation."
             ) from failure
         return self._open_queue(record, keys)
 
+    async def _make_partitions(
+        self, record: EntityRecord
+    ) -> dict[tuple[str, EntityPath, PartitionNumber], PartitionKey]:
+        path = record.path
+        keys: dict[tuple[str, EntityPath, PartitionNumber], PartitionKey] = {}
+        for attached in [self._stores[name] for name in dict.fromkeys(record.placement)]:
+            numbers = [
+                PartitionNumber(number)
+                for number, place in enumerate(record.placement)
+                if place == attached.name
+            ]
+            for made in await attached.writer.run(partial(_make_anew, attached.store, path, numbers)):
+                keys[attached.name, path, made.number] = made.key
+        return keys
+
     def _place(self, description: QueueDescription, count: int) -> EntityRecord:
         names = list(self._stores)
         # Begin with another store each time, so that unpartitioned queues spread too.
         first = len(self._queues)
-        at = now()
+        at = self.clock.now()
         return EntityRecord(
             path=description.path,
             kind="queue",
@@ -260,6 +296,12 @@ class Broker:
         except Exception as failure:
             logger.warning("store %s: partitions of '%s' stay for now: %s", attached.name, path, failure)
 
+    def _remove(self, queue: Queue) -> None:
+        key = normalise_path(queue.path)
+        del self._queues[key], self._records[key]
+        queue.close()
+        self._tell_of(queue)
+
     def _tell_of(self, queue: Queue) -> None:
         for watcher in self._watchers:
             watcher(queue)
@@ -269,10 +311,25 @@ class Broker:
     def _tick(self) -> None:
         assert self._loop is not None
         self._ticker = self._loop.call_later(TICK_S, self._tick)
-        at = now()
+        self._end_what_is_due(self.clock.now())
+
+    def _end_what_is_due(self, at: Instant) -> None:
         for host in tuple(self._timed):
             if not host.tick(at):
                 self._timed.discard(host)
+
+    async def advance(self, by_ms: int) -> None:
+        """Move the clock on; return when all that fell due has been done and is on disk.
+
+        It is one leap, as if the machine had slept: what fell due on the way is done on arrival, once.
+        """
+        for queue in tuple(self._queues.values()):
+            await queue.loaded()
+        self.clock.move_on(by_ms)
+        # A thousand messages may be due at once, and a partition takes only so many in one go.
+        while any(host.due(self.clock.now()) for host in self._timed):
+            self._end_what_is_due(self.clock.now())
+            await self.drain()
 
 
 def _make_anew(

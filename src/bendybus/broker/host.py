@@ -19,7 +19,6 @@ from functools import partial
 from os import urandom
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from bendybus.broker.clock import now
 from bendybus.broker.stores import AttachedStore, PayloadCache
 from bendybus.domain.commands import (
     ENTROPY_PER_LOCK,
@@ -112,6 +111,22 @@ class PartitionHost:
         self.queue.keep_time(self)
         self.queue.wake_all()
 
+    def let_go(self) -> None:
+        """All messages are about to be taken away: what is asked from now on waits for `begin_anew`."""
+        if self._partition is not None:
+            messages = list(self._partition.confirmed())
+            self._cache.forget(messages)
+            # A receiver may keep some that are locked for it: they are nobody's now, and it must not send them.
+            for message in messages:
+                message.lock_token = None
+        self._partition = None
+        self.availability = Availability.LOADING
+
+    def begin_anew(self, key: PartitionKey) -> None:
+        """Its store has made an empty partition in the place of the old one."""
+        self._key = key
+        self.load()
+
     def close(self) -> None:
         """The queue is deleted: nothing more is submitted to the store, and who asks is told."""
         self._forget(Availability.GONE, EntityNotFound(self.queue.path))
@@ -155,7 +170,7 @@ class PartitionHost:
                 done(self._unavailable())
             return
         try:
-            reply, effects = partition.apply(command, now())
+            reply, effects = partition.apply(command, self.queue.now())
         except BrokerError as refusal:
             done(refusal)
             return
@@ -186,7 +201,7 @@ class PartitionHost:
         if not count:
             return []
         command = Lock(count, urandom(ENTROPY_PER_LOCK * count), subqueue)
-        self.queue.accessed_at = at = now()
+        self.queue.accessed_at = at = self.queue.now()
         reply, effects = partition.apply(command, at)
         assert isinstance(reply, Given)
         if effects:
@@ -212,6 +227,11 @@ class PartitionHost:
         if deadline is not None and deadline <= at:
             self.submit(Tick(), _ignore)
         return deadline is not None
+
+    def due(self, at: Instant) -> bool:
+        """Whether something here has run out."""
+        deadline = None if self._partition is None else self._partition.next_deadline()
+        return deadline is not None and deadline <= at
 
     async def loaded(self) -> None:
         """Return when the partition is not being loaded, or no longer."""
@@ -276,7 +296,7 @@ class PartitionHost:
 
     def _confirm(self, partition: Partition, number: SequenceNumber) -> None:
         """All up to this number are durable: whoever waits may have them."""
-        _, effects = partition.apply(Confirm(number), now())
+        _, effects = partition.apply(Confirm(number), self.queue.now())
         self.queue.keep_time(self)
         for effect in effects:
             if isinstance(effect, MessagesAvailable):

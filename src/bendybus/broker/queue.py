@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from bendybus.broker.clock import Clock
 from bendybus.broker.host import Availability, PartitionHost
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import SubQueue
@@ -33,9 +34,15 @@ class Waiter(Protocol):
 
 class Queue:
     def __init__(
-        self, description: QueueDescription, partition_count: int, keep_time: Callable[[PartitionHost], None]
+        self,
+        description: QueueDescription,
+        partition_count: int,
+        keep_time: Callable[[PartitionHost], None],
+        clock: Clock | None = None,
     ) -> None:
         self.description = description
+        self.now = (clock or Clock()).now
+        """The time in the queue's namespace: what everything about its messages goes by."""
         self.hosts: list[PartitionHost] = []
         """By partition number; the broker fills it once, when it opens the queue."""
         self.keep_time = keep_time

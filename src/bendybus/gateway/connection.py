@@ -120,11 +120,10 @@ class AmqpConnection(asyncio.Protocol):
             return
         for event in self._engine.tick(at):
             self._handle(event)
-        instant = now()
         for link, attachment in list(self._attachments.items()):
             self._check_claim(link, attachment)
-            if isinstance(attachment.node, Receiver):
-                attachment.node.tick(instant)
+            if isinstance(attachment.node, Receiver) and attachment.queue is not None:
+                attachment.node.tick(attachment.queue.now())
         self._flush()
 
     def entity_changed(self, queue: Queue) -> None:

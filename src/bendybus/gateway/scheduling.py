@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import count
 
-from bendybus.broker.clock import now
 from bendybus.broker.host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import CancelScheduled, Enqueue, Enqueued
@@ -38,7 +37,7 @@ async def schedule(queue: Queue, entries: Sequence[object]) -> list[SequenceNumb
     partitioned = len(queue.hosts) > 1
     detects = queue.description.requires_duplicate_detection
     identities = Identities(partitioned=partitioned) if detects else None
-    messages, key = admit_all(payloads, now(), queue.description, identities, partitioned=partitioned)
+    messages, key = admit_all(payloads, queue.now(), queue.description, identities, partitioned=partitioned)
     found = None if identities is None else identities.found
     enqueued = await _enqueue(queue, Enqueue(messages, found), key)
     following = count(enqueued.first)

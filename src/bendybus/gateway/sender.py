@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from bendybus.amqp.performatives import Accepted
-from bendybus.broker.clock import now
 from bendybus.broker.host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Enqueue, Reply
@@ -65,7 +64,8 @@ class Sender:
         """Everything that one socket read brought on this link."""
         keyless: _Run | None = None
         keyed: dict[PartitionHost, _Run] = {}
-        queue, at = self._queue, now()
+        queue = self._queue
+        at = queue.now()
         queue.accessed_at = at
         # An unpartitioned queue keeps the order in which things were sent, whatever their keys.
         keys_matter = len(queue.hosts) > 1
