@@ -20,9 +20,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "broker": {"domain", "store", "errors", "names"},
     "auth": {"errors", "names"},
     "envelope": {"amqp", "domain", "errors", "names"},
-    "gateway": {"amqp", "engine", "domain", "broker", "auth", "envelope", "errors", "names"},
-    "admin": {"amqp", "domain", "broker", "auth", "envelope", "errors", "names"},
-    "server": {"amqp", "engine", "domain", "store", "broker", "auth", "gateway", "admin", "errors", "names"},
+    "namespaces": {"auth", "broker", "errors"},
+    "gateway": {"amqp", "engine", "domain", "broker", "auth", "envelope", "namespaces", "errors", "names"},
+    "admin": {"amqp", "domain", "broker", "auth", "envelope", "namespaces", "errors", "names"},
+    "server": {
+        *("amqp", "engine", "domain", "store", "broker", "auth", "namespaces"),
+        *("gateway", "admin", "errors", "names"),
+    },
     "cli": {"server", "auth", "domain", "errors"},
 }
 

@@ -124,7 +124,11 @@ class RestMessages(BaseRoute):
             limit, f"The message exceeds the limit of {limit} bytes that '{queue.path}' accepts."
         )
         admitted = admit_request(
-            _spelled_headers(request.scope), payload, queue.now(), description, partitioned=len(queue.hosts) > 1
+            _spelled_headers(request.scope),
+            payload,
+            queue.now(),
+            description,
+            partitioned=len(queue.hosts) > 1,
         )
         try:
             async with asyncio.timeout(timeout_s):

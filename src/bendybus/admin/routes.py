@@ -24,8 +24,6 @@ from bendybus.admin import atom
 from bendybus.admin.access import authorise
 from bendybus.admin.queues import FIRST_WITH_PARTITIONS, queue_elements, read_queue
 from bendybus.auth.rights import Right
-from bendybus.auth.rules import KeyRing
-from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
 from bendybus.domain.entities import QueueDescription, Tier, normalise_path
@@ -37,6 +35,7 @@ from bendybus.errors import (
     NotSupported,
     PreconditionFailed,
 )
+from bendybus.namespaces import Namespace
 
 __all__ = ["management_routes"]
 
@@ -46,24 +45,23 @@ Unsupported: TypeAlias = Callable[[QueueDescription], list[str]]
 # "default 100 per page; cap 100"
 PAGE_MAX: Final = 100
 
-NAMESPACE_NAME: Final = "bendybus"
-
 _API_VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2})?(-preview)?")
 # A topic's children; topics themselves are told from queues only by what is put.
 _OF_A_TOPIC: Final = re.compile(r"(?P<topic>.+?)/subscriptions(/.*)?", re.IGNORECASE)
 _WHOLE_NUMBER: Final = re.compile("[0-9]{1,9}")
 
 
-def management_routes(broker: Broker, keys: KeyRing, unsupported: Unsupported) -> list[BaseRoute]:
-    """To be put after all other routes of the server."""
-    api = _ManagementApi(broker, keys, unsupported)
+def management_routes(namespace: Namespace, unsupported: Unsupported) -> list[BaseRoute]:
+    """To be put after all other routes of the namespace."""
+    api = _ManagementApi(namespace, unsupported)
     return [Route("/{path:path}", api.serve, methods=["GET", "PUT", "DELETE"])]
 
 
 class _ManagementApi:
-    def __init__(self, broker: Broker, keys: KeyRing, unsupported: Unsupported) -> None:
-        self._broker = broker
-        self._keys = keys
+    def __init__(self, namespace: Namespace, unsupported: Unsupported) -> None:
+        self._name = namespace.name
+        self._broker = namespace.broker
+        self._keys = namespace.keys
         self._unsupported = unsupported
 
     async def serve(self, request: Request) -> Response:
@@ -129,7 +127,7 @@ class _ManagementApi:
             queue_elements(queue, self._broker.tier, version),
             queue.created_at,
             queue.updated_at,
-            NAMESPACE_NAME,
+            self._name,
         )
 
     async def _list(self, request: Request, version: str, queues: list[Queue]) -> Response:
@@ -152,18 +150,18 @@ class _ManagementApi:
             shown.append(("MessagingUnits", "1"))
         shown += [
             ("ModifiedTime", created_at),
-            ("Name", NAMESPACE_NAME),
+            ("Name", self._name),
             ("NamespaceType", "Messaging"),
         ]
         founded = self._broker.created_at
         body = atom.entry(
             _url(request, "$namespaceinfo", {}),
-            NAMESPACE_NAME,
+            self._name,
             "NamespaceInfo",
             "".join(atom.element(*one) for one in shown),
             founded,
             founded,
-            NAMESPACE_NAME,
+            self._name,
         )
         return Response(atom.document(body), media_type=atom.ENTRY_TYPE)
 
@@ -235,7 +233,7 @@ def _number(request: Request, name: str, default: int) -> int:
 
 def _url(request: Request, path: str, query: dict[str, object]) -> str:
     """As the client sees this server: under the name it called, whatever that is."""
-    host = request.headers.get("host", NAMESPACE_NAME)
+    host = request.headers.get("host", "localhost")
     shown = {name: value for name, value in query.items() if value != ""}
     return f"{request.scope['scheme']}://{host}/{quote(path)}" + (f"?{urlencode(shown)}" if shown else "")
 

@@ -22,7 +22,7 @@ from bendybus.auth.rules import AccessRule, KeyRing
 from bendybus.errors import Unauthorized
 from bendybus.names import Instant
 
-__all__ = ["MALFORMED", "SAS_PREFIX", "SasToken", "make_token", "verify"]
+__all__ = ["MALFORMED", "SAS_PREFIX", "SasToken", "make_token", "signer", "verify"]
 
 SAS_PREFIX = "SharedAccessSignature "
 
@@ -93,8 +93,8 @@ class SasToken:
             yield twice
 
 
-def verify(token: SasToken, ring: KeyRing, now: Instant) -> AccessRule:
-    """The rule whose key signed this token; `Unauthorized` if none did or the time is over."""
+def signer(token: SasToken, ring: KeyRing) -> AccessRule | None:
+    """The rule whose key signed this token, if any did: whether it still holds is another question."""
     path = token.path
     offered = token.signature.encode()
     signed: AccessRule | None = None
@@ -102,6 +102,13 @@ def verify(token: SasToken, ring: KeyRing, now: Instant) -> AccessRule:
         for key in rule.keys:
             if hmac.compare_digest(offered, _signature(token.resource, token.expiry, key)):
                 signed = signed or rule
+    return signed
+
+
+def verify(token: SasToken, ring: KeyRing, now: Instant) -> AccessRule:
+    """The rule whose key signed this token; `Unauthorized` if none did or the time is over."""
+    path = token.path
+    signed = signer(token, ring)
     if signed is None:
         # One text for an unknown rule and for a wrong key: which rules exist is not told.
         raise Unauthorized(

@@ -184,7 +184,9 @@ class Broker:
             self.tier.check(description)
             queue.refuse_unhealthy()
             key = normalise_path(queue.path)
-            record = replace(self._records[key], description=description.to_record(), updated_at=self.clock.now())
+            record = replace(
+                self._records[key], description=description.to_record(), updated_at=self.clock.now()
+            )
             await asyncio.to_thread(self._catalog.replace, record)
             self._records[key] = record
             queue.description, queue.updated_at = description, record.updated_at

@@ -116,7 +116,7 @@ class PartitionHost:
         if self._partition is not None:
             messages = list(self._partition.confirmed())
             self._cache.forget(messages)
-            # A receiver may keep some that are locked for it: they are nobody's now, and it must not send them.
+            # A receiver may keep some that are locked for it: it must not send them now.
             for message in messages:
                 message.lock_token = None
         self._partition = None

@@ -109,7 +109,7 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
         link.grant(SENDER_CREDIT)
         return Attachment(Sender(connection, link, queue), address.resource, Right.SEND, queue)
     if address.kind is NodeKind.CBS:
-        handler = CbsNode(connection.keys, connection.claims).handle
+        handler = CbsNode(connection.keys_for, connection.claims).handle
         requester = Requester(connection, link, address, handler)
         right = managed = None
     else:

@@ -1,9 +1,8 @@
 """The composition root: settings in, a running server out.
 
 The one place that knows every concrete part. They start in the order of what
-stands on what (folder, stores, broker, gateway, listener) and stop in reverse;
-the line `ready <connection string>` on stdout is the promise that clients are
-now served.
+stands on what (folder, stores, brokers, the front) and stop in reverse; the line
+`ready <connection string>` on stdout is the promise that clients are now served.
 """
 
 from __future__ import annotations
@@ -12,26 +11,21 @@ import asyncio
 import gc
 import logging
 import signal
+import ssl
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from itertools import islice
 from typing import Final
 
-from prometheus_client import CollectorRegistry
-from starlette.routing import BaseRoute
-
-from bendybus.admin.rest_routes import RestMessages
-from bendybus.admin.routes import management_routes
 from bendybus.auth.rules import AccessRule, KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.errors import ConfigError, RequestError
-from bendybus.gateway.gateway import Gateway
-from bendybus.server.emulator_config import EmulatorConfig, load_config, unsupported_features
-from bendybus.server.http import Health, http_app
-from bendybus.server.http_protocol import HttpHost
-from bendybus.server.listener import Listener
-from bendybus.server.metrics import BrokerCollector
-from bendybus.server.settings import Settings, connection_string, refuse_exposed_keys
+from bendybus.namespaces import Namespace
+from bendybus.server.emulator_config import NamespaceConfig, load_config
+from bendybus.server.front import Front
+from bendybus.server.naming import connection_strings, namespace_folders
+from bendybus.server.settings import Settings, refuse_exposed_keys
 from bendybus.server.sockets import raise_descriptor_limit
 from bendybus.server.stores import messaging_stores
 from bendybus.server.tls import self_made_certificate, server_context
@@ -53,9 +47,13 @@ class Server:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._exits = AsyncExitStack()
-        self._ready = False
-        self.connection_string = ""
+        self.connection_strings: dict[str, str] = {}
+        """By namespace; the first is the one to show."""
         self.ports: list[int] = []
+
+    @property
+    def connection_string(self) -> str:
+        return next(iter(self.connection_strings.values()), "")
 
     async def __aenter__(self) -> Server:
         async with AsyncExitStack() as exits:
@@ -64,19 +62,43 @@ class Server:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        self._ready = False
         await self._exits.aclose()
 
     async def _start(self, exits: AsyncExitStack) -> None:
         settings = self._settings
-        config = load_config(settings.config) if settings.config else EmulatorConfig()
+        configs = load_config(settings.config) if settings.config else ()
         folder = DataFolder(settings.data)
         folder.open()
         exits.callback(folder.close)
+        wanted = [*(config.name for config in configs), *settings.namespaces]
+        folders = namespace_folders(folder, wanted, settings, exits)
+        described = {config.name.lower(): config for config in configs}
+        namespaces: list[Namespace] = []
+        for name, own in folders.items():
+            config = described.get(name.lower(), NamespaceConfig(name))
+            namespaces.append(await self._open_namespace(name, config, own, exits))
+        if len(folders) > 1:
+            folder.record_namespaces(list(folders))
+
+        front = Front(
+            self._tls([f"{name}.localhost" for name in folders] if len(folders) > 1 else []),
+            handshake_timeout_s=settings.handshake_timeout_s,
+            connections_max=settings.connections_max,
+        )
+        exits.push_async_callback(front.close)
+        for namespace in namespaces:
+            front.admit(namespace)
+        self.ports = await front.open(settings.addresses)
+        self.connection_strings = connection_strings(namespaces, settings.host, self.ports[0])
+        front.ready = True
+
+    async def _open_namespace(
+        self, name: str, config: NamespaceConfig, folder: DataFolder, exits: AsyncExitStack
+    ) -> Namespace:
+        settings = self._settings
         key = settings.sas_key or folder.root_key()
         keys = KeyRing([AccessRule.root(key), *config.rules])
         refuse_exposed_keys(settings.host, [known for rule in keys for known in rule.keys])
-
         broker = self._broker(folder, exits)
         broker.start()
         exits.push_async_callback(broker.stop)
@@ -85,17 +107,7 @@ class Server:
                 await broker.ensure_queue(description)
             except RequestError as refusal:
                 raise ConfigError(f"{settings.config}: {refusal}") from refusal
-
-        gateway = Gateway(broker, keys, handshake_timeout_s=settings.handshake_timeout_s)
-        rest = RestMessages(broker, keys)
-        # Management last: every path may be an entity's.
-        http = self._http(gateway, broker, [rest, *management_routes(broker, keys, unsupported_features)])
-        listener = self._listener(gateway, http)
-        gateway.start()
-        exits.push_async_callback(self._drain, listener, rest, http, gateway, broker)
-        self.ports = [await listener.listen(host, port) for host, port in settings.addresses]
-        self.connection_string = connection_string(settings.host, self.ports[0], key)
-        self._ready = True
+        return Namespace(name, broker, keys)
 
     def _broker(self, folder: DataFolder, exits: AsyncExitStack) -> Broker:
         catalog = SqliteCatalog(folder.catalog_path)
@@ -110,39 +122,12 @@ class Server:
             folder.record_stores(len(stores))
         return Broker(catalog, stores, tier=settings.tier, premium_partitions=settings.premium_partitions)
 
-    def _http(self, gateway: Gateway, broker: Broker, routes: Sequence[BaseRoute]) -> HttpHost:
-        registry = CollectorRegistry()
-        registry.register(BrokerCollector(broker, gateway))
-        app = http_app(amqp=gateway.protocol, health=self._health, registry=registry, routes=routes)
-        return HttpHost(app, head_timeout_s=self._settings.handshake_timeout_s)
-
-    def _listener(self, gateway: Gateway, http: HttpHost) -> Listener:
+    def _tls(self, host_names: Sequence[str]) -> ssl.SSLContext:
         settings = self._settings
         if settings.tls_cert is not None and settings.tls_key is not None:
-            certificate, key = settings.tls_cert, settings.tls_key
-        else:
-            certificate, key = self_made_certificate(settings.data, (settings.host, *settings.host_names))
-        return Listener(
-            amqp=gateway.protocol,
-            http=http.protocol,
-            tls=server_context(certificate, key),
-            handshake_timeout_s=settings.handshake_timeout_s,
-            connections_max=settings.connections_max,
-        )
-
-    def _health(self) -> Health:
-        return Health(self._ready)
-
-    async def _drain(
-        self, listener: Listener, rest: RestMessages, http: HttpHost, gateway: Gateway, broker: Broker
-    ) -> None:
-        """No newcomers; what was accepted becomes durable and is answered; then goodbye."""
-        listener.stop_accepting()
-        rest.stop()
-        await broker.drain()
-        gateway.stop()
-        await http.close()
-        await listener.close()
+            return server_context(settings.tls_cert, settings.tls_key)
+        names = (settings.host, *settings.host_names, *host_names)
+        return server_context(*self_made_certificate(settings.data, names))
 
 
 def run(settings: Settings) -> None:
@@ -164,6 +149,8 @@ async def _serve(settings: Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with Server(settings) as server:
         sys.stdout.write(f"ready {server.connection_string}\n")
+        for name, shown in islice(server.connection_strings.items(), 1, None):
+            sys.stdout.write(f"namespace {name} {shown}\n")
         sys.stdout.flush()
         await stop.wait()
         logger.info("stopping")

@@ -2,39 +2,38 @@
 
 Nothing in the file is passed over in silence: an unknown key, a wrong type and a
 feature that this broker does not have yet are all refused, each with the file, the
-place in it, the value and what is allowed. Ranges are checked by the description
-itself (domain/entities.py). `AuthorizationRules` and `EnablePartitioning` are ours:
-the emulator knows neither.
+place in it, the value and what is allowed (places.py). Ranges are checked by the
+description itself (domain/entities.py), so the emulator's own caps are not here.
+`AuthorizationRules`, `EnablePartitioning` and a second namespace are ours: the
+emulator knows none of them.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from bendybus.auth.rights import Right
 from bendybus.auth.rules import AccessRule
-from bendybus.domain.durations import parse_duration
-from bendybus.domain.entities import EntityStatus, QueueDescription, normalise_path
+from bendybus.domain.entities import QueueDescription, normalise_path
 from bendybus.errors import ArgumentError, ConfigError
 from bendybus.names import EntityPath
+from bendybus.namespaces import NAMESPACE_DEFAULT, check_namespace_name
+from bendybus.server.places import Place, read_json
 
-__all__ = ["EmulatorConfig", "load_config", "unsupported_features"]
-
-# Ten thousand queues with every property written out come to about 6 MB.
-FILE_SIZE_MAX: Final = 32 * 1024 * 1024
+__all__ = ["NamespaceConfig", "load_config", "unsupported_features"]
 
 # "Up to 12 authorization rules per entity/namespace."
 RULES_MAX: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
-class EmulatorConfig:
-    """What a Config.json asks for."""
+class NamespaceConfig:
+    """What a Config.json asks for in one namespace."""
 
+    name: str = NAMESPACE_DEFAULT
     queues: tuple[QueueDescription, ...] = ()
     rules: tuple[AccessRule, ...] = ()
 
@@ -53,137 +52,67 @@ def unsupported_features(queue: QueueDescription) -> list[str]:
     return [name for name, wanted in asked.items() if wanted]
 
 
-def load_config(file: Path) -> EmulatorConfig:
-    """Read a Config.json; `ConfigError` says what is wrong with it and where."""
-    try:
-        if file.stat().st_size > FILE_SIZE_MAX:
-            raise ConfigError(f"{file}: larger than {FILE_SIZE_MAX // 2**20} MB")
-        # The vendor's own samples are saved with a byte order mark.
-        content = json.loads(file.read_text(encoding="utf-8-sig"), object_pairs_hook=_no_key_twice)
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{file}: not JSON: {error}") from error
-    return _Reader(file).config(_Place(file, "$", content))
+def load_config(file: Path) -> tuple[NamespaceConfig, ...]:
+    """The namespaces of a Config.json; `ConfigError` says what is wrong with it and where."""
+    # `$schema` is what editors go by when they help to write the file.
+    user_config = read_json(file).members("UserConfig", "$schema").get("UserConfig")
+    if user_config is None:
+        raise ConfigError(f"{file}: $ has no 'UserConfig'")
+    # `Logging` says where the emulator writes its log; ours goes to stderr either way.
+    places = user_config.members("Namespaces", "Logging").get("Namespaces")
+    namespaces = [(place, _Reader(file).namespace(place)) for place in (places.items() if places else ())]
+    if len(namespaces) > 1:
+        _refuse_unclear_names(namespaces)
+    return tuple(namespace for _, namespace in namespaces)
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A value and where it stands, so that every complaint can say both."""
-
-    file: Path
-    path: str
-    value: object
-
-    def refuse(self, allowed: str) -> NoReturn:
-        shown = json.dumps(self.value, ensure_ascii=False)
-        shown = shown if len(shown) <= 60 else shown[:57] + "..."
-        raise ConfigError(f"{self.file}: {self.path} is {shown}; {allowed}")
-
-    def members(self, *known: str) -> dict[str, _Place]:
-        """The members of an object; null counts as absent, an unknown name is refused."""
-        if not isinstance(self.value, dict):
-            self.refuse("expected an object")
-        for name in self.value:
-            if name not in known:
-                raise ConfigError(
-                    f"{self.file}: {self.path} has the unknown key '{name}'; known are {', '.join(known)}"
-                )
-        return {
-            name: _Place(self.file, f"{self.path}.{name}", value)
-            for name, value in self.value.items()
-            if value is not None
-        }
-
-    def items(self) -> Iterator[_Place]:
-        if not isinstance(self.value, list):
-            self.refuse("expected a list")
-        for index, value in enumerate(self.value):
-            yield _Place(self.file, f"{self.path}[{index}]", value)
-
-    def text(self) -> str:
-        return self.value if isinstance(self.value, str) else self.refuse("expected a text")
-
-    def name(self) -> str:
-        return self.text().strip() or self.refuse("expected a name")
-
-    def text_or_nothing(self) -> str | None:
-        """The vendor's samples write an empty text where nothing is meant."""
-        return self.text() or None
-
-    def boolean(self) -> bool:
-        return self.value if isinstance(self.value, bool) else self.refuse("expected true or false")
-
-    def integer(self) -> int:
-        # To Python true is the number 1; to whoever wrote the file it is not.
-        if isinstance(self.value, int) and not isinstance(self.value, bool):
-            return self.value
-        return self.refuse("expected a whole number")
-
-    def duration(self) -> float | None:
+def _refuse_unclear_names(namespaces: list[tuple[Place, NamespaceConfig]]) -> None:
+    """One alone may be called anything; several are told apart by what they are called."""
+    seen: set[str] = set()
+    for place, namespace in namespaces:
+        name = place.members(*NAMESPACE_MEMBERS).get("Name") or place.refuse("one of several needs a 'Name'")
         try:
-            return parse_duration(self.text())
-        except ArgumentError:
-            self.refuse("expected an ISO 8601 duration such as PT1M or P14D")
+            check_namespace_name(namespace.name)
+        except ArgumentError as error:
+            name.refuse(str(error))
+        if namespace.name.lower() in seen:
+            name.refuse("another namespace of this file has that name (case does not count)")
+        seen.add(namespace.name.lower())
 
-    def bounded_duration(self) -> float:
-        seconds = self.duration()
-        return seconds if seconds is not None else self.refuse("this duration cannot be unlimited")
 
-    def status(self) -> EntityStatus:
-        try:
-            return EntityStatus(self.text())
-        except ValueError:
-            self.refuse(f"allowed are {', '.join(EntityStatus)}")
-
-    def right(self) -> Right:
-        return Right.named(self.text()) or self.refuse("allowed are Send, Listen, Manage")
-
+NAMESPACE_MEMBERS: Final = ("Name", "Queues", "Topics", "AuthorizationRules")
 
 # Property in the file -> field of the description, and how its value is read.
-QUEUE_PROPERTIES: Final[Mapping[str, tuple[str, Callable[[_Place], object]]]] = {
-    "DeadLetteringOnMessageExpiration": ("dead_letter_on_expiry", _Place.boolean),
-    "DefaultMessageTimeToLive": ("default_message_ttl_s", _Place.duration),
-    "DuplicateDetectionHistoryTimeWindow": ("duplicate_detection_window_s", _Place.bounded_duration),
-    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_to", _Place.text_or_nothing),
-    "ForwardTo": ("forward_to", _Place.text_or_nothing),
-    "LockDuration": ("lock_duration_s", _Place.bounded_duration),
-    "MaxDeliveryCount": ("max_delivery_count", _Place.integer),
-    "RequiresDuplicateDetection": ("requires_duplicate_detection", _Place.boolean),
-    "RequiresSession": ("requires_session", _Place.boolean),
-    "EnablePartitioning": ("enable_partitioning", _Place.boolean),
-    "MaxSizeInMegabytes": ("max_size_mb", _Place.integer),
-    "MaxMessageSizeInKilobytes": ("max_message_size_kb", _Place.integer),
-    "Status": ("status", _Place.status),
-    "UserMetadata": ("user_metadata", _Place.text_or_nothing),
-    "AutoDeleteOnIdle": ("auto_delete_on_idle_s", _Place.duration),
+QUEUE_PROPERTIES: Final[Mapping[str, tuple[str, Callable[[Place], object]]]] = {
+    "DeadLetteringOnMessageExpiration": ("dead_letter_on_expiry", Place.boolean),
+    "DefaultMessageTimeToLive": ("default_message_ttl_s", Place.duration),
+    "DuplicateDetectionHistoryTimeWindow": ("duplicate_detection_window_s", Place.bounded_duration),
+    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_to", Place.text_or_nothing),
+    "ForwardTo": ("forward_to", Place.text_or_nothing),
+    "LockDuration": ("lock_duration_s", Place.bounded_duration),
+    "MaxDeliveryCount": ("max_delivery_count", Place.integer),
+    "RequiresDuplicateDetection": ("requires_duplicate_detection", Place.boolean),
+    "RequiresSession": ("requires_session", Place.boolean),
+    "EnablePartitioning": ("enable_partitioning", Place.boolean),
+    "MaxSizeInMegabytes": ("max_size_mb", Place.integer),
+    "MaxMessageSizeInKilobytes": ("max_message_size_kb", Place.integer),
+    "Status": ("status", Place.status),
+    "UserMetadata": ("user_metadata", Place.text_or_nothing),
+    "AutoDeleteOnIdle": ("auto_delete_on_idle_s", Place.duration),
 }
 
 
 class _Reader:
-    """Walks one file from the top and collects what it finds."""
+    """Walks through one namespace and collects what it finds."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._queues: dict[str, QueueDescription] = {}
         self._rules: list[AccessRule] = []
 
-    def config(self, root: _Place) -> EmulatorConfig:
-        user_config = root.members("UserConfig").get("UserConfig")
-        if user_config is None:
-            raise ConfigError(f"{self._file}: $ has no 'UserConfig'")
-        # `Logging` says where the emulator writes its log; ours goes to stderr either way.
-        members = user_config.members("Namespaces", "Logging")
-        if "Namespaces" in members:
-            namespaces = list(members["Namespaces"].items())
-            if len(namespaces) > 1:
-                namespaces[1].refuse("a server has one namespace")
-            for namespace in namespaces:
-                self._read_namespace(namespace)
-        return EmulatorConfig(tuple(self._queues.values()), tuple(self._rules))
-
-    def _read_namespace(self, namespace: _Place) -> None:
-        members = namespace.members("Name", "Queues", "Topics", "AuthorizationRules")
+    def namespace(self, place: Place) -> NamespaceConfig:
+        members = place.members(*NAMESPACE_MEMBERS)
+        name = members["Name"].name() if "Name" in members else NAMESPACE_DEFAULT
         if "Topics" in members and next(members["Topics"].items(), None) is not None:
             raise ConfigError(f"{self._file}: {members['Topics'].path}: Topics are not supported yet")
         if "AuthorizationRules" in members:
@@ -191,8 +120,9 @@ class _Reader:
         if "Queues" in members:
             for queue in members["Queues"].items():
                 self._read_queue(queue)
+        return NamespaceConfig(name, tuple(self._queues.values()), tuple(self._rules))
 
-    def _read_queue(self, place: _Place) -> None:
+    def _read_queue(self, place: Place) -> None:
         members = place.members("Name", "Properties", "AuthorizationRules")
         if "Name" not in members:
             place.refuse("a queue needs a 'Name'")
@@ -214,7 +144,7 @@ class _Reader:
         if "AuthorizationRules" in members:
             self._read_rules(members["AuthorizationRules"], scope=queue.path)
 
-    def _read_rules(self, place: _Place, scope: str) -> None:
+    def _read_rules(self, place: Place, scope: str) -> None:
         seen: set[str] = set()
         for rule in place.items():
             members = rule.members("Name", "PrimaryKey", "SecondaryKey", "Rights")
@@ -237,12 +167,3 @@ class _Reader:
                 members["Rights"].refuse("expected at least one of Send, Listen, Manage")
             seen.add(name)
             self._rules.append(AccessRule(name, key, second, rights, scope))
-
-
-def _no_key_twice(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Plain JSON reading would quietly keep the last of two equal keys."""
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        twice = next(name for name, _ in pairs if sum(name == other for other, _ in pairs) > 1)
-        raise ValueError(f"the key '{twice}' stands twice in one object")
-    return members
