@@ -27,6 +27,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("amqp", "engine", "domain", "store", "broker", "auth", "namespaces"),
         *("gateway", "admin", "errors", "names"),
     },
+    "testing": {
+        *("amqp", "domain", "store", "broker", "auth", "envelope", "namespaces"),
+        *("server", "errors", "names"),
+    },
+    "pytest_plugin": {"testing"},
     "cli": {"server", "auth", "domain", "errors"},
 }
 

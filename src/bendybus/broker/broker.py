@@ -42,6 +42,7 @@ class Broker:
         *,
         tier: Tier = Tier.STANDARD,
         premium_partitions: int = PREMIUM_PARTITIONS_DEFAULT,
+        clock: Clock | None = None,
     ) -> None:
         self._catalog = catalog
         self._given = stores
@@ -59,7 +60,7 @@ class Broker:
         self._ticker: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.cache = PayloadCache()
-        self.clock = Clock()
+        self.clock = clock or Clock()
 
     # -- life ---------------------------------------------------------------------
 
