@@ -46,7 +46,7 @@ class Server:
 
     def __init__(self, *, host: str = "127.0.0.1", port: int = 0) -> None:
         self._settings = Settings(host=host, port=port, admin_port=None)
-        self._folder = TemporaryDirectory(prefix="bendybus-testing-")
+        self._folder: TemporaryDirectory[str]
         self._numbers = count(1)
         self._namespaces: list[Namespace] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -62,6 +62,7 @@ class Server:
         """Return when clients are served."""
         if self._thread is not None:
             raise RuntimeError("this server has been started already")
+        self._folder = TemporaryDirectory(prefix="bendybus-testing-")
         started: Future[None] = Future()
         self._thread = threading.Thread(
             target=self._run, args=(started,), name="bendybus-server", daemon=True
@@ -75,7 +76,7 @@ class Server:
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
             self._loop = None
-        self._folder.cleanup()
+            self._folder.cleanup()
 
     def __enter__(self) -> Server:
         self.start()
@@ -107,6 +108,7 @@ class Server:
         a Config.json, of which the first namespace counts, or the one called `name`. A durable namespace
         keeps everything on disk, in the server's temporary folder, with fsync and all.
         """
+        self._running()
         described = _described(config, name)
         name = check_namespace_name(name or f"test-{next(self._numbers)}")
         given = queues if isinstance(queues, Mapping) else {queue: {} for queue in queues}
@@ -143,16 +145,24 @@ class Server:
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run this on the server's loop and wait for it."""
-        if self._loop is None:
+        try:
+            loop = self._running()
+        except RuntimeError:
             work.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
             raise RuntimeError("the server is not running: use `with Server() as server:`")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return self._loop
 
     def _run(self, started: Future[None]) -> None:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             try:
                 runner.run(self._open())
             except BaseException as failure:
+                self._folder.cleanup()
                 started.set_exception(failure)
                 return
             started.set_result(None)
