@@ -222,6 +222,8 @@ class Broker:
                     host.let_go()
             for queue in queues:
                 await self._begin_anew(queue)
+            for queue in queues:
+                await queue.loaded()
 
     async def _begin_anew(self, queue: Queue) -> None:
         record = self._records[normalise_path(queue.path)]
