@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import os
+import ssl
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,6 +18,8 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from bendybus.amqp.message import encode_message
 from bendybus.auth.sas import make_token
+from bendybus.engine.config import ConnectionConfig
+from bendybus.engine.sasl import plain_response
 from fix_client import Client, ConnectionLost, Endpoint, LinkRefused
 from fix_server import ServerProcess, namespace
 
@@ -157,6 +160,30 @@ def test_a_login_of_one_is_refused_by_the_name_of_the_other(two) -> None:
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("name", KEYS)
+def test_the_name_that_tls_was_asked_for_counts_too(two, name) -> None:
+    settings = ConnectionConfig(
+        container_id="test",
+        hostname=None,
+        sasl_mechanism="PLAIN",
+        sasl_response=plain_response(ROOT, KEYS["bank"]),
+    )
+    trust = ssl.create_default_context(cafile=two.certificate)
+
+    async def work() -> None:
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: Client(settings), "127.0.0.1", two.port, ssl=trust, server_hostname=f"{name}.localhost"
+        )
+        async with connection:
+            await connection.sender("orders")
+
+    if name == "bank":
+        asyncio.run(work())
+    else:
+        with pytest.raises(ConnectionLost):
+            asyncio.run(work())
+
+
 # -- HTTP ---------------------------------------------------------------------------
 
 
@@ -187,6 +214,15 @@ def test_http_refuses_a_key_of_one_at_the_other(two) -> None:
     assert request(two, "POST", "/orders/messages", KEYS["shop"], "bank.localhost")[0] == 401
     assert request(two, "GET", "/$Resources/queues", KEYS["shop"], "bank.localhost")[0] == 401
     assert request(two, "GET", "/$Resources/queues", "bm8ga2V5")[0] == 401
+
+
+def test_one_call_empties_a_namespace_and_no_other(two) -> None:  # B-08
+    for key in KEYS.values():
+        assert request(two, "POST", "/orders/messages", key)[0] == 201
+    assert request(two, "POST", "/$reset", KEYS["shop"], "bank.localhost")[0] == 401
+    assert request(two, "POST", "/$reset", KEYS["bank"]) == (200, b"")
+    assert request(two, "DELETE", "/orders/messages/head?timeout=0", KEYS["bank"])[0] == 204
+    assert request(two, "DELETE", "/orders/messages/head", KEYS["shop"]) == (200, b"text")
 
 
 # -- the data folder ----------------------------------------------------------------

@@ -3,6 +3,7 @@
     GET             /$namespaceinfo             the namespace
     GET             /$Resources/queues          queues, in pages
     PUT GET DELETE  /{queue}                    one queue; PUT with `If-Match: *` updates it
+    POST            /$reset                     every message out of every entity: ours, for tests
 
 Every path that nobody else serves ends here, so these routes come last. Whatever
 is wrong with a request is answered with an Error document; access is checked
@@ -45,6 +46,8 @@ Unsupported: TypeAlias = Callable[[QueueDescription], list[str]]
 # "default 100 per page; cap 100"
 PAGE_MAX: Final = 100
 
+RESET: Final = "$reset"
+
 _API_VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2})?(-preview)?")
 # A topic's children; topics themselves are told from queues only by what is put.
 _OF_A_TOPIC: Final = re.compile(r"(?P<topic>.+?)/subscriptions(/.*)?", re.IGNORECASE)
@@ -54,7 +57,10 @@ _WHOLE_NUMBER: Final = re.compile("[0-9]{1,9}")
 def management_routes(namespace: Namespace, unsupported: Unsupported) -> list[BaseRoute]:
     """To be put after all other routes of the namespace."""
     api = _ManagementApi(namespace, unsupported)
-    return [Route("/{path:path}", api.serve, methods=["GET", "PUT", "DELETE"])]
+    return [
+        Route("/{path:path}", api.serve, methods=["GET", "PUT", "DELETE"]),
+        Route(f"/{RESET}", api.serve, methods=["POST"]),
+    ]
 
 
 class _ManagementApi:
@@ -65,7 +71,7 @@ class _ManagementApi:
         self._unsupported = unsupported
 
     async def serve(self, request: Request) -> Response:
-        path = request.path_params["path"].strip("/")
+        path = request.path_params.get("path", RESET).strip("/")
         try:
             right = None if request.method in ("GET", "HEAD") else Right.MANAGE
             authorise(request.headers, self._keys, path, right, now())
@@ -75,6 +81,9 @@ class _ManagementApi:
             return Response(body, refusal.status, media_type=atom.ERROR_TYPE)
 
     async def _answer(self, request: Request, path: str) -> Response:
+        if request.method == "POST":
+            await self._broker.empty()
+            return Response(status_code=200)
         version = _api_version(request)
         method, well_known = request.method, path.lower()
         if well_known in ("$namespaceinfo", "$resources/queues", "$resources/topics"):
