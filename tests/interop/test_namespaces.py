@@ -18,8 +18,6 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from bendybus.amqp.message import encode_message
 from bendybus.auth.sas import make_token
-from bendybus.engine.config import ConnectionConfig
-from bendybus.engine.sasl import plain_response
 from fix_client import Client, ConnectionLost, Endpoint, LinkRefused
 from fix_server import ServerProcess, namespace
 
@@ -160,28 +158,17 @@ def test_a_login_of_one_is_refused_by_the_name_of_the_other(two) -> None:
     asyncio.run(work())
 
 
-@pytest.mark.parametrize("name", KEYS)
-def test_the_name_that_tls_was_asked_for_counts_too(two, name) -> None:
-    settings = ConnectionConfig(
-        container_id="test",
-        hostname=None,
-        sasl_mechanism="PLAIN",
-        sasl_response=plain_response(ROOT, KEYS["bank"]),
-    )
+def test_the_name_that_tls_was_asked_for_counts_too(two) -> None:
     trust = ssl.create_default_context(cafile=two.certificate)
 
-    async def work() -> None:
-        _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: Client(settings), "127.0.0.1", two.port, ssl=trust, server_hostname=f"{name}.localhost"
-        )
-        async with connection:
+    async def log_in(name: str) -> None:
+        options = {"hostname": None, "tls": trust, "tls_name": f"{name}.localhost"}
+        async with await Client.connect(endpoint(two, "bank"), **options) as connection:
             await connection.sender("orders")
 
-    if name == "bank":
-        asyncio.run(work())
-    else:
-        with pytest.raises(ConnectionLost):
-            asyncio.run(work())
+    asyncio.run(log_in("bank"))
+    with pytest.raises(ConnectionLost):
+        asyncio.run(log_in("shop"))
 
 
 # -- HTTP ---------------------------------------------------------------------------
