@@ -26,12 +26,17 @@ from bendybus.amqp.performatives import (
     SND_SETTLED,
     SND_UNSETTLED,
     Accepted,
+    Declare,
+    Declared,
     DeliveryState,
+    Discharge,
     Error,
     Performative,
     Source,
     Target,
 )
+from bendybus.amqp.performatives import Coordinator as CoordinatorTarget
+from bendybus.amqp.types import Symbol
 from bendybus.engine.config import ConnectionConfig
 from bendybus.engine.connection import Connection
 from bendybus.engine.deliveries import Delivery
@@ -55,7 +60,16 @@ from bendybus.engine.sasl import plain_response
 from bendybus.engine.sending import SendingLink
 from bendybus.engine.session import Session
 
-__all__ = ["Client", "ConnectionLost", "Endpoint", "LinkRefused", "Receiver", "Requester", "Sender"]
+__all__ = [
+    "Client",
+    "ConnectionLost",
+    "Coordinator",
+    "Endpoint",
+    "LinkRefused",
+    "Receiver",
+    "Requester",
+    "Sender",
+]
 
 T = TypeVar("T")
 
@@ -196,6 +210,7 @@ class Client(asyncio.Protocol):
         settled: bool = False,
         name: str | None = None,
         source: str = "test",
+        properties: dict[str, object] | None = None,
     ) -> Sender:
         """Attached and with credit, or `LinkRefused`."""
         session = session or await self.begin()
@@ -206,6 +221,7 @@ class Client(asyncio.Protocol):
             target=Target(address=address),
             snd_settle_mode=SND_SETTLED if settled else SND_UNSETTLED,
             rcv_settle_mode=RCV_FIRST,
+            properties=properties,
         )
         sender = Sender(self, cast(SendingLink, link))
         await sender.attached()
@@ -238,6 +254,22 @@ class Client(asyncio.Protocol):
         if credit:
             receiver.grant(credit)
         return receiver
+
+    async def coordinator(self, session: Session | None = None) -> Coordinator:
+        """The link on which transactions are declared and discharged."""
+        session = session or await self.begin()
+        link = session.attach(
+            f"coordinator-{next(self._names)}",
+            SENDER,
+            source=Source(address="coordinator"),
+            target=CoordinatorTarget(capabilities=[Symbol("amqp:local-transactions")]),
+            snd_settle_mode=SND_UNSETTLED,
+            rcv_settle_mode=RCV_FIRST,
+        )
+        coordinator = Coordinator(self, cast(SendingLink, link))
+        await coordinator.attached()
+        await coordinator.credit()
+        return coordinator
 
     async def requester(self, node: str) -> Requester:
         """Both links to `$cbs` or an entity's `$management`."""
@@ -403,13 +435,20 @@ class Sender(_Half):
         return self.link.credit
 
     def post(
-        self, payload: bytes, *, message_format: int = 0, settled: bool = False
+        self,
+        payload: bytes,
+        *,
+        message_format: int = 0,
+        settled: bool = False,
+        state: DeliveryState | None = None,
     ) -> asyncio.Future[DeliveryState | None]:
         """Send now; the future gives the outcome. There must be credit; `client.flush` is yours to call."""
         self._count += 1
         tag = self._count.to_bytes(8, "big")
         outcome = self.client.future()
-        taken = self.link.send(((tag, b"", payload),), settled=settled, message_format=message_format)
+        taken = self.link.send(
+            ((tag, b"", payload),), settled=settled, message_format=message_format, state=state
+        )
         assert taken == 1, "no credit"
         if settled:
             outcome.set_result(None)
@@ -417,14 +456,16 @@ class Sender(_Half):
             self._outcomes[tag] = outcome
         return outcome
 
-    async def send(self, *payloads: bytes, message_format: int = 0) -> list[DeliveryState | None]:
+    async def send(
+        self, *payloads: bytes, message_format: int = 0, state: DeliveryState | None = None
+    ) -> list[DeliveryState | None]:
         """Send all of them, within the credit; their outcomes."""
         posted = []
         for payload in payloads:
             if self.link.credit <= 0:
                 self.client.flush()
                 await self.credit()
-            posted.append(self.post(payload, message_format=message_format))
+            posted.append(self.post(payload, message_format=message_format, state=state))
         self.client.flush()
         return [await self.client.wait(outcome) for outcome in posted]
 
@@ -438,6 +479,21 @@ class Sender(_Half):
     def gone(self, error: Error | None) -> None:
         super().gone(error)
         _refuse((self._flowed, *self._outcomes.values()), LinkRefused(error))
+
+
+class Coordinator(Sender):
+    """Declares and discharges transactions."""
+
+    async def declare(self) -> bytes:
+        (declared,) = await self.send(encode_message(value=Declare()))
+        assert isinstance(declared, Declared), declared
+        return declared.txn_id
+
+    async def commit(self, txn_id: bytes) -> DeliveryState | None:
+        return (await self.send(encode_message(value=Discharge(txn_id, False))))[0]
+
+    async def roll_back(self, txn_id: bytes) -> DeliveryState | None:
+        return (await self.send(encode_message(value=Discharge(txn_id, True))))[0]
 
 
 class Receiver(_Half):

@@ -34,14 +34,14 @@ from bendybus.amqp.message import (
     split_batch,
 )
 from bendybus.amqp.ordinary import ordinary
-from bendybus.amqp.types import Timestamp
+from bendybus.amqp.types import Symbol, Timestamp
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.entities import QueueDescription
-from bendybus.domain.messages import Amendment, Message
+from bendybus.domain.messages import Amendment, Message, Origin, Posting, SubQueue
 from bendybus.domain.routing import batch_key, routing_key
 from bendybus.domain.schedule import postpone
 from bendybus.errors import ArgumentError, WireError
-from bendybus.names import PARTITION_SHIFT, Instant, SessionId
+from bendybus.names import PARTITION_SHIFT, EntityPath, Instant, SessionId
 
 __all__ = [
     "BATCH_FORMAT",
@@ -49,9 +49,11 @@ __all__ = [
     "admit",
     "admit_all",
     "admit_batch",
+    "readmit",
     "render",
     "render_deferred",
     "render_peeked",
+    "via_partition_key",
 ]
 
 Rendered: TypeAlias = tuple[bytes, bytes]
@@ -67,7 +69,10 @@ DUE_MAX: Final = 253_402_300_799_999
 _FRONT: Final = Struct(">BBBIII")
 
 _PARTITION_KEY: Final = b"x-opt-partition-key"
+_VIA_PARTITION_KEY: Final = b"x-opt-via-partition-key"
 _SCHEDULED_TIME: Final = b"x-opt-scheduled-enqueue-time"
+
+_DEAD_LETTER_SOURCES: Final = frozenset({b"x-opt-deadletter-source"})
 
 # Annotations that only the broker may write; what a sender put there is dropped.
 _BROKERS_OWN: Final = frozenset(
@@ -183,6 +188,83 @@ def admit_all(
     return messages, batch_key(keys, duplicate_detection=description.requires_duplicate_detection)
 
 
+def via_partition_key(payload: bytes) -> str | None:
+    """The key that chooses the partition of the entity through which a message is sent to another."""
+    try:
+        annotations = scan(payload).message_annotations
+        return _text("ViaPartitionKey", annotation(payload, annotations, _VIA_PARTITION_KEY))
+    except WireError as error:
+        raise ArgumentError(f"The message is malformed: {error}") from None
+
+
+def readmit(
+    message: Message,
+    payload: bytes,
+    at: Instant,
+    description: QueueDescription,
+    identities: Identities | None = None,
+    *,
+    source: EntityPath,
+) -> tuple[Message, str | None]:
+    """A message out of an outbox as the entity it is forwarded to takes it, and its routing key there.
+
+    What settlements said about it (why it was dead-lettered, say) is its own from now on; its time to
+    live begins anew.
+    """
+    amendment = message.amendment
+    assert amendment is not None and amendment.posting is not None, "only posted messages are forwarded"
+    _, durable, priority, ttl, count, length = _FRONT.unpack_from(payload)
+    start = _FRONT.size + length
+    bare = payload[start:]
+    if amendment.properties or amendment.dead_letter_reason or amendment.dead_letter_description:
+        bare = _amended(bare, amendment)
+    annotations = encode_annotations(count, payload[_FRONT.size : start])
+    entries, count = map_entries(annotations, 0, _DEAD_LETTER_SOURCES)
+    if amendment.posting.subqueue is SubQueue.DEAD_LETTER:
+        entries += _annotation_entry("x-opt-deadletter-source", source)
+        count += 2
+    stored = _FRONT.pack(VERSION, durable, priority, ttl, count, len(entries)) + entries + bare
+    message_id, session_id = identity(bare, scan(bare).properties)
+    session_id = _text("SessionId", session_id)
+    partition_key = _text("PartitionKey", annotation(annotations, 0, _PARTITION_KEY))
+    message_id = None if message_id is None else str(message_id)
+    if identities is not None:
+        identities.add(message_id, partition_key if session_id is None else session_id)
+    key = routing_key(
+        session_id, partition_key, message_id, duplicate_detection=description.requires_duplicate_detection
+    )
+    forwarded = Message(
+        stored,
+        size=len(stored),
+        expires_at=None if ttl == NO_TTL else Instant(at + ttl),
+        session_id=None if session_id is None else SessionId(session_id),
+        origin=_forwarded_origin(message, amendment.posting),
+    )
+    due = _due(annotation(annotations, 0, _SCHEDULED_TIME))
+    if due > at:
+        postpone(forwarded, at, Instant(due))
+    return forwarded, key
+
+
+def _forwarded_origin(message: Message, posting: Posting) -> Origin | None:
+    """None for what a transaction sent through another entity: it was never a message there."""
+    if not posting.sequence_number:
+        return None
+    origin = message.origin
+    if origin is None:
+        return Origin(posting.sequence_number, hops=1)
+    return Origin(origin.sequence_number, hops=origin.hops + 1)
+
+
+def encode_annotations(count: int, entries: bytes) -> bytes:
+    """A message-annotations section of raw entries."""
+    return _MAP_START + (len(entries) + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + entries
+
+
+def _annotation_entry(name: str, value: str) -> bytes:
+    return encode(Symbol(name)) + encode(value)
+
+
 _FRONTS_MAX: Final = 1000
 _fronts: dict[bytes, tuple[bytes, int]] = {}
 
@@ -287,17 +369,18 @@ _LOCK_TOKEN: Final = b"\x00\x53\x71\xc1\x24\x02" + _key("x-opt-lock-token", 0x98
 def render(message: Message, payload: bytes, *, locked: bool) -> Rendered:
     """A message as it goes to a receiver, under lock or for good."""
     header, count, entries, bare = _open(message, payload)
-    number = message.sequence_number
+    number, origin = message.sequence_number, message.origin
+    first = number if origin is None else origin.sequence_number
     if locked:
         annotations = _LOCKED.pack(
             _MAP_START, _LOCKED.size - _BEFORE_COUNT + len(entries), count + 10,
-            _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, number,
+            _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, first,
             _PARTITION_ID, number >> PARTITION_SHIFT, _LOCKED_UNTIL, message.locked_until,
         )  # fmt: skip
     else:
         annotations = _PLAIN.pack(
             _MAP_START, _PLAIN.size - _BEFORE_COUNT + len(entries), count + 8,
-            _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, number,
+            _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, first,
             _PARTITION_ID, number >> PARTITION_SHIFT,
         )  # fmt: skip
     return header + annotations + entries, bare
@@ -315,10 +398,11 @@ def render_deferred(message: Message, payload: bytes) -> bytes:
 def render_peeked(message: Message, payload: bytes) -> bytes:
     """A message that is only looked at: its state instead of a lock."""
     header, count, entries, bare = _open(message, payload)
-    number = message.sequence_number
+    number, origin = message.sequence_number, message.origin
+    first = number if origin is None else origin.sequence_number
     annotations = _PEEKED.pack(
         _MAP_START, _PEEKED.size - _BEFORE_COUNT + len(entries), count + 10,
-        _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, number,
+        _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, first,
         _PARTITION_ID, number >> PARTITION_SHIFT, _MESSAGE_STATE, message.state,
     )  # fmt: skip
     return header + annotations + entries + bare

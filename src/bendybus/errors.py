@@ -12,6 +12,7 @@
     │   ├ PreconditionFailed    412
     │   ├ MessageLockLost       410   ├ SessionLockLost      410   ├ SessionCannotBeLocked 410
     │   ├ NotSupported          501
+    │   ├ TransactionUnknown    404   ├ TransactionRolledBack 409  ├ TransactionTimedOut 408
     │   └ FilterError           a rule and a message that do not fit    -> dead-letter, .reason
     ├ Unavailable               503, try again
     │   ├ ServerBusy            ├ StoreUnavailable     └ PartitionMoved
@@ -62,6 +63,9 @@ __all__ = [
     "StoreCorrupted",
     "StoreError",
     "StoreUnavailable",
+    "TransactionRolledBack",
+    "TransactionTimedOut",
+    "TransactionUnknown",
     "Unauthorized",
     "Unavailable",
     "WireError",
@@ -219,6 +223,27 @@ class SessionCannotBeLocked(RequestError):
 class NotSupported(RequestError):
     condition = "amqp:not-implemented"
     status = 501
+
+
+class TransactionUnknown(RequestError):
+    """Never declared on this connection, or over."""
+
+    condition = "amqp:transaction:unknown-id"
+    status = 404
+
+
+class TransactionRolledBack(RequestError):
+    """It could not be committed: nothing of it has happened."""
+
+    condition = "amqp:transaction:rollback"
+    status = 409
+
+
+class TransactionTimedOut(RequestError):
+    """It stayed open for too long: nothing of it has happened."""
+
+    condition = "amqp:transaction:timeout"
+    status = 408
 
 
 class FilterError(RequestError):

@@ -11,6 +11,7 @@ from typing import Final, NewType
 __all__ = [
     "PARTITION_SHIFT",
     "EntityPath",
+    "Epoch",
     "Instant",
     "LockToken",
     "PartitionNumber",
@@ -20,6 +21,9 @@ __all__ = [
 
 EntityPath = NewType("EntityPath", str)
 """Path of a queue, topic or subscription inside its namespace, in the spelling it was created with."""
+
+Epoch = NewType("Epoch", int)
+"""How often a partition has changed hands: who claims it gets the next number, and the last one counts."""
 
 PartitionNumber = NewType("PartitionNumber", int)
 """Which partition of an entity, from 0."""

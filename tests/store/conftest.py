@@ -52,6 +52,15 @@ class Workbench:
         )
         self.store.commit([changes])
 
+    def commit_all(self, stored: list[list[Message]]) -> None:
+        """New messages in several partitions, in one commit."""
+        self.store.commit(
+            [
+                PartitionChanges(self.keys[partition], SequenceNumber(1000), messages)
+                for partition, messages in enumerate(stored)
+            ]
+        )
+
     def loaded(self, partition: int = 0) -> list[Message]:
         return self.store.load(self.keys[partition]).messages
 
@@ -59,9 +68,9 @@ class Workbench:
         return [message.sequence_number for message in self.loaded(partition)]
 
 
-def new_message(sequence: int, payload: bytes = b"payload", session: str | None = None) -> Message:
+def new_message(sequence: int, payload: bytes | None = b"payload", session: str | None = None) -> Message:
     session_id = None if session is None else SessionId(session)
-    message = Message(payload, size=len(payload) + 40, session_id=session_id)
+    message = Message(payload, size=len(payload or b"") + 40, session_id=session_id)
     message.sequence_number = SequenceNumber(sequence)
     message.enqueued_at = Instant(1_700_000_000_000 + sequence)
     return message

@@ -10,10 +10,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
-from bendybus.errors import StoreError
-from bendybus.names import PARTITION_SHIFT, EntityPath, Instant, PartitionNumber, SequenceNumber
-from bendybus.store.protocol import PartitionChanges
+from bendybus.domain.messages import Amendment, Message, MessageState, Origin, SubQueue
+from bendybus.errors import PartitionMoved, StoreError
+from bendybus.names import (
+    PARTITION_SHIFT,
+    EntityPath,
+    Instant,
+    PartitionNumber,
+    SequenceNumber,
+    SessionId,
+)
+from bendybus.store.protocol import PartitionChanges, SessionRecord, SessionState
 
 Bench = Any  # the Workbench of conftest.py
 MakeMessage = Callable[..., Message]
@@ -28,6 +35,7 @@ FIELDS = (
     "state",
     "subqueue",
     "amendment",
+    "origin",
     "place",
 )
 
@@ -444,3 +452,153 @@ def test_any_history_leaves_what_a_dictionary_would_hold(
             places = [message.place for message in snapshot.messages]
             assert bench.store.read(places) == [payload for _, _, payload in expected]
     bench.store.close()
+
+
+# -- copies that share a body -------------------------------------------------------
+
+
+def copies(make_message: MakeMessage, *numbers: int, body: bytes = b"shared") -> list[Message]:
+    """One message as a topic hands it to several subscriptions."""
+    origin = Origin(SequenceNumber(77))
+    made = [make_message(number, body) for number in numbers]
+    for message in made:
+        message.origin = origin
+    return made
+
+
+def test_copies_in_several_partitions_share_one_body(bench: Bench, make_message: MakeMessage) -> None:  # P-05
+    first, second, third = copies(make_message, 1, 2, 3)
+    alone = make_message(4, b"alone")
+    bench.commit_all([[first, alone], [second, third]])
+    assert first.body_place == second.body_place == third.body_place != alone.body_place
+    bench.reopen()
+    loaded = [*bench.loaded(0), *bench.loaded(1)]
+    assert [as_kept(each) for each in loaded] == [as_kept(each) for each in (first, alone, second, third)]
+    assert bench.store.read([each.body_place for each in loaded]) == [
+        b"shared",
+        b"alone",
+        b"shared",
+        b"shared",
+    ]
+
+
+def test_a_shared_body_stays_until_its_last_copy_goes(bench: Bench, make_message: MakeMessage) -> None:
+    first, second = copies(make_message, 1, 2)
+    bench.commit_all([[first], [second]])
+    bench.commit(removed=[first])
+    assert bench.store.read([second.body_place]) == [b"shared"]
+    bench.commit(removed=[second], partition=1)
+    assert bench.store.read([second.body_place]) == [None]
+
+
+def test_a_copy_may_join_a_body_stored_earlier(bench: Bench, make_message: MakeMessage) -> None:
+    (scheduled,) = copies(make_message, 1)
+    bench.commit([scheduled])
+    late = make_message(2, None)
+    late.origin = scheduled.origin
+    changes = [PartitionChanges(bench.keys[0], SequenceNumber(9), removed=[scheduled]),
+               PartitionChanges(bench.keys[1], SequenceNumber(9), stored=[late])]  # fmt: skip
+    bench.store.commit(changes)
+    assert bench.store.read([late.body_place]) == [b"shared"]
+    bench.commit(removed=[late], partition=1)
+    assert bench.store.read([late.body_place]) == [None]
+
+
+def test_a_copy_stored_and_removed_in_one_commit_leaves_nothing(
+    bench: Bench, make_message: MakeMessage
+) -> None:
+    first, second = copies(make_message, 1, 2)
+    bench.commit([first, second], removed=[first, second])
+    bench.reopen()
+    assert bench.numbers() == []
+    assert bench.store.read([first.body_place]) == [None]
+
+
+def test_dropping_one_owner_of_a_body_leaves_it_to_the_others(
+    bench: Bench, make_message: MakeMessage
+) -> None:
+    entity = EntityPath("news/subscriptions/all")
+    (record,) = bench.store.create_partitions(entity, [PartitionNumber(0)])
+    first, second = copies(make_message, 1, 2)
+    bench.store.commit([PartitionChanges(bench.keys[0], SequenceNumber(9), stored=[first]),
+                        PartitionChanges(record.key, SequenceNumber(9), stored=[second])])  # fmt: skip
+    bench.store.drop_partitions(entity)
+    while bench.store.tidy():
+        pass
+    assert bench.store.read([first.body_place]) == [b"shared"]
+    bench.commit(removed=[first])
+    assert bench.store.read([first.body_place]) == [None]
+
+
+# -- sessions, outboxes, owners -----------------------------------------------------
+
+
+def save(bench: Bench, session: str, state: bytes | None, at: int = 5) -> None:
+    change = PartitionChanges(bench.keys[0], SequenceNumber(1))
+    change.session_states.append(SessionState(SessionId(session), state, Instant(at)))
+    bench.store.commit([change])
+
+
+@pytest.mark.parametrize("session", ["", "plain", "a\x00b", "\u00e9\U0001f68c"])
+@pytest.mark.parametrize("state", [b"", b"\x00\xff", b"x" * 300_000])
+def test_the_state_of_a_session_survives(bench: Bench, session: str, state: bytes) -> None:  # P-13
+    save(bench, session, state, at=42)
+    bench.reopen()
+    assert bench.store.read_session_state(bench.keys[0], session) == state
+    assert bench.store.read_session_state(bench.keys[1], session) is None
+    assert bench.store.load(bench.keys[0]).sessions == [
+        SessionRecord(SessionId(session), len(state), Instant(42))
+    ]
+
+
+def test_a_state_is_replaced_and_forgotten(bench: Bench) -> None:
+    save(bench, "s", b"first")
+    save(bench, "s", b"second", at=6)
+    assert bench.store.read_session_state(bench.keys[0], "s") == b"second"
+    save(bench, "s", None)
+    assert bench.store.read_session_state(bench.keys[0], "s") is None
+    assert bench.store.load(bench.keys[0]).sessions == []
+
+
+def test_what_has_arrived_from_an_outbox_is_marked(bench: Bench) -> None:  # P-34
+    for number in (3, 8):
+        change = PartitionChanges(bench.keys[0], SequenceNumber(1))
+        change.transferred["source/0"] = SequenceNumber(number)
+        bench.store.commit([change])
+    bench.reopen()
+    assert bench.store.load(bench.keys[0]).transferred == {"source/0": 8}
+    assert bench.store.load(bench.keys[1]).transferred == {}
+
+
+def test_a_commit_under_an_earlier_claim_is_refused_whole(bench: Bench, make_message: MakeMessage) -> None:
+    """P-02: a broker that stalled while another took over can never write again."""
+    (epoch,) = bench.store.claim([bench.keys[0]])
+    stale = [
+        PartitionChanges(bench.keys[1], SequenceNumber(9), stored=[make_message(1)]),
+        PartitionChanges(bench.keys[0], SequenceNumber(9), stored=[make_message(2)]),
+    ]
+    with pytest.raises(PartitionMoved):
+        bench.store.commit(stale)
+    assert bench.numbers(0) == bench.numbers(1) == []
+    mine = PartitionChanges(bench.keys[0], SequenceNumber(9), stored=[make_message(2)], epoch=epoch)
+    bench.store.commit([mine])
+    assert bench.numbers(0) == [2]
+
+
+def test_each_claim_gives_a_later_epoch_and_survives(bench: Bench) -> None:
+    first = bench.store.claim(bench.keys)
+    bench.reopen()
+    assert bench.store.claim(bench.keys) == [epoch + 1 for epoch in first]
+    with pytest.raises(StoreError):
+        bench.store.claim([4711])
+
+
+def test_a_dropped_partition_takes_its_sessions_and_marks_along(bench: Bench) -> None:
+    save(bench, "s", b"state")
+    bench.store.drop_partitions(EntityPath("orders"))
+    (record, _) = bench.store.create_partitions(
+        EntityPath("orders"), [PartitionNumber(0), PartitionNumber(1)]
+    )
+    assert bench.store.load(record.key).sessions == []
+    while bench.store.tidy():
+        pass

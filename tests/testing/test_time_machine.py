@@ -122,6 +122,22 @@ def test_thousands_of_messages_fall_due_at_once(namespace: Namespace, sender: Se
     assert {seen.state for seen in namespace.messages("orders")} == {"active"}
 
 
+def test_expired_messages_have_been_forwarded_and_idle_queues_are_gone(
+    namespace: Namespace, client: ServiceBusClient
+) -> None:
+    namespace.create_queue("graveyard")
+    namespace.create_queue("idle", auto_delete_on_idle_s=300)
+    namespace.create_queue("brief", forward_dead_lettered_to="graveyard", dead_letter_on_expiry=True)
+    with client.get_queue_sender("brief", keep_alive=0) as brief:
+        brief.send_messages(
+            [ServiceBusMessage(str(number), time_to_live=timedelta(minutes=1)) for number in range(50)]
+        )
+    namespace.clock.advance(301)
+    assert [str(message) for message in namespace.messages("graveyard")] == list(map(str, range(50)))
+    assert namespace.dead_letters("brief") == []
+    assert "idle" not in namespace.queues()
+
+
 def test_namespaces_have_clocks_of_their_own(server: Server, namespace: Namespace) -> None:
     with server.namespace() as other:
         namespace.clock.advance(timedelta(days=365))

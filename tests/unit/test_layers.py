@@ -17,7 +17,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"amqp", "errors"},
     "domain": {"errors", "names"},
     "store": {"domain", "errors", "names"},
-    "broker": {"domain", "store", "errors", "names"},
+    "broker": {"domain", "store", "envelope", "errors", "names"},
     "auth": {"errors", "names"},
     "envelope": {"amqp", "domain", "errors", "names"},
     "namespaces": {"auth", "broker", "errors"},

@@ -201,6 +201,7 @@ class _Totals:
     scheduled: int = 0
     dead_letters: int = 0
     transfer_dead_letters: int = 0
+    in_transfer: int = 0
     messages: int = 0
     size_bytes: int = 0
     limited: bool = False
@@ -223,6 +224,8 @@ class _Totals:
                     totals.scheduled += counts.scheduled
                 elif subqueue is SubQueue.DEAD_LETTER:
                     totals.dead_letters += held
+                elif subqueue is SubQueue.OUTBOX:
+                    totals.in_transfer += held
                 else:
                     totals.transfer_dead_letters += held
         return totals
@@ -234,7 +237,7 @@ class _Totals:
             f"{element('d2p1:ActiveMessageCount', self.active)}"
             f"{element('d2p1:DeadLetterMessageCount', self.dead_letters)}"
             f"{element('d2p1:ScheduledMessageCount', self.scheduled)}"
-            f"{element('d2p1:TransferMessageCount', 0)}"
+            f"{element('d2p1:TransferMessageCount', self.in_transfer)}"
             f"{element('d2p1:TransferDeadLetterMessageCount', self.transfer_dead_letters)}"
             "</CountDetails>"
         )

@@ -107,7 +107,7 @@ class RestMessages(BaseRoute):
         queue = self._broker.find(target.entity)
         if target.operation is Operation.SEND:
             return await self._send(target, queue, request, body)
-        _refuse_receiving(queue)
+        _refuse_receiving(queue, target.subqueue)
         await body.read(BODY_MAX, f"A request of this kind has a body of at most {BODY_MAX} bytes.")
         if target.operation in (Operation.PEEK_LOCK, Operation.RECEIVE_AND_DELETE):
             return await self._receive(target, queue, request, body)
@@ -157,8 +157,8 @@ class RestMessages(BaseRoute):
         return response
 
 
-def _refuse_receiving(queue: Queue) -> None:
-    queue.refuse_receiving()
+def _refuse_receiving(queue: Queue, subqueue: SubQueue) -> None:
+    queue.refuse_receiving(subqueue)
     if queue.description.requires_session:
         raise InvalidOperation(
             "It is not possible for an entity that requires sessions to create a non-sessionful message "

@@ -14,17 +14,25 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from bendybus.broker.clock import Clock
+from bendybus.broker.forwarding import Forwarder
 from bendybus.broker.host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.stores import AttachedStore, PayloadCache
 from bendybus.domain.entities import PREMIUM_PARTITIONS_DEFAULT, QueueDescription, Tier, normalise_path
-from bendybus.errors import EntityExists, EntityNotFound, StoreError, StoreUnavailable
-from bendybus.names import EntityPath, Instant, PartitionNumber
+from bendybus.errors import (
+    ArgumentError,
+    BrokerError,
+    EntityExists,
+    EntityNotFound,
+    StoreError,
+    StoreUnavailable,
+)
+from bendybus.names import EntityPath, Epoch, Instant, PartitionNumber
 from bendybus.store.catalog import Catalog, EntityRecord
-from bendybus.store.protocol import MessagingStore, PartitionKey, PartitionRecord
+from bendybus.store.protocol import NEVER_CLAIMED, MessagingStore, PartitionKey, PartitionRecord
 
 __all__ = ["Broker"]
 
@@ -32,6 +40,9 @@ logger = logging.getLogger(__name__)
 
 # Locks and lifetimes are given in seconds; a fifth of one is as exact as anybody asks.
 TICK_S: Final = 0.2
+
+_Claims: TypeAlias = dict[tuple[str, EntityPath, PartitionNumber], tuple[PartitionKey, Epoch]]
+"""Store, entity and partition -> the store's key for it, and the epoch under which it is ours."""
 
 
 class Broker:
@@ -53,8 +64,10 @@ class Broker:
         self._stores: dict[str, AttachedStore] = {}
         self._queues: dict[str, Queue] = {}
         self._records: dict[str, EntityRecord] = {}
+        self._forwarders: dict[str, Forwarder] = {}
         self._changing = asyncio.Lock()
         """Entities are created, updated and deleted one after the other."""
+        self._started_at = Instant(0)
         self._watchers: list[Callable[[Queue], None]] = []
         self._timed: set[PartitionHost] = set()
         self._ticker: asyncio.TimerHandle | None = None
@@ -67,21 +80,24 @@ class Broker:
     def start(self) -> None:
         """Take up what the catalog names; the partitions load in the background."""
         self._loop = loop = asyncio.get_running_loop()
+        self._started_at = self.clock.now()
         self._stores = {store.name: AttachedStore(store, loop) for store in self._given}
         for store in self._stores.values():
             store.start()
         self.created_at = self._founded()
         records = self._catalog.entities()
         self._sweep({record.path for record in records})
-        keys = self._partition_keys()
+        claims = self._claim_partitions()
         for record in records:
-            self._open_queue(record, keys)
+            self._open_queue(record, claims)
         self._ticker = loop.call_later(TICK_S, self._tick)
 
     async def stop(self) -> None:
         """Let everything that was submitted reach the disk, then let go of the stores."""
         if self._ticker is not None:
             self._ticker.cancel()
+        for forwarder in self._forwarders.values():
+            forwarder.close()
         await self.drain()
         for store in self._stores.values():
             store.stop()
@@ -99,12 +115,15 @@ class Broker:
         self._catalog.describe_namespace({**namespace, "created_at": (at := self.clock.now())})
         return at
 
-    def _partition_keys(self) -> dict[tuple[str, EntityPath, PartitionNumber], PartitionKey]:
-        return {
-            (name, record.entity, record.number): record.key
-            for name, attached in self._stores.items()
-            for record in attached.store.partitions()
-        }
+    def _claim_partitions(self) -> _Claims:
+        """Everything the stores hold becomes ours: at once, since a claim of each would be a sync of each."""
+        claims: _Claims = {}
+        for name, attached in self._stores.items():
+            records = attached.store.partitions()
+            epochs = attached.store.claim([record.key for record in records])
+            for record, epoch in zip(records, epochs, strict=True):
+                claims[name, record.entity, record.number] = record.key, epoch
+        return claims
 
     def _sweep(self, known: set[EntityPath]) -> None:
         """Remove what an interrupted create or delete left behind."""
@@ -117,9 +136,7 @@ class Broker:
                 )
                 attached.store.drop_partitions(path)
 
-    def _open_queue(
-        self, record: EntityRecord, keys: dict[tuple[str, EntityPath, PartitionNumber], PartitionKey]
-    ) -> Queue:
+    def _open_queue(self, record: EntityRecord, claims: _Claims) -> Queue:
         queue = Queue(
             QueueDescription.from_record(record.description),
             record.partition_count,
@@ -127,20 +144,23 @@ class Broker:
             self.clock,
         )
         queue.created_at, queue.updated_at = record.created_at, record.updated_at
+        queue.generation = record.generation
         for number, store_name in enumerate(record.placement):
-            key = keys.get((store_name, record.path, PartitionNumber(number)))
-            if key is None:
+            claim = claims.get((store_name, record.path, PartitionNumber(number)))
+            if claim is None:
                 raise StoreError(
                     f"Partition {number} of '{record.path}' should be in the messaging store '{store_name}', "
                     "which does not have it. Was a store file removed?"
                 )
-            queue.hosts.append(
-                PartitionHost(queue, PartitionNumber(number), key, self._stores[store_name], self.cache)
-            )
+            key, epoch = claim
+            store = self._stores[store_name]
+            queue.hosts.append(PartitionHost(queue, PartitionNumber(number), key, store, self.cache, epoch))
         self._queues[normalise_path(record.path)] = queue
         self._records[normalise_path(record.path)] = record
         for host in queue.hosts:
             host.load()
+        forwarder = self._forwarders[normalise_path(record.path)] = Forwarder(queue, self.find)
+        forwarder.wake()
         return queue
 
     # -- entities -----------------------------------------------------------------
@@ -175,6 +195,14 @@ class Broker:
             await self.update_queue(description)
         return existing
 
+    async def ensure_queues(self, descriptions: Sequence[QueueDescription]) -> None:
+        """All of these, which may forward to one another, in whatever order they are named."""
+        new = [each for each in descriptions if normalise_path(each.path) not in self._queues]
+        for description in new:
+            await self.create_queue(replace(description, forward_to=None, forward_dead_lettered_to=None))
+        for description in descriptions:
+            await self.ensure_queue(description)
+
     async def update_queue(self, description: QueueDescription) -> Queue:
         """Change what may be changed; an immutable property is refused with its name (P-07)."""
         async with self._changing:
@@ -183,6 +211,7 @@ class Broker:
             description = replace(description, path=queue.path)
             queue.description.refuse_immutable_changes(description)
             self.tier.check(description)
+            self._check_forwarding(description)
             queue.refuse_unhealthy()
             key = normalise_path(queue.path)
             record = replace(
@@ -193,6 +222,7 @@ class Broker:
             queue.description, queue.updated_at = description, record.updated_at
             for host in queue.hosts:
                 host.describe(description)
+            self._forwarders[key].wake()
             self._tell_of(queue)
             return queue
 
@@ -217,6 +247,8 @@ class Broker:
             for queue in queues:
                 await queue.loaded()
                 queue.refuse_unhealthy()
+            for forwarder in self._forwarders.values():
+                forwarder.drop()
             for queue in queues:
                 for host in queue.hosts:
                     host.let_go()
@@ -226,22 +258,27 @@ class Broker:
                 await queue.loaded()
 
     async def _begin_anew(self, queue: Queue) -> None:
-        record = self._records[normalise_path(queue.path)]
+        # Another generation: its numbers begin anew too, and nobody must take them for the old ones.
+        record = replace(self._records[normalise_path(queue.path)], generation=uuid.uuid4().hex)
         try:
             await asyncio.to_thread(self._catalog.remove, queue.path)
-            keys = await self._make_partitions(record)
+            claims = await self._make_partitions(record)
             await asyncio.to_thread(self._catalog.add, record)
         except Exception as failure:
             self._remove(queue)
             raise StoreUnavailable(f"'{queue.path}' could not be emptied and is gone: {failure}") from failure
+        self._records[normalise_path(queue.path)] = record
+        queue.generation = record.generation
         for host in queue.hosts:
-            host.begin_anew(keys[host.store.name, queue.path, host.number])
+            key, _ = claims[host.store.name, queue.path, host.number]
+            host.begin_anew(key)
 
     async def _create(self, description: QueueDescription) -> Queue:
         path = description.path
         if normalise_path(path) in self._queues:
             raise EntityExists(f"The messaging entity '{path}' already exists.")
         self.tier.check(description)
+        self._check_forwarding(description)
         count = self.tier.partition_count(
             enable_partitioning=description.enable_partitioning, premium_partitions=self.premium_partitions
         )
@@ -253,7 +290,7 @@ class Broker:
         )
         record = self._place(description, count)
         try:
-            keys = await self._make_partitions(record)
+            claims = await self._make_partitions(record)
             await asyncio.to_thread(self._catalog.add, record)
         except Exception as failure:
             for name in dict.fromkeys(record.placement):
@@ -261,13 +298,22 @@ class Broker:
             raise StoreUnavailable(
                 f"Queue '{path}' was not created: {failure} Please retry the operation."
             ) from failure
-        return self._open_queue(record, keys)
+        return self._open_queue(record, claims)
 
-    async def _make_partitions(
-        self, record: EntityRecord
-    ) -> dict[tuple[str, EntityPath, PartitionNumber], PartitionKey]:
+    def _check_forwarding(self, description: QueueDescription) -> None:
+        """ "The target must exist" when forwarding is set up; should it be deleted later, letters go dead."""
+        for name, target in (
+            ("ForwardTo", description.forward_to),
+            ("ForwardDeadLetteredMessagesTo", description.forward_dead_lettered_to),
+        ):
+            if target is not None and normalise_path(target) not in self._queues:
+                raise ArgumentError(
+                    f"'{description.path}': {name} is '{target}', and there is no such queue or topic."
+                )
+
+    async def _make_partitions(self, record: EntityRecord) -> _Claims:
         path = record.path
-        keys: dict[tuple[str, EntityPath, PartitionNumber], PartitionKey] = {}
+        claims: _Claims = {}
         for attached in [self._stores[name] for name in dict.fromkeys(record.placement)]:
             numbers = [
                 PartitionNumber(number)
@@ -275,8 +321,8 @@ class Broker:
                 if place == attached.name
             ]
             for made in await attached.writer.run(partial(_make_anew, attached.store, path, numbers)):
-                keys[attached.name, path, made.number] = made.key
-        return keys
+                claims[attached.name, path, made.number] = made.key, NEVER_CLAIMED
+        return claims
 
     def _place(self, description: QueueDescription, count: int) -> EntityRecord:
         names = list(self._stores)
@@ -304,6 +350,7 @@ class Broker:
     def _remove(self, queue: Queue) -> None:
         key = normalise_path(queue.path)
         del self._queues[key], self._records[key]
+        self._forwarders.pop(key).close()
         queue.close()
         self._tell_of(queue)
 
@@ -316,12 +363,40 @@ class Broker:
     def _tick(self) -> None:
         assert self._loop is not None
         self._ticker = self._loop.call_later(TICK_S, self._tick)
-        self._end_what_is_due(self.clock.now())
+        at = self.clock.now()
+        self._end_what_is_due(at)
+        for queue in self._idle(at):
+            self._loop.create_task(self._delete_idle(queue))
 
     def _end_what_is_due(self, at: Instant) -> None:
         for host in tuple(self._timed):
             if not host.tick(at):
                 self._timed.discard(host)
+
+    def _idle(self, at: Instant) -> list[Queue]:
+        return [queue for queue in self._queues.values() if self._is_idle(queue, at)]
+
+    def _is_idle(self, queue: Queue, at: Instant) -> bool:
+        """Nobody has sent, received, looked or changed anything for as long as AutoDeleteOnIdle says.
+
+        When the server was down nobody could: that time does not count. A queue that forwards is at work.
+        """
+        limit_s = queue.description.auto_delete_on_idle_s
+        if limit_s is None or queue.awaited or queue.loading or queue.description.forward_to is not None:
+            return False
+        last = max(queue.accessed_at, queue.updated_at, self._started_at)
+        return at - last > limit_s * 1000 and not any(
+            host.partition is None or host.partition.counts().scheduled for host in queue.hosts
+        )
+
+    async def _delete_idle(self, queue: Queue) -> None:
+        if queue.deleted or not self._is_idle(queue, self.clock.now()):
+            return
+        try:
+            await self.delete_queue(queue.path)
+            logger.info("'%s' was idle for too long and has been deleted", queue.path)
+        except BrokerError as reason:
+            logger.warning("'%s' is idle and cannot be deleted now: %s", queue.path, reason)
 
     async def advance(self, by_ms: int) -> None:
         """Move the clock on; return when all that fell due has been done and is on disk.
@@ -335,6 +410,10 @@ class Broker:
         while any(host.due(self.clock.now()) for host in self._timed):
             self._end_what_is_due(self.clock.now())
             await self.drain()
+            for forwarder in tuple(self._forwarders.values()):
+                await forwarder.settled()
+        for queue in self._idle(self.clock.now()):
+            await self._delete_idle(queue)
 
 
 def _make_anew(

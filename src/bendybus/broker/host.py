@@ -20,6 +20,7 @@ from os import urandom
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from bendybus.broker.stores import AttachedStore, PayloadCache
+from bendybus.broker.writer import OnCommitted, Share
 from bendybus.domain.commands import (
     ENTROPY_PER_LOCK,
     Command,
@@ -38,7 +39,7 @@ from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.partition import Partition
 from bendybus.errors import BrokerError, EntityNotFound, StoreUnavailable
-from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber
+from bendybus.names import Epoch, Instant, LockToken, PartitionNumber, SequenceNumber
 from bendybus.store.protocol import PartitionKey, Snapshot
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class PartitionHost:
         key: PartitionKey,
         store: AttachedStore,
         cache: PayloadCache,
+        epoch: Epoch | None = None,
     ) -> None:
         self.queue = queue
         self.number = number
@@ -77,6 +79,8 @@ class PartitionHost:
         self.availability = Availability.LOADING
         self._key = key
         self._cache = cache
+        self._epoch = epoch
+        """Under which claim the partition is ours; None to claim it (again) when it is loaded."""
         self._partition: Partition | None = None
         self._mailbox: list[tuple[Command, OnReply]] = []
 
@@ -87,20 +91,21 @@ class PartitionHost:
         if self.availability is Availability.GONE:
             return
         self.availability = Availability.LOADING
-        self.store.load(self._key, self._built, self._loaded)
+        self.store.load(self._key, self._epoch, self._built, self._loaded)
 
-    def _built(self, snapshot: Snapshot) -> Partition:
+    def _built(self, snapshot: Snapshot, epoch: Epoch) -> tuple[Partition, Epoch]:
         partition = Partition(self.number, self.queue.description, snapshot.next_sequence_number)
-        partition.restore(snapshot.messages, snapshot.identities)
-        return partition
+        partition.restore(snapshot.messages, snapshot.identities, snapshot.transferred)
+        return partition, epoch
 
-    def _loaded(self, partition: Partition | Exception) -> None:
+    def _loaded(self, built: tuple[Partition, Epoch] | Exception) -> None:
         if self.availability is Availability.GONE:
             return
-        if isinstance(partition, Exception):
-            logger.error("%s: cannot be loaded: %s", self, partition)
-            self._fail(partition)
+        if isinstance(built, Exception):
+            logger.error("%s: cannot be loaded: %s", self, built)
+            self._fail(built)
             return
+        partition, self._epoch = built
         # The queue may have been updated while the partition was being built.
         partition.description = self.queue.description
         self._partition = partition
@@ -119,7 +124,7 @@ class PartitionHost:
             # A receiver may keep some that are locked for it: it must not send them now.
             for message in messages:
                 message.lock_token = None
-        self._partition = None
+        self._partition = self._epoch = None
         self.availability = Availability.LOADING
 
     def begin_anew(self, key: PartitionKey) -> None:
@@ -142,7 +147,7 @@ class PartitionHost:
         """Let go of what is in memory, and tell those who wait for it."""
         if self._partition is not None:
             self._cache.forget(self._partition.confirmed())
-        self._partition = None
+        self._partition = self._epoch = None
         self.availability = availability
         mailbox, self._mailbox = self._mailbox, []
         for _, done in mailbox:
@@ -175,6 +180,24 @@ class PartitionHost:
             done(refusal)
             return
         self._perform(partition, command, reply, effects, done)
+
+    def check(self, commands: Sequence[Command], at: Instant) -> None:
+        """Raise what stands against these commands of a transaction."""
+        if self._partition is None:
+            raise EntityNotFound(self.queue.path) if self.queue.deleted else self._unavailable()
+        self._partition.check(commands, at)
+
+    def prepare(self, command: Command, at: Instant) -> tuple[Share, OnCommitted]:
+        """Apply a command as a part of a commit that somebody else makes, who puts the share into it and
+        calls back how it went. The partition must be there.
+        """
+        partition = self._partition
+        assert partition is not None and self._epoch is not None, "only what is loaded can be changed"
+        reply, effects = partition.apply(command, at)
+        share = Share(self._key, self._epoch, partition.next_sequence_number, self._durable(effects))
+        # What becomes free is free at once, as everywhere; but not before all of the work is applied.
+        asyncio.get_running_loop().call_soon(self._wake, effects)
+        return share, partial(self._committed, partition, command, reply, _ignore)
 
     async def ask(self, command: Command) -> Reply:
         """`submit` for those who have time to wait; raises what was refused."""
@@ -250,22 +273,28 @@ class PartitionHost:
         self, partition: Partition, command: Command, reply: Reply, effects: list[Effect], done: OnReply
     ) -> None:
         """Commit the durable effects and reply then; reply at once when there are none."""
+        durable = self._durable(effects)
+        if durable:
+            assert self._epoch is not None, "a loaded partition is a claimed one"
+            share = Share(self._key, self._epoch, partition.next_sequence_number, durable)
+            self.store.writer.submit((share,), partial(self._committed, partition, command, reply, done))
+        else:
+            done(reply)
+        self._wake(effects)
+
+    def _durable(self, effects: list[Effect]) -> list[DurableEffect]:
         durable: list[DurableEffect] = []
-        available: list[SubQueue] = []
         for effect in effects:
-            if isinstance(effect, MessagesAvailable):
-                available.append(effect.subqueue)
-            else:
+            if not isinstance(effect, MessagesAvailable):
                 durable.append(effect)
                 if isinstance(effect, RemoveMessages):
                     self._cache.forget(effect.messages)
-        if durable:
-            committed = partial(self._committed, partition, command, reply, done)
-            self.store.writer.submit(self._key, partition.next_sequence_number, durable, committed)
-        else:
-            done(reply)
-        for subqueue in available:
-            self.queue.wake(subqueue)
+        return durable
+
+    def _wake(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, MessagesAvailable):
+                self.queue.wake(effect.subqueue)
 
     def _committed(
         self, partition: Partition, command: Command, reply: Reply, done: OnReply, failure: Exception | None
@@ -298,9 +327,7 @@ class PartitionHost:
         """All up to this number are durable: whoever waits may have them."""
         _, effects = partition.apply(Confirm(number), self.queue.now())
         self.queue.keep_time(self)
-        for effect in effects:
-            if isinstance(effect, MessagesAvailable):
-                self.queue.wake(effect.subqueue)
+        self._wake(effects)
 
     # -- payloads -----------------------------------------------------------------
 
@@ -313,7 +340,7 @@ class PartitionHost:
         """
         partition = self._partition
         known = [message.payload for message in messages]
-        cold = [message.place for message in messages if message.payload is None]
+        cold = [message.body_place for message in messages if message.payload is None]
         if not cold:
             done(known)
             return

@@ -8,17 +8,20 @@ be woken. Receivers are served in the order in which they began to wait.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Final, Protocol
 
 from bendybus.broker.clock import Clock
 from bendybus.broker.host import Availability, PartitionHost
-from bendybus.domain.entities import QueueDescription
+from bendybus.domain.entities import QueueDescription, normalise_path
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.routing import RoundRobin, partition_of
 from bendybus.errors import EntityDisabled, InvalidOperation, StoreUnavailable
 from bendybus.names import PARTITION_SHIFT, EntityPath, Instant, LockToken, SequenceNumber
 
 __all__ = ["Queue", "Waiter"]
+
+# Of messages without a key that are forwarded, so many neighbours stay together in one partition.
+NUMBERED_TOGETHER: Final = 64
 
 # Looked at for every send, and a member of an enum is slow to look up.
 LOADING = Availability.LOADING
@@ -48,6 +51,8 @@ class Queue:
         self.keep_time = keep_time
         """Ask for `tick` to be called on a partition from now on."""
         self.deleted = False
+        self.generation = ""
+        """Differs between a queue and its namesake made after it was deleted."""
         self.created_at = Instant(0)
         self.updated_at = Instant(0)
         self.accessed_at = Instant(0)
@@ -59,6 +64,11 @@ class Queue:
     @property
     def path(self) -> EntityPath:
         return self.description.path
+
+    @property
+    def top_level(self) -> str:
+        """The entity that a transaction is about, by the key under which it is found."""
+        return normalise_path(self.path)
 
     # -- life ---------------------------------------------------------------------
 
@@ -76,7 +86,11 @@ class Queue:
         if not self.description.status.can_send:
             raise EntityDisabled(f"'{self.path}' is {self.description.status} and takes no messages.")
 
-    def refuse_receiving(self) -> None:
+    def refuse_receiving(self, subqueue: SubQueue = SubQueue.MAIN) -> None:
+        if subqueue is SubQueue.MAIN and self.description.forward_to is not None:
+            raise InvalidOperation(
+                f"'{self.path}' forwards its messages to '{self.description.forward_to}'; receive them there."
+            )
         if not self.description.status.can_receive:
             raise EntityDisabled(f"'{self.path}' is {self.description.status} and gives no messages.")
 
@@ -108,6 +122,12 @@ class Queue:
             raise StoreUnavailable(f"No partition of '{self.path}' is available. Please retry the operation.")
         return self.hosts[number]
 
+    def place_numbered(self, key: str | None, number: SequenceNumber) -> PartitionHost:
+        """The partition for a message out of an outbox: always the same, so that it arrives once (P-34)."""
+        if key is not None or len(self.hosts) == 1:
+            return self.place(key)
+        return self.hosts[(number // NUMBERED_TOGETHER) % len(self.hosts)]
+
     def host_of_token(self, token: LockToken) -> PartitionHost | None:
         number = int.from_bytes(token[:2], "big")
         return self.hosts[number] if number < len(self.hosts) else None
@@ -131,6 +151,11 @@ class Queue:
 
     def stop_waiting(self, waiter: Waiter, subqueue: SubQueue) -> None:
         self._waiting[subqueue].pop(waiter, None)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody waits for messages of the queue itself or of its dead letters."""
+        return bool(self._waiting[SubQueue.MAIN] or self._waiting[SubQueue.DEAD_LETTER])
 
     @property
     def loading(self) -> bool:

@@ -7,6 +7,7 @@ loads have a thread of their own, so a long one never holds up a commit.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -14,6 +15,7 @@ from typing import Final, TypeVar
 
 from bendybus.broker.writer import StoreWriter
 from bendybus.domain.messages import Message
+from bendybus.names import Epoch, SessionId
 from bendybus.store.protocol import MessagingStore, PartitionKey, Snapshot
 
 __all__ = ["PAYLOAD_CACHE_BYTES", "AttachedStore", "PayloadCache"]
@@ -69,15 +71,36 @@ class AttachedStore:
     def load(
         self,
         key: PartitionKey,
-        build: Callable[[Snapshot], T],
+        epoch: Epoch | None,
+        build: Callable[[Snapshot, Epoch], T],
         loaded: Callable[[T | Exception], None],
     ) -> None:
         """Read a partition, once everything submitted for it has been written, and build what it is for.
 
-        Both in the reader's thread: a million messages take half a second to put in their places, and
-        the loop serves others meanwhile.
+        Whoever does not hold an epoch of it claims it first. Both in the reader's thread: a million
+        messages take half a second to put in their places, and the loop serves others meanwhile.
         """
-        self.writer.when_written(partial(self._in_reader, lambda: build(self.store.load(key)), loaded))
+
+        def read(claimed: Epoch) -> T:
+            return build(self.store.load(key), claimed)
+
+        def claim() -> None:
+            try:
+                claimed = self.store.claim([key])[0] if epoch is None else epoch
+            except Exception as failure:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                    self._loop.call_soon_threadsafe(loaded, failure)
+            else:
+                self._in_reader(partial(read, claimed), loaded)
+
+        self.writer.when_written(claim)
+
+    def read_session_state(
+        self, key: PartitionKey, session_id: SessionId, done: Callable[[bytes | Exception | None], None]
+    ) -> None:
+        """The state of a session, once everything submitted for it has been written."""
+        read = partial(self.store.read_session_state, key, session_id)
+        self.writer.when_written(partial(self._in_reader, read, done))
 
     def read(self, places: Sequence[int], done: Callable[[list[bytes | None] | Exception], None]) -> None:
         self._in_reader(partial(self.store.read, places), done)

@@ -26,15 +26,17 @@ from typing import Final, TypeAlias, TypeVar
 from bendybus.domain.effects import (
     DurableEffect,
     ForgetIdentities,
+    MarkTransferred,
     RememberIdentities,
     RemoveMessages,
+    SaveSessionState,
     StoreMessages,
 )
 from bendybus.errors import StoreUnavailable
-from bendybus.names import SequenceNumber
-from bendybus.store.protocol import MessagingStore, PartitionChanges, PartitionKey
+from bendybus.names import Epoch, SequenceNumber
+from bendybus.store.protocol import MessagingStore, PartitionChanges, PartitionKey, SessionState
 
-__all__ = ["OnCommitted", "StoreWriter"]
+__all__ = ["OnCommitted", "Share", "StoreWriter"]
 
 OnCommitted: TypeAlias = Callable[[Exception | None], None]
 
@@ -44,6 +46,16 @@ logger = logging.getLogger(__name__)
 
 # A store that has been idle this long has time to put things in order.
 TIDY_AFTER_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one partition adds to a commit."""
+
+    key: PartitionKey
+    epoch: Epoch
+    next_sequence_number: SequenceNumber
+    effects: Sequence[DurableEffect]
 
 
 @dataclass(slots=True)
@@ -76,33 +88,23 @@ class StoreWriter:
 
     # -- the loop's side ----------------------------------------------------------
 
-    def submit(
-        self,
-        key: PartitionKey,
-        next_sequence_number: SequenceNumber,
-        effects: Sequence[DurableEffect],
-        committed: OnCommitted,
-    ) -> None:
-        """Put these effects into the next commit and call back when it is durable or has failed."""
+    def submit(self, shares: Sequence[Share], committed: OnCommitted) -> None:
+        """Put all of this into the next commit, and call back when that is durable or has failed.
+
+        The shares of one call are never split over two commits: together or not at all.
+        """
         with self._turn:
             group = self._gathering
-            changes = group.changes.get(key)
-            if changes is None:
-                changes = group.changes[key] = PartitionChanges(key, next_sequence_number)
+            if not group.changes:
                 self._turn.notify()
-            changes.next_sequence_number = next_sequence_number
-            for effect in effects:
-                if isinstance(effect, StoreMessages):
-                    changes.stored += effect.messages
-                elif isinstance(effect, RemoveMessages):
-                    changes.removed += effect.messages
-                elif isinstance(effect, RememberIdentities):
-                    changes.remembered.append((effect.accepted_at, effect.digests))
-                elif isinstance(effect, ForgetIdentities):
-                    changes.forgotten_through = effect.accepted_through
-                else:
-                    # The partition may change these again before the thread reads them: copy what holds now.
-                    changes.updated += map(copy.copy, effect.messages)
+            for share in shares:
+                changes = group.changes.get(share.key)
+                if changes is None:
+                    changes = PartitionChanges(share.key, share.next_sequence_number, epoch=share.epoch)
+                    group.changes[share.key] = changes
+                changes.next_sequence_number = share.next_sequence_number
+                for effect in share.effects:
+                    _add(changes, effect)
             group.callbacks.append(committed)
         self._unanswered += 1
         self._idle.clear()
@@ -205,3 +207,21 @@ class StoreWriter:
         # Once the loop is closed nobody is left to be told.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *arguments)
+
+
+def _add(changes: PartitionChanges, effect: DurableEffect) -> None:
+    if isinstance(effect, StoreMessages):
+        changes.stored += effect.messages
+    elif isinstance(effect, RemoveMessages):
+        changes.removed += effect.messages
+    elif isinstance(effect, RememberIdentities):
+        changes.remembered.append((effect.accepted_at, effect.digests))
+    elif isinstance(effect, ForgetIdentities):
+        changes.forgotten_through = effect.accepted_through
+    elif isinstance(effect, SaveSessionState):
+        changes.session_states.append(SessionState(effect.session_id, effect.state, effect.at))
+    elif isinstance(effect, MarkTransferred):
+        changes.transferred[effect.source] = effect.number
+    else:
+        # The partition may change these again before the thread reads them: copy what holds now.
+        changes.updated += map(copy.copy, effect.messages)

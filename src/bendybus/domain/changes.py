@@ -22,7 +22,7 @@ __all__ = ["Changes"]
 
 
 class Changes:
-    __slots__ = ("available", "history", "removed", "stored", "updated")
+    __slots__ = ("available", "history", "removed", "stored", "transferred", "updated")
 
     def __init__(self) -> None:
         self.stored: list[Message] = []
@@ -31,6 +31,7 @@ class Changes:
         self.removed: list[Message] = []
         self.history: DurableEffect | None = None
         """What became of the duplicate history: no command both remembers and forgets."""
+        self.transferred: DurableEffect | None = None
         self.available: set[SubQueue] = set()
 
     def update(self, messages: Iterable[Message]) -> None:
@@ -50,5 +51,7 @@ class Changes:
             effects.append(RemoveMessages(self.removed))
         if self.history is not None:
             effects.append(self.history)
+        if self.transferred is not None:
+            effects.append(self.transferred)
         effects += [MessagesAvailable(subqueue) for subqueue in sorted(self.available)]
         return effects

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from bendybus.domain.deadletter import Cause
 from bendybus.domain.messages import Message, SubQueue
-from bendybus.names import Instant, LockToken, SequenceNumber
+from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber
 
 __all__ = [
     "ENTROPY_PER_LOCK",
@@ -29,18 +30,32 @@ __all__ = [
     "Lock",
     "LockDeferred",
     "Peek",
+    "Post",
     "Receive",
     "ReceiveDeferred",
     "Release",
     "Renew",
     "Renewed",
     "Reply",
+    "Reserve",
     "Settled",
     "Tick",
+    "Transfer",
+    "Transferred",
+    "Undeliverable",
 ]
 
 # A lock token is 16 bytes: two for the partition's number, the rest random.
 ENTROPY_PER_LOCK: Final = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """These messages come out of another partition's outbox (outbox.py), under these numbers there."""
+
+    source: str
+    numbers: Sequence[SequenceNumber]
+    """Rising, one for each message."""
 
 
 @dataclass(slots=True)
@@ -48,10 +63,22 @@ class Enqueue:
     """Store these messages, in this order, all or none. They are lockable once confirmed.
 
     `identities`: with duplicate detection, what each message is known by (duplicates.py).
+    `transfer`: those that have arrived before are dropped. `destination`: they go into the outbox, for
+    that entity to have. `numbered`: they are all scheduled and have their numbers from `Reserve`.
     """
 
     messages: list[Message]
     identities: Sequence[str | None] | None = None
+    transfer: Transfer | None = None
+    destination: EntityPath | None = None
+    numbered: bool = False
+
+
+@dataclass(slots=True)
+class Reserve:
+    """Set so many sequence numbers aside, for messages that a transaction will schedule."""
+
+    count: int
 
 
 @dataclass(slots=True)
@@ -159,12 +186,37 @@ class CancelScheduled:
 
 
 @dataclass(slots=True)
+class Post:
+    """Put up to `count` of the oldest available messages into the outbox, for this entity to have."""
+
+    count: int
+    destination: EntityPath
+    subqueue: SubQueue = SubQueue.MAIN
+
+
+@dataclass(slots=True)
+class Transferred:
+    """These messages of the outbox are durable at their destination: remove them here."""
+
+    sequence_numbers: Sequence[SequenceNumber]
+
+
+@dataclass(slots=True)
+class Undeliverable:
+    """These messages of the outbox cannot be had by their destination: dead-letter them."""
+
+    sequence_numbers: Sequence[SequenceNumber]
+    cause: Cause
+
+
+@dataclass(slots=True)
 class Tick:
     """Time has passed: end the locks and messages whose time is up; enqueue scheduled ones that are due."""
 
 
 Command: TypeAlias = (
     Enqueue
+    | Reserve
     | Confirm
     | Lock
     | Receive
@@ -178,6 +230,9 @@ Command: TypeAlias = (
     | Renew
     | Peek
     | CancelScheduled
+    | Post
+    | Transferred
+    | Undeliverable
     | Tick
 )
 

@@ -1,7 +1,7 @@
 """Dead-lettering: why a message is set aside for good, and how it is marked.
 
 A dead-lettered message keeps its sequence number and moves to another
-sub-queue of the same partition. When it happens: partition.py.
+sub-queue of the same partition. When it happens: stock.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
+from bendybus.domain.messages import Amendment, Message, MessageState
 from bendybus.errors import ArgumentError
 
 __all__ = ["TTL_EXPIRED", "Cause", "delivery_count_exceeded", "mark"]
@@ -42,8 +42,7 @@ def delivery_count_exceeded(attempts: int) -> Cause:
 
 
 def mark(message: Message, cause: Cause) -> None:
-    """Make this a message of the dead-letter queue."""
-    message.subqueue = SubQueue.DEAD_LETTER
+    """Say of a message of the dead-letter queue why it is there."""
     message.state = MessageState.ACTIVE
     message.amendment = replace(
         message.amendment or Amendment(),

@@ -3,7 +3,7 @@
 A message is known by its MessageId, in a partitioned entity by its PartitionKey
 too, and equal ones meet in one partition (routing.py). What is kept of it is a
 digest and the time of its acceptance, so an id of any length costs the same.
-Whoever sends a duplicate is told of success: partition.py drops it.
+Whoever sends a duplicate is told of success: intake.py drops it.
 """
 
 from __future__ import annotations

@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from bendybus.domain.messages import Message, SubQueue
-from bendybus.names import Instant
+from bendybus.names import Instant, SequenceNumber, SessionId
 
 __all__ = [
     "DurableEffect",
     "Effect",
     "ForgetIdentities",
+    "MarkTransferred",
     "MessagesAvailable",
     "RememberIdentities",
     "RemoveMessages",
+    "SaveSessionState",
     "StoreMessages",
     "UpdateMessages",
 ]
@@ -67,6 +69,24 @@ class ForgetIdentities:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveSessionState:
+    """What a session's holder wants remembered, messages or none; None to forget it."""
+
+    session_id: SessionId
+    state: bytes | None
+    at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class MarkTransferred:
+    """Everything up to this number of another partition's outbox has arrived here: never take it again."""
+
+    source: str
+    """That partition, by the generation of its entity and its own number."""
+    number: SequenceNumber
+
+
+@dataclass(frozen=True, slots=True)
 class MessagesAvailable:
     """Something can be locked that could not be before."""
 
@@ -74,6 +94,12 @@ class MessagesAvailable:
 
 
 DurableEffect: TypeAlias = (
-    StoreMessages | UpdateMessages | RemoveMessages | RememberIdentities | ForgetIdentities
+    StoreMessages
+    | UpdateMessages
+    | RemoveMessages
+    | RememberIdentities
+    | ForgetIdentities
+    | SaveSessionState
+    | MarkTransferred
 )
 Effect: TypeAlias = DurableEffect | MessagesAvailable

@@ -3,7 +3,7 @@
 No structure per message: only a lower bound of all expiry times and the moment
 of the last look. Before the bound nothing can have expired; after it, `Lock`
 and `Receive` look at what they hand out, and `Tick` looks at everything, at
-most once in `SWEEP_INTERVAL_MS`. What becomes of the expired: partition.py.
+most once in `SWEEP_INTERVAL_MS`. What becomes of the expired: stock.py.
 """
 
 from __future__ import annotations

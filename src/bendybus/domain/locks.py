@@ -2,7 +2,7 @@
 
 Granted by `Lock`, extended by `Renew`, ended by settlement or by time.
 Everything that sets `lock_token` and `locked_until` lives here. What becomes of
-a message whose lock has ended: partition.py.
+a message whose lock has ended: stock.py.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
-from bendybus.names import Instant, LockToken, SequenceNumber, SessionId
+from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber, SessionId
 
-__all__ = ["UNASSIGNED", "Amendment", "Message", "MessageState", "SubQueue"]
+__all__ = ["UNASSIGNED", "Amendment", "Message", "MessageState", "Origin", "Posting", "SubQueue"]
 
 UNASSIGNED: Final = SequenceNumber(0)
 
@@ -42,11 +42,23 @@ class MessageState(IntEnum):
 
 
 class SubQueue(IntEnum):
-    """An entity's own messages, and the two shelves beside them."""
+    """An entity's own messages, and the shelves beside them."""
 
     MAIN = 0
     DEAD_LETTER = 1
     TRANSFER_DEAD_LETTER = 2
+    OUTBOX = 3
+    """On their way to another entity (outbox.py). Nobody else can get at them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Posting:
+    """Where a message in the outbox is going, and what it was when it was posted."""
+
+    destination: EntityPath
+    sequence_number: SequenceNumber
+    """Its number at the time; for one that a transaction sends through here, 0."""
+    subqueue: SubQueue = SubQueue.MAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +72,8 @@ class Amendment:
     properties: tuple[bytes, ...] = ()
     dead_letter_reason: str | None = None
     dead_letter_description: str | None = None
+    posting: Posting | None = None
+    """While the message is in the outbox."""
 
     @property
     def size(self) -> int:
@@ -68,6 +82,34 @@ class Amendment:
 
     def with_properties(self, encoded: bytes | None) -> Amendment:
         return self if not encoded else replace(self, properties=(*self.properties, encoded))
+
+
+class Origin:
+    """Whence a message came that was not sent to this entity itself: from a topic, or by forwarding.
+
+    The copies that a topic's subscriptions take of one message share one origin, and with it one stored
+    body: however many there are, their store keeps the payload once.
+    """
+
+    __slots__ = ("body", "hops", "sequence_number")
+
+    def __init__(self, sequence_number: SequenceNumber, *, hops: int = 0, body: int = 0) -> None:
+        self.sequence_number = sequence_number
+        """The message's number in the entity it was first sent to."""
+        self.hops = hops
+        """How often it has been forwarded."""
+        self.body = body
+        """Where its messaging store keeps the payload; the store sets this when it first commits a copy."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Origin) and (
+            (self.sequence_number, self.hops, self.body) == (other.sequence_number, other.hops, other.body)
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # it changes when it is stored
+
+    def __repr__(self) -> str:
+        return f"Origin({self.sequence_number:#x}, hops={self.hops}, body={self.body})"
 
 
 class Message:
@@ -80,6 +122,7 @@ class Message:
         "expires_at",
         "lock_token",
         "locked_until",
+        "origin",
         "payload",
         "place",
         "sequence_number",
@@ -96,6 +139,7 @@ class Message:
         size: int,
         expires_at: Instant | None = None,
         session_id: SessionId | None = None,
+        origin: Origin | None = None,
     ) -> None:
         self.payload = payload
         """The stored form, or None while only the messaging store has it."""
@@ -104,6 +148,8 @@ class Message:
         self.expires_at = expires_at
         """Before `Enqueue`: the sender's own limit, already absolute. After: the entity's applied too."""
         self.session_id = session_id
+        self.origin = origin
+        """None for a message that was sent to this entity itself."""
         self.sequence_number: SequenceNumber = UNASSIGNED
         self.enqueued_at = Instant(0)
         """While the message is scheduled: when it is due (schedule.py)."""
@@ -116,6 +162,12 @@ class Message:
         self.amendment: Amendment | None = None
         self.place = 0
         """Where its messaging store keeps it; the store sets this when it commits."""
+
+    @property
+    def body_place(self) -> int:
+        """Where its messaging store keeps the payload."""
+        origin = self.origin
+        return self.place if origin is None else origin.body
 
     def __repr__(self) -> str:
         where = f"{self.subqueue.name}/{self.state.name}"

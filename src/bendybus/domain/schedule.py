@@ -3,7 +3,7 @@
 While a message is scheduled its `enqueued_at` is the time when it is due, and
 `expires_at` is what it would be if it were activated just then: so a message
 that waits for its time is no larger than any other. Everything that sets
-`MessageState.SCHEDULED` lives here. What activation gives a message: partition.py.
+`MessageState.SCHEDULED` lives here. What activation gives a message: intake.py.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def postpone(message: Message, at: Instant, due: Instant) -> None:
 class Schedule:
     """When which message of a partition is due. Empty lists, for the many that have none."""
 
-    __slots__ = ("_agenda", "_arriving", "_waiting", "activated")
+    __slots__ = ("_agenda", "_arriving", "_numbered", "_waiting", "activated")
 
     def __init__(self, waiting: Run) -> None:
         self._waiting = waiting
@@ -49,6 +49,8 @@ class Schedule:
         """A heap. Cancelled messages stay in it until they would have been due, or until they are many."""
         self._arriving: list[Message] = []
         """Not yet durable, so shown to nobody."""
+        self._numbered: list[tuple[SequenceNumber, Sequence[Message]]] = []
+        """The same, of those that had their numbers long before: durable when the number beside them is."""
         self.activated: list[Message] = []
         """Durable, but not yet under their new numbers."""
 
@@ -58,7 +60,7 @@ class Schedule:
 
     @property
     def unconfirmed(self) -> bool:
-        return bool(self._arriving or self.activated)
+        return bool(self._arriving or self._numbered or self.activated)
 
     def restore(self) -> None:
         """Begin with the messages that wait already."""
@@ -68,9 +70,14 @@ class Schedule:
     def arrive(self, messages: Sequence[Message]) -> None:
         self._arriving += messages
 
+    def arrive_numbered(self, messages: Sequence[Message], ticket: SequenceNumber) -> None:
+        self._numbered.append((ticket, messages))
+
     def confirm(self, number: SequenceNumber) -> list[Message]:
         """What arrived up to this number waits from now on; gives the activated ones that are durable."""
         arrived = _take_through(self._arriving, number)
+        while self._numbered and self._numbered[0][0] <= number:
+            arrived += self._numbered.pop(0)[1]
         self._waiting.insert(arrived)
         for message in arrived:
             heappush(self._agenda, (message.enqueued_at, message.sequence_number))

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from bendybus.amqp.codec import encode
 from bendybus.amqp.performatives import DeliveryState
 from bendybus.amqp.serial import SERIAL_MAX
 
@@ -88,8 +89,14 @@ class WaitingDelivery:
     payload: memoryview
     settled: bool
     message_format: int
+    state: DeliveryState | None = None
     sent_bytes: int = 0
     started: bool = False
+
+    @property
+    def state_size(self) -> int:
+        """What the state takes of the first frame."""
+        return 0 if self.state is None or self.started else len(encode(self.state))
 
 
 def id_ranges(delivery_ids: Iterable[int]) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from bendybus.amqp.performatives import Flow, Transfer
+from bendybus.amqp.performatives import DeliveryState, Flow, Transfer
 from bendybus.amqp.serial import SERIAL_MAX, distance
 from bendybus.engine.deliveries import Outgoing, SentDelivery, WaitingDelivery
 from bendybus.engine.packing import FRAME_OVERHEAD_MAX, TransferHead
@@ -63,15 +63,20 @@ class Outbox:
     # -- out ---------------------------------------------------------------------------
 
     def send(
-        self, link: SendingLink, outgoing: Sequence[Outgoing], settled: bool, message_format: int
+        self,
+        link: SendingLink,
+        outgoing: Sequence[Outgoing],
+        settled: bool,
+        message_format: int,
+        state: DeliveryState | None = None,
     ) -> None:
-        # Where some wait the window is shut, so nothing can overtake them.
-        sent_count = self._send_whole(link, outgoing, settled, message_format)
+        # Where some wait the window is shut, so nothing can overtake them. A state goes the long way.
+        sent_count = 0 if state is not None else self._send_whole(link, outgoing, settled, message_format)
         if sent_count < len(outgoing):
             for tag, head, body in outgoing[sent_count:]:
                 payload = memoryview(b"".join((head, body)))
                 self._waiting_bytes += len(payload)
-                self._waiting.append(WaitingDelivery(link, tag, payload, settled, message_format))
+                self._waiting.append(WaitingDelivery(link, tag, payload, settled, message_format, state))
             self._send_waiting()
 
     def _send_whole(
@@ -121,7 +126,7 @@ class Outbox:
         """Sends the next frame of it; returns whether that was the last."""
         connection = self._session.connection
         start = delivery.sent_bytes
-        stop = start + connection.outgoing_frame_size - FRAME_OVERHEAD_MAX
+        stop = start + connection.outgoing_frame_size - FRAME_OVERHEAD_MAX - delivery.state_size
         more = stop < len(delivery.payload)
         transfer = Transfer(handle=delivery.link.handle, more=more)
         if not delivery.started:
@@ -130,6 +135,7 @@ class Outbox:
             transfer.delivery_tag = delivery.tag
             transfer.message_format = delivery.message_format
             transfer.settled = delivery.settled
+            transfer.state = delivery.state
             if not delivery.settled:
                 self.unsettled[self.next_delivery_id] = SentDelivery(
                     self.next_delivery_id, delivery.tag, delivery.link

@@ -62,6 +62,7 @@ class SendingLink(Link):
         settled: bool | None = None,
         message_format: int = 0,
         overrun: bool = False,
+        state: DeliveryState | None = None,
     ) -> int:
         """Sends from the front as many as there is credit for, and returns how many that were.
 
@@ -69,7 +70,7 @@ class SendingLink(Link):
         take credit back while messages are being fetched for it: those that are not
         sent are the caller's to give back. `overrun` sends them all the same, for
         messages that are deleted already; to the peer they look like messages that
-        were on their way.
+        were on their way. `state` names the transaction that they are part of.
         """
         if self.state is not LinkState.ATTACHED:
             return 0
@@ -81,7 +82,7 @@ class SendingLink(Link):
             settled = self.snd_settle_mode == SND_SETTLED
         self._credit = max(0, self._credit - len(outgoing))
         self.delivery_count = add(self.delivery_count, len(outgoing))
-        self.session.outbox.send(self, outgoing, settled, message_format)
+        self.session.outbox.send(self, outgoing, settled, message_format, state)
         return len(outgoing)
 
     def settle(self, sent: Sequence[SentDelivery], state: DeliveryState | None) -> None:

@@ -13,6 +13,8 @@ from bendybus.amqp.performatives import Coordinator
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
+from bendybus.domain.entities import Tier
+from bendybus.domain.messages import SubQueue
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.events import OutcomesReceived
 from bendybus.engine.link import Link
@@ -31,12 +33,14 @@ from bendybus.gateway.management import ManagementNode
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.requests import REQUEST_CREDIT, Replier, Requester
 from bendybus.gateway.sender import SENDER_CREDIT, Sender
+from bendybus.gateway.transactions import COORDINATOR_CREDIT, CoordinatorNode
 
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
 
 __all__ = ["Attachment", "InboundNode", "OutboundNode", "attach"]
 
+TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
 SESSION_FILTER = "com.microsoft:session-filter"
 # A management request may carry messages; nothing else about it is large.
 REQUEST_SIZE_MAX = 1024 * 1024
@@ -84,7 +88,7 @@ class Attachment:
         if isinstance(self.node, Sender):
             queue.refuse_sending()
         elif isinstance(self.node, Receiver):
-            queue.refuse_receiving()
+            queue.refuse_receiving(self.node.subqueue)
 
 
 def attach(connection: AmqpConnection, link: Link) -> Attachment:
@@ -98,13 +102,17 @@ def attach(connection: AmqpConnection, link: Link) -> Attachment:
 def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachment:
     """The client sends: to an entity, or requests to a node."""
     if isinstance(link.target, Coordinator):
-        raise NotSupported("Transactions are not supported.")
+        return _attach_coordinator(connection, link)
     text = getattr(link.target, "address", None)
     address = Address.parse(text)
     if address.kind is NodeKind.ENTITY:
         connection.claims.require(address.resource, Right.SEND, now())
         queue = connection.broker.find(address.path)
         queue.refuse_sending(address.subqueue)
+        destination = link.properties.get(TRANSFER_DESTINATION)
+        if destination is not None:
+            return _attach_via(connection, link, address, queue, destination)
+        connection.transactions.coordination(link.session).enter(queue, receives=False)
         link.accept(max_message_size=queue.description.max_message_size_kb * 1024)
         link.grant(SENDER_CREDIT)
         return Attachment(Sender(connection, link, queue), address.resource, Right.SEND, queue)
@@ -115,11 +123,37 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
     else:
         right = _any_right(connection, address)
         managed = connection.broker.find(address.path)
-        management = ManagementNode(managed, address, connection.claims)
+        management = ManagementNode(managed, address, connection.claims, connection.transactions)
         requester = Requester(connection, link, address, management.handle)
     link.accept(max_message_size=REQUEST_SIZE_MAX)
     link.grant(REQUEST_CREDIT)
     return Attachment(requester, address.resource, right, managed)
+
+
+def _attach_coordinator(connection: AmqpConnection, link: ReceivingLink) -> Attachment:
+    if connection.broker.tier is Tier.BASIC:
+        raise NotSupported("The basic tier does not offer transactions.")
+    connection.transactions.coordinator_attached(link.session)
+    link.accept(max_message_size=REQUEST_SIZE_MAX)
+    link.grant(COORDINATOR_CREDIT)
+    return Attachment(CoordinatorNode(connection, link), "", None)
+
+
+def _attach_via(
+    connection: AmqpConnection, link: ReceivingLink, address: Address, via: Queue, destination: object
+) -> Attachment:
+    """The client sends through an entity to another one, whose limits hold."""
+    target = Address.parse(destination)
+    connection.claims.require(target.resource, Right.SEND, now())
+    queue = connection.broker.find(target.path)
+    queue.refuse_sending(target.subqueue)
+    connection.transactions.coordination(link.session).enter(via, receives=False)
+    link.accept(
+        max_message_size=queue.description.max_message_size_kb * 1024,
+        properties={TRANSFER_DESTINATION: destination},
+    )
+    link.grant(SENDER_CREDIT)
+    return Attachment(Sender(connection, link, queue, via), address.resource, Right.SEND, via)
 
 
 def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachment:
@@ -128,7 +162,8 @@ def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachmen
     if address.kind is NodeKind.ENTITY:
         connection.claims.require(address.resource, Right.LISTEN, now())
         queue = connection.broker.find(address.path)
-        _refuse_receiving(queue, link)
+        _refuse_receiving(queue, address.subqueue, link)
+        connection.transactions.coordination(link.session).enter(queue, receives=True)
         link.accept()
         receiver = Receiver(connection, link, queue, address.subqueue)
         return Attachment(receiver, address.resource, Right.LISTEN, queue)
@@ -152,8 +187,8 @@ def _any_right(connection: AmqpConnection, address: Address) -> Right:
     return Right.MANAGE
 
 
-def _refuse_receiving(queue: Queue, link: SendingLink) -> None:
-    queue.refuse_receiving()
+def _refuse_receiving(queue: Queue, subqueue: SubQueue, link: SendingLink) -> None:
+    queue.refuse_receiving(subqueue)
     filters = getattr(link.source, "filter", None) or {}
     if SESSION_FILTER in filters:
         raise InvalidOperation(

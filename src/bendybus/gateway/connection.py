@@ -38,6 +38,7 @@ from bendybus.gateway.addresses import Address
 from bendybus.gateway.attaching import Attachment, InboundNode, OutboundNode, attach
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.requests import Replier
+from bendybus.gateway.transactions import Transactions
 from bendybus.namespaces import CALLED_HOST, Namespace
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class AmqpConnection(asyncio.Protocol):
         self.namespace = gateway.namespaces.only
         """None until a host name or a key has said which of several is meant; then only `$cbs` is there."""
         self.claims = Claims()
+        self.transactions = Transactions()
         self.writable = True
         self._engine = Connection.server(gateway.engine_config)
         self._attachments: dict[Link, Attachment] = {}
@@ -121,6 +123,7 @@ class AmqpConnection(asyncio.Protocol):
             return
         for event in self._engine.tick(at):
             self._handle(event)
+        self.transactions.tick(now())
         for link, attachment in list(self._attachments.items()):
             self._check_claim(link, attachment)
             if isinstance(attachment.node, Receiver) and attachment.queue is not None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from bendybus.amqp.performatives import TransactionalState
 from bendybus.broker.host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Complete, Reply, Settled
@@ -62,7 +63,7 @@ class Receiver:
         self._connection = connection
         self._link = link
         self._queue = queue
-        self._subqueue = subqueue
+        self.subqueue = subqueue
         self._deletes = link.snd_settle_mode == 1
         self._kept: deque[_Kept] = deque()
         self._reading: set[PartitionHost] = set()
@@ -80,7 +81,7 @@ class Receiver:
         if self._link.credit > 0:
             self.take()
         else:
-            self._queue.stop_waiting(self, self._subqueue)
+            self._queue.stop_waiting(self, self.subqueue)
         self._answer_drain()
 
     def wake(self) -> None:
@@ -101,7 +102,7 @@ class Receiver:
             self._taking = False
         self._crowded = self._link.crowded
         if self._wanted() > 0:
-            self._queue.wait(self, self._subqueue)
+            self._queue.wait(self, self.subqueue)
 
     def _wanted(self) -> int:
         return self._link.credit - self._expected if self._connection.writable else 0
@@ -117,7 +118,7 @@ class Receiver:
         return more
 
     def _ask(self, host: PartitionHost) -> bool:
-        messages = host.lock(min(self._wanted(), PAGE_MAX), PAGE_BYTES_MAX, self._subqueue)
+        messages = host.lock(min(self._wanted(), PAGE_MAX), PAGE_BYTES_MAX, self.subqueue)
         if not messages:
             return False
         if self._deletes:
@@ -127,7 +128,7 @@ class Receiver:
             host.read(messages, partial(self._page_read, host, messages, tokens_of(messages)))
         else:
             self._send(messages, [message.payload or b"" for message in messages])
-        return host not in self._reading and host.available(self._subqueue) > 0
+        return host not in self._reading and host.available(self.subqueue) > 0
 
     def _page_read(
         self,
@@ -203,7 +204,7 @@ class Receiver:
     def _answer_drain(self) -> None:
         """Say that there is no more, once every partition could be asked and has answered."""
         if self._link.drain and not self._reading and not self._queue.loading and self._connection.writable:
-            self._queue.stop_waiting(self, self._subqueue)
+            self._queue.stop_waiting(self, self.subqueue)
             self._link.drained()
 
     # -- settling -----------------------------------------------------------------
@@ -212,6 +213,9 @@ class Receiver:
         """The client settles; the answer leaves when the outcome is durable."""
         try:
             by_host = self._by_partition(event.deliveries)
+            if isinstance(event.state, TransactionalState):
+                self._enlist(event, event.state, by_host)
+                return
             for host, deliveries in by_host:
                 tokens = [LockToken(delivery.tag) for delivery in deliveries]
                 command = command_for_outcome(tokens, event.state)
@@ -220,6 +224,24 @@ class Receiver:
             if not event.settled:
                 self._link.settle(event.deliveries, rejection(error))
         self._go_on()
+
+    def _enlist(
+        self,
+        event: OutcomesReceived,
+        state: TransactionalState,
+        by_host: list[tuple[PartitionHost, list[SentDelivery]]],
+    ) -> None:
+        """A part of a transaction: the messages stay locked until that is over."""
+        transaction = self._connection.transactions.find(state)
+        try:
+            for host, deliveries in by_host:
+                tokens = [LockToken(delivery.tag) for delivery in deliveries]
+                transaction.settle(self._queue, host, tokens, command_for_outcome(tokens, state.outcome))
+        except BrokerError as refusal:
+            transaction.failure = transaction.failure or refusal
+            raise
+        if not event.settled:
+            self._link.settle(event.deliveries, TransactionalState(transaction.id, echo(state.outcome)))
 
     def _go_on(self) -> None:
         """Something was settled: if that made room, use it."""
@@ -272,7 +294,7 @@ class Receiver:
     def close(self) -> None:
         """The link is gone: give back what never left."""
         self._closed = True
-        self._queue.stop_waiting(self, self._subqueue)
+        self._queue.stop_waiting(self, self.subqueue)
         kept, self._kept = self._kept, deque()
         for one in kept:
             one.host.release([one.token])

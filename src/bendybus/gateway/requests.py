@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
 from bendybus.amqp.message import Properties, decode_message, encode_message
-from bendybus.amqp.performatives import Accepted
+from bendybus.amqp.performatives import Accepted, DeliveryState
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.events import OutcomesReceived
 from bendybus.engine.receiving import ReceivingLink
@@ -48,6 +48,8 @@ class Request:
     properties: Mapping[str, object]
     """The application properties: `operation` and its companions."""
     body: object
+    state: DeliveryState | None = None
+    """Names the transaction that this is to be a part of, if any."""
 
     @property
     def operation(self) -> str:
@@ -182,4 +184,5 @@ def _decode(delivery: Delivery) -> Request:
         reply_to=message.properties.reply_to,
         properties=message.application_properties,
         body=message.value,
+        state=delivery.state,
     )

@@ -9,18 +9,21 @@ this: envelope.py finds it there. How a message waits: domain/schedule.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 
 from bendybus.broker.host import PartitionHost
 from bendybus.broker.queue import Queue
-from bendybus.domain.commands import CancelScheduled, Enqueue, Enqueued
+from bendybus.domain.commands import CancelScheduled, Enqueue, Enqueued, Reserve
 from bendybus.domain.duplicates import Identities
-from bendybus.domain.messages import UNASSIGNED
+from bendybus.domain.entities import QueueDescription
+from bendybus.domain.messages import UNASSIGNED, Message, MessageState
 from bendybus.envelope import admit_all
-from bendybus.errors import ArgumentError, MessageSizeExceeded, Unavailable
+from bendybus.errors import ArgumentError, InvalidOperation, MessageSizeExceeded, Unavailable
+from bendybus.gateway.transactions import Transaction
 from bendybus.names import SequenceNumber
 
-__all__ = ["cancel", "schedule"]
+__all__ = ["cancel", "schedule", "schedule_in_transaction"]
 
 
 async def schedule(queue: Queue, entries: Sequence[object]) -> list[SequenceNumber]:
@@ -28,7 +31,44 @@ async def schedule(queue: Queue, entries: Sequence[object]) -> list[SequenceNumb
 
     A duplicate is accepted and dropped like any other, so its number is one that no message has.
     """
-    limit = queue.description.max_message_size_kb * 1024
+    messages, found, key = _admit(queue, entries, queue.description)
+    enqueued = await _enqueue(queue, Enqueue(messages, found), key)
+    following = count(enqueued.first)
+    dropped = set(enqueued.duplicates)
+    return [
+        UNASSIGNED if place in dropped else SequenceNumber(next(following)) for place in range(len(messages))
+    ]
+
+
+async def schedule_in_transaction(
+    queue: Queue, entries: Sequence[object], transaction: Transaction
+) -> list[SequenceNumber]:
+    """The same as a part of a transaction: the numbers are given at once, the messages are kept later."""
+    if queue.description.requires_duplicate_detection:
+        raise InvalidOperation(
+            f"'{queue.path}' detects duplicates: nothing can be scheduled there in a transaction."
+        )
+    # In a transaction the message id is a key, too, where there is no other (P-19).
+    described = replace(queue.description, requires_duplicate_detection=len(queue.hosts) > 1)
+    messages, _, key = _admit(queue, entries, described)
+    host = transaction.placed(queue, key)
+    due = [message for message in messages if message.state is MessageState.SCHEDULED]
+    reserved = await host.ask(Reserve(len(due)))
+    assert isinstance(reserved, Enqueued)
+    if len(due) < len(messages):
+        raise ArgumentError("A message to be scheduled in a transaction needs a time that is still to come.")
+    numbers = [SequenceNumber(reserved.first + place) for place in range(len(due))]
+    for message, number in zip(due, numbers, strict=True):
+        message.sequence_number = number
+    transaction.schedule(host, due, key)
+    return numbers
+
+
+def _admit(
+    queue: Queue, entries: Sequence[object], description: QueueDescription
+) -> tuple[list[Message], Sequence[str | None] | None, str | None]:
+    """The messages of these maps, what they are known by, and the one key they share."""
+    limit = description.max_message_size_kb * 1024
     payloads = [_payload(entry) for entry in entries]
     if any(len(payload) > limit for payload in payloads):
         raise MessageSizeExceeded(
@@ -37,14 +77,8 @@ async def schedule(queue: Queue, entries: Sequence[object]) -> list[SequenceNumb
     partitioned = len(queue.hosts) > 1
     detects = queue.description.requires_duplicate_detection
     identities = Identities(partitioned=partitioned) if detects else None
-    messages, key = admit_all(payloads, queue.now(), queue.description, identities, partitioned=partitioned)
-    found = None if identities is None else identities.found
-    enqueued = await _enqueue(queue, Enqueue(messages, found), key)
-    following = count(enqueued.first)
-    dropped = set(enqueued.duplicates)
-    return [
-        UNASSIGNED if place in dropped else SequenceNumber(next(following)) for place in range(len(messages))
-    ]
+    messages, key = admit_all(payloads, queue.now(), description, identities, partitioned=partitioned)
+    return messages, None if identities is None else identities.found, key
 
 
 async def _enqueue(queue: Queue, command: Enqueue, key: str | None) -> Enqueued:

@@ -9,11 +9,11 @@ for a hundred. An answer leaves only when its messages are durable.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from bendybus.amqp.performatives import Accepted
+from bendybus.amqp.performatives import Accepted, TransactionalState
 from bendybus.broker.host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Enqueue, Reply
@@ -21,11 +21,10 @@ from bendybus.domain.duplicates import Identities
 from bendybus.domain.messages import Message
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.receiving import ReceivingLink
-from bendybus.envelope import BATCH_FORMAT, admit, admit_batch
+from bendybus.envelope import BATCH_FORMAT, admit, admit_batch, via_partition_key
 from bendybus.errors import (
     BrokerError,
     MessageSizeExceeded,
-    NotSupported,
     QuotaExceeded,
     Unavailable,
 )
@@ -54,17 +53,21 @@ class _Run:
 
 
 class Sender:
-    def __init__(self, connection: AmqpConnection, link: ReceivingLink, queue: Queue) -> None:
+    def __init__(
+        self, connection: AmqpConnection, link: ReceivingLink, queue: Queue, via: Queue | None = None
+    ) -> None:
         self._connection = connection
         self._link = link
         self._queue = queue
-        self._detects_duplicates = queue.description.requires_duplicate_detection
+        self._via = via
+        """Where the messages wait to be forwarded to the queue, if they do not go straight to it."""
+        self._detects_duplicates = via is None and queue.description.requires_duplicate_detection
 
     def deliveries(self, deliveries: Sequence[Delivery]) -> None:
         """Everything that one socket read brought on this link."""
         keyless: _Run | None = None
         keyed: dict[PartitionHost, _Run] = {}
-        queue = self._queue
+        queue = self._queue if self._via is None else self._via
         at = queue.now()
         queue.accessed_at = at
         # An unpartitioned queue keeps the order in which things were sent, whatever their keys.
@@ -72,6 +75,9 @@ class Sender:
         identities: Identities | None = None
         for delivery in deliveries:
             try:
+                if delivery.state is not None:
+                    self._enlist(delivery, at)
+                    continue
                 if self._detects_duplicates:
                     identities = Identities(partitioned=keys_matter)
                 messages, key = self._admit(delivery, at, identities)
@@ -99,17 +105,39 @@ class Sender:
     def close(self) -> None:
         """Nothing is held for a sender."""
 
+    def _enlist(self, delivery: Delivery, at: Instant) -> None:
+        """A part of a transaction: nothing happens before that is committed."""
+        transactions = self._connection.transactions
+        transaction = transactions.find(delivery.state)
+        try:
+            identities = (
+                Identities(partitioned=len(self._queue.hosts) > 1) if self._detects_duplicates else None
+            )
+            messages, key = self._admit(delivery, at, identities, any_key=True)
+            via = self._via or transactions.coordination(self._link.session).via_for(self._queue)
+            via_key = None if via is None else via_partition_key(delivery.payload)
+            found = None if identities is None or via is not None else identities.found
+            transaction.send(self._queue, messages, key, found, via, via_key)
+        except BrokerError as refusal:
+            transaction.failure = transaction.failure or refusal
+            raise
+        self._link.settle((delivery,), TransactionalState(transaction.id, Accepted()))
+
     def _admit(
-        self, delivery: Delivery, at: Instant, identities: Identities | None
+        self, delivery: Delivery, at: Instant, identities: Identities | None, *, any_key: bool = False
     ) -> tuple[Sequence[Message], str | None]:
+        """The messages of a delivery and their routing key.
+
+        `any_key`: let the message id be the key where there is no other, as in a transaction (P-19).
+        """
         description = self._queue.description
+        if any_key and len(self._queue.hosts) > 1 and not description.requires_duplicate_detection:
+            description = replace(description, requires_duplicate_detection=True)
         if delivery.oversize:
             limit = description.max_message_size_kb * 1024
             raise MessageSizeExceeded(
                 f"The received message exceeds the limit of {limit} bytes that '{self._queue.path}' accepts."
             )
-        if delivery.state is not None:
-            raise NotSupported("Transactions are not supported.")
         if delivery.message_format == BATCH_FORMAT:
             partitioned = len(self._queue.hosts) > 1
             return admit_batch(delivery.payload, at, description, identities, partitioned=partitioned)
@@ -119,13 +147,15 @@ class Sender:
     def _enqueue(self, run: _Run, attempts: int) -> None:
         messages = [message for group in run.messages for message in group]
         identities = [each for found in run.identities for each in found] if run.identities else None
-        run.host.submit(Enqueue(messages, identities), partial(self._enqueued, run, attempts))
+        destination = None if self._via is None else self._queue.path
+        command = Enqueue(messages, identities, destination=destination)
+        run.host.submit(command, partial(self._enqueued, run, attempts))
 
     def _enqueued(self, run: _Run, attempts: int, reply: Reply | BrokerError) -> None:
         if isinstance(reply, Unavailable) and run.keyless and attempts > 1:
             # "if the chosen one is unavailable another is taken ... and the send succeeds" (P-16)
             try:
-                run.host = self._queue.place(None)
+                run.host = (self._via or self._queue).place(None)
                 self._enqueue(run, attempts - 1)
                 return
             except Unavailable as none_left:

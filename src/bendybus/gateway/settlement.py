@@ -22,7 +22,6 @@ from bendybus.amqp.performatives import (
     Modified,
     Rejected,
     Released,
-    TransactionalState,
 )
 from bendybus.amqp.types import Symbol
 from bendybus.domain.commands import Abandon, Command, Complete, DeadLetter, Defer, Release
@@ -50,8 +49,6 @@ def command_for_outcome(tokens: Sequence[LockToken], outcome: DeliveryState | No
                 info.pop("DeadLetterErrorDescription", None),
             )
             return DeadLetter(tokens, _text(reason), _text(description), encode_properties(info))
-        case TransactionalState():
-            raise NotSupported("Transactions are not supported.")
         case _:
             raise NotSupported(f"{type(outcome).__name__} is not an outcome that a receiver can give.")
 

@@ -102,11 +102,10 @@ class Server:
         broker = self._broker(folder, exits)
         broker.start()
         exits.push_async_callback(broker.stop)
-        for description in config.queues:
-            try:
-                await broker.ensure_queue(description)
-            except RequestError as refusal:
-                raise ConfigError(f"{settings.config}: {refusal}") from refusal
+        try:
+            await broker.ensure_queues(config.queues)
+        except RequestError as refusal:
+            raise ConfigError(f"{settings.config}: {refusal}") from refusal
         return Namespace(name, broker, keys)
 
     def _broker(self, folder: DataFolder, exits: AsyncExitStack) -> Broker:

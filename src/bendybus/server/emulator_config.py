@@ -45,9 +45,6 @@ def unsupported_features(queue: QueueDescription) -> list[str]:
     """
     asked = {
         "RequiresSession": queue.requires_session,
-        "ForwardTo": queue.forward_to is not None,
-        "ForwardDeadLetteredMessagesTo": queue.forward_dead_lettered_to is not None,
-        "AutoDeleteOnIdle": queue.auto_delete_on_idle_s is not None,
     }
     return [name for name, wanted in asked.items() if wanted]
 

@@ -7,26 +7,54 @@ start a broker anew. The stores that keep things: sqlite/.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from copy import copy
 from operator import attrgetter
 
 from bendybus.domain.messages import Message
-from bendybus.errors import BrokerError, StoreError
-from bendybus.names import PARTITION_SHIFT, EntityPath, Instant, PartitionNumber, SequenceNumber
-from bendybus.store.protocol import PartitionChanges, PartitionKey, PartitionRecord, Snapshot
+from bendybus.errors import BrokerError, PartitionMoved, StoreError
+from bendybus.names import (
+    PARTITION_SHIFT,
+    EntityPath,
+    Epoch,
+    Instant,
+    PartitionNumber,
+    SequenceNumber,
+    SessionId,
+)
+from bendybus.store.protocol import (
+    NEVER_CLAIMED,
+    PartitionChanges,
+    PartitionKey,
+    PartitionRecord,
+    SessionRecord,
+    SessionState,
+    Snapshot,
+)
 
 __all__ = ["MemoryStore"]
 
 
 class _Partition:
-    __slots__ = ("identities", "messages", "next_sequence_number", "record")
+    __slots__ = (
+        "epoch",
+        "identities",
+        "messages",
+        "next_sequence_number",
+        "record",
+        "session_states",
+        "transferred",
+    )
 
     def __init__(self, record: PartitionRecord) -> None:
         self.record = record
         self.next_sequence_number = SequenceNumber((record.number << PARTITION_SHIFT) + 1)
         self.messages: dict[int, Message] = {}
         self.identities: set[tuple[Instant, bytes]] = set()
+        self.session_states: dict[SessionId, SessionState] = {}
+        self.transferred: dict[str, SequenceNumber] = {}
+        self.epoch = NEVER_CLAIMED
 
 
 class MemoryStore:
@@ -36,6 +64,8 @@ class MemoryStore:
         self._name = name
         self._partitions: dict[PartitionKey, _Partition] = {}
         self._bodies: dict[int, bytes] = {}
+        self._copies: Counter[int] = Counter()
+        """How many messages refer to a body that may be shared."""
         self._next_key = 1
         self._next_place = 1
         self.outage: BrokerError | None = None
@@ -70,8 +100,15 @@ class MemoryStore:
     def drop_partitions(self, entity: EntityPath) -> None:
         for record in self.partitions():
             if record.entity == entity:
-                for place in self._partitions.pop(record.key).messages:
-                    del self._bodies[place]
+                for message in self._partitions.pop(record.key).messages.values():
+                    self._release_body(message)
+
+    def claim(self, keys: Sequence[PartitionKey]) -> list[Epoch]:
+        self._check_available()
+        claimed = [self._partition(key) for key in keys]
+        for partition in claimed:
+            partition.epoch = Epoch(partition.epoch + 1)
+        return [partition.epoch for partition in claimed]
 
     def tidy(self) -> bool:
         self._check_available()
@@ -80,35 +117,84 @@ class MemoryStore:
     def commit(self, changes: Sequence[PartitionChanges]) -> None:
         self._check_available()
         partitions = [self._partition(change.key) for change in changes]
+        for partition, change in zip(partitions, changes, strict=True):
+            if partition.epoch != change.epoch:
+                raise PartitionMoved(f"{self._name}: {partition.record} was claimed by another broker.")
         _check_storable(changes)
         for partition, change in zip(partitions, changes, strict=True):
             for message in change.stored:
-                assert message.payload is not None
-                message.place = self._next_place
-                self._next_place += 1
-                self._bodies[message.place] = message.payload
+                self._keep_body(message)
+                message.place = self._take_place()
+                if message.origin is None:
+                    assert message.payload is not None
+                    self._bodies[message.place] = message.payload
                 partition.messages[message.place] = _at_rest(message)
+        for partition, change in zip(partitions, changes, strict=True):
             for message in change.updated:
                 if message.place in partition.messages:
                     partition.messages[message.place] = _at_rest(message)
             for message in change.removed:
                 if partition.messages.pop(message.place, None) is not None:
-                    del self._bodies[message.place]
+                    self._release_body(message)
             if (through := change.forgotten_through) is not None:
                 partition.identities = {entry for entry in partition.identities if entry[0] > through}
             for accepted_at, digests in change.remembered:
                 partition.identities.update((accepted_at, digest) for digest in digests)
+            for state in change.session_states:
+                partition.session_states.pop(state.session_id, None)
+                if state.state is not None:
+                    partition.session_states[state.session_id] = state
+            partition.transferred |= change.transferred
             partition.next_sequence_number = change.next_sequence_number
+
+    def _take_place(self) -> int:
+        self._next_place += 1
+        return self._next_place - 1
+
+    def _keep_body(self, message: Message) -> None:
+        """The body of a message with an origin, if this is the first that comes with it."""
+        origin = message.origin
+        if origin is None:
+            return
+        if not origin.body:
+            assert message.payload is not None
+            origin.body = self._take_place()
+            self._bodies[origin.body] = message.payload
+        self._copies[origin.body] += 1
+
+    def _release_body(self, message: Message) -> None:
+        """Nobody will read this message again, but perhaps another with the same body."""
+        body = message.body_place
+        if message.origin is not None:
+            self._copies[body] -= 1
+            if self._copies[body]:
+                return
+            del self._copies[body]
+        del self._bodies[body]
 
     def load(self, key: PartitionKey) -> Snapshot:
         self._check_available()
         partition = self._partition(key)
         messages = sorted(map(copy, partition.messages.values()), key=attrgetter("sequence_number"))
-        return Snapshot(partition.next_sequence_number, messages, sorted(partition.identities))
+        return Snapshot(
+            partition.next_sequence_number,
+            messages,
+            sorted(partition.identities),
+            [
+                SessionRecord(each.session_id, len(each.state or b""), each.updated_at)
+                for each in partition.session_states.values()
+            ],
+            dict(partition.transferred),
+        )
 
     def read(self, places: Sequence[int]) -> list[bytes | None]:
         self._check_available()
         return [self._bodies.get(place) for place in places]
+
+    def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
+        self._check_available()
+        kept = self._partition(key).session_states.get(session_id)
+        return None if kept is None else kept.state
 
     def _check_available(self) -> None:
         if self.outage is not None:
@@ -126,7 +212,7 @@ def _check_storable(changes: Sequence[PartitionChanges]) -> None:
     new = {id(message) for change in changes for message in change.stored}
     for change in changes:
         for message in change.stored:
-            if message.payload is None:
+            if message.payload is None and not (message.origin and message.origin.body):
                 raise ValueError(f"{message!r} cannot be stored without its payload")
             if message.session_id is not None:
                 message.session_id.encode()

@@ -10,12 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NewType, Protocol
+from typing import Final, NewType, Protocol
 
 from bendybus.domain.messages import Message
-from bendybus.names import EntityPath, Instant, PartitionNumber, SequenceNumber
+from bendybus.names import EntityPath, Epoch, Instant, PartitionNumber, SequenceNumber, SessionId
 
-__all__ = ["MessagingStore", "PartitionChanges", "PartitionKey", "PartitionRecord", "Snapshot"]
+__all__ = [
+    "NEVER_CLAIMED",
+    "MessagingStore",
+    "PartitionChanges",
+    "PartitionKey",
+    "PartitionRecord",
+    "SessionRecord",
+    "SessionState",
+    "Snapshot",
+]
+
+NEVER_CLAIMED: Final = Epoch(0)
+"""The epoch of a partition just made: who made it is its first owner."""
 
 PartitionKey = NewType("PartitionKey", int)
 """A store's own short number for one partition of one entity."""
@@ -30,6 +42,24 @@ class PartitionRecord:
     number: PartitionNumber
 
 
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """The state of a session, to be kept; None to forget it."""
+
+    session_id: SessionId
+    state: bytes | None
+    updated_at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """A session whose state a store keeps; the state itself is left on disk."""
+
+    session_id: SessionId
+    size: int
+    updated_at: Instant
+
+
 @dataclass(slots=True)
 class PartitionChanges:
     """One partition's share of a commit.
@@ -40,6 +70,9 @@ class PartitionChanges:
     may give a message another sequence number; its `place` stays.
     `next_sequence_number` is what the partition's counter will give out next.
     What duplicate detection remembers is forgotten by age before more is added.
+
+    A stored message with an `Origin` keeps its payload under the origin, once for all messages that share
+    it, until the last of them is removed. Where `Origin.body` is set the payload is kept already.
     """
 
     key: PartitionKey
@@ -51,6 +84,12 @@ class PartitionChanges:
     """Digests of accepted messages, and when that was."""
     forgotten_through: Instant | None = None
     """Digests of what was accepted up to then are of no more use."""
+    session_states: list[SessionState] = field(default_factory=list)
+    """In this order: the last of a session counts."""
+    transferred: dict[str, SequenceNumber] = field(default_factory=dict)
+    """Up to which number each source's outbox has arrived here."""
+    epoch: Epoch = NEVER_CLAIMED
+    """Under which claim these changes were made."""
 
 
 @dataclass(slots=True)
@@ -63,6 +102,8 @@ class Snapshot:
     next_sequence_number: SequenceNumber
     messages: list[Message]
     identities: list[tuple[Instant, bytes]] = field(default_factory=list)
+    sessions: list[SessionRecord] = field(default_factory=list)
+    transferred: dict[str, SequenceNumber] = field(default_factory=dict)
 
 
 class MessagingStore(Protocol):
@@ -85,6 +126,12 @@ class MessagingStore(Protocol):
     def drop_partitions(self, entity: EntityPath) -> None:
         """Atomic, with all their messages; an unknown entity is no error."""
 
+    def claim(self, keys: Sequence[PartitionKey]) -> list[Epoch]:
+        """Become the owner of these partitions: from now on no commit under an earlier epoch succeeds.
+
+        Atomic and durable; `StoreError` when one of them is not here.
+        """
+
     def tidy(self) -> bool:
         """Some housekeeping, for when the writer has nothing else to do; True if there may be more."""
 
@@ -92,7 +139,8 @@ class MessagingStore(Protocol):
         """All of it, durably, or none of it. Sets `place` of every stored message.
 
         `StoreUnavailable` when the store cannot take it now (a full disk, say), `StoreCorrupted` when it
-        has met damage, `StoreError` when a partition is not, or no longer, here.
+        has met damage, `PartitionMoved` when a partition has been claimed since, `StoreError` when one is
+        not, or no longer, here.
         """
 
     def load(self, key: PartitionKey) -> Snapshot:
@@ -102,4 +150,7 @@ class MessagingStore(Protocol):
         """
 
     def read(self, places: Sequence[int]) -> list[bytes | None]:
-        """Payloads, in the order asked; None for a message that has been removed meanwhile."""
+        """Payloads by `Message.body_place`, in the order asked; None where it has been removed meanwhile."""
+
+    def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
+        """What was last saved for the session; None if nothing was, or it was forgotten."""

@@ -146,8 +146,7 @@ class Namespace:
         broker = Broker(self._ground.catalog, self._ground.stores, tier=self._ground.tier, clock=self._clock)
         broker.start()
         try:
-            for description in self._queues.values():
-                await broker.ensure_queue(description)
+            await broker.ensure_queues(list(self._queues.values()))
         except BaseException:
             await broker.stop()
             self._ground.close()
@@ -173,8 +172,7 @@ class Namespace:
             if not self._is_as_made(queue):
                 await broker.delete_queue(queue.path)
         await broker.empty()
-        for description in self._queues.values():
-            await broker.ensure_queue(description)
+        await broker.ensure_queues(list(self._queues.values()))
         self._clock.set_right()
 
     def _is_as_made(self, queue: Queue) -> bool:

@@ -374,3 +374,29 @@ def test_what_falls_due_has_happened_when_the_clock_has_moved(with_broker, store
         assert [stored.delivery_count for stored in store.load(record.key).messages] == [1]
 
     with_broker(test)
+
+
+# -- idle queues --------------------------------------------------------------------
+
+
+def test_a_queue_that_nobody_uses_is_deleted_after_its_idle_time(with_broker):
+    async def test(broker):
+        kept = await broker.create_queue(PLAIN)
+        idle, used, awaited = [
+            await broker.create_queue(QueueDescription(EntityPath(name), auto_delete_on_idle_s=300))
+            for name in ("idle", "used", "awaited")
+        ]
+        for queue in (idle, used, awaited):
+            await queue.loaded()
+        broker.clock.move_on(301_000)
+        used.accessed_at = broker.clock.now()
+        awaited.wait(object(), SubQueue.MAIN)
+        broker._tick()
+        async with asyncio.timeout(10):
+            while not idle.deleted:
+                await asyncio.sleep(0.001)
+        assert [queue.deleted for queue in (kept, used, awaited)] == [False] * 3
+        with pytest.raises(EntityNotFound):
+            broker.find("idle")
+
+    with_broker(test)

@@ -494,7 +494,7 @@ class PartitionMachine(RuleBasedStateMachine):
     def the_store_restores_the_partition(self) -> None:
         restored = Partition(PARTITION, self.partition.description, self.partition.next_sequence_number)
         restored.restore((from_row(each) for each in self.store.values()), sorted(self.identities))
-        histories = [each._history for each in (restored, self.partition)]
+        histories = [each._intake._history for each in (restored, self.partition)]
         if histories[0] is not None and histories[1] is not None:
             assert dict(histories[0]._accepted) == dict(histories[1]._accepted)
         assert restored.next_sequence_number == self.partition.next_sequence_number

@@ -13,6 +13,7 @@ from bendybus.engine.deliveries import Delivery
 from bendybus.envelope import BATCH_FORMAT
 from bendybus.errors import StoreUnavailable
 from bendybus.gateway.sender import Sender
+from bendybus.gateway.transactions import Transactions
 from fix_broker import Yard
 
 AWAY = StoreUnavailable("away")
@@ -31,9 +32,11 @@ class FakeLink:
         self.outcomes |= {delivery.delivery_id: said for delivery in deliveries}
 
 
-@dataclass
 class FakeConnection:
     unanswered: int = 0
+
+    def __init__(self) -> None:
+        self.transactions = Transactions()
 
     def admitted(self, size: int) -> None:
         self.unanswered += size
@@ -167,7 +170,7 @@ def test_a_bad_delivery_costs_its_neighbours_nothing(in_yard):
             1: "accepted",
             2: "com.microsoft:argument-error",
             3: "amqp:link:message-size-exceeded",
-            4: "amqp:not-implemented",
+            4: "amqp:transaction:unknown-id",
             5: "accepted",
         }
 
@@ -191,7 +194,7 @@ def test_what_still_fits_the_quota_is_taken(in_yard):
         sender, link, _ = sender_on(yard)
         partition = yard.host.partition
         size = len(delivery(1).payload) + 40
-        partition._shelves[SubQueue.MAIN].size_bytes = (1024 << 20) - 2 * size
+        partition._stock.shelves[SubQueue.MAIN].size_bytes = (1024 << 20) - 2 * size
         sender.deliveries([delivery(number) for number in range(5)])
         await yard.settled()
         said = list(link.outcomes.values())

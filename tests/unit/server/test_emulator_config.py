@@ -112,9 +112,6 @@ def test_rules_are_read_for_the_namespace_and_for_a_queue(tmp_path) -> None:
     ("feature", "value"),
     [
         ("RequiresSession", True),
-        ("ForwardTo", "other"),
-        ("ForwardDeadLetteredMessagesTo", "other"),
-        ("AutoDeleteOnIdle", "PT10M"),
     ],
 )
 def test_what_the_broker_cannot_do_yet_is_refused_by_name(tmp_path, feature, value) -> None:

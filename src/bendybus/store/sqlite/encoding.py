@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
-from bendybus.names import SessionId
-from bendybus.store.protocol import PartitionChanges
+from bendybus.domain.messages import Amendment, Message, MessageState, Origin, Posting, SubQueue
+from bendybus.names import SequenceNumber, SessionId
+from bendybus.store.protocol import PartitionChanges, PartitionKey
 
-__all__ = ["CommitParameters", "decode_page", "encode_commit", "to_json"]
+__all__ = ["CommitParameters", "allocate", "decode_page", "encode_commit", "to_json"]
 
 # SQLite binds at most a gigabyte; this also bounds the copy that joining payloads makes. A larger
 # commit becomes several requests inside one transaction.
@@ -26,7 +26,7 @@ REQUEST_BYTES_MAX: Final = 32 << 20
 # A slice is packed into one number: JSON arrays of numbers are walked faster than arrays of arrays.
 SLICE_SHIFT: Final = 31
 
-CommitParameters: TypeAlias = tuple[int, bytes, str, str, str, str, str, str]
+CommitParameters: TypeAlias = tuple[int, bytes, str, str, str, str, str, str, str]
 
 to_json = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -36,6 +36,9 @@ _SUBQUEUES: Final = tuple(SubQueue)
 
 _Run: TypeAlias = tuple[int, int, int, int, int | None, list[int]]
 """First id, partition, first sequence number, enqueued_at, expires_at, and each message's size."""
+
+_Row: TypeAlias = tuple[int, int, int, int, int | None, int, int, int | None, int | None, int | None]
+"""Id, partition, sequence number, enqueued_at, expires_at, size, body, origin, hops, slice of session id."""
 
 _UpdatedRow: TypeAlias = tuple[int, int, int, int, int | None, str | None, int, int]
 
@@ -48,12 +51,13 @@ class _Request:
     # From an empty blob SQLite's substr cuts NULL instead of nothing: so one byte goes before the slices.
     pieces: list[bytes] = field(default_factory=lambda: [b"\0"])
     offset: int = 2
-    bodies: list[int] = field(default_factory=list)
+    bodies: list[int | None] = field(default_factory=list)
     runs: list[_Run] = field(default_factory=list)
-    sessions: list[tuple[int, int]] = field(default_factory=list)
+    rows: list[_Row] = field(default_factory=list)
     updated: list[_UpdatedRow] = field(default_factory=list)
     removed: list[int] = field(default_factory=list)
-    counters: list[tuple[int, int]] = field(default_factory=list)
+    released: list[int] = field(default_factory=list)
+    counters: list[tuple[int, int, int]] = field(default_factory=list)
 
     def slice_for(self, piece: bytes) -> int:
         start = self.offset
@@ -67,17 +71,19 @@ class _Request:
             b"".join(self.pieces),
             to_json(self.bodies),
             to_json(self.runs),
-            to_json(self.sessions),
+            to_json(self.rows),
             to_json(self.updated),
             to_json(self.removed),
+            to_json(self.released),
             to_json(self.counters),
         )
 
 
 def encode_commit(changes: Sequence[PartitionChanges], first: int) -> Iterator[CommitParameters]:
-    """The requests that make up a commit, nearly always one. Stored messages get the ids from `first` on."""
+    """The requests that make up a commit, nearly always one. Ids are given out as `allocate` says."""
     request = _Request(first)
     place = first
+    bodies: dict[int, int] = {}
     for change in changes:
         # Sequence numbers that follow one another, enqueued at one time: what a batch looks like.
         run: _Run | None = None
@@ -87,32 +93,84 @@ def encode_commit(changes: Sequence[PartitionChanges], first: int) -> Iterator[C
                 yield request.parameters()
                 request, run = _Request(place), None
             number, at, until = message.sequence_number, message.enqueued_at, message.expires_at
-            if run is None or number != following or at != run[3] or until != run[4]:
-                run = (place, change.key, number, at, until, [])
-                request.runs.append(run)
-            following = number + 1
-            run[5].append(message.size)
-            _encode_stored(request, place, message)
+            if message.origin is not None or message.session_id is not None:
+                place = _encode_row(request, change.key, place, message, bodies)
+                run = None
+            else:
+                if run is None or number != following or at != run[3] or until != run[4]:
+                    run = (place, change.key, number, at, until, [])
+                    request.runs.append(run)
+                following = number + 1
+                run[5].append(message.size)
+                request.bodies.append(request.slice_for(_payload(message)))
+            # Hardly any message is stored other than active, in the main sub-queue and never delivered; those
+            # that are (scheduled ones, say) are stored and at once updated, and all others do without.
+            if message.state or message.subqueue or message.delivery_count or message.amendment is not None:
+                request.updated.append(_updated_row(place, message))
             place += 1
     new_places = _NewPlaces(changes, first)
     for change in changes:
         request.updated += [_updated_row(new_places.of(message), message) for message in change.updated]
         request.removed += [message.place or new_places.of(message) for message in change.removed]
-        request.counters.append((change.key, change.next_sequence_number))
+        request.released += [
+            message.origin.body or bodies[id(message.origin)]
+            for message in change.removed
+            if message.origin is not None
+        ]
+        request.counters.append((change.key, change.next_sequence_number, change.epoch))
     yield request.parameters()
 
 
-def _encode_stored(request: _Request, place: int, message: Message) -> None:
-    payload = message.payload
-    if payload is None:
+def _encode_row(
+    request: _Request, key: PartitionKey, place: int, message: Message, bodies: dict[int, int]
+) -> int:
+    """A message that has a session or an origin; gives the id that became its own."""
+    origin, session_id = message.origin, message.session_id
+    body = place
+    if origin is None:
+        request.bodies.append(request.slice_for(_payload(message)))
+    else:
+        body = origin.body or bodies.get(id(origin), 0)
+        if not body:
+            body = bodies[id(origin)] = place
+            request.bodies.append(request.slice_for(_payload(message)))
+            place += 1
+        request.bodies.append(None)
+    request.rows.append(
+        (
+            place,
+            key,
+            message.sequence_number,
+            message.enqueued_at,
+            message.expires_at,
+            message.size,
+            body,
+            None if origin is None else origin.sequence_number,
+            None if origin is None else origin.hops,
+            None if session_id is None else request.slice_for(session_id.encode()),
+        )
+    )
+    return place
+
+
+def _payload(message: Message) -> bytes:
+    if message.payload is None:
         raise ValueError(f"{message!r} cannot be stored without its payload")
-    request.bodies.append(request.slice_for(payload))
-    if message.session_id is not None:
-        request.sessions.append((place, request.slice_for(message.session_id.encode())))
-    # Hardly any message is stored other than active, in the main sub-queue and never delivered; those that
-    # are (scheduled ones, say) are stored and at once updated, and all others do without those columns.
-    if message.state or message.subqueue or message.delivery_count or message.amendment is not None:
-        request.updated.append(_updated_row(place, message))
+    return message.payload
+
+
+def allocate(changes: Sequence[PartitionChanges], first: int) -> Iterator[tuple[Message, int]]:
+    """Each stored message with its id. The body of an origin not yet stored takes the id before it."""
+    place = first
+    seen: set[int] = set()
+    for change in changes:
+        for message in change.stored:
+            origin = message.origin
+            if origin is not None and not origin.body and id(origin) not in seen:
+                seen.add(id(origin))
+                place += 1
+            yield message, place
+            place += 1
 
 
 class _NewPlaces:
@@ -129,8 +187,7 @@ class _NewPlaces:
         if message.place:
             return message.place
         if self._places is None:
-            stored = (message for change in self._changes for message in change.stored)
-            self._places = {id(message): place for place, message in enumerate(stored, self._first)}
+            self._places = {id(stored): place for stored, place in allocate(self._changes, self._first)}
         place = self._places.get(id(message))
         if place is None:
             raise ValueError(f"{message!r} was never stored")
@@ -154,19 +211,29 @@ def _updated_row(place: int, message: Message) -> _UpdatedRow:
 def _encode_amendment(amendment: Amendment) -> str:
     """JSON again: escapes stand for NULs, so this text passes through SQLite's JSON unharmed."""
     properties = [b64encode(encoded).decode("ascii") for encoded in amendment.properties]
-    return to_json([amendment.dead_letter_reason, amendment.dead_letter_description, properties])
+    said: list[object] = [amendment.dead_letter_reason, amendment.dead_letter_description, properties]
+    posting = amendment.posting
+    if posting is not None:
+        said.append([posting.destination, posting.sequence_number, posting.subqueue])
+    return to_json(said)
 
 
 def _decode_amendment(text: str) -> Amendment:
-    reason, description, properties = json.loads(text)
-    return Amendment(tuple(b64decode(encoded) for encoded in properties), reason, description)
+    reason, description, properties, *rest = json.loads(text)
+    posting = None
+    if rest:
+        destination, number, subqueue = rest[0]
+        posting = Posting(destination, number, _SUBQUEUES[subqueue])
+    return Amendment(tuple(b64decode(encoded) for encoded in properties), reason, description, posting)
 
 
-def decode_page(page: str, sessions: dict[str, SessionId]) -> list[Message]:
-    """A page of `load_page`. `sessions` keeps one copy of each session id; thousands may share it."""
+def decode_page(page: str, sessions: dict[str, SessionId], origins: dict[int, Origin]) -> list[Message]:
+    """A page of `load_page`. `sessions` and `origins` keep one of each, however many messages share it."""
     messages = []
-    rows = json.loads(page)
-    for place, sequence, state, subqueue, failures, enqueued_at, expires_at, size, session, amendment in rows:
+    for row in json.loads(page):
+        place, sequence, state, subqueue, failures, enqueued_at, expires_at, size, session, amendment = row[
+            :10
+        ]
         if session is not None:
             session = sessions.setdefault(session, session)
         message = Message(None, size=size, expires_at=expires_at, session_id=session)
@@ -178,5 +245,15 @@ def decode_page(page: str, sessions: dict[str, SessionId]) -> list[Message]:
         message.delivery_count = failures
         if amendment is not None:
             message.amendment = _decode_amendment(amendment)
+        if row[10] is not None:
+            origin, hops, body = row[10:]
+            message.origin = _decode_origin(origin, hops, body, origins)
         messages.append(message)
     return messages
+
+
+def _decode_origin(sequence_number: int, hops: int, body: int, origins: dict[int, Origin]) -> Origin:
+    origin = origins.get(body)
+    if origin is None:
+        origin = origins[body] = Origin(SequenceNumber(sequence_number), hops=hops, body=body)
+    return origin

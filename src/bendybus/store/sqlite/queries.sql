@@ -2,25 +2,32 @@
 
 -- name: define_commit
 -- A row put into this view is a whole commit. It belongs to the writer's connection, not to the file.
---   first     id of the first stored message; the others follow one by one
+--   first     the first id given out; the others follow one by one
 --   bytes     all payloads and session ids, end to end
---   bodies    JSON [slice of bytes, ...]                           one for each stored message
+--   bodies    JSON [slice of bytes, ...]                           one for each id; null where it has no body
 --   runs      JSON [[first id, partition, first sequence, enqueued_at, expires_at, [size, ...]], ...]
---   sessions  JSON [[id, slice of session id], ...]
+--   rows      JSON [[id, partition, sequence, enqueued_at, expires_at, size, body, origin, hops,
+--                    slice of session id], ...]                    messages that fit into no run
 --   updated   JSON [[id, state, subqueue, delivery_count, expires_at, amendment, sequence, enqueued_at], ...]
 --   removed   JSON [id, ...]
---   counters  JSON [[partition, next_sequence], ...]
+--   released  JSON [body, ...]                                     of removed messages that have an origin
+--   counters  JSON [[partition, next_sequence, epoch], ...]
 -- A slice is (first byte, from 1) << 31 | length.
 CREATE TEMP VIEW commit_request AS
-SELECT NULL AS first, NULL AS bytes, NULL AS bodies, NULL AS runs, NULL AS sessions,
-       NULL AS updated, NULL AS removed, NULL AS counters;
+SELECT NULL AS first, NULL AS bytes, NULL AS bodies, NULL AS runs, NULL AS rows, NULL AS updated,
+       NULL AS removed, NULL AS released, NULL AS counters;
 
 -- name: define_commit_steps
--- What such a row does: stored, then updated, then removed.
+-- What such a row does: stored, then updated, then removed; nothing at all for whom a newer claim displaced.
 CREATE TEMP TRIGGER apply_commit_request INSTEAD OF INSERT ON commit_request BEGIN
+    SELECT RAISE(ABORT, 'claimed by another broker')
+      FROM json_each(NEW.counters) AS counter, partition
+     WHERE partition.key = json_extract(counter.value, '$[0]')
+       AND partition.epoch <> json_extract(counter.value, '$[2]');
+
     INSERT INTO body (id, payload)
     SELECT NEW.first + key, substr(NEW.bytes, value >> 31, value & 0x7fffffff)
-      FROM json_each(NEW.bodies);
+      FROM json_each(NEW.bodies) WHERE value IS NOT NULL;
 
     -- LIMIT -1 keeps SQLite from taking the run apart again for each of its messages.
     INSERT INTO message (id, body, partition, sequence, enqueued_at, expires_at, size)
@@ -32,11 +39,13 @@ CREATE TEMP TRIGGER apply_commit_request INSTEAD OF INSERT ON commit_request BEG
               FROM json_each(NEW.runs) LIMIT -1) AS run,
            json_each(run.sizes) AS slot;
 
-    UPDATE message
-       SET session_id = CAST(substr(NEW.bytes, json_extract(session.value, '$[1]') >> 31,
-                                               json_extract(session.value, '$[1]') & 0x7fffffff) AS TEXT)
-      FROM json_each(NEW.sessions) AS session
-     WHERE message.id = json_extract(session.value, '$[0]');
+    INSERT INTO message (id, partition, sequence, enqueued_at, expires_at, size, body, origin, hops, session_id)
+    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
+           json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]'),
+           json_extract(value, '$[6]'), json_extract(value, '$[7]'), json_extract(value, '$[8]'),
+           CAST(substr(NEW.bytes, json_extract(value, '$[9]') >> 31,
+                                  json_extract(value, '$[9]') & 0x7fffffff) AS TEXT)
+      FROM json_each(NEW.rows);
 
     UPDATE message
        SET state = json_extract(change.value, '$[1]'),
@@ -51,6 +60,10 @@ CREATE TEMP TRIGGER apply_commit_request INSTEAD OF INSERT ON commit_request BEG
 
     DELETE FROM message WHERE id IN (SELECT value FROM json_each(NEW.removed));
     DELETE FROM body WHERE id IN (SELECT value FROM json_each(NEW.removed));
+    -- A body that copies share goes with the last of them.
+    DELETE FROM body
+     WHERE id IN (SELECT value FROM json_each(NEW.released))
+       AND NOT EXISTS (SELECT 1 FROM message WHERE message.body = body.id AND message.origin IS NOT NULL);
 
     UPDATE partition
        SET next_sequence = json_extract(counter.value, '$[1]')
@@ -60,8 +73,40 @@ END;
 
 -- name: commit
 -- One step, one transaction: SQLite begins it, syncs it, or undoes it whole.
-INSERT INTO commit_request (first, bytes, bodies, runs, sessions, updated, removed, counters)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO commit_request (first, bytes, bodies, runs, rows, updated, removed, released, counters)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: save_session_state
+-- What a session's holder wants remembered.
+INSERT INTO session (partition, session_id, updated_at, state) VALUES (?, ?, ?, ?)
+ON CONFLICT (partition, session_id) DO UPDATE SET updated_at = excluded.updated_at, state = excluded.state;
+
+-- name: forget_session_state
+-- A state that was cleared.
+DELETE FROM session WHERE partition = ? AND session_id = ?;
+
+-- name: session_state
+-- The state of one session.
+SELECT state FROM session WHERE partition = ? AND session_id = ?;
+
+-- name: load_sessions
+-- The sessions that have one.
+SELECT session_id, length(state), updated_at FROM session WHERE partition = ? ORDER BY session_id;
+
+-- name: mark_transferred
+-- Up to where a source's outbox has arrived in this partition.
+INSERT INTO transfer (partition, source, number) VALUES (?, ?, ?)
+ON CONFLICT (partition, source) DO UPDATE SET number = excluded.number;
+
+-- name: load_transfers
+-- All of a partition's marks.
+SELECT source, number FROM transfer WHERE partition = ?;
+
+-- name: claim
+-- The next epoch; commits under earlier ones are refused from now on.
+UPDATE partition SET epoch = epoch + 1
+ WHERE key IN (SELECT value FROM json_each(?)) AND entity IS NOT NULL
+RETURNING key, epoch;
 
 -- name: remember
 -- Digests (JSON) of what a partition accepted at one time.
@@ -103,8 +148,11 @@ UPDATE partition SET entity = NULL, number = NULL WHERE entity = ?;
 SELECT key FROM partition WHERE entity IS NULL ORDER BY key;
 
 -- name: clear_bodies
--- The payloads of a dropped partition's next few messages.
-DELETE FROM body WHERE id IN (SELECT body FROM message WHERE partition = ? ORDER BY id LIMIT ?);
+-- The payloads of a dropped partition's next few messages, but for those that other partitions share.
+DELETE FROM body
+ WHERE id IN (SELECT body FROM message WHERE partition = ?1 ORDER BY id LIMIT ?2)
+   AND NOT EXISTS (SELECT 1 FROM message
+                    WHERE message.body = body.id AND message.origin IS NOT NULL AND partition <> ?1);
 
 -- name: clear_messages
 -- Those messages themselves.
@@ -116,11 +164,20 @@ DELETE FROM identity
  WHERE (partition, accepted_at, digest) IN (
        SELECT partition, accepted_at, digest FROM identity WHERE partition = ? LIMIT ?);
 
+-- name: clear_sessions
+-- Some of its sessions' states.
+DELETE FROM session WHERE id IN (SELECT id FROM session WHERE partition = ? LIMIT ?);
+
+-- name: clear_transfers
+-- Its marks: one for each source, so few.
+DELETE FROM transfer WHERE partition = ?;
+
 -- name: clear_partition
 -- The dropped partition, once it holds nothing.
 DELETE FROM partition
  WHERE key = ?1 AND entity IS NULL AND NOT EXISTS (SELECT 1 FROM message WHERE partition = ?1)
-   AND NOT EXISTS (SELECT 1 FROM identity WHERE partition = ?1);
+   AND NOT EXISTS (SELECT 1 FROM identity WHERE partition = ?1)
+   AND NOT EXISTS (SELECT 1 FROM session WHERE partition = ?1);
 
 -- name: next_sequence
 -- A partition's counter.
@@ -130,7 +187,7 @@ SELECT next_sequence FROM partition WHERE key = ? AND entity IS NOT NULL;
 -- Some of a partition's messages, from an id upwards, as one JSON array: one step, however many rows.
 SELECT json_group_array(json_array(
            id, sequence, state, subqueue, delivery_count, enqueued_at, expires_at, size,
-           session_id, amendment))
+           session_id, amendment, origin, hops, body))
   FROM (SELECT * FROM message WHERE partition = ? AND id > ? ORDER BY id LIMIT ?);
 
 -- name: read

@@ -11,19 +11,33 @@ from __future__ import annotations
 import gc
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
-from bendybus.domain.messages import Message
-from bendybus.errors import StoreCorrupted, StoreError
-from bendybus.names import PARTITION_SHIFT, EntityPath, Instant, PartitionNumber, SequenceNumber, SessionId
-from bendybus.store.protocol import PartitionChanges, PartitionKey, PartitionRecord, Snapshot
+from bendybus.domain.messages import Message, Origin
+from bendybus.errors import PartitionMoved, StoreCorrupted, StoreError
+from bendybus.names import (
+    PARTITION_SHIFT,
+    EntityPath,
+    Epoch,
+    Instant,
+    PartitionNumber,
+    SequenceNumber,
+    SessionId,
+)
+from bendybus.store.protocol import (
+    PartitionChanges,
+    PartitionKey,
+    PartitionRecord,
+    SessionRecord,
+    Snapshot,
+)
 from bendybus.store.queries import load_queries, load_script
-from bendybus.store.sqlite.encoding import decode_page, encode_commit, to_json
+from bendybus.store.sqlite.encoding import allocate, decode_page, encode_commit, to_json
 from bendybus.store.sqlite.files import FileKind, connect_reader, give_back, open_file, reported, transaction
 
 __all__ = ["MESSAGING_STORE", "SqliteStore"]
@@ -32,9 +46,12 @@ QUERIES: Final = load_queries(__package__, "queries.sql")
 MESSAGING_STORE: Final = FileKind(
     what="messaging store",
     application_id=0x42424D53,  # "BBMS"
-    migrations=(load_script(__package__, "schema.sql"), load_script(__package__, "schema_2.sql")),
-    tables=frozenset({"partition", "message", "body", "identity"}),
+    migrations=tuple(load_script(__package__, f"schema{n}.sql") for n in ("", "_2", "_3")),
+    tables=frozenset({"partition", "message", "body", "identity", "session", "transfer"}),
 )
+
+# What `define_commit_steps` raises with.
+CLAIMED_SINCE: Final = "claimed by another broker"
 
 # One step of SQLite per page: enough rows that steps do not matter, few enough that the text stays small.
 LOAD_PAGE_ROWS: Final = 2000
@@ -108,6 +125,17 @@ class SqliteStore:
         self._keys.difference_update(keys)
         self._dropped += keys
 
+    def claim(self, keys: Sequence[PartitionKey]) -> list[Epoch]:
+        with reported(self._path), transaction(self._writer):
+            claimed = dict(self._writer.execute(QUERIES["claim"], (to_json(list(keys)),)))
+            for key in keys:
+                self._refuse_unknown(key, claimed)
+        return [Epoch(claimed[key]) for key in keys]
+
+    def _refuse_unknown(self, key: PartitionKey, known: Container[int]) -> None:
+        if key not in known:
+            raise StoreError(f"{self._path} holds no partition with the key {key}")
+
     def tidy(self) -> bool:
         if self._dropped:
             self._sweep()
@@ -122,6 +150,8 @@ class SqliteStore:
             writer.execute(QUERIES["clear_bodies"], (key, SWEEP_ROWS))
             writer.execute(QUERIES["clear_messages"], (key, SWEEP_ROWS))
             writer.execute(QUERIES["clear_identities"], (key, SWEEP_ROWS))
+            writer.execute(QUERIES["clear_sessions"], (key, SWEEP_ROWS))
+            writer.execute(QUERIES["clear_transfers"], (key,))
             emptied = writer.execute(QUERIES["clear_partition"], (key,)).rowcount == 1
         if emptied:
             self._dropped.pop()
@@ -130,33 +160,56 @@ class SqliteStore:
 
     def commit(self, changes: Sequence[PartitionChanges]) -> None:
         for change in changes:
-            if change.key not in self._keys:
-                raise StoreError(f"{self._path} holds no partition with the key {change.key}")
+            self._refuse_unknown(change.key, self._keys)
         if self._dropped:
             # A writer that is never idle still sweeps.
             self._sweep()
         first = self._next_id
         requests = encode_commit(changes, first)
         request = next(requests)
-        history = [change for change in changes if change.remembered or change.forgotten_through is not None]
-        with reported(self._path):
-            if (another := next(requests, None)) is None and not history:
+        others = [change for change in changes if _has_more_than_messages(change)]
+        with self._ownership_checked(), reported(self._path):
+            if (another := next(requests, None)) is None and not others:
                 self._writer.execute(QUERIES["commit"], request)
             else:
                 with transaction(self._writer):
                     for part in chain((request,), () if another is None else (another,), requests):
                         self._writer.execute(QUERIES["commit"], part)
-                    for change in history:
-                        self._commit_history(change)
-        self._next_id = _set_places(changes, first)
+                    for change in others:
+                        self._commit_others(change)
+        self._set_places(changes)
 
-    def _commit_history(self, change: PartitionChanges) -> None:
-        """What duplicate detection remembers: statements of their own, for the few entities that have it."""
+    def _commit_others(self, change: PartitionChanges) -> None:
+        """What few entities have: statements of their own, inside the transaction."""
+        execute, key = self._writer.execute, change.key
         if change.forgotten_through is not None:
-            self._writer.execute(QUERIES["forget"], (change.key, change.forgotten_through))
+            execute(QUERIES["forget"], (key, change.forgotten_through))
         for accepted_at, digests in change.remembered:
-            listed = to_json([digest.hex() for digest in digests])
-            self._writer.execute(QUERIES["remember"], (change.key, accepted_at, listed))
+            execute(QUERIES["remember"], (key, accepted_at, to_json([digest.hex() for digest in digests])))
+        for each in change.session_states:
+            if each.state is None:
+                execute(QUERIES["forget_session_state"], (key, each.session_id))
+            else:
+                execute(QUERIES["save_session_state"], (key, each.session_id, each.updated_at, each.state))
+        for source, number in change.transferred.items():
+            execute(QUERIES["mark_transferred"], (key, source, number))
+
+    @contextmanager
+    def _ownership_checked(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreError as error:
+            if CLAIMED_SINCE in str(error.__cause__):
+                raise PartitionMoved(f"{self._path}: {error.__cause__}") from error
+            raise
+
+    def _set_places(self, changes: Sequence[PartitionChanges]) -> None:
+        place = self._next_id - 1
+        for message, place in allocate(changes, self._next_id):
+            message.place = place
+            if message.origin is not None and not message.origin.body:
+                message.origin.body = place - 1
+        self._next_id = place + 1
 
     def load(self, key: PartitionKey) -> Snapshot:
         with reported(self._path):
@@ -167,7 +220,10 @@ class SqliteStore:
             messages = [message for page in self._pages(key) for message in page]
             identities = list(self._identities(key))
         messages.sort(key=attrgetter("sequence_number"))
-        return Snapshot(SequenceNumber(counter[0]), messages, identities)
+        with reported(self._path):
+            sessions = [SessionRecord(*row) for row in self._reader.execute(QUERIES["load_sessions"], (key,))]
+            transferred = dict(self._reader.execute(QUERIES["load_transfers"], (key,)))
+        return Snapshot(SequenceNumber(counter[0]), messages, identities, sessions, transferred)
 
     def _identities(self, key: PartitionKey) -> Iterator[tuple[Instant, bytes]]:
         last = 0, ""
@@ -186,12 +242,13 @@ class SqliteStore:
     def _pages(self, key: PartitionKey) -> Iterator[list[Message]]:
         """Page by page, each a read of its own, so that the log can be emptied meanwhile."""
         sessions: dict[str, SessionId] = {}
+        origins: dict[int, Origin] = {}
         last = 0
         while True:
             with reported(self._path):
                 (page,) = self._reader.execute(QUERIES["load_page"], (key, last, LOAD_PAGE_ROWS)).fetchone()
             try:
-                messages = decode_page(page, sessions)
+                messages = decode_page(page, sessions, origins)
             except (ValueError, TypeError, IndexError) as error:
                 raise StoreCorrupted(f"{self._path} is damaged: a message after {last} is garbled") from error
             yield messages
@@ -219,6 +276,11 @@ class SqliteStore:
             start += size
         assert start == len(joined or b""), "payloads and their lengths must agree"
         return payloads
+
+    def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
+        with reported(self._path):
+            row = self._reader.execute(QUERIES["session_state"], (key, session_id)).fetchone()
+        return None if row is None else row[0]
 
     # -- connections ----------------------------------------------------------
 
@@ -250,9 +312,10 @@ def _partition_record(row: tuple[int, str, int]) -> PartitionRecord:
     return PartitionRecord(PartitionKey(key), EntityPath(entity), PartitionNumber(number))
 
 
-def _set_places(changes: Sequence[PartitionChanges], place: int) -> int:
-    for change in changes:
-        for message in change.stored:
-            message.place = place
-            place += 1
-    return place
+def _has_more_than_messages(change: PartitionChanges) -> bool:
+    return bool(
+        change.remembered
+        or change.forgotten_through is not None
+        or change.session_states
+        or change.transferred
+    )

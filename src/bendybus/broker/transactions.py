@@ -1,0 +1,47 @@
+"""Several commands as one commit: all of them take effect or none (P-23).
+
+They may be for several partitions, as long as one messaging store keeps them:
+that is why a transaction has one top-level entity and one partition
+(domain/transactions.py). Nothing is written before the commit, so a crash before
+it, a rollback, and a client that goes away all leave no trace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from bendybus.broker.host import PartitionHost
+from bendybus.domain.commands import Command
+from bendybus.errors import StoreUnavailable
+
+__all__ = ["commit"]
+
+
+async def commit(work: Sequence[tuple[PartitionHost, Command]]) -> None:
+    """Return when all of it is durable; raise why nothing of it has happened."""
+    if not work:
+        return
+    by_host: dict[PartitionHost, list[Command]] = {}
+    for host, command in work:
+        by_host.setdefault(host, []).append(command)
+    for host in by_host:
+        await host.loaded()
+    # From here to the submission nothing else runs: what has been checked still holds when it is applied.
+    at = work[0][0].queue.now()
+    for host, commands in by_host.items():
+        host.check(commands, at)
+    prepared = [host.prepare(command, at) for host, command in work]
+    (store,) = {host.store for host in by_host}
+    answer: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+    def committed(failure: Exception | None) -> None:
+        for _, each in prepared:
+            each(failure)
+        if not answer.done():
+            answer.set_result(failure)
+
+    store.writer.submit([share for share, _ in prepared], committed)
+    failure = await answer
+    if failure is not None:
+        raise StoreUnavailable(f"The transaction may not have been committed: {failure}") from failure

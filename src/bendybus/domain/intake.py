@@ -1,0 +1,292 @@
+"""The intake: what arrives at a partition, until it is durable and its time has come.
+
+Numbers, lifetimes, the quota, duplicates (duplicates.py) and scheduled messages
+(schedule.py) are dealt with here, for whatever keeps or passes on the messages:
+`confirm` gives those that may be shown. What becomes of them then: partition.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from operator import attrgetter
+from typing import Final, Protocol
+
+from bendybus.domain.changes import Changes
+from bendybus.domain.commands import Done, Enqueued, Transfer
+from bendybus.domain.duplicates import DuplicateHistory
+from bendybus.domain.effects import ForgetIdentities, MarkTransferred, RememberIdentities
+from bendybus.domain.expiry import NEVER, ExpiryWatch
+from bendybus.domain.messages import Message, MessageState
+from bendybus.domain.schedule import Schedule
+from bendybus.domain.shelf import Shelf
+from bendybus.errors import MessageNotFound, QuotaExceeded
+from bendybus.names import PARTITION_SHIFT, EntityPath, Instant, PartitionNumber, SequenceNumber
+
+__all__ = ["Accepting", "Intake"]
+
+_MEBIBYTE: Final = 1 << 20
+
+_SCHEDULED: Final = MessageState.SCHEDULED
+
+
+class Accepting(Protocol):
+    """What the intake has to know of the entity that messages are sent to."""
+
+    @property
+    def path(self) -> EntityPath: ...
+    @property
+    def max_size_mb(self) -> int: ...
+    @property
+    def default_message_ttl_s(self) -> float | None: ...
+    @property
+    def requires_duplicate_detection(self) -> bool: ...
+    @property
+    def duplicate_detection_window_s(self) -> float: ...
+
+
+class Intake:
+    __slots__ = (
+        "_expiry",
+        "_history",
+        "_schedule",
+        "_shelf",
+        "_transferred",
+        "_unconfirmed",
+        "description",
+        "next_sequence_number",
+        "number",
+    )
+
+    def __init__(
+        self,
+        number: PartitionNumber,
+        description: Accepting,
+        next_sequence_number: SequenceNumber | None,
+        shelf: Shelf,
+        expiry: ExpiryWatch,
+    ) -> None:
+        """`shelf` is where arrivals count, and where those wait that are scheduled."""
+        self.number = number
+        self.description = description
+        """Replaced when the entity is updated; what it says holds from the next command on."""
+        self.next_sequence_number = next_sequence_number or SequenceNumber(number << PARTITION_SHIFT | 1)
+        self._shelf = shelf
+        self._expiry = expiry
+        self._unconfirmed: list[Message] = []
+        self._schedule = Schedule(shelf.scheduled)
+        self._history = DuplicateHistory() if description.requires_duplicate_detection else None
+        self._transferred: dict[str, SequenceNumber] = {}
+        """Up to which number each source's outbox has arrived here."""
+
+    def restore(
+        self,
+        last: SequenceNumber,
+        identities: Iterable[tuple[Instant, bytes]],
+        transferred: Mapping[str, SequenceNumber],
+    ) -> None:
+        """Begin after this number, with the scheduled messages that are on the shelf already."""
+        self._transferred = dict(transferred)
+        self.next_sequence_number = SequenceNumber(max(self.next_sequence_number, last + 1))
+        self._schedule.restore()
+        if self._history is not None:
+            self._history.restore(identities)
+
+    def next_deadline(self) -> Instant:
+        """When there is next something to activate or to forget."""
+        deadline = self._schedule.next_due
+        if self._history is not None:
+            deadline = min(deadline, self._history.next_sweep(self._window_ms))
+        return deadline
+
+    @property
+    def activated(self) -> Sequence[Message]:
+        """Durable messages that are nowhere else just now: they wait to be confirmed under new numbers."""
+        return self._schedule.activated
+
+    def awaiting_confirmation(self) -> Iterator[Message]:
+        return chain(self._unconfirmed, self._schedule.activated)
+
+    # -- arriving -----------------------------------------------------------------
+
+    def enqueue(
+        self,
+        messages: list[Message],
+        identities: Sequence[str | None] | None,
+        held_bytes: int,
+        at: Instant,
+        changes: Changes,
+        transfer: Transfer | None = None,
+    ) -> Enqueued:
+        """Number these messages; the partition holds `held_bytes` already, of what its quota allows."""
+        if transfer is not None:
+            return self._enqueue_transferred(messages, identities, transfer, held_bytes, at, changes)
+        if self._history is not None and identities is not None:
+            return self._enqueue_once(messages, identities, held_bytes, at, changes)
+        return self._enqueue(messages, held_bytes, at, changes)
+
+    def _enqueue(self, messages: list[Message], held_bytes: int, at: Instant, changes: Changes) -> Enqueued:
+        arriving_bytes = sum([message.size for message in messages])
+        self.refuse_beyond_quota(held_bytes, arriving_bytes)
+        limit = self._expiry_limit(at)
+        default = None if limit == NEVER else limit
+        first = self.next_sequence_number
+        number: int = first
+        earliest = NEVER
+        scheduled: list[Message] = []
+        for message in messages:
+            message.sequence_number = SequenceNumber(number)
+            if message.state is _SCHEDULED:
+                scheduled.append(message)
+                number += 1
+                continue
+            message.enqueued_at = at
+            expires_at = message.expires_at
+            if expires_at is None or expires_at > limit:
+                # The lesser of the sender's time to live and the entity's, with no error for a longer one.
+                message.expires_at = expires_at = default
+            if expires_at is not None and expires_at < earliest:
+                earliest = expires_at
+            number += 1
+        self.next_sequence_number = SequenceNumber(number)
+        self._shelf.size_bytes += arriving_bytes
+        self._expiry.expect(earliest)
+        changes.stored = messages
+        if scheduled:
+            self._schedule.arrive(scheduled)
+            messages = [message for message in messages if message.state is not _SCHEDULED]
+        self._unconfirmed += messages
+        return Enqueued(first, number - first, scheduled=bool(scheduled))
+
+    def _enqueue_once(
+        self,
+        messages: list[Message],
+        identities: Sequence[str | None],
+        held_bytes: int,
+        at: Instant,
+        changes: Changes,
+    ) -> Enqueued:
+        """Enqueue all but the duplicates, which are accepted and dropped (P-15)."""
+        assert self._history is not None, "only entities with duplicate detection ask for it"
+        new, duplicates = self._history.sift(identities, Instant(at - self._window_ms))
+        if duplicates:
+            dropped = set(duplicates)
+            messages = [message for place, message in enumerate(messages) if place not in dropped]
+        enqueued = self._enqueue(messages, held_bytes, at, changes)
+        if new or duplicates:
+            self._history.remember(new, at)
+            changes.history = RememberIdentities(at, new)
+        return replace(enqueued, duplicates=duplicates) if duplicates else enqueued
+
+    def _enqueue_transferred(
+        self,
+        messages: list[Message],
+        identities: Sequence[str | None] | None,
+        transfer: Transfer,
+        held_bytes: int,
+        at: Instant,
+        changes: Changes,
+    ) -> Enqueued:
+        """Enqueue what an outbox sends, but for what it sent before and was not told of (P-34)."""
+        arrived = self._transferred.get(transfer.source, SequenceNumber(0))
+        known = sum(number <= arrived for number in transfer.numbers)
+        enqueued = self.enqueue(
+            messages[known:], None if identities is None else identities[known:], held_bytes, at, changes
+        )
+        last = max(arrived, transfer.numbers[-1])
+        self._transferred[transfer.source] = last
+        # Told even if nothing is new: whoever sends again is answered when what it repeats is durable.
+        changes.transferred = MarkTransferred(transfer.source, last)
+        return enqueued
+
+    def schedule_numbered(self, messages: list[Message], held_bytes: int, changes: Changes) -> Enqueued:
+        """Scheduled messages that were given their numbers before they were to be kept."""
+        arriving_bytes = sum([message.size for message in messages])
+        self.refuse_beyond_quota(held_bytes, arriving_bytes)
+        self._shelf.size_bytes += arriving_bytes
+        # A number that no message gets: it is confirmed when these are durable, their own may be earlier.
+        ticket = SequenceNumber(self.take_numbers(1).start)
+        self._schedule.arrive_numbered(messages, ticket)
+        changes.stored = messages
+        return Enqueued(ticket, 1, scheduled=True)
+
+    def take_numbers(self, count: int) -> range:
+        """For messages that are here and get new ones."""
+        first = self.next_sequence_number
+        self.next_sequence_number = SequenceNumber(first + count)
+        return range(first, first + count)
+
+    def _expiry_limit(self, at: Instant) -> Instant:
+        """Until when the entity lets a message live that is enqueued now."""
+        ttl_s = self.description.default_message_ttl_s
+        return NEVER if ttl_s is None else Instant(at + int(ttl_s * 1000))
+
+    def refuse_beyond_quota(self, held_bytes: int, arriving_bytes: int) -> None:
+        quota_bytes = self.description.max_size_mb * _MEBIBYTE
+        if held_bytes + arriving_bytes > quota_bytes:
+            raise QuotaExceeded(
+                f"Partition {self.number} of '{self.description.path}' holds {held_bytes} bytes; "
+                f"{arriving_bytes} more would exceed its size of {quota_bytes}."
+            )
+
+    def confirm(self, number: SequenceNumber) -> list[Message]:
+        """What is durable up to this number and may be shown from now on, in order."""
+        unconfirmed = self._unconfirmed
+        durable = len(unconfirmed)
+        while durable and unconfirmed[durable - 1].sequence_number > number:
+            durable -= 1
+        ready = unconfirmed[:durable]
+        del unconfirmed[:durable]
+        if self._schedule.unconfirmed:
+            ready += self._schedule.confirm(number)
+            ready.sort(key=attrgetter("sequence_number"))
+        return ready
+
+    # -- scheduled ----------------------------------------------------------------
+
+    def activate(self, at: Instant, changes: Changes) -> Enqueued | Done:
+        """Enqueue what is due, under new numbers; lockable once confirmed, as if it had been sent now."""
+        due = self._schedule.take_due(at)
+        if not due:
+            return Done()
+        first = self.next_sequence_number
+        limit = self._expiry_limit(at)
+        for number, message in enumerate(due, first):
+            own = NEVER if message.expires_at is None else message.expires_at - message.enqueued_at + at
+            expires_at = Instant(min(own, limit))
+            message.expires_at = None if expires_at == NEVER else expires_at
+            message.enqueued_at = at
+            message.sequence_number = SequenceNumber(number)
+            self._expiry.expect(message.expires_at)
+        self.next_sequence_number = SequenceNumber(first + len(due))
+        changes.update(due)
+        return Enqueued(first, len(due))
+
+    def cancel_scheduled(self, numbers: Sequence[SequenceNumber]) -> list[Message]:
+        """Let go of these, all or none; they still count until whoever asks has removed them."""
+        found = dict(zip(numbers, self._schedule.find(numbers), strict=True))
+        missing = [number for number, message in found.items() if message is None]
+        if missing:
+            listed = ", ".join(map(str, missing))
+            raise MessageNotFound(
+                f"Not, or no longer, scheduled in partition {self.number} of '{self.description.path}': "
+                f"{listed}."
+            )
+        messages = [message for message in found.values() if message is not None]
+        self._schedule.cancel(messages)
+        return messages
+
+    # -- duplicates ---------------------------------------------------------------
+
+    @property
+    def _window_ms(self) -> int:
+        return int(self.description.duplicate_detection_window_s * 1000)
+
+    def forget_identities(self, at: Instant, changes: Changes) -> None:
+        window_ms = self._window_ms
+        if self._history is None or at < self._history.next_sweep(window_ms):
+            return
+        since = Instant(at - window_ms)
+        if self._history.forget(at, since):
+            changes.history = ForgetIdentities(since)

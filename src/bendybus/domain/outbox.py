@@ -1,0 +1,119 @@
+"""The outbox: messages on their way to another entity, each exactly once (P-34).
+
+A message is *posted* here from the shelf on which it waited, or straight from a
+transaction, and gets a new sequence number: so numbers in an outbox rise in the
+order of posting. It is sent to its destination under that number; the
+destination remembers, in the same commit that stores the message, up to which
+number this outbox has arrived, and drops what comes again. Only when the message
+is durable there is it removed here: after a crash between the two it is sent
+once more, and dropped. Who moves them: broker/forwarding.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from bendybus.domain.changes import Changes
+from bendybus.domain.commands import Enqueued
+from bendybus.domain.deadletter import Cause, mark
+from bendybus.domain.intake import Intake
+from bendybus.domain.messages import UNASSIGNED, Amendment, Message, MessageState, Posting, SubQueue
+from bendybus.domain.stock import Stock
+from bendybus.names import EntityPath, Instant, SequenceNumber
+
+__all__ = ["HOPS_MAX", "HOPS_EXCEEDED", "Outbox"]
+
+# "four hops at most": a message that has come this far is forwarded no further.
+HOPS_MAX: Final = 4
+HOPS_EXCEEDED: Final = Cause(
+    "MaxTransferHopCountExceeded", f"The message was forwarded {HOPS_MAX} times; no more are allowed."
+)
+
+_NOWHERE: Final = EntityPath("")
+
+
+class Outbox:
+    __slots__ = ("_intake", "_stock", "arriving")
+
+    def __init__(self, intake: Intake, stock: Stock) -> None:
+        self._intake = intake
+        self._stock = stock
+        self.arriving = 0
+        """How many of what the intake holds are for here."""
+
+    def enqueue(
+        self, messages: list[Message], destination: EntityPath, at: Instant, changes: Changes
+    ) -> Enqueued:
+        """Messages sent through this entity to another one, which alone will look at their other wishes."""
+        for message in messages:
+            message.state = MessageState.ACTIVE
+            message.expires_at = None
+            message.amendment = Amendment(posting=Posting(destination, UNASSIGNED))
+        enqueued = self._intake.enqueue(messages, None, self._stock.size_bytes, at, changes)
+        for message in messages:
+            message.expires_at = None
+            self._stock.move(message, SubQueue.OUTBOX)
+        self.arriving += len(messages)
+        return enqueued
+
+    def post(
+        self, count: int, destination: EntityPath, subqueue: SubQueue, at: Instant, changes: Changes
+    ) -> list[Message]:
+        """Take from a shelf what is to be moved. One that has come too far goes to the dead letters."""
+        taken = self._stock.take(count, subqueue, at, changes)
+        posted = [message for message in taken if _hops(message) < HOPS_MAX]
+        if len(posted) < len(taken):
+            stuck = [message for message in taken if _hops(message) >= HOPS_MAX]
+            self._set_aside(stuck, HOPS_EXCEEDED, changes)
+        for message, number in zip(posted, self._intake.take_numbers(len(posted)), strict=True):
+            self._stock.move(message, SubQueue.OUTBOX)
+            message.amendment = replace(
+                message.amendment or Amendment(),
+                posting=Posting(destination, message.sequence_number, subqueue),
+            )
+            message.sequence_number = SequenceNumber(number)
+        changes.update(posted)
+        self._stock.put_back(posted, changes)
+        return posted
+
+    def remove(self, numbers: Sequence[SequenceNumber], changes: Changes) -> None:
+        """What has arrived elsewhere."""
+        self._stock.remove(self._take(numbers), changes)
+
+    def give_up(self, numbers: Sequence[SequenceNumber], cause: Cause, changes: Changes) -> None:
+        """What nobody will have."""
+        self._set_aside(self._take(numbers), cause, changes)
+
+    def _take(self, numbers: Sequence[SequenceNumber]) -> list[Message]:
+        """Those of them that are still here."""
+        waiting = self._stock.shelves[SubQueue.OUTBOX].available
+        found = [message for number in numbers if (message := waiting.find(number)) is not None]
+        for message in found:
+            waiting.remove(message)
+        return found
+
+    def _set_aside(self, messages: list[Message], cause: Cause, changes: Changes) -> None:
+        """A message that was to be forwarded becomes a dead letter; all others have a queue of their own.
+
+        That is what a transaction sent through here, and dead letters: these keep the reason they have,
+        and must not come back to the shelf from which they would be posted again.
+        """
+        for message in messages:
+            amendment = message.amendment or Amendment()
+            posting = amendment.posting or Posting(_NOWHERE, message.sequence_number, message.subqueue)
+            was_dead = posting.subqueue is SubQueue.DEAD_LETTER
+            was_sent_here = bool(posting.sequence_number) and not was_dead
+            self._stock.move(
+                message, SubQueue.DEAD_LETTER if was_sent_here else SubQueue.TRANSFER_DEAD_LETTER
+            )
+            message.amendment = replace(amendment, posting=None)
+            if not was_dead:
+                mark(message, cause)
+        changes.update(messages)
+        self._stock.put_back(messages, changes)
+
+
+def _hops(message: Message) -> int:
+    return 0 if message.origin is None else message.origin.hops

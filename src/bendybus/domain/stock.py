@@ -1,0 +1,229 @@
+"""The stock: a partition's durable messages, on a shelf or out on loan, and what settling does to them.
+
+A message handed out under a lock is in the lock table (locks.py), every other on
+the shelf that its sub-queue and state name (shelf.py). How messages get here:
+intake.py. Which command does what: partition.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Final
+
+from bendybus.domain.changes import Changes
+from bendybus.domain.deadletter import TTL_EXPIRED, Cause, delivery_count_exceeded, mark
+from bendybus.domain.entities import QueueDescription
+from bendybus.domain.expiry import ExpiryWatch, split_expired
+from bendybus.domain.locks import LockTable
+from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
+from bendybus.domain.shelf import Shelf
+from bendybus.errors import ArgumentError, InvalidOperation, MessageLockLost, MessageNotFound
+from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber
+
+__all__ = ["AMENDMENT_BYTES_MAX", "Stock"]
+
+# "Maximum message header size 64 KB": as much for what settlements add to a message's properties.
+AMENDMENT_BYTES_MAX: Final = 64 * 1024
+
+
+class Stock:
+    __slots__ = ("_expiry", "_number", "description", "locks", "shelves")
+
+    def __init__(self, number: PartitionNumber, description: QueueDescription, expiry: ExpiryWatch) -> None:
+        self._number = number
+        self.description = description
+        """Replaced when the entity is updated."""
+        self.shelves = {subqueue: Shelf() for subqueue in SubQueue}
+        self.locks = LockTable(number)
+        self._expiry = expiry
+
+    def __iter__(self) -> Iterator[Message]:
+        yield from self.locks
+        for shelf in self.shelves.values():
+            yield from shelf
+
+    @property
+    def size_bytes(self) -> int:
+        """What counts towards the quota: every message of every sub-queue."""
+        return sum(shelf.size_bytes for shelf in self.shelves.values())
+
+    def restore(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            self.shelves[message.subqueue].size_bytes += message.size
+        self.put_back(messages, Changes())
+
+    # -- handing out --------------------------------------------------------------
+
+    def grant(self, messages: Sequence[Message], entropy: bytes, at: Instant) -> None:
+        """Messages just taken are on loan from now on."""
+        self.locks.grant(messages, entropy, self.lock_end(at))
+
+    def lock_end(self, at: Instant) -> Instant:
+        return Instant(at + int(self.description.lock_duration_s * 1000))
+
+    def take(self, count: int, subqueue: SubQueue, at: Instant, changes: Changes) -> list[Message]:
+        """Up to `count` of the oldest available ones (P-26), none of them expired."""
+        available = self.shelves[subqueue].available
+        messages = available.take(count)
+        # Time to live is not observed among the dead letters.
+        if subqueue is SubQueue.MAIN and self._expiry.may_have_expired(at):
+            messages, expired = split_expired(messages, at)
+            while expired:
+                self._expire(expired, changes)
+                alive, expired = split_expired(available.take(count - len(messages)), at)
+                messages += alive
+        return messages
+
+    def take_deferred(self, numbers: Sequence[SequenceNumber], subqueue: SubQueue) -> list[Message]:
+        """All of them, in the order asked, or none.
+
+        A lock that has run out but not yet been ended still counts, since ending
+        it here and then refusing would be a change that no effect tells of.
+        """
+        deferred = self.shelves[subqueue].deferred
+        found = {number: deferred.find(number) for number in numbers}
+        missing = [number for number, message in found.items() if message is None]
+        if missing:
+            listed = ", ".join(map(str, missing))
+            raise MessageNotFound(
+                f"Not deferred, or locked, in partition {self._number} of '{self.description.path}': "
+                f"{listed}."
+            )
+        messages = [message for message in found.values() if message is not None]
+        for message in messages:
+            deferred.remove(message)
+        return messages
+
+    def on_loan(self, subqueue: SubQueue) -> list[Message]:
+        return [message for message in self.locks if message.subqueue is subqueue]
+
+    # -- taking back --------------------------------------------------------------
+
+    def unlock(
+        self, tokens: Sequence[LockToken], at: Instant, changes: Changes
+    ) -> tuple[list[Message], list[LockToken]]:
+        """The messages held under these tokens, and the tokens that are lost."""
+        self.end_locks(at, changes)
+        return self.locks.release(tokens)
+
+    def end_locks(self, at: Instant, changes: Changes) -> None:
+        """A lock that runs out is a failed delivery, just as an abandoned one."""
+        ended = self.locks.expire(at)
+        if ended:
+            self.fail_delivery(ended, changes)
+
+    def fail_delivery(self, messages: list[Message], changes: Changes) -> None:
+        """Count the failure; back to the shelf, or to the dead letters when it was the last attempt."""
+        limit = self.description.max_delivery_count
+        for message in messages:
+            message.delivery_count += 1
+            if message.delivery_count >= limit and message.subqueue is SubQueue.MAIN:
+                self._mark_dead_letter(message, delivery_count_exceeded(message.delivery_count))
+        changes.update(messages)
+        self.put_back(messages, changes)
+
+    def defer(self, messages: list[Message], changes: Changes) -> None:
+        for message in messages:
+            message.state = MessageState.DEFERRED
+        changes.update(messages)
+        self.put_back(messages, changes)
+
+    def put_back(self, messages: Iterable[Message], changes: Changes) -> None:
+        """Unlocked again: each goes where its sub-queue and state say."""
+        groups: dict[tuple[SubQueue, MessageState], list[Message]] = {}
+        for message in messages:
+            LockTable.forget(message)
+            groups.setdefault((message.subqueue, message.state), []).append(message)
+        for (subqueue, state), group in groups.items():
+            self.shelves[subqueue].put(state, group)
+            if state is MessageState.ACTIVE:
+                changes.available.add(subqueue)
+            # Deferred messages outlive their time, and dead letters have none.
+            if state is MessageState.ACTIVE and subqueue is SubQueue.MAIN:
+                self._expiry.expect_all(group)
+
+    def refuse_lost(self, tokens: Sequence[LockToken], at: Instant) -> None:
+        """For those who settle all of these or none."""
+        for token in tokens:
+            message = self.locks.find(token)
+            if message is None or message.locked_until <= at:
+                raise MessageLockLost(
+                    "The lock supplied is invalid. Either the lock expired, or the message has already been "
+                    f"removed from '{self.description.path}'."
+                )
+
+    # -- amending -----------------------------------------------------------------
+
+    def refuse_large_amendments(self, tokens: Sequence[LockToken], properties: bytes | None) -> None:
+        """A message may be deferred any number of times; what is said about it must not grow as often."""
+        if not properties:
+            return
+        for token in tokens:
+            message = self.locks.find(token)
+            said = 0 if message is None or message.amendment is None else message.amendment.size
+            if said + len(properties) > AMENDMENT_BYTES_MAX:
+                raise ArgumentError(
+                    f"The properties set while settling a message of '{self.description.path}' have "
+                    f"{said + len(properties)} bytes together; at most {AMENDMENT_BYTES_MAX} are kept."
+                )
+
+    @staticmethod
+    def amend(messages: list[Message], properties: bytes | None) -> None:
+        if properties:
+            for message in messages:
+                message.amendment = (message.amendment or Amendment()).with_properties(properties)
+
+    # -- leaving ------------------------------------------------------------------
+
+    def remove(self, messages: list[Message], changes: Changes) -> None:
+        shelves = self.shelves
+        for message in messages:
+            shelves[message.subqueue].size_bytes -= message.size
+        changes.removed += messages
+
+    def refuse_dead_letters(self, tokens: Sequence[LockToken], at: Instant) -> None:
+        """Dead letters cannot be dead-lettered again; asked before anything changes."""
+        for token in tokens:
+            message = self.locks.find(token)
+            if message and message.subqueue is not SubQueue.MAIN and message.locked_until > at:
+                raise InvalidOperation(
+                    f"Message {message.sequence_number} of '{self.description.path}' is in the dead-letter "
+                    "queue already."
+                )
+
+    def dead_letter(self, messages: list[Message], cause: Cause, changes: Changes) -> None:
+        for message in messages:
+            self._mark_dead_letter(message, cause)
+        changes.update(messages)
+        self.put_back(messages, changes)
+
+    def _mark_dead_letter(self, message: Message, cause: Cause) -> None:
+        self.move(message, SubQueue.DEAD_LETTER)
+        mark(message, cause)
+
+    def move(self, message: Message, subqueue: SubQueue) -> None:
+        """Let a message that is on no shelf belong to another sub-queue; `put_back` puts it there."""
+        self.shelves[message.subqueue].size_bytes -= message.size
+        message.subqueue = subqueue
+        self.shelves[subqueue].size_bytes += message.size
+
+    def _expire(self, messages: list[Message], changes: Changes) -> None:
+        if self.description.dead_letter_on_expiry:
+            self.dead_letter(messages, TTL_EXPIRED, changes)
+        else:
+            self.remove(messages, changes)
+
+    def sweep(self, at: Instant, arriving: Iterable[Message], changes: Changes) -> None:
+        """Expire what waits in the main sub-queue; deferred and locked messages are left alone.
+
+        `arriving` are those that will be here as soon as they are durable: they expire in their turn.
+        """
+        if at < self._expiry.next_sweep:
+            return
+        available = self.shelves[SubQueue.MAIN].available
+        alive, expired = split_expired(available, at)
+        if expired:
+            available.replace(alive)
+            self._expire(expired, changes)
+        self._expiry.swept(at, chain(alive, arriving))
