@@ -252,26 +252,39 @@ class Broker:
             for queue in queues:
                 for host in queue.hosts:
                     host.let_go()
-            for queue in queues:
-                await self._begin_anew(queue)
+            failures = [failure for queue in queues if (failure := await self._begin_anew(queue)) is not None]
             for queue in queues:
                 await queue.loaded()
+            if failures:
+                raise StoreUnavailable(
+                    f"Not everything was emptied: {failures[0]} Please retry the operation."
+                )
 
-    async def _begin_anew(self, queue: Queue) -> None:
+    async def _begin_anew(self, queue: Queue) -> Exception | None:
+        """Partitions made anew for this queue; where a store fails, what it has is loaded again."""
         # Another generation: its numbers begin anew too, and nobody must take them for the old ones.
         record = replace(self._records[normalise_path(queue.path)], generation=uuid.uuid4().hex)
+        claims: _Claims = {}
+        failed: Exception | None = None
         try:
             await asyncio.to_thread(self._catalog.remove, queue.path)
-            claims = await self._make_partitions(record)
+            try:
+                await self._make_partitions(record, claims)
+            except Exception as failure:
+                failed = failure
             await asyncio.to_thread(self._catalog.add, record)
         except Exception as failure:
             self._remove(queue)
-            raise StoreUnavailable(f"'{queue.path}' could not be emptied and is gone: {failure}") from failure
+            return failure
         self._records[normalise_path(queue.path)] = record
         queue.generation = record.generation
         for host in queue.hosts:
-            key, _ = claims[host.store.name, queue.path, host.number]
-            host.begin_anew(key)
+            claim = claims.get((host.store.name, queue.path, host.number))
+            if claim is None:
+                host.load()
+            else:
+                host.begin_anew(claim[0])
+        return failed
 
     async def _create(self, description: QueueDescription) -> Queue:
         path = description.path
@@ -289,8 +302,9 @@ class Broker:
             partitioned_entities=sum(len(queue.hosts) > 1 for queue in self._queues.values()),
         )
         record = self._place(description, count)
+        claims: _Claims = {}
         try:
-            claims = await self._make_partitions(record)
+            await self._make_partitions(record, claims)
             await asyncio.to_thread(self._catalog.add, record)
         except Exception as failure:
             for name in dict.fromkeys(record.placement):
@@ -311,9 +325,9 @@ class Broker:
                     f"'{description.path}': {name} is '{target}', and there is no such queue or topic."
                 )
 
-    async def _make_partitions(self, record: EntityRecord) -> _Claims:
+    async def _make_partitions(self, record: EntityRecord, claims: _Claims) -> None:
+        """Empty ones for all of the entity's; `claims` has those that were made, also after a failure."""
         path = record.path
-        claims: _Claims = {}
         for attached in [self._stores[name] for name in dict.fromkeys(record.placement)]:
             numbers = [
                 PartitionNumber(number)
@@ -322,7 +336,6 @@ class Broker:
             ]
             for made in await attached.writer.run(partial(_make_anew, attached.store, path, numbers)):
                 claims[attached.name, path, made.number] = made.key, NEVER_CLAIMED
-        return claims
 
     def _place(self, description: QueueDescription, count: int) -> EntityRecord:
         names = list(self._stores)

@@ -355,6 +355,29 @@ def test_emptying_is_refused_while_a_partition_is_away(with_broker, stores):
     with_broker(test)
 
 
+def test_a_store_that_fails_while_it_is_emptied_keeps_what_it_has(with_broker, stores):
+    async def test(broker):
+        paths = [EntityPath(name) for name in ("one", "two", "three")]  # each in a store of its own
+        queues = [await broker.create_queue(QueueDescription(path)) for path in paths]
+        for queue in queues:
+            await queue.hosts[0].ask(Enqueue([message("x")]))
+        broken = queues[1].hosts[0].store.store
+        drop, broken.drop_partitions = broken.drop_partitions, _refuse
+        with pytest.raises(StoreUnavailable, match="Not everything was emptied: away"):
+            await broker.empty()
+        left = [len(list(queue.hosts[0].partition.confirmed())) for queue in queues]
+        assert left == [0, 1, 0]
+        broken.drop_partitions = drop
+        await broker.empty()
+        assert not list(queues[1].hosts[0].partition.confirmed())
+
+    with_broker(test)
+
+
+def _refuse(path):
+    raise StoreUnavailable("away.")
+
+
 def test_what_falls_due_has_happened_when_the_clock_has_moved(with_broker, stores):
     async def test(broker):
         queue = await broker.create_queue(PLAIN)
