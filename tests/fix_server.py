@@ -68,7 +68,7 @@ RULES: Final[Mapping[str, tuple[str, list[str]]]] = {
 
 # Queues of each shape and kind: more than the tests use, so that running out means a leak.
 SPARES: Final[Mapping[Shape, int]] = {
-    Shape.USUAL: 30,
+    Shape.USUAL: 60,
     Shape.BRIEF_LOCK: 8,
     Shape.DEAD_LETTERING: 4,
     Shape.ONCE: 20,

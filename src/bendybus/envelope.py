@@ -40,7 +40,7 @@ from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Amendment, Message, Origin, Posting, SubQueue
 from bendybus.domain.routing import batch_key, routing_key
 from bendybus.domain.schedule import postpone
-from bendybus.errors import ArgumentError, WireError
+from bendybus.errors import ArgumentError, MessageSizeExceeded, WireError
 from bendybus.names import PARTITION_SHIFT, EntityPath, Instant, SessionId
 
 __all__ = [
@@ -65,6 +65,10 @@ PRIORITY_DEFAULT: Final = 4
 
 # The last millisecond of the year 9999: no SDK can write or show a later one.
 DUE_MAX: Final = 253_402_300_799_999
+
+# "Header (all properties): 64 KB total, 32 KB per property".
+HEADER_BYTES_MAX: Final = 64 * 1024
+PROPERTY_BYTES_MAX: Final = 32 * 1024
 
 _FRONT: Final = Struct(">BBBIII")
 
@@ -104,6 +108,8 @@ def admit(
     partition_key: str | None = None
     due = 0
     try:
+        if len(payload) > PROPERTY_BYTES_MAX:
+            _refuse_large_properties(payload)
         found = ordinary(payload)
         if found is not None:
             bare_at, message_id = found
@@ -128,6 +134,23 @@ def admit(
     if due > at:
         postpone(message, at, Instant(due))
     return message, key
+
+
+def _refuse_large_properties(payload: bytes) -> None:
+    """All that stands before the body has a limit of its own, and so has each application property."""
+    sections = scan(payload)
+    body = _body_start(sections)
+    if body > HEADER_BYTES_MAX:
+        raise MessageSizeExceeded(
+            f"The message's properties have {body} bytes together; at most {HEADER_BYTES_MAX} are allowed."
+        )
+    if body > PROPERTY_BYTES_MAX:
+        for name, value in application_properties(payload, sections.application_properties).items():
+            size = len(encode(value))
+            if size > PROPERTY_BYTES_MAX:
+                raise MessageSizeExceeded(
+                    f"The property '{name}' has {size} bytes; at most {PROPERTY_BYTES_MAX} are allowed."
+                )
 
 
 def _take_apart(payload: bytes) -> tuple[bytes, int, str | None, str | None, str | None, int]:

@@ -9,14 +9,15 @@
     │   ├ ArgumentError         400   ├ InvalidOperation     400   ├ EntityDisabled  400
     │   ├ Unauthorized          401   ├ QuotaExceeded        403   ├ MessageSizeExceeded 403
     │   ├ EntityNotFound        404   ├ MessageNotFound      404   ├ EntityExists    409
-    │   ├ PreconditionFailed    412
+    │   ├ PreconditionFailed    412   ├ RuleNotFound         404   ├ MethodNotAllowed 405
     │   ├ MessageLockLost       410   ├ SessionLockLost      410   ├ SessionCannotBeLocked 410
     │   ├ NotSupported          501
     │   ├ TransactionUnknown    404   ├ TransactionRolledBack 409  ├ TransactionTimedOut 408
     │   └ FilterError           a rule and a message that do not fit    -> dead-letter, .reason
     ├ Unavailable               503, try again
     │   ├ ServerBusy            ├ StoreUnavailable     └ PartitionMoved
-    │   └ OperationTimeout      408
+    │   ├ OperationTimeout      408
+    │   └ ConnectionLost        our clients': the connection or link went
     └ SetupError                the server does not start; the operator reads the text
         ├ ConfigError           ├ DataFolderInUse
         └ StoreError            ├ StoreCorrupted       └ SchemaTooNew
@@ -34,6 +35,7 @@ __all__ = [
     "ArgumentError",
     "BrokerError",
     "ConfigError",
+    "ConnectionLost",
     "DataFolderInUse",
     "EntityDisabled",
     "EntityExists",
@@ -45,6 +47,7 @@ __all__ = [
     "MessageLockLost",
     "MessageNotFound",
     "MessageSizeExceeded",
+    "MethodNotAllowed",
     "NestingTooDeep",
     "NotSupported",
     "OperationTimeout",
@@ -54,6 +57,7 @@ __all__ = [
     "QuotaExceeded",
     "RULE_ACTION_EXCEPTION",
     "RequestError",
+    "RuleNotFound",
     "SchemaTooNew",
     "Scope",
     "ServerBusy",
@@ -195,6 +199,20 @@ class MessageNotFound(RequestError):
     status = 404
 
 
+class RuleNotFound(RequestError):
+    """No authorization rule of that name."""
+
+    condition = "amqp:not-found"
+    status = 404
+
+
+class MethodNotAllowed(RequestError):
+    """HTTP only: this verb means nothing at that path."""
+
+    condition = "amqp:not-allowed"
+    status = 405
+
+
 class EntityExists(RequestError):
     condition = "com.microsoft:entity-already-exists"
     status = 409
@@ -280,6 +298,12 @@ class PartitionMoved(Unavailable):
 class OperationTimeout(Unavailable):
     condition = "com.microsoft:timeout"
     status = 408
+
+
+class ConnectionLost(Unavailable):
+    """A client's connection or link has gone; the next try makes a new one."""
+
+    condition = "amqp:connection:forced"
 
 
 # -- the operator's set-up ----------------------------------------------------

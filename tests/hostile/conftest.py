@@ -36,11 +36,15 @@ QUEUES: Final[dict[str, dict[str, object]]] = {
     "parts": {"EnablePartitioning": True, "LockDuration": "PT5M"},
     "other": {"EnablePartitioning": False},
     "guarded": {"EnablePartitioning": False},
+    # Whoever manages `fuzz` manages what is below it, and nothing that others use.
+    "fuzz": {"EnablePartitioning": False},
+    "fuzz/x": {"EnablePartitioning": False},
     # Each of these is filled by one test.
     **{name: {"EnablePartitioning": False, "LockDuration": "PT5M"} for name in ("deaf", "shut", "peeked")},
 }
 RULES: Final = {
     "other": [{"Name": "other-only", "PrimaryKey": "other-key", "Rights": ["Listen", "Send"]}],
+    "fuzz": [{"Name": "fuzzer", "PrimaryKey": "key-of-the-fuzzer", "Rights": ["Manage"]}],
     "guarded": [{"Name": "listener", "PrimaryKey": "listen-key", "Rights": ["Listen"]}],
 }
 

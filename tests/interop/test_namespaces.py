@@ -17,22 +17,23 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 from azure.servicebus.exceptions import ServiceBusError
 
 from bendybus.amqp.message import encode_message
+from bendybus.auth.rules import ROOT_RULE_NAME
 from bendybus.auth.sas import make_token
 from fix_client import Client, ConnectionLost, Endpoint, LinkRefused
 from fix_server import ServerProcess, namespace
 
-ROOT: Final = "RootManageSharedAccessKey"
+OWNER: Final = "owner"
 KEYS: Final = {"shop": "key-of-the-shop", "bank": "key-of-the-bank"}
 
 
 def config(*names: str, queues: tuple[str, ...] = ("orders",)) -> dict[str, Any]:
-    """Namespaces that all have the same queues, each with a root key of its own."""
+    """Namespaces that all have the same queues, each with an owner's key of its own."""
     described = [
         {
             "Name": name,
             "Queues": [{"Name": queue} for queue in queues],
             "AuthorizationRules": [
-                {"Name": ROOT, "PrimaryKey": KEYS[name], "Rights": ["Manage", "Send", "Listen"]}
+                {"Name": OWNER, "PrimaryKey": KEYS[name], "Rights": ["Manage", "Send", "Listen"]}
             ],
         }
         for name in names
@@ -57,7 +58,7 @@ def two(_two: ServerProcess) -> Iterator[ServerProcess]:
 
 def client(server: ServerProcess, host: str, key: str, **options: Any) -> ServiceBusClient:
     """By any host name: the connection goes to the server whatever the name resolves to."""
-    string = f"Endpoint=sb://{host};SharedAccessKeyName={ROOT};SharedAccessKey={key}"
+    string = f"Endpoint=sb://{host};SharedAccessKeyName={OWNER};SharedAccessKey={key}"
     options.setdefault("connection_verify", str(server.certificate))
     return ServiceBusClient.from_connection_string(
         string,
@@ -114,13 +115,13 @@ def test_a_key_of_one_opens_nothing_at_the_other(two, transport) -> None:
 
 
 def endpoint(server: ServerProcess, name: str) -> Endpoint:
-    return Endpoint("127.0.0.1", server.port, ROOT, KEYS[name])
+    return Endpoint("127.0.0.1", server.port, OWNER, KEYS[name])
 
 
 async def put_token(connection: Client, key: str) -> object:
     """The status that `$cbs` answers with."""
     audience = "sb://localhost/orders"
-    token = make_token(audience, ROOT, key, int(time.time()) + 60)
+    token = make_token(audience, OWNER, key, int(time.time()) + 60)
     requester = await connection.requester("$cbs")
     answer = await requester.ask("put-token", token, name=audience, type="servicebus.windows.net:sastoken")
     return answer.application_properties["status-code"]
@@ -174,8 +175,10 @@ def test_the_name_that_tls_was_asked_for_counts_too(two) -> None:
 # -- HTTP ---------------------------------------------------------------------------
 
 
-def request(server: ServerProcess, method: str, path: str, key: str, host: str = "") -> tuple[int, bytes]:
-    headers = {"Authorization": make_token("http://any/", ROOT, key, int(time.time()) + 60)}
+def request(
+    server: ServerProcess, method: str, path: str, key: str, host: str = "", rule: str = OWNER
+) -> tuple[int, bytes]:
+    headers = {"Authorization": make_token("http://any/", rule, key, int(time.time()) + 60)}
     if host:
         headers["Host"] = host
     with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) as connection:
@@ -228,15 +231,18 @@ def test_a_folder_of_one_namespace_goes_on_and_may_have_more(tmp_path: Path) -> 
     more.start()
     assert more.connection_string == first
     bank_key = (more.data / "namespaces" / "bank" / "root.key").read_text().strip()
-    assert request(more, "GET", "/orders", bank_key)[0] == 404
-    assert request(more, "PUT", "/orders", bank_key)[0] == 400  # no body: but it may
+    assert request(more, "GET", "/orders", bank_key, rule=ROOT_RULE_NAME)[0] == 404
+    assert request(more, "PUT", "/orders", bank_key, rule=ROOT_RULE_NAME)[0] == 400  # no body: but it may
     assert more.stop() == os.EX_OK
 
     # What a folder has is served, named or not.
     again = ServerProcess(tmp_path, namespace({}), [])
     again.port = only.port
     again.start()
-    assert request(again, "GET", "/$Resources/queues?api-version=2021-05", bank_key)[0] == 200
+    assert (
+        request(again, "GET", "/$Resources/queues?api-version=2021-05", bank_key, rule=ROOT_RULE_NAME)[0]
+        == 200
+    )
     assert taken(ServiceBusClient.from_connection_string(again.connection_string)) == ["from before"]
     assert again.stop() == os.EX_OK
     again.refuse_trouble()

@@ -8,8 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import typer
 
 from bendybus import errors
+from bendybus.cli.main import app
 from bendybus.cli.serve import serve
 from bendybus.server.metrics import BrokerCollector
 
@@ -26,6 +28,36 @@ BRANCHES = {errors.BrokerError, errors.RequestError, errors.Unavailable, errors.
 @pytest.mark.parametrize("option", inspect.signature(serve).parameters)
 def test_every_option_of_serve_is_in_the_guide(option):
     assert f"--{option.replace('_', '-')}" in (DOCS / "guides" / "running.md").read_text()
+
+
+def commands_of(group, path="bendybus"):
+    """Every command with the words that call it: `bendybus queue create`."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands_of(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+COMMANDS = dict(commands_of(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_in_the_reference_with_its_options(command):
+    page = (DOCS / "reference" / "cli.md").read_text()
+    assert re.search(rf"^### `{command}( [A-Z]+)?`$", page, re.MULTILINE)
+    if command == "bendybus serve":
+        return
+    for parameter in COMMANDS[command].params:
+        for option in parameter.opts:
+            if option.startswith("--"):
+                assert f"`{option}" in page, option
+
+
+def test_the_reference_names_no_command_that_is_not_there():
+    page = (DOCS / "reference" / "cli.md").read_text()
+    headings = re.findall(r"^### `(bendybus [a-z -]+?)(?: [A-Z]+)?`$", page, re.MULTILINE)
+    assert sorted(headings) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize(

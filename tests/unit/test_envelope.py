@@ -15,7 +15,7 @@ from bendybus.domain.duplicates import Identities
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Amendment, Message, MessageState
 from bendybus.envelope import admit, admit_batch, render, render_deferred, render_peeked
-from bendybus.errors import ArgumentError, InvalidOperation
+from bendybus.errors import ArgumentError, InvalidOperation, MessageSizeExceeded
 from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber
 
 AT = Instant(1_700_000_000_000)
@@ -260,3 +260,27 @@ def test_a_partitioned_queue_with_duplicate_detection_needs_an_id_or_a_key() -> 
         admit(sent(properties=Properties()), AT, DEDUP, Identities(partitioned=True))
     keyed = sent(properties=Properties(), message_annotations={"x-opt-partition-key": "k"})
     assert admit(keyed, AT, DEDUP, Identities(partitioned=True))[1] == "k"
+
+
+# -- limits of what stands before the body --------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [{"large": "x" * 33_000}, {str(number): "x" * 10_000 for number in range(7)}],
+    ids=["one property", "all together"],
+)
+def test_properties_beyond_their_limits_are_refused(properties: dict[str, object]) -> None:
+    payload = encode_message(
+        properties=Properties(message_id="m"), application_properties=properties, data=b""
+    )
+    with pytest.raises(MessageSizeExceeded, match="at most"):
+        admit(payload, AT, QUEUE)
+
+
+def test_a_large_body_is_no_large_property() -> None:
+    properties = {"fits": "x" * 32_000, "too": "x" * 30_000}
+    payload = encode_message(
+        properties=Properties(message_id="m"), application_properties=properties, data=b"x" * 200_000
+    )
+    admit(payload, AT, QUEUE)

@@ -23,12 +23,15 @@ MISSING_TOKEN: Final = 40102
 
 def authorise(
     headers: Mapping[str, str], keys: KeyRing, path: str, right: Right | None, now: Instant
-) -> None:
-    """Raise `Unauthorized` unless the request may do this to `path`; None asks for any right at all."""
+) -> Right:
+    """The rights that the request has over `path`.
+
+    `Unauthorized` unless the one asked for is among them; None asks for any right at all.
+    """
     token = next((value for name, value in headers.items() if name.lower() == "authorization"), None)
     if token is None:
         raise Unauthorized(
-            "The request has no Authorization header; a SharedAccessSignature is needed.",
+            "The request has no Authorization header; a SharedAccessSignature or a Bearer token is needed.",
             sub_code=MISSING_TOKEN,
         )
     # The host does not count: clients reach one server under many names.
@@ -38,3 +41,4 @@ def authorise(
             f"Unauthorized access. '{right.label}' claim(s) are required to perform this operation. "
             f"Resource: '{path}'"
         )
+    return claim.rights

@@ -18,6 +18,8 @@ from typing import Final
 from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
 
+from starlette.responses import Response
+
 from bendybus.errors import ArgumentError, BrokerError
 from bendybus.names import Instant
 
@@ -33,6 +35,8 @@ __all__ = [
     "element",
     "entry",
     "error",
+    "error_document",
+    "error_response",
     "feed",
     "format_time",
     "parse_entry",
@@ -108,7 +112,17 @@ def error(refusal: BrokerError, resource: str, now: Instant) -> str:
         f"SubCode={refusal.sub_code}. {refusal.description} TrackingId:{uuid.uuid4()}, "
         f"SystemTracker:{resource[:200]}, Timestamp:{format_time(now)}"
     )
-    return f"<Error>{element('Code', refusal.status)}{element('Detail', detail)}</Error>"
+    return error_document(refusal.status, detail)
+
+
+def error_document(status: int, detail: str) -> str:
+    """The Error document of a refusal that is none of ours."""
+    return f"<Error>{element('Code', status)}{element('Detail', detail)}</Error>"
+
+
+def error_response(refusal: BrokerError, resource: str, now: Instant) -> Response:
+    """The answer to a request that is refused."""
+    return Response(document(error(refusal, resource, now)), refusal.status, media_type=ERROR_TYPE)
 
 
 def document(root: str) -> bytes:

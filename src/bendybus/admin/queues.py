@@ -9,17 +9,19 @@ together (P-08), and that size, sent back in an update, means what it showed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bendybus.admin.atom import Element, element, format_time
+from bendybus.admin.rules_xml import read_rules, rules_element
 from bendybus.broker.host import Availability
 from bendybus.broker.queue import Queue
+from bendybus.domain.access import AuthorizationRule
 from bendybus.domain.durations import format_duration, parse_duration
 from bendybus.domain.entities import STANDARD_PARTITIONS, EntityStatus, QueueDescription, Tier
 from bendybus.domain.messages import SubQueue
-from bendybus.errors import ArgumentError, NotSupported
+from bendybus.errors import ArgumentError
 from bendybus.names import EntityPath
 
 __all__ = ["FIRST_WITH_PARTITIONS", "PROPERTIES", "queue_elements", "read_queue"]
@@ -111,12 +113,9 @@ def read_queue(
     path: str, elements: Mapping[str, Element], tier: Tier, current: QueueDescription | None = None
 ) -> QueueDescription:
     """The queue that a client describes; with `current`, what an update would make of that."""
-    rules = elements.get("AuthorizationRules")
-    if rules is not None and rules.children:
-        raise NotSupported(
-            f"Queue '{path}': AuthorizationRules cannot be set here yet; Config.json takes them."
-        )
     values: dict[str, Any] = {}
+    if (rules := elements.get("AuthorizationRules")) is not None:
+        values["authorization_rules"] = read_rules(rules, current.authorization_rules if current else ())
     for name, (field, read) in PROPERTIES.items():
         # An empty element, such as i:nil="true" has, says as much as none.
         text = elements[name].text.strip() if name in elements else ""
@@ -149,14 +148,18 @@ def _size_of_one(shown_mb: int, tier: Tier) -> int:
 # -- writing ------------------------------------------------------------------------
 
 
-def queue_elements(queue: Queue, tier: Tier, api_version: str) -> str:
-    """The children of QueueDescription, as this version of the API shows them."""
-    return "".join(
-        element(*one) if isinstance(one, tuple) else one for one in _shown(queue, tier, api_version)
-    )
+def queue_elements(queue: Queue, tier: Tier, api_version: str, *, with_rules: bool = True) -> str:
+    """The children of QueueDescription, as this version of the API shows them.
+
+    `with_rules`: to somebody who may manage the queue, since the rules have their keys in them.
+    """
+    shown = _shown(queue, tier, api_version, queue.description.authorization_rules if with_rules else ())
+    return "".join(element(*one) if isinstance(one, tuple) else one for one in shown)
 
 
-def _shown(queue: Queue, tier: Tier, api_version: str) -> Iterator[tuple[str, object] | str]:
+def _shown(
+    queue: Queue, tier: Tier, api_version: str, rules: Sequence[AuthorizationRule]
+) -> Iterator[tuple[str, object] | str]:
     description, totals = queue.description, _Totals.of(queue)
     partitioned = len(queue.hosts) > 1
     yield "LockDuration", format_duration(description.lock_duration_s)
@@ -171,7 +174,7 @@ def _shown(queue: Queue, tier: Tier, api_version: str) -> Iterator[tuple[str, ob
     yield "SizeInBytes", totals.size_bytes
     yield "MessageCount", totals.messages
     yield "IsAnonymousAccessible", False
-    yield "<AuthorizationRules/>"
+    yield rules_element(rules)
     yield "Status", description.status
     if description.forward_to is not None:
         yield "ForwardTo", description.forward_to

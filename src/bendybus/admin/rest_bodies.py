@@ -60,6 +60,13 @@ class RequestBody:
             chunks.append(chunk)
         return b"".join(chunks)
 
+    async def read_document(self, size_max: int) -> bytes:
+        """All of a description; one that is too long is a wrong argument, and no message beyond a quota."""
+        try:
+            return await self.read(size_max, f"The body has more than {size_max} bytes.")
+        except MessageSizeExceeded as refusal:
+            raise ArgumentError(str(refusal)) from None
+
     async def discard(self) -> bool:
         """Throw the rest away; False when it is too much and the connection must not be used again."""
         deadline = asyncio.get_running_loop().time() + DISCARD_S

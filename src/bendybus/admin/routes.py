@@ -17,13 +17,15 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 from urllib.parse import quote, urlencode
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
 
 from bendybus.admin import atom
 from bendybus.admin.access import authorise
 from bendybus.admin.queues import FIRST_WITH_PARTITIONS, queue_elements, read_queue
+from bendybus.admin.rest_bodies import RequestBody
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
@@ -33,6 +35,7 @@ from bendybus.errors import (
     BrokerError,
     EntityNotFound,
     InvalidOperation,
+    MethodNotAllowed,
     NotSupported,
     PreconditionFailed,
 )
@@ -46,6 +49,14 @@ Unsupported: TypeAlias = Callable[[QueueDescription], list[str]]
 # "default 100 per page; cap 100"
 PAGE_MAX: Final = 100
 
+# Where the token for the entity that messages are forwarded to may be; else the request's own must do.
+SUPPLEMENTARY: Final = {
+    "forward_to": "ServiceBusSupplementaryAuthorization",
+    "forward_dead_lettered_to": "ServiceBusDlqSupplementaryAuthorization",
+}
+
+METHODS: Final = ("GET", "HEAD", "PUT", "DELETE")
+
 RESET: Final = "$reset"
 
 _API_VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2})?(-preview)?")
@@ -57,10 +68,8 @@ _WHOLE_NUMBER: Final = re.compile("[0-9]{1,9}")
 def management_routes(namespace: Namespace, unsupported: Unsupported) -> list[BaseRoute]:
     """To be put after all other routes of the namespace."""
     api = _ManagementApi(namespace, unsupported)
-    return [
-        Route("/{path:path}", api.serve, methods=["GET", "PUT", "DELETE"]),
-        Route(f"/{RESET}", api.serve, methods=["POST"]),
-    ]
+    # An object and not a function: every verb comes here, so that every refusal has the same shape.
+    return [Route("/{path:path}", api)]
 
 
 class _ManagementApi:
@@ -70,20 +79,30 @@ class _ManagementApi:
         self._keys = namespace.keys
         self._unsupported = unsupported
 
-    async def serve(self, request: Request) -> Response:
-        path = request.path_params.get("path", RESET).strip("/")
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        body = RequestBody(receive, request.headers.get("content-length"))
+        response = await self._serve(request, body)
+        if not await body.discard():
+            response.headers["connection"] = "close"
+        await response(scope, receive, send)
+
+    async def _serve(self, request: Request, body: RequestBody) -> Response:
+        path = request.path_params["path"].strip("/")
         try:
             right = None if request.method in ("GET", "HEAD") else Right.MANAGE
-            authorise(request.headers, self._keys, path, right, now())
-            return await self._answer(request, path)
+            rights = authorise(request.headers, self._keys, path, right, now())
+            request.state.manages = rights.allows(Right.MANAGE)
+            return await self._answer(request, path, body)
         except BrokerError as refusal:
-            body = atom.document(atom.error(refusal, path, now()))
-            return Response(body, refusal.status, media_type=atom.ERROR_TYPE)
+            return atom.error_response(refusal, path, now())
 
-    async def _answer(self, request: Request, path: str) -> Response:
-        if request.method == "POST":
+    async def _answer(self, request: Request, path: str, body: RequestBody) -> Response:
+        if request.method == "POST" and path == RESET:
             await self._broker.empty()
             return Response(status_code=200)
+        if request.method not in METHODS:
+            raise MethodNotAllowed(f"{request.method[:60]} is not a request that '{path[:200]}' answers.")
         version = _api_version(request)
         method, well_known = request.method, path.lower()
         if well_known in ("$namespaceinfo", "$resources/queues", "$resources/topics"):
@@ -100,7 +119,7 @@ class _ManagementApi:
             raise EntityNotFound(child["topic"])
         match method:
             case "PUT":
-                return await self._put(request, path, version)
+                return await self._put(request, path, version, body)
             case "DELETE":
                 await self._broker.delete_queue(self._find(path, version).path)
                 return Response(status_code=200)
@@ -133,7 +152,7 @@ class _ManagementApi:
             _url(request, queue.path, {"api-version": version}),
             queue.path,
             "QueueDescription",
-            queue_elements(queue, self._broker.tier, version),
+            queue_elements(queue, self._broker.tier, version, with_rules=request.state.manages),
             queue.created_at,
             queue.updated_at,
             self._name,
@@ -176,8 +195,8 @@ class _ManagementApi:
 
     # -- changing -----------------------------------------------------------------
 
-    async def _put(self, request: Request, path: str, version: str) -> Response:
-        described = atom.parse_entry(await _body(request))
+    async def _put(self, request: Request, path: str, version: str, body: RequestBody) -> Response:
+        described = atom.parse_entry(await body.read_document(atom.BODY_BYTES_MAX))
         if described.kind == "TopicDescription":
             raise NotSupported("Topics are not supported yet.")
         if described.kind != "QueueDescription":
@@ -187,6 +206,7 @@ class _ManagementApi:
             description = read_queue(path, described.elements, self._broker.tier)
             self._refuse_unsupported(description)
             self._refuse_old_version(description, version)
+            self._authorise_forwarding(request, description)
             queue = await self._broker.create_queue(description)
             return await self._entry_response(request, queue, version, 201)
         queue = self._find(path, version)
@@ -198,8 +218,20 @@ class _ManagementApi:
         # Before what is unsupported: changing it is not allowed, supported or not (P-07).
         queue.description.refuse_immutable_changes(description)
         self._refuse_unsupported(description)
+        self._authorise_forwarding(request, description, queue.description)
         await self._broker.update_queue(description)
         return await self._entry_response(request, queue, version)
+
+    def _authorise_forwarding(
+        self, request: Request, asked: QueueDescription, present: QueueDescription | None = None
+    ) -> None:
+        """Who sends messages on to another entity must be one who may send there."""
+        for field, header in SUPPLEMENTARY.items():
+            target = getattr(asked, field)
+            if target is None or (present is not None and getattr(present, field) == target):
+                continue
+            given = request.headers.get(header) or request.headers.get("authorization", "")
+            authorise({"authorization": given}, self._keys, target, Right.SEND, now())
 
     def _refuse_unsupported(self, description: QueueDescription) -> None:
         if features := self._unsupported(description):
@@ -245,17 +277,3 @@ def _url(request: Request, path: str, query: dict[str, object]) -> str:
     host = request.headers.get("host", "localhost")
     shown = {name: value for name, value in query.items() if value != ""}
     return f"{request.scope['scheme']}://{host}/{quote(path)}" + (f"?{urlencode(shown)}" if shown else "")
-
-
-async def _body(request: Request) -> bytes:
-    """The body, as far as anything we read can reach."""
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > atom.BODY_BYTES_MAX:
-                break
-    except ClientDisconnect:
-        # Nobody will read this; it only must not look like a fault of ours.
-        raise ArgumentError("The body ended before its end.") from None
-    return bytes(body)

@@ -1,5 +1,5 @@
-"""Who may do what: SAS keys, the tokens made with them, and what a connection has been granted.
+"""Who may do what: SAS keys, the tokens made with them or by others, and what a connection may.
 
 Imports `errors` and `names` only, reads no clock and opens nothing: the time and
-the keys are always handed in. Read in this order: rights, paths, rules, sas, claims.
+the keys are always handed in. Read in this order: rights, paths, rules, sas, jwt, claims.
 """

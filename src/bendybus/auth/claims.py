@@ -2,7 +2,7 @@
 
 A claim comes from a login (SASL PLAIN, no end) or from a token put through CBS.
 Every check of a right in the product is `Claims.require`; links ask `expires` to
-know when they have to be closed. How a token is proven: sas.py.
+know when they have to be closed. How a token is proven: sas.py, jwt.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from bendybus.auth.paths import ancestry, covers, entity_path, resource_path
 from bendybus.auth.rights import Right
 from bendybus.auth.rules import KeyRing
-from bendybus.auth.sas import MALFORMED, SAS_PREFIX, SasToken, verify
+from bendybus.auth.sas import INVALID_AUDIENCE, MALFORMED, SAS_PREFIX, SasToken, verify
 from bendybus.errors import QuotaExceeded, Unauthorized
 from bendybus.names import Instant
 
@@ -24,11 +24,10 @@ __all__ = ["Claim", "Claims", "log_in", "put_token"]
 # 10,000 entities are reached with one token for the namespace).
 CLAIMS_MAX = 5000
 
-# A token that is good, but for something else; see `Unauthorized.sub_code`.
-INVALID_AUDIENCE = 40104
-
 # header.payload.signature, each base64url [RFC 7519 section 3].
 _JWT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
+# As HTTP writes it before a JWT [RFC 6750 2.1]; the name of a scheme is in any case [RFC 9110 11.1].
+_BEARER = re.compile("bearer +", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +103,9 @@ def put_token(ring: KeyRing, token_text: str, audience: str, now: Instant) -> Cl
     may be less than the token would allow and never more.
     """
     if not token_text.startswith(SAS_PREFIX):
-        if _JWT.fullmatch(token_text.removeprefix("Bearer ").strip()):
-            raise Unauthorized("A JWT was put, but JWT validation is not configured on this server.")
+        web_token = _BEARER.sub("", token_text, count=1).strip()
+        if _JWT.fullmatch(web_token):
+            return _put_web_token(ring, web_token, resource_path(audience), now)
         raise Unauthorized(
             "The token is of no known kind: it is neither a SharedAccessSignature nor a JWT.",
             sub_code=MALFORMED,
@@ -119,3 +119,9 @@ def put_token(ring: KeyRing, token_text: str, audience: str, now: Instant) -> Cl
             sub_code=INVALID_AUDIENCE,
         )
     return Claim(path, rule.rights, token.expires_at)
+
+
+def _put_web_token(ring: KeyRing, token_text: str, path: str, now: Instant) -> Claim:
+    if ring.issuer is None:
+        raise Unauthorized("A JWT was put, but JWT validation is not configured on this server.")
+    return Claim(path, *ring.issuer.rights(token_text, path, now))

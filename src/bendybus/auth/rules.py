@@ -9,11 +9,13 @@ from __future__ import annotations
 import hmac
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from bendybus.auth.paths import ancestry, entity_path
 from bendybus.auth.rights import Right
+from bendybus.names import Instant
 
-__all__ = ["ROOT_RULE_NAME", "AccessRule", "KeyRing"]
+__all__ = ["ROOT_RULE_NAME", "AccessRule", "Issuer", "KeyRing"]
 
 # "Namespace rule `RootManageSharedAccessKey` always exists."
 ROOT_RULE_NAME = "RootManageSharedAccessKey"
@@ -43,12 +45,24 @@ class AccessRule:
         return f"<AccessRule {self.name!r} on {self.scope or 'the namespace'!r}: {self.rights.label}>"
 
 
+class Issuer(Protocol):
+    """Somebody else whose tokens are taken; jwt.py has one, which costs nothing where none is set."""
+
+    def reaching(self, path: str) -> Issuer:
+        """Only with what it may say about `path` and above."""
+
+    def rights(self, text: str, path: str, now: Instant) -> tuple[Right, Instant]:
+        """What a token gives over `path`, and until when; `Unauthorized` when nothing."""
+
+
 class KeyRing:
-    """All authorization rules of a namespace."""
+    """All authorization rules of a namespace, and who else is trusted to say what a caller may do."""
 
-    __slots__ = ("_rules",)
+    __slots__ = ("_rules", "issuer")
 
-    def __init__(self, rules: Iterable[AccessRule] = ()) -> None:
+    def __init__(self, rules: Iterable[AccessRule] = (), issuer: Issuer | None = None) -> None:
+        self.issuer = issuer
+        """Whose JSON Web Tokens are taken; None for nobody's."""
         self._rules: dict[str, dict[str, AccessRule]] = {}
         """scope -> name -> rule, the scope in comparable form."""
         for rule in rules:
@@ -61,6 +75,13 @@ class KeyRing:
     def put(self, rule: AccessRule) -> None:
         """Add a rule, or replace the one of that name and scope: so keys are changed."""
         self._rules.setdefault(entity_path(rule.scope), {})[rule.name] = rule
+
+    def replace(self, scope: str, rules: Iterable[AccessRule]) -> None:
+        """These rules and no others over `scope`; with none, nobody has rights over it in particular."""
+        path = entity_path(scope)
+        self._rules.pop(path, None)
+        for rule in rules:
+            self.put(rule)
 
     def remove(self, name: str, scope: str = "") -> None:
         """Forget a rule; its tokens stop working at once. Unknown ones are no error."""
@@ -75,7 +96,7 @@ class KeyRing:
 
     def reaching(self, path: str) -> KeyRing:
         """Only the rules whose scope covers `path`: who signs for a URL below it needs one of these."""
-        ring = KeyRing()
+        ring = KeyRing(issuer=None if self.issuer is None else self.issuer.reaching(path))
         for scope in ancestry(entity_path(path)):
             if scope in self._rules:
                 ring._rules[scope] = self._rules[scope]

@@ -22,7 +22,18 @@ from bendybus.auth.rules import AccessRule, KeyRing
 from bendybus.errors import Unauthorized
 from bendybus.names import Instant
 
-__all__ = ["MALFORMED", "SAS_PREFIX", "SasToken", "make_token", "signer", "verify"]
+__all__ = [
+    "EXPIRED",
+    "EXPIRY_MAX_S",
+    "INVALID_AUDIENCE",
+    "INVALID_SIGNATURE",
+    "MALFORMED",
+    "SAS_PREFIX",
+    "SasToken",
+    "make_token",
+    "signer",
+    "verify",
+]
 
 SAS_PREFIX = "SharedAccessSignature "
 
@@ -31,6 +42,7 @@ TOKEN_LENGTH_MAX = 8192
 
 # What is wrong with a token, as HTTP clients are told it; see `Unauthorized.sub_code`.
 INVALID_SIGNATURE = 40103
+INVALID_AUDIENCE = 40104
 MALFORMED = 40105
 EXPIRED = 40106
 

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -21,6 +21,7 @@ from bendybus.broker.forwarding import Forwarder
 from bendybus.broker.host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.stores import AttachedStore, PayloadCache
+from bendybus.domain.access import AuthorizationRule, check_rules, rules_from_record
 from bendybus.domain.entities import PREMIUM_PARTITIONS_DEFAULT, QueueDescription, Tier, normalise_path
 from bendybus.errors import (
     ArgumentError,
@@ -61,6 +62,8 @@ class Broker:
         self.premium_partitions = premium_partitions
         self.created_at = Instant(0)
         """When the namespace was first served."""
+        self.authorization_rules: tuple[AuthorizationRule, ...] = ()
+        """The namespace's own; an entity's are in its description."""
         self._stores: dict[str, AttachedStore] = {}
         self._queues: dict[str, Queue] = {}
         self._records: dict[str, EntityRecord] = {}
@@ -85,6 +88,7 @@ class Broker:
         for store in self._stores.values():
             store.start()
         self.created_at = self._founded()
+        self.authorization_rules = rules_from_record(self._catalog.namespace().get("authorization_rules"))
         records = self._catalog.entities()
         self._sweep({record.path for record in records})
         claims = self._claim_partitions()
@@ -178,19 +182,22 @@ class Broker:
         return queue
 
     def watch(self, watcher: Callable[[Queue], None]) -> None:
-        """Call this with every queue that has been updated or deleted (`Queue.deleted`)."""
+        """Call this with every queue that has been created, updated or deleted (`Queue.deleted`)."""
         self._watchers.append(watcher)
 
     async def create_queue(self, description: QueueDescription) -> Queue:
         """Make the queue on all its partitions, or not at all (P-32)."""
         async with self._changing:
-            return await self._create(description)
+            queue = await self._create(description)
+            self._tell_of(queue)
+            return queue
 
     async def ensure_queue(self, description: QueueDescription) -> Queue:
-        """Create the queue, or bring the one that is there to this description."""
+        """Create the queue, or bring the one that is there to this description; its rules stay."""
         existing = self._queues.get(normalise_path(description.path))
         if existing is None:
             return await self.create_queue(description)
+        description = replace(description, authorization_rules=existing.description.authorization_rules)
         if existing.description != description:
             await self.update_queue(description)
         return existing
@@ -285,6 +292,17 @@ class Broker:
             else:
                 host.begin_anew(claim[0])
         return failed
+
+    async def set_authorization_rules(self, rules: Sequence[AuthorizationRule]) -> None:
+        """Replace the namespace's own rules."""
+        async with self._changing:
+            checked = check_rules("The namespace", rules)
+            namespace = self._catalog.namespace()
+            records = [asdict(rule) for rule in checked]
+            await asyncio.to_thread(
+                self._catalog.describe_namespace, {**namespace, "authorization_rules": records}
+            )
+            self.authorization_rules = checked
 
     async def _create(self, description: QueueDescription) -> Queue:
         path = description.path

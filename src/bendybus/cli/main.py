@@ -10,6 +10,11 @@ from typing import Annotated
 
 import typer
 
+from bendybus.cli import deadletter, namespace, queue
+from bendybus.cli.cert import cert
+from bendybus.cli.purge import purge
+from bendybus.cli.receive import peek, receive
+from bendybus.cli.send import send
 from bendybus.cli.serve import serve
 
 __all__ = ["app"]
@@ -18,9 +23,10 @@ app = typer.Typer(
     name="bendybus",
     help="A message broker that speaks Azure Service Bus's own protocols.",
     no_args_is_help=True,
-    add_completion=False,
     # An operator reads our own one-line errors; what is left is a fault, shown plainly.
     pretty_exceptions_enable=False,
+    # In boxes, help cuts off the names of options in a terminal of the usual width.
+    rich_markup_mode=None,
 )
 
 
@@ -42,3 +48,11 @@ def bendybus(
 
 
 app.command()(serve)
+app.command()(cert)
+app.add_typer(namespace.app, name="namespace")
+app.add_typer(queue.app, name="queue")
+app.command()(send)
+app.command()(receive)
+app.command()(peek)
+app.add_typer(deadletter.app, name="dead-letter")
+app.command()(purge)

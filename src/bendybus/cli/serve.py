@@ -40,6 +40,20 @@ def serve(
     ] = False,
     tls_cert: Annotated[Path | None, typer.Option(help="TLS certificate chain, PEM.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The certificate's key, PEM.")] = None,
+    jwt_issuer: Annotated[
+        str | None, typer.Option(help="Take JSON Web Tokens of this issuer (Entra ID or another).")
+    ] = None,
+    jwt_audience: Annotated[
+        list[str] | None,
+        typer.Option(help="Whom they must be for; may be repeated.", show_default="Azure Service Bus"),
+    ] = None,
+    jwt_keys: Annotated[
+        str | None, typer.Option(help="The issuer's public keys (JWKS): a file or an https URL.")
+    ] = None,
+    jwt_role: Annotated[
+        list[str] | None,
+        typer.Option(help="What a role is worth, NAME=RIGHTS[@ENTITY]; may be repeated."),
+    ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Run the broker until SIGTERM or Ctrl+C.
@@ -66,6 +80,10 @@ def serve(
             sas_key=sas_key_from(os.environ) or (WELL_KNOWN_KEY if emulator else None),
             tls_cert=tls_cert,
             tls_key=tls_key,
+            jwt_issuer=jwt_issuer,
+            jwt_audiences=tuple(jwt_audience or ()),
+            jwt_keys=jwt_keys,
+            jwt_roles=tuple(jwt_role or ()),
             log_level=log_level,
         )
         # Imported once the settings are known to be good: an error in them is told at once.

@@ -23,6 +23,8 @@ __all__ = [
     "Confirm",
     "DeadLetter",
     "Defer",
+    "DeleteOldest",
+    "Deleted",
     "Done",
     "Enqueue",
     "Enqueued",
@@ -179,6 +181,15 @@ class Peek:
 
 
 @dataclass(slots=True)
+class DeleteOldest:
+    """Remove up to `count` of the oldest available messages that were enqueued before then."""
+
+    count: int
+    enqueued_before: Instant
+    subqueue: SubQueue = SubQueue.MAIN
+
+
+@dataclass(slots=True)
 class CancelScheduled:
     """Remove these scheduled messages, all or none."""
 
@@ -229,6 +240,7 @@ Command: TypeAlias = (
     | DeadLetter
     | Renew
     | Peek
+    | DeleteOldest
     | CancelScheduled
     | Post
     | Transferred
@@ -277,4 +289,11 @@ class Renewed:
     locked_until: list[Instant | None]
 
 
-Reply: TypeAlias = Done | Enqueued | Given | Settled | Renewed
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """So many messages were removed."""
+
+    count: int
+
+
+Reply: TypeAlias = Done | Enqueued | Given | Settled | Renewed | Deleted

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Final
 
+from bendybus.domain.access import AuthorizationRule, check_rules, rules_from_record
 from bendybus.domain.durations import format_duration
 from bendybus.domain.messages import SubQueue
 from bendybus.errors import ArgumentError, InvalidOperation, QuotaExceeded
@@ -143,10 +144,12 @@ class QueueDescription:
     forward_dead_lettered_to: EntityPath | None = None
     status: EntityStatus = EntityStatus.ACTIVE
     user_metadata: str | None = None
+    authorization_rules: tuple[AuthorizationRule, ...] = ()
 
     def __post_init__(self) -> None:
         # Frozen, so this is how the path comes to be kept with its slashes the right way round.
         object.__setattr__(self, "path", check_path(self.path))
+        check_rules(f"Queue '{self.path}'", self.authorization_rules)
         self._check_ranges()
         self._check_combinations()
 
@@ -161,6 +164,7 @@ class QueueDescription:
         values = {name: value for name, value in record.items() if name in known}
         if "status" in values:
             values["status"] = EntityStatus(str(values["status"]))
+        values["authorization_rules"] = rules_from_record(values.get("authorization_rules"))
         return cls(**values)  # type: ignore[arg-type]  # the constructor checks every value
 
     def refuse_immutable_changes(self, changed: QueueDescription) -> None:

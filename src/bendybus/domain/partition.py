@@ -21,6 +21,8 @@ from bendybus.domain.commands import (
     Confirm,
     DeadLetter,
     Defer,
+    Deleted,
+    DeleteOldest,
     Done,
     Enqueue,
     Enqueued,
@@ -228,6 +230,11 @@ class Partition:
                 return Given(messages)
             case Peek(from_sequence_number=start, count=count, subqueue=subqueue):
                 return Given(stock.shelves[subqueue].peek(start, count, stock.on_loan(subqueue)))
+            case DeleteOldest(count=count, enqueued_before=before, subqueue=subqueue):
+                stock.end_locks(at, changes)
+                messages = stock.take_older(count, before, subqueue, at, changes)
+                stock.remove(messages, changes)
+                return Deleted(len(messages))
             case CancelScheduled(sequence_numbers=numbers):
                 stock.remove(self._intake.cancel_scheduled(numbers), changes)
                 return Done()

@@ -75,6 +75,16 @@ class Stock:
                 messages += alive
         return messages
 
+    def take_older(
+        self, count: int, enqueued_before: Instant, subqueue: SubQueue, at: Instant, changes: Changes
+    ) -> list[Message]:
+        """Up to `count` of the oldest available ones that were enqueued before then."""
+        taken = self.take(count, subqueue, at, changes)
+        younger = [message for message in taken if message.enqueued_at >= enqueued_before]
+        if younger:
+            self.shelves[subqueue].put(MessageState.ACTIVE, younger)
+        return [message for message in taken if message.enqueued_at < enqueued_before]
+
     def take_deferred(self, numbers: Sequence[SequenceNumber], subqueue: SubQueue) -> list[Message]:
         """All of them, in the order asked, or none.
 

@@ -18,12 +18,15 @@ from contextlib import AsyncExitStack
 from itertools import islice
 from typing import Final
 
-from bendybus.auth.rules import AccessRule, KeyRing
+from bendybus.admin.rule_book import RootRule, RuleBook
+from bendybus.auth.rules import Issuer, KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.errors import ConfigError, RequestError
 from bendybus.namespaces import Namespace
+from bendybus.server.announcement import announce, withdraw
 from bendybus.server.emulator_config import NamespaceConfig, load_config
 from bendybus.server.front import Front
+from bendybus.server.key_sets import trusted_issuer
 from bendybus.server.naming import connection_strings, namespace_folders
 from bendybus.server.settings import Settings, refuse_exposed_keys
 from bendybus.server.sockets import raise_descriptor_limit
@@ -70,13 +73,14 @@ class Server:
         folder = DataFolder(settings.data)
         folder.open()
         exits.callback(folder.close)
+        issuer = await trusted_issuer(settings, exits)
         wanted = [*(config.name for config in configs), *settings.namespaces]
         folders = namespace_folders(folder, wanted, settings, exits)
         described = {config.name.lower(): config for config in configs}
-        namespaces: list[Namespace] = []
+        opened: list[tuple[Namespace, RuleBook]] = []
         for name, own in folders.items():
             config = described.get(name.lower(), NamespaceConfig(name))
-            namespaces.append(await self._open_namespace(name, config, own, exits))
+            opened.append(await self._open_namespace(name, config, own, issuer, exits))
         if len(folders) > 1:
             folder.record_namespaces(list(folders))
 
@@ -86,27 +90,40 @@ class Server:
             connections_max=settings.connections_max,
         )
         exits.push_async_callback(front.close)
-        for namespace in namespaces:
-            front.admit(namespace)
+        for namespace, book in opened:
+            front.admit(namespace, book)
         self.ports = await front.open(settings.addresses)
-        self.connection_strings = connection_strings(namespaces, settings.host, self.ports[0])
+        self.connection_strings = connection_strings(
+            [namespace for namespace, _ in opened], settings.host, self.ports[0]
+        )
+        announce(settings.data, settings.host, self.ports[0], key_in_folder=settings.sas_key is None)
+        exits.callback(withdraw, settings.data)
         front.ready = True
 
     async def _open_namespace(
-        self, name: str, config: NamespaceConfig, folder: DataFolder, exits: AsyncExitStack
-    ) -> Namespace:
+        self,
+        name: str,
+        config: NamespaceConfig,
+        folder: DataFolder,
+        issuer: Issuer | None,
+        exits: AsyncExitStack,
+    ) -> tuple[Namespace, RuleBook]:
         settings = self._settings
-        key = settings.sas_key or folder.root_key()
-        keys = KeyRing([AccessRule.root(key), *config.rules])
-        refuse_exposed_keys(settings.host, [known for rule in keys for known in rule.keys])
+        root = _root_rule(settings, folder)
         broker = self._broker(folder, exits)
         broker.start()
         exits.push_async_callback(broker.stop)
+        keys = KeyRing(issuer=issuer)
+        book = RuleBook(broker, keys, root)
+        book.open()
         try:
             await broker.ensure_queues(config.queues)
+            for scope, rules in config.rules.items():
+                await book.bring(scope, rules)
         except RequestError as refusal:
             raise ConfigError(f"{settings.config}: {refusal}") from refusal
-        return Namespace(name, broker, keys)
+        refuse_exposed_keys(settings.host, [known for rule in keys for known in rule.keys])
+        return Namespace(name, broker, keys), book
 
     def _broker(self, folder: DataFolder, exits: AsyncExitStack) -> Broker:
         catalog = SqliteCatalog(folder.catalog_path)
@@ -140,6 +157,13 @@ def run(settings: Settings) -> None:
     gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(settings))
+
+
+def _root_rule(settings: Settings, folder: DataFolder) -> RootRule:
+    """With the operator's key for both, or with those that the data folder keeps."""
+    if settings.sas_key is not None:
+        return RootRule(settings.sas_key, settings.sas_key)
+    return RootRule(folder.root_key(), folder.root_key("secondary"), folder.keep_root_key)
 
 
 async def _serve(settings: Settings) -> None:

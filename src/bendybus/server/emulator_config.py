@@ -11,12 +11,13 @@ emulator knows none of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from bendybus.auth.rights import Right
-from bendybus.auth.rules import AccessRule
+from bendybus.auth.rules import ROOT_RULE_NAME
+from bendybus.domain.access import RULES_MAX, AuthorizationRule
 from bendybus.domain.entities import QueueDescription, normalise_path
 from bendybus.errors import ArgumentError, ConfigError
 from bendybus.names import EntityPath
@@ -25,9 +26,6 @@ from bendybus.server.places import Place, read_json
 
 __all__ = ["NamespaceConfig", "load_config", "unsupported_features"]
 
-# "Up to 12 authorization rules per entity/namespace."
-RULES_MAX: Final = 12
-
 
 @dataclass(frozen=True, slots=True)
 class NamespaceConfig:
@@ -35,7 +33,8 @@ class NamespaceConfig:
 
     name: str = NAMESPACE_DEFAULT
     queues: tuple[QueueDescription, ...] = ()
-    rules: tuple[AccessRule, ...] = ()
+    rules: Mapping[str, tuple[AuthorizationRule, ...]] = field(default_factory=dict)
+    """By queue; the namespace's own under the empty name."""
 
 
 def unsupported_features(queue: QueueDescription) -> list[str]:
@@ -105,7 +104,7 @@ class _Reader:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._queues: dict[str, QueueDescription] = {}
-        self._rules: list[AccessRule] = []
+        self._rules: dict[str, tuple[AuthorizationRule, ...]] = {}
 
     def namespace(self, place: Place) -> NamespaceConfig:
         members = place.members(*NAMESPACE_MEMBERS)
@@ -117,7 +116,7 @@ class _Reader:
         if "Queues" in members:
             for queue in members["Queues"].items():
                 self._read_queue(queue)
-        return NamespaceConfig(name, tuple(self._queues.values()), tuple(self._rules))
+        return NamespaceConfig(name, tuple(self._queues.values()), self._rules)
 
     def _read_queue(self, place: Place) -> None:
         members = place.members("Name", "Properties", "AuthorizationRules")
@@ -142,25 +141,35 @@ class _Reader:
             self._read_rules(members["AuthorizationRules"], scope=queue.path)
 
     def _read_rules(self, place: Place, scope: str) -> None:
-        seen: set[str] = set()
-        for rule in place.items():
-            members = rule.members("Name", "PrimaryKey", "SecondaryKey", "Rights")
+        rules: dict[str, AuthorizationRule] = {}
+        for each in place.items():
+            members = each.members("Name", "PrimaryKey", "SecondaryKey", "Rights")
             for needed in ("Name", "PrimaryKey", "Rights"):
                 if needed not in members:
-                    raise ConfigError(f"{self._file}: {rule.path} lacks '{needed}'")
-            name, key = members["Name"].name(), members["PrimaryKey"].text()
-            if name in seen:
+                    raise ConfigError(f"{self._file}: {each.path} lacks '{needed}'")
+            name = members["Name"].name()
+            if name in rules:
                 members["Name"].refuse("another rule of this place has that name")
-            if len(seen) >= RULES_MAX:
+            if not scope and name == ROOT_RULE_NAME:
+                members["Name"].refuse("the root rule always exists; BENDYBUS_SAS_KEY sets its key")
+            if len(rules) >= RULES_MAX:
                 raise ConfigError(f"{self._file}: {place.path} has more than {RULES_MAX} rules")
-            if not key:
-                # Not shown by refuse(): a key has no place in an error's text, not even a bad one.
-                raise ConfigError(f"{self._file}: {members['PrimaryKey'].path} is empty; expected a key")
-            second = members["SecondaryKey"].text() if "SecondaryKey" in members else ""
-            rights = Right(0)
-            for right in members["Rights"].items():
-                rights |= right.right()
-            if not rights:
-                members["Rights"].refuse("expected at least one of Send, Listen, Manage")
-            seen.add(name)
-            self._rules.append(AccessRule(name, key, second, rights, scope))
+            rules[name] = self._rule(each, name, members)
+        if rules:
+            self._rules[scope] = tuple(rules.values())
+
+    def _rule(self, place: Place, name: str, members: Mapping[str, Place]) -> AuthorizationRule:
+        key = members["PrimaryKey"].text()
+        if not key:
+            # Not shown by refuse(): a key has no place in an error's text, not even a bad one.
+            raise ConfigError(f"{self._file}: {members['PrimaryKey'].path} is empty; expected a key")
+        second = members["SecondaryKey"].text() if "SecondaryKey" in members else ""
+        rights = Right(0)
+        for right in members["Rights"].items():
+            rights |= right.right()
+        if not rights:
+            members["Rights"].refuse("expected at least one of Send, Listen, Manage")
+        try:
+            return AuthorizationRule(name, tuple(rights.label.split(", ")), key, second)
+        except ArgumentError as error:
+            raise ConfigError(f"{self._file}: {place.path}: {error}") from error

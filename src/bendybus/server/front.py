@@ -19,6 +19,8 @@ from starlette.types import Receive, Scope, Send
 
 from bendybus.admin.rest_routes import RestMessages
 from bendybus.admin.routes import management_routes
+from bendybus.admin.rule_book import RuleBook
+from bendybus.admin.rule_routes import AuthorizationRules
 from bendybus.gateway.gateway import Gateway
 from bendybus.namespaces import Namespace, Namespaces
 from bendybus.server.emulator_config import unsupported_features
@@ -55,10 +57,10 @@ class Front:
             connections_max=connections_max,
         )
 
-    def admit(self, namespace: Namespace) -> None:
+    def admit(self, namespace: Namespace, book: RuleBook) -> None:
         """From now on clients are served in this namespace; its broker has been started."""
         self.namespaces.add(namespace)
-        self._routes.admit(namespace)
+        self._routes.admit(namespace, book)
         self._gateway.admit(namespace)
 
     def dismiss(self, namespace: Namespace) -> None:
@@ -99,10 +101,11 @@ class _NamespaceRoutes(BaseRoute):
         self._namespaces = namespaces
         self._served: dict[Namespace, _Served] = {}
 
-    def admit(self, namespace: Namespace) -> None:
+    def admit(self, namespace: Namespace, book: RuleBook) -> None:
         rest = RestMessages(namespace.broker, namespace.keys)
         # Management last: what is not a message operation is an entity.
-        routes = [rest, *management_routes(namespace, unsupported_features)]
+        rules = AuthorizationRules(book, namespace.keys)
+        routes = [rest, rules, *management_routes(namespace, unsupported_features)]
         self._served[namespace] = _Served(rest, Router(routes, redirect_slashes=False))
 
     def dismiss(self, namespace: Namespace) -> None:

@@ -1,7 +1,7 @@
 """The HTTP side of the one port: health, metrics and AMQP over WebSocket.
 
 Routes of other packages (management, REST) are handed in and tried after these, as
-an entity may have any path; what nobody serves gets a small JSON answer with 404.
+an entity may have any path; what nobody serves gets an Error document with 404.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
+from bendybus.admin.atom import ERROR_TYPE, document, error_document
 from bendybus.server.websocket import serve_amqp
 
 __all__ = ["Health", "http_app"]
@@ -74,9 +75,10 @@ def http_app(
 
 
 async def _explain(request: Request, error: HTTPException) -> Response:
-    """Every refusal is JSON: a 404 names the path, the rest say what Starlette says."""
-    text = f"nothing is served at '{request.url.path}'" if error.status_code == 404 else error.detail
-    return JSONResponse({"error": text}, status_code=error.status_code, headers=error.headers)
+    """What no route serves, such as `OPTIONS *`, is refused in the shape of every other refusal."""
+    text = f"Nothing is served at '{request.url.path}'." if error.status_code == 404 else error.detail
+    body = document(error_document(error.status_code, f"SubCode={error.status_code}00. {text}"))
+    return Response(body, error.status_code, headers=error.headers, media_type=ERROR_TYPE)
 
 
 async def _no_such_websocket(websocket: WebSocket) -> None:

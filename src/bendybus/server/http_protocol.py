@@ -19,7 +19,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 from uvicorn.server import ServerState
 
+from bendybus.admin.atom import ERROR_TYPE, document, error
 from bendybus.admin.rest_headers import HEADER_SPELLINGS
+from bendybus.broker.clock import now
+from bendybus.errors import ArgumentError
 
 __all__ = ["HttpHost"]
 
@@ -60,6 +63,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         # Checked after parsing: a large body may follow a small head in one read.
         if self._head_timer is not None and self._head_bytes > HEAD_BYTES_MAX and self.parser is not None:
             self.send_400_response(f"The request's head is longer than {HEAD_BYTES_MAX} bytes.")
+
+    def send_400_response(self, msg: str) -> None:
+        """What is not HTTP at all is refused in the shape of every other refusal."""
+        body = document(error(ArgumentError(msg), "", now()))
+        _refresh_date(self.server_state)
+        lines = [
+            b"HTTP/1.1 400 Bad Request",
+            *(b"%s: %s" % each for each in self.server_state.default_headers),
+        ]
+        lines.append(f"content-type: {ERROR_TYPE}".encode())
+        lines += [b"content-length: %d" % len(body), b"connection: close"]
+        self.transport.write(b"\r\n".join([*lines, b"", body]))
+        self.transport.close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

@@ -63,6 +63,14 @@ class Settings:
     tls_key: Path | None = None
     host_names: tuple[str, ...] = ()
     """Further names for the self-made certificate."""
+    jwt_issuer: str | None = None
+    """The identity provider whose tokens are taken; None for nobody's."""
+    jwt_audiences: tuple[str, ...] = ()
+    """Whom its tokens must be for; none: as Azure's clients ask for them."""
+    jwt_keys: str | None = None
+    """Its public keys, a JWKS document: a file or an https URL."""
+    jwt_roles: tuple[str, ...] = ()
+    """What roles of its tokens are worth, `NAME=RIGHTS[@ENTITY]`, besides Azure's own three."""
     log_level: str = "info"
     handshake_timeout_s: float = 20.0
     connections_max: int = 16_384
@@ -84,6 +92,10 @@ class Settings:
             raise ConfigError(f"--log-level is '{self.log_level}'; allowed are {', '.join(LOG_LEVELS)}")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("--tls-cert and --tls-key go together: one was given without the other")
+        if (self.jwt_issuer is None) != (self.jwt_keys is None):
+            raise ConfigError("--jwt-issuer and --jwt-keys go together: one was given without the other")
+        if self.jwt_issuer is None and (self.jwt_audiences or self.jwt_roles):
+            raise ConfigError("--jwt-audience and --jwt-role say nothing without --jwt-issuer")
         if self.sas_key is not None:
             if not self.sas_key.strip():
                 raise ConfigError(f"{SAS_KEY_VARIABLE} is set but empty; unset it, or give it a key")

@@ -22,10 +22,11 @@ from bendybus.namespaces import CALLED_HOST
 if TYPE_CHECKING:
     from cryptography import x509
 
-__all__ = ["self_made_certificate", "server_context"]
+__all__ = ["TLS_FOLDER", "certificate_in", "self_made_certificate", "server_context"]
 
-CERTIFICATE_FILE = "tls/server.crt"
-KEY_FILE = "tls/server.key"
+TLS_FOLDER = "tls"
+CERTIFICATE_FILE = "server.crt"
+KEY_FILE = "server.key"
 
 # Some clients (Apple's) refuse server certificates that are valid for more than 825 days.
 VALIDITY = timedelta(days=825)
@@ -55,7 +56,12 @@ def _keep_called_host(connection: ssl.SSLObject, name: str | None, context: ssl.
 
 def self_made_certificate(data: Path, host_names: Iterable[str] = ()) -> tuple[Path, Path]:
     """The data folder's own certificate and key, made now if there is none that fits `host_names`."""
-    certificate, key = data / CERTIFICATE_FILE, data / KEY_FILE
+    return certificate_in(data / TLS_FOLDER, host_names)
+
+
+def certificate_in(folder: Path, host_names: Iterable[str] = ()) -> tuple[Path, Path]:
+    """The certificate and key in this folder, made now if there is none that fits `host_names`."""
+    certificate, key = folder / CERTIFICATE_FILE, folder / KEY_FILE
     asked = (name for name in (socket.gethostname(), *host_names) if name and name.isascii())
     names = list(dict.fromkeys([*ALWAYS_NAMED, *asked]))
     if not (key.exists() and _still_fits(certificate, names)):

@@ -2,11 +2,13 @@
 
     bendybus.lock   held for the life of the process; names its holder
     folder.json     the format's version and the number of messaging stores
-    root.key        the namespace's root key, made once, for its owner's eyes only
+    root.key        the namespace's root key, for its owner's eyes only; beside it the second one,
+                    root-secondary.key; each made once, and replaced when somebody asks for another
     catalog.db      what exists (sqlite/catalog.py)
     store-N.db      the messaging stores (sqlite/store.py), each with a log beside it
     namespaces.json once there are several: their names, first the one that the files above belong to
     namespaces/     a folder like this one for each of the others
+    server.json     where its server listens, while it runs (server/announcement.py)
 
 Only names and small files are dealt with here; databases are opened by their
 own modules.
@@ -20,14 +22,15 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from bendybus.errors import ConfigError, DataFolderInUse, SchemaTooNew, StoreCorrupted
 
-__all__ = ["DataFolder"]
+__all__ = ["ROOT_KEY_FILE", "DataFolder"]
 
 FORMAT_VERSION: Final = 1
 ROOT_KEY_BYTES: Final = 32
+ROOT_KEY_FILE: Final = "root.key"
 
 
 class DataFolder:
@@ -146,9 +149,9 @@ class DataFolder:
 
     # -- secrets --------------------------------------------------------------
 
-    def root_key(self) -> str:
-        """The namespace's root SAS key, in base64; made at the first call and the same ever after."""
-        file = self._path / "root.key"
+    def root_key(self, which: Literal["primary", "secondary"] = "primary") -> str:
+        """One of the namespace's root SAS keys, in base64; made at the first call and kept."""
+        file = self._root_key_file(which)
         try:
             key = file.read_text("ascii").strip()
         except FileNotFoundError:
@@ -157,6 +160,13 @@ class DataFolder:
         if not key:
             raise StoreCorrupted(f"{file} is empty")
         return key
+
+    def keep_root_key(self, which: Literal["primary", "secondary"], key: str) -> None:
+        """Another key instead, from the next `root_key` on."""
+        _write_whole(self._root_key_file(which), f"{key}\n".encode("ascii"))
+
+    def _root_key_file(self, which: Literal["primary", "secondary"]) -> Path:
+        return self._path / ("root.key" if which == "primary" else "root-secondary.key")
 
 
 def _refuse_newer(file: Path, version: int) -> None:

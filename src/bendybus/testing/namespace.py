@@ -7,14 +7,17 @@ the test's next line finds it so. How namespaces come and go: server.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from bendybus.admin.rule_book import RootRule, RuleBook
+from bendybus.auth.rules import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import Clock
 from bendybus.broker.queue import Queue
+from bendybus.domain.access import AuthorizationRule
 from bendybus.domain.commands import Given, Peek
 from bendybus.domain.entities import QueueDescription, Tier, normalise_path
 from bendybus.domain.messages import SubQueue
@@ -60,16 +63,20 @@ class Namespace:
 
     def __init__(
         self,
-        served: Callable[[Broker], ServedNamespace],
+        name: str,
+        root: RootRule,
         ground: Ground,
         queues: Iterable[QueueDescription],
+        rules: Mapping[str, Sequence[AuthorizationRule]],
         connection_string: str,
         front: Front,
         call: Callable[[Coroutine[Any, Any, Any]], Any],
     ) -> None:
         self.connection_string = connection_string
         """For any Azure SDK; it opens this namespace and no other of the server."""
-        self._make_served = served
+        self.name = name
+        self._root = root
+        self._rules = rules
         self._ground = ground
         self._queues = {normalise_path(queue.path): queue for queue in queues}
         """Those it was made with, to which a reset goes back."""
@@ -84,10 +91,6 @@ class Namespace:
     @property
     def closed(self) -> bool:
         return self._served is None
-
-    @property
-    def name(self) -> str:
-        return self._open.name
 
     # -- entities -----------------------------------------------------------------
 
@@ -145,14 +148,19 @@ class Namespace:
         self._ground.open()
         broker = Broker(self._ground.catalog, self._ground.stores, tier=self._ground.tier, clock=self._clock)
         broker.start()
+        keys = KeyRing()
+        book = RuleBook(broker, keys, self._root)
+        book.open()
         try:
             await broker.ensure_queues(list(self._queues.values()))
+            for scope, rules in self._rules.items():
+                await book.bring(scope, rules)
         except BaseException:
             await broker.stop()
             self._ground.close()
             raise
-        self._served = self._make_served(broker)
-        self._front.admit(self._served)
+        self._served = ServedNamespace(self.name, broker, keys)
+        self._front.admit(self._served, book)
 
     async def leave(self) -> None:
         """Send the clients away, stop the broker, close what it stands on; nothing if that has been done."""

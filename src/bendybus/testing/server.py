@@ -19,11 +19,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from bendybus.auth.rules import AccessRule, KeyRing
+from bendybus.admin.rule_book import RootRule
 from bendybus.domain.entities import QueueDescription, Tier
 from bendybus.errors import ConfigError
 from bendybus.names import EntityPath
-from bendybus.namespaces import Namespace as ServedNamespace
 from bendybus.namespaces import check_namespace_name
 from bendybus.server.app import loop_factory
 from bendybus.server.emulator_config import NamespaceConfig, load_config
@@ -117,11 +116,12 @@ class Server:
             *(QueueDescription(EntityPath(at), **kind) for at, kind in given.items()),
         ]
         key = base64.b64encode(os.urandom(32)).decode("ascii")
-        keys = KeyRing([AccessRule.root(key), *described.rules])
         namespace = Namespace(
-            lambda broker: ServedNamespace(name, broker, keys),
+            name,
+            RootRule(key, key),
             self._ground(name, stores, Tier(tier)) if durable else _in_memory(stores, Tier(tier)),
             wanted,
+            described.rules,
             connection_string(self._settings.host, self.port, key),
             self._front,
             self._call,

@@ -17,7 +17,7 @@ from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Confirm, Enqueue
 from bendybus.domain.entities import EntityStatus, QueueDescription, Tier
 from bendybus.domain.partition import Partition
-from bendybus.errors import ArgumentError, BrokerError, NotSupported
+from bendybus.errors import ArgumentError, BrokerError
 from bendybus.names import EntityPath, Instant, PartitionNumber
 from fix_broker import message
 
@@ -197,7 +197,7 @@ def test_unknown_and_read_only_elements_are_passed_over() -> None:
         ("<Status>Creating</Status>", ArgumentError, "one of Active"),
         ("<ForwardTo>sb://host</ForwardTo>", ArgumentError, "entity path ''"),
         (f"<UserMetadata>{'x' * 1025}</UserMetadata>", ArgumentError, "UserMetadata"),
-        ("<AuthorizationRules><R/></AuthorizationRules>", NotSupported, "AuthorizationRules"),
+        ("<AuthorizationRules><R/></AuthorizationRules>", ArgumentError, "AuthorizationRules"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_name(elements: str, error: type[BrokerError], reason: str) -> None:

@@ -174,7 +174,7 @@ def test_a_deleted_queue_leaves_nothing_behind(with_broker, catalog, stores):  #
         queue = await broker.create_queue(ORDERS)
         await queue.hosts[3].ask(Enqueue([message("lost")]))
         await broker.delete_queue("orders")
-        assert told == [queue] and queue.deleted
+        assert told == [queue, queue] and queue.deleted
         with pytest.raises(EntityNotFound):
             broker.find("Orders")
         with pytest.raises(EntityNotFound):

@@ -11,6 +11,8 @@ from bendybus.domain.commands import (
     Complete,
     DeadLetter,
     Defer,
+    Deleted,
+    DeleteOldest,
     LockDeferred,
     ReceiveDeferred,
     Release,
@@ -313,3 +315,21 @@ def test_a_dead_lettered_deferred_message_is_active_there(driver):
     driver.apply(LockDeferred(numbers([message]), driver.entropy(1)))
     driver.settle(DeadLetter([message.lock_token]))
     assert driver.lock(1, SubQueue.DEAD_LETTER) == [message]
+
+
+# -- deleting by age ----------------------------------------------------------------
+
+
+def test_the_oldest_are_deleted_but_not_the_locked_or_the_younger(driver):  # B-01
+    locked, first, second, third = driver.send(4)
+    assert driver.lock() == [locked]
+    driver.later(1)
+    before = driver.now
+    driver.send(2)
+    assert driver.apply(DeleteOldest(2, before)) == Deleted(2)
+    assert driver.effect(RemoveMessages) == RemoveMessages([first, second])
+    assert driver.apply(DeleteOldest(10, before)) == Deleted(1)
+    assert driver.effect(RemoveMessages) == RemoveMessages([third])
+    assert driver.apply(DeleteOldest(10, before)) == Deleted(0)
+    assert driver.effects == []
+    assert len(driver.lock(10)) == 2

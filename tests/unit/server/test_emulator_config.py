@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from bendybus.auth.rights import Right
-from bendybus.auth.rules import AccessRule
+from bendybus.domain.access import AuthorizationRule
 from bendybus.domain.entities import EntityStatus, QueueDescription
 from bendybus.errors import ConfigError
 from bendybus.server.emulator_config import QUEUE_PROPERTIES, NamespaceConfig, load_config
@@ -102,10 +101,10 @@ def test_rules_are_read_for_the_namespace_and_for_a_queue(tmp_path) -> None:
     sender = {"Name": "sender", "PrimaryKey": "three", "Rights": ["Send", "listen"]}
     queue = {"Name": "q", "AuthorizationRules": [sender]}
     file = _file(tmp_path, AuthorizationRules=[reader], Queues=[queue])
-    assert _only(file).rules == (
-        AccessRule("reader", "one", "two", Right.LISTEN),
-        AccessRule("sender", "three", "", Right.SEND | Right.LISTEN, "q"),
-    )
+    assert _only(file).rules == {
+        "": (AuthorizationRule("reader", ("Listen",), "one", "two"),),
+        "q": (AuthorizationRule("sender", ("Send", "Listen"), "three"),),
+    }
 
 
 @pytest.mark.parametrize(

@@ -81,12 +81,13 @@ def test_metrics_show_the_registry_that_was_given_and_no_other(run, web) -> None
 
 
 @pytest.mark.parametrize("path", ["/", "/orders", "/health/", "/$servicebus/websocket"])
-def test_what_nobody_serves_is_a_404_in_json(run, web, path) -> None:
+def test_what_nobody_serves_is_a_404_with_an_error_document(run, web, path) -> None:
     async def work() -> None:
         async with web() as open_house:
             status, _, body = await _get(open_house, path)
             assert status == 404
-            assert json.loads(body) == {"error": f"nothing is served at '{path}'"}
+            detail = f"SubCode=40400. Nothing is served at '{path}'."
+            assert f"<Error><Code>404</Code><Detail>{detail}</Detail></Error>" in body.decode()
 
     run(work())
 

@@ -1,0 +1,102 @@
+"""`bendybus cert`: the certificate for TLS, and how each SDK is told to trust it.
+
+The certificate is the server's own (server/tls.py): made here if there is none that fits,
+so that it can be handed out before the first start; a later `bendybus serve` uses it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from bendybus.cli.command import telling_errors
+from bendybus.cli.output import OutputFormat, note, show_one
+from bendybus.errors import ConfigError
+
+__all__ = ["TRUST", "cert"]
+
+# SDK -> what its user does; {file} is the certificate's path, {text} the same as a literal of Python.
+TRUST: Final = {
+    "Python": (
+        "ServiceBusClient.from_connection_string(..., connection_verify={text})",
+        "ServiceBusAdministrationClient: the same, or export REQUESTS_CA_BUNDLE={file}",
+    ),
+    "JavaScript": ("export NODE_EXTRA_CA_CERTS={file}",),
+    "Java": (
+        "keytool -importcert -noprompt -alias bendybus -file {file}"
+        " -keystore bendybus.p12 -storetype PKCS12 -storepass changeit",
+        "java -Djavax.net.ssl.trustStore=bendybus.p12 -Djavax.net.ssl.trustStorePassword=changeit ...",
+    ),
+    "Go": ("export SSL_CERT_FILE={file}   (Linux; elsewhere the system's store, as for .NET)",),
+    ".NET": (
+        "export SSL_CERT_FILE={file}   (Linux)",
+        "security add-trusted-cert -k ~/Library/Keychains/login.keychain-db {file}   (macOS)",
+        "certutil -user -addstore Root {file}   (Windows)",
+    ),
+    "bendybus, curl": ("export SSL_CERT_FILE={file}",),
+}
+
+# What a certificate can name: hosts, wildcards, addresses of either kind.
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9*_.:-]{1,253}")
+
+
+def cert(
+    data: Annotated[Path, typer.Option(help="Data folder of the server that is to use it.")] = Path(".data"),
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to put it into instead, for --tls-cert and --tls-key.")
+    ] = None,
+    name: Annotated[
+        list[str] | None, typer.Option(help="A further host name or address it is for; may be repeated.")
+    ] = None,
+    output: Annotated[OutputFormat, typer.Option("--output", "-o", help="How to show results.")] = (
+        OutputFormat.TABLE
+    ),
+) -> None:
+    """Make the TLS certificate and show how to trust it.
+
+    One that is there and fits is kept.
+    """
+    telling_errors(lambda: _cert(data, out, name or [], output))
+
+
+def _cert(data: Path, out: Path | None, names: list[str], output: OutputFormat) -> None:
+    for name in names:
+        if not _HOST_NAME.fullmatch(name):
+            raise ConfigError(f"--name is '{name}'; it must be a host name or an address")
+    certificate, made = _certificate(data, out, names)
+    key = certificate.with_suffix(".key")
+    if made:
+        note("The certificate was made now: a server that is running uses it from its next start.")
+    shown = {"file": shlex.quote(str(certificate)), "text": repr(str(certificate))}
+    trust = {sdk: [line.format(**shown) for line in lines] for sdk, lines in TRUST.items()}
+    if output is OutputFormat.JSON:
+        show_one({"certificate": str(certificate), "key": str(key), "trust": trust}, output)
+        return
+    typer.echo(f"certificate  {certificate}\nkey          {key}   (for the server alone)")
+    if out is not None:
+        typer.echo(f"\nStart the server with --tls-cert {certificate} --tls-key {key}")
+    for sdk, lines in trust.items():
+        typer.echo(f"\n{sdk}")
+        for line in lines:
+            typer.echo(f"  {line}")
+
+
+def _certificate(data: Path, out: Path | None, names: list[str]) -> tuple[Path, bool]:
+    """Where it is, and whether it was made just now."""
+    from bendybus.server.tls import TLS_FOLDER, certificate_in  # noqa: PLC0415 - see main.py
+
+    try:
+        if out is None:
+            # As the server would make it: what is inside is nobody else's business.
+            data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = data / TLS_FOLDER if out is None else out
+        before = {file: file.stat().st_mtime_ns for file in folder.glob("*.crt")}
+        certificate, _ = certificate_in(folder, names)
+        made = before.get(certificate) != certificate.stat().st_mtime_ns
+    except OSError as error:
+        raise ConfigError(f"the certificate cannot be made in '{out or data}': {error.strerror}") from error
+    return certificate.resolve(), made

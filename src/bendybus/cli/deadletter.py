@@ -1,0 +1,169 @@
+"""`bendybus dead-letter`: look at dead letters, send them again, or delete them.
+
+A dead letter is sent as it was, with its id, key and properties, less what dead-lettering
+added; only when the copy is accepted is it completed. So none is lost, and one may be sent
+twice if the command is cut off in between.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from bendybus.cli.command import Command, server_command
+from bendybus.cli.options import Entity, Yes, confirm
+from bendybus.cli.receive import State
+from bendybus.errors import BrokerError, InvalidOperation
+
+if TYPE_CHECKING:
+    from bendybus.client import ReceivedMessage, Sender
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Dead letters: list, resubmit, purge.", no_args_is_help=True)
+
+DEAD_LETTERS: Final = "$DeadLetterQueue"
+BATCH: Final = 100
+# See purge.py.
+WAIT_S: Final = 0.3
+
+# What dead-lettering put among the sender's own properties.
+ADDED: Final = ("DeadLetterReason", "DeadLetterErrorDescription")
+
+
+@app.command("list")
+@server_command
+def list_dead_letters(
+    command: Command,
+    entity: Entity,
+    max_count: Annotated[int, typer.Option("--max", min=1, metavar="N", help="At most so many.")] = 10,
+    first: Annotated[
+        int, typer.Option("--from", min=0, metavar="NUMBER", help="The first sequence number.")
+    ] = 0,
+) -> None:
+    """Show dead letters and why they are there, without taking them."""
+    from bendybus.cli.receive import show_peeked  # noqa: PLC0415 - see main.py
+
+    show_peeked(command, entity, f"{entity}/{DEAD_LETTERS}", max_count, first)
+
+
+@app.command()
+@server_command
+def resubmit(
+    command: Command,
+    entity: Entity,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="ENTITY", help="Where to send them.", show_default="where they came from"),
+    ] = None,
+    max_count: Annotated[
+        int | None,
+        typer.Option("--max", min=1, metavar="N", help="At most so many.", show_default="all there are"),
+    ] = None,
+    new_ids: Annotated[
+        bool,
+        typer.Option("--new-ids", help="Give each a new message id, so that none is taken for a duplicate."),
+    ] = False,
+) -> None:
+    """Send dead letters again, to where they came from or to another entity."""
+    from bendybus.cli.output import note, progress, show_one  # noqa: PLC0415 - see main.py
+
+    destination = to or _origin(entity)
+    if not new_ids:
+        _refuse_duplicate_detection(command, destination)
+    if max_count is None:
+        # What is dead-lettered again meanwhile is not chased after.
+        max_count = _dead_letter_count(command, entity)
+    sent = 0
+    with command.client() as client, progress() as bar:
+        receiver = client.receiver(f"{entity}/{DEAD_LETTERS}")
+        sender = client.sender(destination)
+        task = bar.add_task(f"Resubmitting to {destination}", total=max_count)
+        while max_count is None or sent < max_count:
+            wanted = BATCH if max_count is None else min(BATCH, max_count - sent)
+            messages = receiver.receive(wanted, timeout_s=WAIT_S)
+            if not messages:
+                break
+            _send_again(sender, messages, new_ids)
+            receiver.complete(messages)
+            sent += len(messages)
+            bar.update(task, completed=sent)
+    if command.as_json:
+        show_one({"entity": entity, "to": destination, "resubmitted": sent}, command.output)
+    else:
+        note(f"Resubmitted {sent} dead letter{'' if sent == 1 else 's'} of '{entity}' to '{destination}'.")
+
+
+@app.command("purge")
+@server_command
+def purge_dead_letters(command: Command, entity: Entity, yes: Yes = False) -> None:
+    """Delete all dead letters."""
+    from bendybus.cli.purge import purge_messages  # noqa: PLC0415 - see main.py
+
+    confirm(f"Delete the dead letters of '{entity}'?", yes)
+    purge_messages(command, f"{entity}/{DEAD_LETTERS}", [State.ACTIVE, State.DEFERRED])
+
+
+def _origin(entity: str) -> str:
+    """Where its messages were sent to: a subscription's to its topic."""
+    topic, _, _ = entity.lower().partition("/subscriptions/")
+    return entity[: len(topic)]
+
+
+def _refuse_duplicate_detection(command: Command, destination: str) -> None:
+    """An entity that remembers the message's id would drop the copy, and then the letter is completed."""
+    with command.management() as management:
+        try:
+            entry = management.get(destination)
+        except BrokerError:
+            # Who may not manage cannot know; sending will tell whether there is such an entity.
+            return
+    if entry.text("RequiresDuplicateDetection") == "true":
+        raise InvalidOperation(
+            f"'{destination}' has duplicate detection and would drop messages whose ids it remembers: "
+            "pass --new-ids"
+        )
+
+
+def _dead_letter_count(command: Command, entity: str) -> int | None:
+    from bendybus.cli.properties import shown_values  # noqa: PLC0415 - see main.py
+
+    with command.management() as management:
+        try:
+            counts = shown_values(management.get(entity)).get("countDetails")
+        except BrokerError:
+            return None
+    count = counts.get("deadLetterMessageCount") if isinstance(counts, dict) else None
+    return count if isinstance(count, int) else None
+
+
+def _send_again(sender: Sender, messages: list[ReceivedMessage], new_ids: bool) -> None:
+    for message in messages:
+        # Each for itself: letters of one batch may have different keys, which a batch may not.
+        sender.post([_copy(message, new_ids)])
+    sender.flush()
+
+
+def _copy(message: ReceivedMessage, new_id: bool) -> bytes:
+    """The message as it was sent: the broker's marks are left out, and its body is not touched."""
+    import uuid  # noqa: PLC0415 - see main.py
+    from dataclasses import replace  # noqa: PLC0415
+
+    from bendybus.amqp.message import Header, encode_message  # noqa: PLC0415
+    from bendybus.amqp.sections import scan  # noqa: PLC0415
+
+    parts, at = message.parts, scan(message.payload)
+    # Its time has begun anew; an end that was reckoned from the first sending would cut it short.
+    properties = replace(parts.properties, absolute_expiry_time=None, creation_time=None)
+    if new_id:
+        properties = replace(properties, message_id=str(uuid.uuid4()))
+    own = {name: value for name, value in parts.application_properties.items() if name not in ADDED}
+    key = message.partition_key
+    front = encode_message(
+        header=Header(durable=True, ttl=parts.header.ttl, priority=parts.header.priority),
+        message_annotations=None if key is None else {"x-opt-partition-key": key},
+        properties=properties,
+        application_properties=own or None,
+    )
+    return front + (message.payload[at.body : at.end] if at.body >= 0 else b"")

@@ -1,0 +1,198 @@
+"""`bendybus receive` and `bendybus peek`: messages taken, and messages only looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from bendybus.cli.command import Command, server_command
+from bendybus.cli.options import Entity
+from bendybus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from bendybus.client import Management, ReceivedMessage, Receiver
+
+__all__ = ["Mode", "State", "peek", "peeked", "receive"]
+
+# So many are under lock at a time: they are shown and settled long before the shortest lock ends.
+BATCH: Final = 100
+PEEK_BATCH: Final = 250
+
+
+class Mode(StrEnum):
+    PEEK_LOCK = "peek-lock"
+    RECEIVE_AND_DELETE = "receive-and-delete"
+
+
+class State(StrEnum):
+    """In the order of the numbers that the wire has for them."""
+
+    ACTIVE = "active"
+    DEFERRED = "deferred"
+    SCHEDULED = "scheduled"
+
+
+@server_command
+def receive(
+    command: Command,
+    entity: Entity,
+    max_count: Annotated[
+        int | None,
+        typer.Option(
+            "--max", min=1, metavar="N", help="At most so many.", show_default="1, or no limit with --follow"
+        ),
+    ] = None,
+    mode: Annotated[Mode, typer.Option(help="Under lock until settled, or gone at once.")] = Mode.PEEK_LOCK,
+    complete: Annotated[
+        bool, typer.Option("--complete", help="Done with it (what happens if nothing else is said).")
+    ] = False,
+    abandon: Annotated[
+        bool, typer.Option("--abandon", help="Put it back; one more delivery counts.")
+    ] = False,
+    defer: Annotated[
+        bool, typer.Option("--defer", help="Set it aside, to be had by its sequence number.")
+    ] = False,
+    dead_letter: Annotated[
+        bool, typer.Option("--dead-letter", help="Move it to the dead-letter queue.")
+    ] = False,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, with --dead-letter.")] = "",
+    description: Annotated[str, typer.Option(metavar="TEXT", help="More on why, with --dead-letter.")] = "",
+    wait: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for a message.")
+    ] = 5.0,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until Ctrl+C.")] = False,
+) -> None:
+    """Receive messages and show them.
+
+    They are then completed, unless an option says otherwise.
+    """
+    chosen = [
+        name
+        for name, wanted in (
+            ("complete", complete),
+            ("abandon", abandon),
+            ("defer", defer),
+            ("dead_letter", dead_letter),
+        )
+        if wanted
+    ]
+    if len(chosen) > 1:
+        raise ConfigError("--complete, --abandon, --defer and --dead-letter exclude each other")
+    if chosen and mode is Mode.RECEIVE_AND_DELETE:
+        raise ConfigError("what --mode receive-and-delete gives is gone already: nothing is left to settle")
+    if (reason or description) and not dead_letter:
+        raise ConfigError("--reason and --description go with --dead-letter")
+    _receive(
+        command,
+        entity,
+        limit=max_count if max_count is not None or follow else 1,
+        settlement="" if mode is Mode.RECEIVE_AND_DELETE else (chosen or ["complete"])[0],
+        why=(reason, description),
+        wait_s=wait,
+        follow=follow,
+    )
+
+
+def _receive(
+    command: Command,
+    entity: str,
+    *,
+    limit: int | None,
+    settlement: str,
+    why: tuple[str, str],
+    wait_s: float,
+    follow: bool,
+) -> None:
+    from bendybus.cli.messages import MessagePrinter  # noqa: PLC0415 - see main.py
+    from bendybus.cli.output import note  # noqa: PLC0415
+
+    printer, taken = MessagePrinter(as_json=command.as_json), 0
+    try:
+        with command.client() as client:
+            receiver = client.receiver(entity, deletes=not settlement)
+            while limit is None or taken < limit:
+                wanted = BATCH if limit is None else min(BATCH, limit - taken)
+                messages = receiver.receive(wanted, timeout_s=wait_s)
+                if not messages and not follow:
+                    break
+                # Shown first: what could not be shown is not lost.
+                for message in messages:
+                    printer.show(message)
+                _settle(receiver, messages, settlement, why)
+                taken += len(messages)
+    except KeyboardInterrupt:
+        if not follow:
+            raise
+    if not taken and not follow:
+        note(f"No message came from '{entity}' in {wait_s:g} s.")
+
+
+def _settle(
+    receiver: Receiver, messages: list[ReceivedMessage], settlement: str, why: tuple[str, str]
+) -> None:
+    if not messages:
+        return
+    match settlement:
+        case "complete":
+            receiver.complete(messages)
+        case "abandon":
+            receiver.abandon(messages)
+        case "defer":
+            receiver.defer(messages)
+        case "dead_letter":
+            receiver.dead_letter(messages, *why)
+
+
+@server_command
+def peek(
+    command: Command,
+    entity: Entity,
+    max_count: Annotated[int, typer.Option("--max", min=1, metavar="N", help="At most so many.")] = 10,
+    first: Annotated[
+        int, typer.Option("--from", min=0, metavar="NUMBER", help="The first sequence number.")
+    ] = 0,
+    state: Annotated[State | None, typer.Option(help="Only messages in this state.")] = None,
+) -> None:
+    """Look at messages without taking them.
+
+    They come in the order of their sequence numbers, and so partition after partition.
+    """
+    show_peeked(command, entity, entity, max_count, first, state)
+
+
+def show_peeked(
+    command: Command, entity: str, path: str, max_count: int, first: int, state: State | None = None
+) -> None:
+    """Up to `max_count` messages at `path`; a dead-letter queue's with the reason."""
+    from itertools import islice  # noqa: PLC0415 - see main.py
+
+    from bendybus.cli.messages import MessagePrinter  # noqa: PLC0415
+    from bendybus.cli.output import note  # noqa: PLC0415
+
+    printer = MessagePrinter(as_json=command.as_json, dead_letters=path.lower().endswith("/$deadletterqueue"))
+    shown = 0
+    with command.client() as client:
+        for message in islice(peeked(client.management(path), first, state), max_count):
+            printer.show(message)
+            shown += 1
+    if not shown:
+        note(f"'{entity}' has no such messages.")
+
+
+def peeked(management: Management, first: int = 0, state: State | None = None) -> Iterator[ReceivedMessage]:
+    """All messages from a sequence number on (P-30)."""
+    from bendybus.amqp.types import Int  # noqa: PLC0415 - see main.py
+    from bendybus.client import ReceivedMessage  # noqa: PLC0415
+
+    wanted = None if state is None else list(State).index(state)
+    while True:
+        asked = {"from-sequence-number": first, "message-count": Int(PEEK_BATCH)}
+        answer = management.request("com.microsoft:peek-message", asked)
+        if answer is None:
+            return
+        messages = [ReceivedMessage(found["message"]) for found in answer["messages"]]
+        yield from (message for message in messages if wanted is None or message.state == wanted)
+        first = max(message.sequence_number for message in messages) + 1

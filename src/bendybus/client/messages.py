@@ -1,0 +1,132 @@
+"""Messages in Service Bus's own words: made from their parts, and read part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from uuid import UUID
+
+from bendybus.amqp.codec import encode as encode_value
+from bendybus.amqp.message import DecodedMessage, Header, Properties, decode_message, encode_message
+from bendybus.amqp.types import Timestamp
+
+__all__ = ["ReceivedMessage", "encode"]
+
+
+def encode(
+    body: bytes,
+    *,
+    message_id: str | None = None,
+    session_id: str | None = None,
+    partition_key: str | None = None,
+    subject: str | None = None,
+    correlation_id: str | None = None,
+    content_type: str | None = None,
+    to: str | None = None,
+    reply_to: str | None = None,
+    reply_to_session_id: str | None = None,
+    time_to_live_ms: int | None = None,
+    scheduled_enqueue_time_ms: int | None = None,
+    application_properties: Mapping[str, object] | None = None,
+) -> bytes:
+    """A message as `Sender.send` takes it; times are milliseconds since 1970, or long."""
+    annotations: dict[str, object] = {}
+    if partition_key is not None:
+        annotations["x-opt-partition-key"] = partition_key
+    if scheduled_enqueue_time_ms is not None:
+        annotations["x-opt-scheduled-enqueue-time"] = Timestamp(scheduled_enqueue_time_ms)
+    properties = Properties(
+        message_id=message_id,
+        to=to,
+        subject=subject,
+        reply_to=reply_to,
+        correlation_id=correlation_id,
+        content_type=content_type,
+        group_id=session_id,
+        reply_to_group_id=reply_to_session_id,
+    )
+    return encode_message(
+        header=Header(durable=True, ttl=time_to_live_ms),
+        message_annotations=annotations or None,
+        properties=properties,
+        application_properties=application_properties or None,
+        data=body,
+    )
+
+
+class ReceivedMessage:
+    """A message as it came; nothing is decoded before it is asked for."""
+
+    def __init__(self, payload: bytes, delivery: object = None) -> None:
+        self.payload = payload
+        self.delivery = delivery
+        """What settles it; None where a message was only looked at."""
+
+    @cached_property
+    def parts(self) -> DecodedMessage:
+        return decode_message(self.payload)
+
+    @property
+    def body(self) -> bytes:
+        """The data sections joined; a body of another kind as AMQP encodes its value."""
+        parts = self.parts
+        if parts.data:
+            return b"".join(parts.data)
+        if parts.sequence:
+            return encode_value(parts.sequence)
+        if isinstance(parts.value, str):
+            return parts.value.encode()
+        return b"" if parts.value is None else encode_value(parts.value)
+
+    @property
+    def message_id(self) -> str | UUID | bytes | int | None:
+        return self.parts.properties.message_id
+
+    @property
+    def session_id(self) -> str | None:
+        return self.parts.properties.group_id
+
+    @property
+    def subject(self) -> str | None:
+        return self.parts.properties.subject
+
+    @property
+    def correlation_id(self) -> str | UUID | bytes | int | None:
+        return self.parts.properties.correlation_id
+
+    @property
+    def content_type(self) -> str | None:
+        return self.parts.properties.content_type
+
+    @property
+    def application_properties(self) -> dict[str, object]:
+        return self.parts.application_properties
+
+    @property
+    def delivery_count(self) -> int:
+        """Times it was delivered before this one."""
+        return self.parts.header.delivery_count or 0
+
+    @property
+    def partition_key(self) -> str | None:
+        key = self.annotation("x-opt-partition-key")
+        return key if isinstance(key, str) else None
+
+    @property
+    def sequence_number(self) -> int:
+        number = self.annotation("x-opt-sequence-number")
+        return number if isinstance(number, int) else 0
+
+    @property
+    def enqueued_time_ms(self) -> int:
+        time_ms = self.annotation("x-opt-enqueued-time")
+        return time_ms if isinstance(time_ms, int) else 0
+
+    @property
+    def state(self) -> int:
+        """0 active, 1 deferred, 2 scheduled; told by a peek only."""
+        state = self.annotation("x-opt-message-state")
+        return state if isinstance(state, int) else 0
+
+    def annotation(self, name: str) -> object:
+        return self.parts.message_annotations.get(name)

@@ -1,0 +1,100 @@
+"""Where a running server can be found: a small file in its data folder, gone when it stops.
+
+`server.json` holds the endpoint, the process and where the root key is kept, never the
+key itself: that stays in the folder's `root.key` or in the operator's environment.
+A server that was killed leaves its file behind, so readers check that the process lives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bendybus.errors import ConfigError
+from bendybus.server.settings import SAS_KEY_VARIABLE, connection_string, sas_key_from
+from bendybus.store.folder import ROOT_KEY_FILE
+
+__all__ = ["announce", "find_running", "withdraw"]
+
+ANNOUNCEMENT_FILE: Final = "server.json"
+
+IN_FOLDER: Final = "folder"
+IN_ENVIRONMENT: Final = "environment"
+
+
+@dataclass(frozen=True, slots=True)
+class _Announcement:
+    pid: int
+    host: str
+    port: int
+    root_key: str
+    """`IN_FOLDER` or `IN_ENVIRONMENT`."""
+
+
+def announce(data: Path, host: str, port: int, *, key_in_folder: bool) -> None:
+    """To be called by the folder's holder once it takes connections."""
+    content = {
+        "pid": os.getpid(),
+        "host": host,
+        "port": port,
+        "root_key": IN_FOLDER if key_in_folder else IN_ENVIRONMENT,
+    }
+    draft = data / (ANNOUNCEMENT_FILE + ".new")
+    draft.unlink(missing_ok=True)
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump(content, file)
+    draft.replace(data / ANNOUNCEMENT_FILE)
+
+
+def withdraw(data: Path) -> None:
+    (data / ANNOUNCEMENT_FILE).unlink(missing_ok=True)
+
+
+def find_running(data: Path) -> str | None:
+    """The connection string of the server that runs on this data folder; None when none does."""
+    found = _read(data / ANNOUNCEMENT_FILE)
+    if found is None or not _lives(found.pid):
+        return None
+    return connection_string(found.host, found.port, _root_key(data, found))
+
+
+def _read(file: Path) -> _Announcement | None:
+    try:
+        content = json.loads(file.read_bytes())
+        return _Announcement(
+            int(content["pid"]), str(content["host"]), int(content["port"]), str(content["root_key"])
+        )
+    except FileNotFoundError:
+        return None
+    except PermissionError:
+        raise ConfigError(f"{file} belongs to another user: ask for a connection string") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{file} cannot be read ({error!r}): restart the server") from error
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _root_key(data: Path, found: _Announcement) -> str:
+    if found.root_key == IN_FOLDER:
+        try:
+            return (data / ROOT_KEY_FILE).read_text("ascii").strip()
+        except OSError as error:
+            raise ConfigError(f"the root key of {data} cannot be read: {error.strerror}") from error
+    key = sas_key_from(os.environ)
+    if key is None:
+        raise ConfigError(
+            f"the server of {data} was given its key in {SAS_KEY_VARIABLE}: set it here too, "
+            "or pass --connection-string"
+        )
+    return key

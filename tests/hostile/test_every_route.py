@@ -1,0 +1,426 @@
+"""Nobody gets in without the right claim: every HTTP route, every kind of link, every management operation.
+
+What there is to be tried is taken from the server itself, and what it should ask for from the
+tables here: a route or an operation that has no entry fails the test, so none can be forgotten.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, Final, cast
+
+import pytest
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+
+from bendybus import admin
+from bendybus.admin.rest_targets import Operation
+from bendybus.amqp.performatives import SENDER, Source, Target
+from bendybus.amqp.types import Symbol
+from bendybus.auth.sas import make_token
+from bendybus.engine.sending import SendingLink
+from bendybus.gateway.addresses import NodeKind
+from bendybus.gateway.management import _OPERATIONS
+from bendybus.server import app as composition
+from bendybus.server.app import Server
+from bendybus.server.settings import Settings
+from fix_client import Client, ConnectionLost, Endpoint, LinkRefused, Sender
+from fix_jwt import OWNER, Provider
+from fix_server import ServerProcess, namespace
+
+UNAUTHORIZED: Final = "amqp:unauthorized-access"
+
+# Rules of `q` and, under the same names with other keys, of `other`.
+RIGHTS: Final = {
+    "sends": ["Send"],
+    "listens": ["Listen"],
+    "uses": ["Send", "Listen"],
+    "owns": ["Manage"],
+}
+# The right that a request asks for -> who has it, and who has everything but that.
+HOLDERS: Final = {"Send": "sends", "Listen": "listens", "Manage": "owns", "any": "listens"}
+OTHERS: Final = {"Send": "listens", "Listen": "sends", "Manage": "uses"}
+
+LOCK: Final = "1/7f2c1b8e-6b1c-4b52-9a3f-0d6a1f1f4a11"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request and the right it needs; the path may have `q` in it, an entity."""
+
+    method: str
+    path: str
+    right: str
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+REST: Final = {
+    Operation.SEND: Asked("POST", "q/messages", "Send"),
+    Operation.PEEK_LOCK: Asked("POST", "q/messages/head?timeout=0", "Listen"),
+    Operation.RECEIVE_AND_DELETE: Asked("DELETE", "q/messages/head?timeout=0", "Listen"),
+    Operation.RENEW: Asked("POST", f"q/messages/{LOCK}", "Listen"),
+    Operation.UNLOCK: Asked("PUT", f"q/messages/{LOCK}", "Listen"),
+    Operation.COMPLETE: Asked("DELETE", f"q/messages/{LOCK}", "Listen"),
+}
+RULES: Final = [
+    Asked("GET", "q/$authorizationRules", "Manage"),
+    Asked("GET", "q/$authorizationRules/sends", "Manage"),
+    Asked("PUT", "q/$authorizationRules/sends", "Manage"),
+    Asked("DELETE", "q/$authorizationRules/sends", "Manage"),
+    Asked("POST", "q/$authorizationRules/sends/regenerateKey", "Manage"),
+]
+OF_THE_NAMESPACE: Final = [
+    Asked("GET", "$authorizationRules", "Manage"),
+    Asked("GET", "$authorizationRules/sends", "Manage"),
+    Asked("PUT", "$authorizationRules/sends", "Manage"),
+    Asked("DELETE", "$authorizationRules/sends", "Manage"),
+    Asked("POST", "$authorizationRules/sends/regenerateKey", "Manage"),
+    Asked("GET", "$namespaceinfo", "any"),
+    Asked("GET", "$Resources/queues", "any"),
+    Asked("GET", "$Resources/topics", "any"),
+]
+MANAGEMENT: Final = [
+    Asked("GET", "q", "any"),
+    Asked("HEAD", "q", "any"),
+    Asked("PUT", "q", "Manage"),
+    Asked("DELETE", "q", "Manage"),
+    Asked("PATCH", "q", "Manage"),
+    Asked("POST", "q", "Manage"),
+    Asked("OPTIONS", "q", "Manage"),
+    Asked("GET", "q/subscriptions/s/rules/r", "any"),
+    Asked("PUT", "q/subscriptions/s/rules/r", "Manage"),
+    Asked("DELETE", "q/subscriptions/s/rules/r", "Manage"),
+]
+EVERYTHING: Final = [*REST.values(), *RULES, *MANAGEMENT, *OF_THE_NAMESPACE]
+
+# What the application is made of -> what is asked of it here. The first two tell how the server is,
+# not what is in it; what comes through a WebSocket is AMQP and has to prove itself there.
+ROUTES: Final[dict[str, list[Asked] | None]] = {
+    "/health GET,HEAD": None,
+    "/metrics GET,HEAD": None,
+    "RestMessages": list(REST.values()),
+    "AuthorizationRules": [*RULES, *OF_THE_NAMESPACE[:5]],
+    "/{path:path} *": [*MANAGEMENT, *OF_THE_NAMESPACE[5:]],
+    "websocket /$servicebus/websocket": None,
+    "websocket /$servicebus/websocket/": None,
+    "websocket /{path:path}": None,
+}
+
+# Well-known words of paths in the sources of `admin`, each of which has its requests above.
+WORDS: Final = {
+    "$namespaceinfo",
+    "$resources/queues",
+    "$resources/topics",
+    "$authorizationrules",
+    # The query's, and a sub-queue's, which is below its entity.
+    "$skip",
+    "$top",
+    "/$deadletterqueue",
+    "/$transfer/$deadletterqueue",
+}
+
+# As Azure has it; operations that do not exist yet may stand here, those that exist must.
+MANAGEMENT_RIGHTS: Final = {
+    "com.microsoft:peek-message": "Listen",
+    "com.microsoft:receive-by-sequence-number": "Listen",
+    "com.microsoft:batch-delete-messages": "Listen",
+    "com.microsoft:renew-lock": "Listen",
+    "com.microsoft:update-disposition": "Listen",
+    "com.microsoft:schedule-message": "Send",
+    "com.microsoft:cancel-scheduled-message": "Send",
+    "com.microsoft:renew-session-lock": "Listen",
+    "com.microsoft:get-session-state": "Listen",
+    "com.microsoft:set-session-state": "Listen",
+    "com.microsoft:get-message-sessions": "Listen",
+    "com.microsoft:add-rule": "Manage",
+    "com.microsoft:remove-rule": "Manage",
+    "com.microsoft:enumerate-rules": "Manage",
+}
+
+SENDS, RECEIVES = True, False
+# Which way a link goes and to what -> the right, or None where everybody may attach to prove himself.
+LINKS: Final[dict[tuple[NodeKind, bool], str | None]] = {
+    (NodeKind.ENTITY, SENDS): "Send",
+    (NodeKind.ENTITY, RECEIVES): "Listen",
+    (NodeKind.MANAGEMENT, SENDS): "any",
+    (NodeKind.MANAGEMENT, RECEIVES): "any",
+    (NodeKind.CBS, SENDS): None,
+    (NodeKind.CBS, RECEIVES): None,
+}
+ADDRESSES: Final = {
+    NodeKind.ENTITY: ["q", "q/$DeadLetterQueue", "q/$Transfer/$DeadLetterQueue"],
+    NodeKind.MANAGEMENT: ["q/$management", "q/$DeadLetterQueue/$management"],
+}
+
+
+# -- nothing is forgotten -----------------------------------------------------------------
+
+
+def name_of(route: BaseRoute) -> str:
+    if isinstance(route, Route):
+        return f"{route.path} {','.join(sorted(route.methods)) if route.methods else '*'}"
+    if isinstance(route, WebSocketRoute):
+        return f"websocket {route.path}"
+    return type(route).__name__
+
+
+def test_every_http_route_of_a_server_has_an_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    real = composition.http_app
+
+    def noted(**parts: Any) -> Any:
+        made.append(real(**parts))
+        return made[-1]
+
+    monkeypatch.setattr(composition, "http_app", noted)
+
+    async def start() -> None:
+        async with Server(Settings(data=tmp_path / "data", port=0, admin_port=None)):
+            pass
+
+    asyncio.run(start())
+    (application,) = made
+    assert {name_of(route) for route in application.routes} == set(ROUTES)
+
+
+def test_every_operation_of_the_rest_api_has_an_entry() -> None:
+    assert set(REST) == set(Operation)
+
+
+def test_every_well_known_word_of_a_path_has_an_entry() -> None:
+    found = set()
+    for module in Path(admin.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(module.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                word = node.value.lower()
+                if word.lstrip("/").startswith("$") and " " not in word and len(word) > 2:
+                    found.add(word)
+    assert found <= WORDS
+
+
+def test_every_management_operation_has_an_entry() -> None:
+    assert not _OPERATIONS.keys() - MANAGEMENT_RIGHTS.keys()
+
+
+def test_every_kind_of_link_has_an_entry() -> None:
+    assert set(LINKS) == set(itertools.product(NodeKind, (SENDS, RECEIVES)))
+
+
+# -- nobody gets in -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class House:
+    endpoint: Endpoint
+
+    def key(self, rule: str, scope: str) -> str:
+        return self.endpoint.key if rule == self.endpoint.key_name else f"key-of-{rule}-over-{scope}"
+
+    def token(self, rule: str, scope: str = "q", path: str | None = None, **changed: Any) -> str:
+        """For `path`, which is the rule's own scope unless said otherwise."""
+        key = changed.get("key", self.key(rule, scope))
+        uri = f"sb://127.0.0.1/{scope if path is None else path}"
+        return make_token(uri, rule, key, int(time.time()) + changed.get("lifetime_s", 600))
+
+    def ask(self, method: str, path: str, token: str | None) -> tuple[int, bytes]:
+        connection = HTTPConnection(self.endpoint.host, self.endpoint.port, timeout=20)
+        connection.request(method, f"/{path}", headers={} if token is None else {"Authorization": token})
+        answer = connection.getresponse()
+        body = answer.read()
+        connection.close()
+        return answer.status, body
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    rules = {
+        scope: [
+            {"Name": name, "PrimaryKey": f"key-of-{name}-over-{scope}", "Rights": rights}
+            for name, rights in RIGHTS.items()
+        ]
+        for scope in ("q", "other", "")
+    }
+    config = namespace({"q": {}, "other": {}}, rules)
+    server = ServerProcess(tmp_path_factory.mktemp("house"), config)
+    server.start()
+    yield House(Endpoint.parse(server.connection_string))
+    assert server.stop() == 0
+    server.refuse_trouble()
+
+
+def strangers(house: House, right: str, scope: str) -> Iterator[tuple[str, str | None]]:
+    """Those who may not, by what is wrong with them; `scope` is the entity in question."""
+    yield "no token", None
+    yield "nothing", ""
+    yield "another scheme", "Basic cm9vdDpyb290"
+    root = house.endpoint.key_name
+    yield "of another namespace", house.token(root, "", key="key-of-another-namespace")
+    yield "bad signature", house.token("owns", scope, key="guessed")
+    yield "expired", house.token("owns", scope, lifetime_s=-1)
+    yield "expired root", house.token(root, "", lifetime_s=-1)
+    yield "unknown rule", house.token("nobody", scope, key=house.key("owns", scope))
+    yield "for another entity", house.token("owns", "other")
+    yield "of another entity", house.token("owns", "other", path=scope)
+    yield "of another entity, for all", house.token("owns", "other", path="")
+    yield "for what is below", house.token("owns", scope, path=f"{scope}/below/this")
+    yield "for a namesake", house.token(root, "", path=f"{scope}2")
+    yield "by dots", house.token("owns", "other", path=f"other/../{scope}")
+    yield "from somebody we do not know", f"Bearer {Provider('ES256').token(OWNER)}"
+    if right in OTHERS:
+        yield "wrong claim", house.token(OTHERS[right], scope)
+
+
+@pytest.mark.parametrize("asked", EVERYTHING, ids=str)
+def test_no_stranger_gets_through_an_http_route(house: House, asked: Asked) -> None:
+    scope = "" if asked in OF_THE_NAMESPACE else "q"
+    for kind, token in strangers(house, asked.right, scope):
+        status, body = house.ask(asked.method, asked.path, token)
+        assert status in (401, 403), kind
+        assert asked.method == "HEAD" or b"<Error><Code>401</Code>" in body, kind
+    # And the one who may is let in: to an entity that does not exist, as nothing is to change.
+    path = asked.path.replace("q", "nowhere", 1) if scope else asked.path
+    if scope or asked.right == "any":
+        holder = house.token(HOLDERS[asked.right], "", path=path.split("?")[0])
+        assert house.ask(asked.method, path, holder)[0] not in (401, 403, 500)
+
+
+DETOURS: Final = [
+    "other/../{}",
+    "other/%2e%2e/{}",
+    "other/.%2E/{}",
+    "other/%252e%252e/{}",
+    "other%2f..%2f{}",
+    "other%2f%2e%2e%2f{}",
+    "other/..%5c{}",
+    "other\\..\\{}",
+    "./{}",
+    "other/./../{}",
+]
+
+
+@pytest.mark.parametrize("asked", EVERYTHING, ids=str)
+@pytest.mark.parametrize("detour", DETOURS)
+def test_no_path_leads_out_of_what_a_token_is_for(house: House, asked: Asked, detour: str) -> None:
+    path, _, query = asked.path.partition("?")
+    path = detour.format(path) + (f"?{query}" if query else "")
+    for token in (house.token("owns", "other"), house.token(house.endpoint.key_name, "")):
+        assert house.ask(asked.method, path, token)[0] in (401, 403)
+
+
+# -- AMQP ---------------------------------------------------------------------------------
+
+
+async def put(client: Client, token: str, audience: str) -> object:
+    requester = await client.requester("$cbs")
+    answer = await requester.ask("put-token", token, name=f"sb://127.0.0.1/{audience}")
+    return answer.application_properties["status-code"]
+
+
+async def attach(client: Client, address: str, sends: bool) -> str | None:
+    """None when it succeeds, else the reason why not."""
+    try:
+        await (client.sender(address) if sends else client.receiver(address))
+    except LinkRefused as refused:
+        return refused.condition
+    return None
+
+
+def with_client(house: House, work: Callable[[Client], Any]) -> None:
+    async def whole() -> None:
+        async with await Client.connect(house.endpoint, login=False) as client:
+            await work(client)
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize(
+    ("kind", "sends", "right"),
+    [(kind, sends, right) for (kind, sends), right in LINKS.items() if right is not None],
+    ids=str,
+)
+def test_no_stranger_gets_a_link(house: House, kind: NodeKind, sends: bool, right: str) -> None:
+    async def work(client: Client) -> None:
+        for address in ADDRESSES[kind]:
+            assert await attach(client, address, sends) == UNAUTHORIZED
+        for who, token in strangers(house, right, "q"):
+            if token and who not in ("wrong claim", "for what is below"):
+                assert await put(client, token, "q") == 401, who
+        for audience in ("other", "other/q", "q2", "q/below"):
+            assert await put(client, house.token(house.endpoint.key_name, ""), audience) == 202
+        assert await put(client, house.token("owns", "other"), "other/../q") == 401
+        if right in OTHERS:
+            assert await put(client, house.token(OTHERS[right]), "q") == 202
+        for address in (*ADDRESSES[kind], *(f"other/../{each}" for each in ADDRESSES[kind])):
+            assert await attach(client, address, sends) == UNAUTHORIZED, address
+
+    with_client(house, work)
+
+    async def allowed(client: Client) -> None:
+        assert await put(client, house.token(HOLDERS[right]), "q") == 202
+        assert await attach(client, ADDRESSES[kind][0], sends) is None
+
+    with_client(house, allowed)
+
+
+def test_no_stranger_sends_through_one_entity_to_another(house: House) -> None:
+    """Anybody may attach a coordinator: Java does so before it has a token, and alone it is of no use."""
+
+    async def work(client: Client) -> None:
+        await client.coordinator()
+        assert await attach(client, "q", SENDS) == UNAUTHORIZED
+        assert await put(client, house.token("sends"), "q") == 202
+        session = await client.begin()
+        link = session.attach(
+            "via",
+            SENDER,
+            source=Source(address="test"),
+            target=Target(address="q"),
+            properties={Symbol("com.microsoft:transfer-destination-address"): "other"},
+        )
+        with pytest.raises(LinkRefused) as refused:
+            await Sender(client, cast(SendingLink, link)).attached()
+        assert refused.value.condition == UNAUTHORIZED
+
+    with_client(house, work)
+
+
+def test_no_stranger_logs_in_with_a_name_and_a_key(house: House) -> None:
+    async def work() -> None:
+        for name, key in ((house.endpoint.key_name, "guessed"), ("nobody", house.endpoint.key), ("", "")):
+            stranger = Endpoint(house.endpoint.host, house.endpoint.port, name, key)
+            with pytest.raises(ConnectionLost):
+                await Client.connect(stranger)
+        listener = Endpoint(house.endpoint.host, house.endpoint.port, "listens", house.key("listens", "q"))
+        async with await Client.connect(listener) as client:
+            assert await attach(client, "q", SENDS) == UNAUTHORIZED
+            assert await attach(client, "other", RECEIVES) == UNAUTHORIZED
+            assert await attach(client, "q", RECEIVES) is None
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("operation", sorted(_OPERATIONS))
+def test_no_management_operation_is_done_for_who_lacks_its_right(house: House, operation: str) -> None:
+    right = MANAGEMENT_RIGHTS[operation]
+
+    async def work(client: Client) -> None:
+        for address in ADDRESSES[NodeKind.MANAGEMENT]:
+            assert await put(client, house.token(OTHERS[right]), "q") == 202
+            requester = await client.requester(address)
+            answer = await requester.ask(operation, {})
+            assert answer.application_properties["statusCode"] == 401
+            assert answer.application_properties["errorCondition"] == UNAUTHORIZED
+            # With the right it is the empty request that is wrong.
+            assert await put(client, house.token(HOLDERS[right]), "q") == 202
+            answer = await requester.ask(operation, {})
+            assert answer.application_properties["statusCode"] not in (401, 403, 500)
+
+    with_client(house, work)

@@ -1,0 +1,65 @@
+"""Batch delete through `$management`, by a raw client: the Python SDK has no call for it (B-01)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from bendybus.amqp.message import DecodedMessage, Properties, encode_message
+from bendybus.amqp.types import Int, Timestamp
+from bendybus.broker.clock import now
+from fix_client import Client, Endpoint, Requester
+from fix_server import Kind, ServerProcess, StartServer
+
+OPERATION = "com.microsoft:batch-delete-messages"
+
+
+def run(server: ServerProcess, test: Callable[[Client], Coroutine[Any, Any, None]]) -> None:
+    async def whole() -> None:
+        async with await Client.connect(Endpoint.parse(server.connection_string)) as client:
+            await test(client)
+
+    asyncio.run(whole())
+
+
+async def send(client: Client, queue: str, number: int) -> None:
+    sender = await client.sender(queue)
+    await sender.send(
+        *(encode_message(properties=Properties(message_id=str(each)), data=b"x") for each in range(number))
+    )
+
+
+async def delete(requester: Requester, number: int, before: int | None = None) -> DecodedMessage:
+    cutoff = Timestamp(now() + 1000 if before is None else before)
+    return await requester.ask(OPERATION, {"message-count": Int(number), "enqueued-time-utc": cutoff})
+
+
+@pytest.mark.parametrize("options", [(), ("--tier", "premium")], ids=["standard", "premium"])
+@pytest.mark.parametrize("kind", list(Kind))
+def test_messages_are_deleted_over_all_partitions(
+    start_server: StartServer, kind: Kind, options: tuple[str, ...]
+) -> None:
+    server = start_server({"q": {"EnablePartitioning": kind is Kind.PARTITIONED}}, None, *options)
+
+    async def test(client: Client) -> None:
+        await send(client, "q", 50)
+        requester = await client.requester("q/$management")
+        assert (await delete(requester, 20)).value == {"message-count": 20}
+        assert (await delete(requester, 100, before=1)).application_properties["statusCode"] == 204
+        assert (await delete(requester, 100)).value == {"message-count": 30}
+        assert (await delete(requester, 100)).application_properties["statusCode"] == 204
+
+    run(server, test)
+
+
+def test_a_nonsensical_count_is_refused_by_name(start_server: StartServer) -> None:
+    async def test(client: Client) -> None:
+        requester = await client.requester("q/$management")
+        for number in (0, -1):
+            reply = await delete(requester, number)
+            assert reply.application_properties["errorCondition"] == "com.microsoft:argument-error"
+
+    run(start_server({"q": {}}), test)

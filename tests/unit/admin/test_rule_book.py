@@ -1,0 +1,141 @@
+"""The rule book keeps the broker's rules and the ring of keys in step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bendybus.admin.rule_book import RootRule, RuleBook
+from bendybus.auth.rules import ROOT_RULE_NAME, KeyRing
+from bendybus.broker.broker import Broker
+from bendybus.domain.access import AuthorizationRule
+from bendybus.domain.entities import QueueDescription
+from bendybus.errors import InvalidOperation, QuotaExceeded, RuleNotFound
+from bendybus.names import EntityPath
+from bendybus.store.memory import MemoryStore
+from bendybus.store.sqlite.catalog import SqliteCatalog
+
+KEPT: dict[str, str] = {}
+ROOT = RootRule("root-primary", "root-secondary", KEPT.__setitem__)
+Work = Callable[[Broker, KeyRing, RuleBook], Awaitable[None]]
+
+
+@contextmanager
+def catalog_at(path: Path) -> Iterator[SqliteCatalog]:
+    catalog = SqliteCatalog(path)
+    catalog.open()
+    yield catalog
+    catalog.close()
+
+
+def in_broker(path: Path, work: Work, root: RootRule = ROOT) -> None:
+    async def whole() -> None:
+        with catalog_at(path / "catalog.db") as catalog:
+            broker = Broker(catalog, [MemoryStore("m")])
+            broker.start()
+            ring = KeyRing()
+            book = RuleBook(broker, ring, root)
+            book.open()
+            await work(broker, ring, book)
+            await broker.stop()
+
+    asyncio.run(whole())
+
+
+def opens(ring: KeyRing, name: str, key: str) -> bool:
+    return bool(ring.opened_by(name, key))
+
+
+def test_a_namespace_rule_opens_at_once_and_after_a_restart(tmp_path: Path) -> None:
+    async def make(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
+        rule, is_new = await book.put("", "shop", ["Send"], "first-key", None)
+        assert is_new and len(rule.secondary_key) == 44
+        assert opens(ring, "shop", "first-key") and opens(ring, "shop", rule.secondary_key)
+
+    async def look(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
+        assert [rule.name for rule in book.rules()] == [ROOT_RULE_NAME, "shop"]
+        assert opens(ring, "shop", "first-key")
+
+    in_broker(tmp_path, make)
+    in_broker(tmp_path, look)
+
+
+def test_a_regenerated_key_closes_the_old_one_and_leaves_the_other(tmp_path: Path) -> None:
+    async def work(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
+        await broker.create_queue(QueueDescription(EntityPath("Orders")))
+        for scope in ("", "orders"):
+            before, _ = await book.put(scope, "shop", ["Send"], None, None)
+            for which in ("primary", "secondary"):
+                after = await book.regenerate(scope, "shop", which)  # type: ignore[arg-type]
+                old, new = getattr(before, f"{which}_key"), getattr(after, f"{which}_key")
+                assert old != new
+                assert not opens(ring, "shop", old) and opens(ring, "shop", new)
+                assert after.created_at == before.created_at
+            await book.remove(scope, "shop")
+            assert not opens(ring, "shop", after.primary_key)
+
+    in_broker(tmp_path, work)
+
+
+def test_an_entitys_rules_come_and_go_with_it(tmp_path: Path) -> None:
+    rule = AuthorizationRule("shop", ("Send",), "k")
+
+    async def work(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
+        await broker.create_queue(QueueDescription(EntityPath("q"), authorization_rules=(rule,)))
+        assert [each.scope for each in ring.opened_by("shop", "k")] == ["q"]
+        await broker.delete_queue("q")
+        assert not opens(ring, "shop", "k")
+        with pytest.raises(RuleNotFound, match="has no authorization rule 'shop'"):
+            book.find("", "shop")
+
+    in_broker(tmp_path, work)
+
+
+def test_the_root_rule_is_one_of_twelve_and_stays(tmp_path: Path) -> None:
+    async def work(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
+        for number in range(11):
+            await book.put("", f"r{number}", ["Send"], None, None)
+        with pytest.raises(QuotaExceeded, match="would have 13 authorization rules; at most 12"):
+            await book.put("", "r11", ["Send"], None, None)
+        assert not any(rule.name == "r11" for rule in ring)
+        with pytest.raises(InvalidOperation):
+            await book.put("", ROOT_RULE_NAME, ["Send"], None, None)
+        with pytest.raises(InvalidOperation):
+            await book.remove("", ROOT_RULE_NAME)
+
+    in_broker(tmp_path, work)
+
+
+def test_the_root_keys_can_be_changed_where_the_data_folder_keeps_them(tmp_path: Path) -> None:
+    async def change(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
+        rule = await book.regenerate("", ROOT_RULE_NAME, "secondary")
+        assert {"secondary": rule.secondary_key} == KEPT
+        assert not opens(ring, ROOT_RULE_NAME, "root-secondary")
+        assert opens(ring, ROOT_RULE_NAME, "root-primary")
+        assert opens(ring, ROOT_RULE_NAME, rule.secondary_key)
+
+    async def refused(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
+        with pytest.raises(InvalidOperation, match="set where the server is started"):
+            await book.regenerate("", ROOT_RULE_NAME, "primary")
+
+    in_broker(tmp_path, change)
+    in_broker(tmp_path, refused, RootRule("k", "k"))
+
+
+def test_a_file_brings_its_rules_and_leaves_the_others(tmp_path: Path) -> None:
+    async def work(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
+        mine, _ = await book.put("", "mine", ["Send"], None, None)
+        asked = AuthorizationRule("shop", ("Send",), "from-the-file")
+        await book.bring("", [asked])
+        second = await book.regenerate("", "shop", "secondary")
+        await book.regenerate("", "shop", "primary")
+        await book.bring("", [asked])
+        found = book.find("", "shop")
+        assert (found.primary_key, found.secondary_key) == ("from-the-file", second.secondary_key)
+        assert book.find("", "mine") == mine
+
+    in_broker(tmp_path, work)
