@@ -156,7 +156,7 @@ class Transaction:
         """Messages that stay locked until the transaction is over."""
         self._refuse_rule_changes()
         self.scope.enter(queue.top_level, host.number)
-        partition, at = host.partition, now()
+        partition, at = host.partition, queue.now()
         for token in tokens:
             message = None if partition is None else partition.locked(token)
             if message is None or message.locked_until <= at or token in self._tokens:
