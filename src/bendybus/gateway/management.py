@@ -53,7 +53,13 @@ from bendybus.gateway.extensions import EXTENSIONS, Extension
 from bendybus.gateway.requests import Request, Response
 from bendybus.gateway.rules import encode_rule, read_rule
 from bendybus.gateway.scheduling import cancel, schedule, schedule_in_transaction
-from bendybus.gateway.session_requests import get_state, list_sessions, renew, set_state
+from bendybus.gateway.session_requests import (
+    get_state,
+    list_sessions,
+    renew,
+    set_state,
+    set_state_in_transaction,
+)
 from bendybus.gateway.settlement import command_for_status, lock_lost, refused, session_lost
 from bendybus.gateway.transactions import Transaction, Transactions
 from bendybus.names import PARTITION_SHIFT, Instant, LockToken, SequenceNumber, SessionId
@@ -352,10 +358,11 @@ class ManagementNode:
         return {"session-state": await get_state(self._queue, self._session(body))}
 
     async def _set_session_state(self, body: Body) -> Answer:
-        state = body.get("session-state")
-        if state is not None and not isinstance(state, bytes):
-            raise ArgumentError(f"'session-state' must be binary or null, not {type(state).__name__}.")
-        await set_state(self._queue, self._session(body), state)
+        await set_state(self._queue, self._session(body), _session_state(body))
+        return {}
+
+    async def _set_session_state_in_transaction(self, body: Body, transaction: Transaction) -> Answer:
+        set_state_in_transaction(self._queue, self._session(body), _session_state(body), transaction)
         return {}
 
     async def _get_message_sessions(self, body: Body) -> Answer:
@@ -409,6 +416,7 @@ _OPERATIONS: Final[Mapping[str, _Operation]] = {
 _IN_TRANSACTIONS: Final[Mapping[str, Callable[[ManagementNode, Body, Transaction], Awaitable[Answer]]]] = {
     "com.microsoft:schedule-message": ManagementNode._schedule_in_transaction,
     "com.microsoft:update-disposition": ManagementNode._update_disposition_in_transaction,
+    "com.microsoft:set-session-state": ManagementNode._set_session_state_in_transaction,
     "com.microsoft:add-rule": ManagementNode._add_rule_in_transaction,
     "com.microsoft:remove-rule": ManagementNode._remove_rule_in_transaction,
 }
@@ -470,6 +478,13 @@ def _first_bytes(messages: list[Message], size_max: int) -> list[Message]:
 
 def _tokens(messages: Sequence[Message]) -> list[LockToken]:
     return [message.lock_token for message in messages if message.lock_token is not None]
+
+
+def _session_state(body: Body) -> bytes | None:
+    state = body.get("session-state")
+    if state is not None and not isinstance(state, bytes):
+        raise ArgumentError(f"'session-state' must be binary or null, not {type(state).__name__}.")
+    return state
 
 
 def _rule_name(body: Body) -> str:

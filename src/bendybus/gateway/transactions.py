@@ -38,6 +38,7 @@ from bendybus.broker.topics import RuleChange
 from bendybus.broker.transactions import commit
 from bendybus.domain.commands import Command, Enqueue
 from bendybus.domain.messages import Message
+from bendybus.domain.session_commands import SetSessionState
 from bendybus.domain.transactions import LIFETIME_S, Scope
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.receiving import ReceivingLink
@@ -162,6 +163,13 @@ class Transaction:
             if message is None or message.locked_until <= at or token in self._tokens:
                 raise lock_lost(queue.path)
         self._tokens.update(tokens)
+        self.work.append((host, command))
+
+    def set_state(self, queue: Queue, host: PartitionHost, command: SetSessionState) -> None:
+        """What is to be remembered for a session that its receiver holds."""
+        self._refuse_rule_changes()
+        self.scope.enter(queue.top_level, host.number)
+        host.check([command], now())
         self.work.append((host, command))
 
 
