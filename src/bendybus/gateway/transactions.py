@@ -169,7 +169,7 @@ class Transaction:
         """What is to be remembered for a session that its receiver holds."""
         self._refuse_rule_changes()
         self.scope.enter(queue.top_level, host.number)
-        host.check([command], now())
+        host.check([command], host.now())
         self.work.append((host, command))
 
 
