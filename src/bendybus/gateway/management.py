@@ -131,9 +131,8 @@ class ManagementNode:
             operation = _OPERATIONS.get(request.operation)
             if operation is None:
                 raise NotSupported(f"The operation '{request.operation}' is not supported.")
-            at = now()
-            self._claims.require(self._resource, operation.right, at)
-            self._entity.accessed_at = at
+            self._claims.require(self._resource, operation.right, now())
+            self._entity.accessed_at = self._entity.now()
             if not isinstance(request.body, Mapping):
                 raise ArgumentError(f"'{request.operation}' needs a map as its body.")
             if request.state is None:
@@ -270,7 +269,7 @@ class ManagementNode:
     # -- rules --------------------------------------------------------------------
 
     async def _add_rule_in_transaction(self, body: Body, transaction: Transaction) -> Answer:
-        rule = replace(read_rule(body), created_at=now())
+        rule = replace(read_rule(body), created_at=self._entity.now())
         transaction.change_rule(self._subscription, lambda description: description.with_rule(rule))
         return {}
 
