@@ -36,12 +36,15 @@ interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make te
 	PYTHONPATH=tests $(BIN)/python -m interop.go.run
 	PYTHONPATH=tests $(BIN)/python -m interop.javascript.run
 
-faults: $(VENV)/.installed-dev  ## kill -9 under load, 50 times, and Spark's parts 40 times; count every message
+faults: $(VENV)/.installed-dev  ## kill -9 under load, 50 times, Spark's parts 40 times; a store away; count every message
 	$(BIN)/python tests/faults/crash_check.py --kills 50
+	$(BIN)/python tests/faults/outage_check.py
 	$(BIN)/python tests/faults/spark_check.py --kills 20
 
 bench: $(VENV)/.installed-bench  ## Side by side with RabbitMQ 4, and Spark with the SDK: rates, CPU, latency
 	$(BIN)/python tests/bench/run.py $(ARGS)
+	$(BIN)/python tests/bench/topics.py
+	$(BIN)/python tests/bench/entities.py
 	$(BIN)/python tests/bench/spark_bench.py $(SPARK_ARGS)
 
 clean:  ## Remove what the other targets made

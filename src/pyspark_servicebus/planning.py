@@ -17,8 +17,8 @@ from pyspark_servicebus.options import EARLIEST, LATEST, ReadOptions, StartingOf
 
 __all__ = ["RangesPartition", "limited", "resolve", "selected", "share_out"]
 
-# What a task should have at least to be worth its start.
-MESSAGES_PER_TASK: Final = 5_000
+# What a task should have at least to be worth its start and its connection.
+MESSAGES_PER_TASK: Final = 10_000
 
 
 class RangesPartition(InputPartition):

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from bendybus.client import BusClient
-from bendybus.errors import ArgumentError, InvalidOperation, NotSupported
+from bendybus.errors import ArgumentError, InvalidOperation, NotSupported, Unauthorized
 from pyspark_servicebus.encoding import MessageEncoder
 from pyspark_servicebus.options import WriteOptions
 from pyspark_servicebus.schema import check_writable
@@ -49,7 +49,8 @@ def _keeps_rows_apart(client: BusClient, entity: str) -> bool:
     """With partitions and duplicate detection the message id is a routing key."""
     try:
         info = client.management(entity).request("bendybus:partition-info", {})
-    except (NotSupported, InvalidOperation):
+    except (NotSupported, InvalidOperation, Unauthorized):
+        # Azure, a topic, or a key that may only send: the option says it if it is so.
         return False
     assert info is not None
     return bool(info["duplicate-detection"]) and int(info["partition-count"]) > 1

@@ -35,7 +35,7 @@ from azure.servicebus.management import (
 
 from bendybus.auth.sas import make_token
 from fix_server import Kind, ServerProcess, StartServer
-from interop.sdk import Sdk, bodies, receive
+from interop.sdk import PATIENCE_S, Sdk, bodies, receive
 from interop.test_administration import administration
 
 PARTITION_SHIFT = 48
@@ -217,6 +217,22 @@ def test_the_premium_tier_partitions_topics_by_itself(start_server: StartServer,
         stand.close()
 
 
+def test_sessions_are_received_from_a_subscription(stand: Stand) -> None:  # P-05, P-13
+    stand.subscribe("sessions", requires_session=True)
+    for text, session in (("a1", "a"), ("b1", "b"), ("a2", "a")):
+        stand.send(text, session_id=session)
+    receiver = stand.receiver("sessions", session_id="a")
+    messages = receive(receiver, 2)
+    assert bodies(messages) == ["a1", "a2"]
+    assert len({message.sequence_number >> PARTITION_SHIFT for message in messages}) == 1  # type: ignore[operator]
+    receiver.session.set_state("seen")
+    assert receiver.session.get_state() == b"seen"
+    for message in messages:
+        receiver.complete_message(message)
+    stand.send("nobody's")
+    assert stand.counts("sessions") == (1, 1)
+
+
 # -- rules ----------------------------------------------------------------------------
 
 
@@ -290,10 +306,12 @@ def test_senders_and_receivers_are_told_where_they_belong(stand: Stand, sdk: Sdk
     with pytest.raises(ServiceBusError, match="nobody can send"):
         stand.client.get_queue_sender(path).send_messages(ServiceBusMessage("x"))
     with pytest.raises(ServiceBusError, match="is a topic"):
-        stand.client.get_queue_receiver(stand.name).receive_messages(max_wait_time=1)
+        stand.client.get_queue_receiver(stand.name).receive_messages(max_wait_time=PATIENCE_S)
     for missing in ("none", "all/more"):
         with pytest.raises(MessagingEntityNotFoundError):
-            stand.client.get_subscription_receiver(stand.name, missing).receive_messages(max_wait_time=1)
+            stand.client.get_subscription_receiver(stand.name, missing).receive_messages(
+                max_wait_time=PATIENCE_S
+            )
     receiver = stand.client.get_subscription_receiver(stand.name.upper(), "ALL")
     stand.send("found")
     assert bodies(receive(receiver, 1)) == ["found"]
@@ -307,7 +325,7 @@ def test_links_end_with_their_topic(stand: Stand) -> None:
     receive(receiver, 1)
     stand.admin.delete_topic(stand.name)
     with pytest.raises(MessagingEntityNotFoundError):
-        stand.client.get_subscription_receiver(stand.name, "all").receive_messages(max_wait_time=1)
+        stand.client.get_subscription_receiver(stand.name, "all").receive_messages(max_wait_time=PATIENCE_S)
 
 
 def test_a_token_for_the_topic_reaches_its_subscriptions_and_one_for_a_subscription_no_further(

@@ -8,12 +8,13 @@ description. Deleting a topic takes its subscriptions with it in one step.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from bendybus.broker.clock import now
-from bendybus.broker.host import PartitionHost
+from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.placing import Place
 from bendybus.broker.topic import Subscription, Topic
 from bendybus.broker.topic_host import TopicHost
 from bendybus.domain.entities import normalise_path, refuse_immutable_changes
@@ -32,9 +33,12 @@ from bendybus.errors import EntityExists, EntityNotFound, QuotaExceeded
 from bendybus.store.catalog import EntityRecord
 
 if TYPE_CHECKING:
-    from bendybus.broker.broker import Broker, Claims
+    from bendybus.broker.broker import Broker
 
-__all__ = ["Topics"]
+__all__ = ["RuleChange", "Topics"]
+
+RuleChange: TypeAlias = Callable[[SubscriptionDescription], SubscriptionDescription]
+"""A rule added or removed, as what it makes of a subscription's description."""
 
 
 class Topics:
@@ -72,21 +76,22 @@ class Topics:
 
     # -- opening ------------------------------------------------------------------
 
-    def open_topic(self, record: EntityRecord, claims: Claims) -> Topic:
+    def open_topic(self, record: EntityRecord, at: Iterable[Place]) -> Topic:
         description = TopicDescription.from_record(record.description)
         topic = Topic(description, record.partition_count, self._broker.keep_time, self._contents)
-        for place in self._broker.places(record, claims):
-            topic.hosts.append(TopicHost(topic, *place))
+        for number, key, store, epoch in at:
+            topic.hosts.append(TopicHost(topic, number, key, store, self._broker.cache, epoch))
         self._topics[normalise_path(record.path)] = topic
         self._broker.opened(topic, record)
         return topic
 
-    def open_subscription(self, record: EntityRecord, claims: Claims) -> Subscription:
+    def open_subscription(self, record: EntityRecord, at: Iterable[Place]) -> Subscription:
         description = SubscriptionDescription.from_record(record.description)
         topic = self.get(description.topic_path)
         subscription = Subscription(topic, description, record.partition_count, self._broker.keep_time)
-        for place in self._broker.places(record, claims):
-            subscription.hosts.append(PartitionHost(subscription, *place))
+        for number, key, store, epoch in at:
+            host = PartitionHost(subscription, number, key, store, self._broker.cache, epoch)
+            subscription.hosts.append(host)
         topic.add(subscription)
         self._broker.opened(subscription, record)
         return subscription
@@ -216,6 +221,15 @@ class Topics:
         async with self._broker.changing:
             subscription = self.get_subscription(topic_path, name)
             await self._keep(subscription, subscription.description.without_rule(rule_name))
+
+    async def change_rules(self, topic_path: str, name: str, changes: Sequence[RuleChange]) -> None:
+        """Several changes as one: all of them, or whatever one of them raises (P-24)."""
+        async with self._broker.changing:
+            subscription = self.get_subscription(topic_path, name)
+            description = subscription.description
+            for change in changes:
+                description = change(description)
+            await self._keep(subscription, description)
 
     async def _keep(self, subscription: Subscription, description: SubscriptionDescription) -> None:
         self._check_filters(subscription.topic, description)

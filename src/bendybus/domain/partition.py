@@ -54,7 +54,7 @@ from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.outbox import Outbox
 from bendybus.domain.range_commands import Browse, Discard, DiscardThrough, Survey
 from bendybus.domain.ranges import perform as perform_on_range
-from bendybus.domain.session_commands import SessionLock
+from bendybus.domain.session_commands import SessionLock, SetSessionState
 from bendybus.domain.session_desk import SessionDesk
 from bendybus.domain.sessions import Session
 from bendybus.domain.shelf import Counts
@@ -192,6 +192,8 @@ class Partition:
                     stock.refuse_large_amendments(tokens, properties)
                 case Release(lock_tokens=tokens):
                     stock.refuse_lost(tokens, at)
+                case SetSessionState(lock=lock, state=state) if self._desk is not None:
+                    arriving_bytes += self._desk.check_state(lock, state, at)
                 case _:
                     raise InvalidOperation(f"{type(command).__name__} cannot be part of a transaction.")
         if arriving_bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from os import urandom
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -17,21 +18,23 @@ from bendybus.auth.claims import Claims
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.entity import Entity
-from bendybus.broker.host import Host, PartitionHost
+from bendybus.broker.host import Host
+from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Subscription, Target
 from bendybus.broker.topics import Topics
 from bendybus.domain.commands import (
     ENTROPY_PER_LOCK,
+    Command,
     Complete,
     Deleted,
     DeleteOldest,
     Given,
     LockDeferred,
     Peek,
-    Release,
     Renew,
     Renewed,
+    Reply,
     Settled,
 )
 from bendybus.domain.messages import Message
@@ -50,8 +53,14 @@ from bendybus.gateway.extensions import EXTENSIONS, Extension
 from bendybus.gateway.requests import Request, Response
 from bendybus.gateway.rules import encode_rule, read_rule
 from bendybus.gateway.scheduling import cancel, schedule, schedule_in_transaction
-from bendybus.gateway.session_requests import get_state, list_sessions, renew, set_state
-from bendybus.gateway.settlement import command_for_status, lock_lost, session_lost
+from bendybus.gateway.session_requests import (
+    get_state,
+    list_sessions,
+    renew,
+    set_state,
+    set_state_in_transaction,
+)
+from bendybus.gateway.settlement import command_for_status, lock_lost, refused, session_lost
 from bendybus.gateway.transactions import Transaction, Transactions
 from bendybus.names import PARTITION_SHIFT, Instant, LockToken, SequenceNumber, SessionId
 
@@ -209,7 +218,7 @@ class ManagementNode:
         except BrokerError:
             # All or none: a message locked for an answer that is not given is put back.
             for host, messages in taken:
-                await host.ask(Release(_tokens(messages)))
+                host.release(_tokens(messages))
             raise
         return {"messages": [answers[number] for number in numbers]}
 
@@ -263,15 +272,23 @@ class ManagementNode:
 
     # -- rules --------------------------------------------------------------------
 
+    async def _add_rule_in_transaction(self, body: Body, transaction: Transaction) -> Answer:
+        rule = replace(read_rule(body), created_at=now())
+        transaction.change_rule(self._subscription, lambda description: description.with_rule(rule))
+        return {}
+
+    async def _remove_rule_in_transaction(self, body: Body, transaction: Transaction) -> Answer:
+        name = _rule_name(body)
+        transaction.change_rule(self._subscription, lambda description: description.without_rule(name))
+        return {}
+
     async def _add_rule(self, body: Body) -> Answer:
         subscription = self._subscription
         await self._topics.add_rule(subscription.topic_path, subscription.name, read_rule(body))
         return {}
 
     async def _remove_rule(self, body: Body) -> Answer:
-        subscription, name = self._subscription, body.get("rule-name")
-        if not isinstance(name, str):
-            raise ArgumentError(f"'rule-name' must be a text, not {name!r}.")
+        subscription, name = self._subscription, _rule_name(body)
         await self._topics.remove_rule(subscription.topic_path, subscription.name, name)
         return {}
 
@@ -286,7 +303,7 @@ class ManagementNode:
         tokens = _lock_tokens(body)
         ends: dict[LockToken, int | None] = {}
         for host, share in self._by_token(tokens).items():
-            renewed = await host.ask(Renew(share))
+            renewed = await _ask_holder(host, Renew(share))
             assert isinstance(renewed, Renewed)
             ends.update(zip(share, renewed.locked_until, strict=True))
         found = [end for token in tokens if (end := ends.get(token)) is not None]
@@ -299,7 +316,7 @@ class ManagementNode:
         shares = self._by_token(tokens)
         lost = len(tokens) - sum(map(len, shares.values()))
         for host, share in shares.items():
-            settled = await host.ask(command_for_status(share, body))
+            settled = await _ask_holder(host, command_for_status(share, body))
             assert isinstance(settled, Settled)
             lost += len(settled.lost)
         if lost:
@@ -353,10 +370,11 @@ class ManagementNode:
         return {"session-state": await get_state(self._queue, self._session(body))}
 
     async def _set_session_state(self, body: Body) -> Answer:
-        state = body.get("session-state")
-        if state is not None and not isinstance(state, bytes):
-            raise ArgumentError(f"'session-state' must be binary or null, not {type(state).__name__}.")
-        await set_state(self._queue, self._session(body), state)
+        await set_state(self._queue, self._session(body), _session_state(body))
+        return {}
+
+    async def _set_session_state_in_transaction(self, body: Body, transaction: Transaction) -> Answer:
+        set_state_in_transaction(self._queue, self._session(body), _session_state(body), transaction)
         return {}
 
     async def _get_message_sessions(self, body: Body) -> Answer:
@@ -410,6 +428,9 @@ _OPERATIONS: Final[Mapping[str, _Operation]] = {
 _IN_TRANSACTIONS: Final[Mapping[str, Callable[[ManagementNode, Body, Transaction], Awaitable[Answer]]]] = {
     "com.microsoft:schedule-message": ManagementNode._schedule_in_transaction,
     "com.microsoft:update-disposition": ManagementNode._update_disposition_in_transaction,
+    "com.microsoft:set-session-state": ManagementNode._set_session_state_in_transaction,
+    "com.microsoft:add-rule": ManagementNode._add_rule_in_transaction,
+    "com.microsoft:remove-rule": ManagementNode._remove_rule_in_transaction,
 }
 
 
@@ -421,6 +442,14 @@ def _by_partition(entity: Entity[H, Any], numbers: Sequence[SequenceNumber]) -> 
             raise MessageNotFound(f"'{entity.path}' has no message with the sequence number {number}.")
         shares.setdefault(host, []).append(number)
     return shares
+
+
+async def _ask_holder(host: PartitionHost, command: Command) -> Reply:
+    """Ask something of a partition that only who holds a lock may ask."""
+    try:
+        return await host.ask(command)
+    except BrokerError as error:
+        raise refused(error) from error
 
 
 def _status(code: int, description: str, condition: str | None = None, body: object = None) -> Response:
@@ -461,6 +490,20 @@ def _first_bytes(messages: list[Message], size_max: int) -> list[Message]:
 
 def _tokens(messages: Sequence[Message]) -> list[LockToken]:
     return [message.lock_token for message in messages if message.lock_token is not None]
+
+
+def _session_state(body: Body) -> bytes | None:
+    state = body.get("session-state")
+    if state is not None and not isinstance(state, bytes):
+        raise ArgumentError(f"'session-state' must be binary or null, not {type(state).__name__}.")
+    return state
+
+
+def _rule_name(body: Body) -> str:
+    name = body.get("rule-name")
+    if not isinstance(name, str):
+        raise ArgumentError(f"'rule-name' must be a text, not {name!r}.")
+    return name
 
 
 def _lock_tokens(body: Body) -> list[LockToken]:

@@ -3,7 +3,7 @@
 Messages of one request are admitted like a batch: all of them or none, in the
 partition that their key names or, without a key, in one that is available. A
 plain send with the annotation `x-opt-scheduled-enqueue-time` needs nothing of
-this: envelope.py finds it there. How a message waits: domain/schedule.py.
+this: envelope/ finds it there. How a message waits: domain/schedule.py.
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ async def _enqueue(target: Target, command: Enqueue, key: str | None) -> Enqueue
         except Unavailable:
             # "if the chosen one is unavailable another is taken ... and the send succeeds" (P-16)
             if attempts:
+                command = Enqueue([message.anew() for message in command.messages], command.identities)
                 continue
             raise
         assert isinstance(enqueued, Enqueued)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from bendybus.amqp.performatives import Accepted, TransactionalState
 from bendybus.broker.clock import now
-from bendybus.broker.host import PartitionHost
+from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Target
 from bendybus.broker.topic_host import TopicHost
@@ -159,6 +159,7 @@ class Sender:
             # "if the chosen one is unavailable another is taken ... and the send succeeds" (P-16)
             try:
                 run.host = (self._via or self._target).place(None)
+                run.messages = [[message.anew() for message in group] for group in run.messages]
                 self._enqueue(run, attempts - 1)
                 return
             except Unavailable as none_left:
