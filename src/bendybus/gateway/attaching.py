@@ -134,6 +134,7 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
             connection.transactions,
             connection.broker.topics,
             connection.session_locks,
+            connection.session_links,
         )
         requester = Requester(connection, link, address, management.handle)
         # The state of a session may have the size of a message, whatever that is.

@@ -78,6 +78,8 @@ class AmqpConnection(asyncio.Protocol):
         self._engine = Connection.server(gateway.engine_config)
         self.session_locks: dict[tuple[Queue, SessionId], SessionLock] = {}
         """The sessions that this client's links hold."""
+        self.session_links: dict[tuple[Queue, str], SessionId] = {}
+        """The same by the names of the links."""
         self._attachments: dict[Link, Attachment] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._transport: asyncio.Transport | None = None
