@@ -122,7 +122,8 @@ class _Last:
         while deliveries := await receiver.drain(100):
             letters: list[tuple[Letter, Delivery]] = []
             for delivery in deliveries:
-                letter = self._ledger.arrive(arrival_of(decode_message(delivery.payload), address, receiver))
+                message = decode_message(delivery.payload)
+                letter = self._ledger.arrive(arrival_of(message, address, receiver, in_order=True))
                 if letter is not None:
                     self._ledger.ask_removal(letter, delivery)
                     letters.append((letter, delivery))

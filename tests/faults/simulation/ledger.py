@@ -113,6 +113,8 @@ class Arrival:
     delivery_count: int
     locked_until_ms: int | None
     link: object
+    in_order: bool = False
+    """Whether nobody else can have had messages of this partition, or session, since the link began."""
 
 
 class Ledger:
@@ -219,14 +221,15 @@ class Ledger:
         self.delivered += 1
         if not letter.durable:
             self.violate(Invariant.PHANTOM, f"{letter} at {arrival.sequence_number:#x}")
-        if letter.removed and self.world.now > letter.removed_at + ON_THE_WIRE_S:
+        if letter.removed and not letter.doubtful and self.world.now > letter.removed_at + ON_THE_WIRE_S:
             self.violate(Invariant.RESURRECTED, f"{letter} was delivered at {arrival.sequence_number:#x}")
-        self._check_traces(letter, arrival)
+        if not letter.doubtful:
+            self._check_traces(letter, arrival)
         if arrival.locked_until_ms is not None:
             self._check_lock(letter, arrival, arrival.locked_until_ms)
             # Whoever asked to remove it under an earlier lock was not heard, and will not be.
             letter.removals.clear()
-        if arrival.subqueue is SubQueue.MAIN and arrival.state is MessageState.ACTIVE:
+        if arrival.in_order:
             self._check_front(letter, arrival)
         return letter
 
@@ -248,14 +251,14 @@ class Ledger:
 
     def _check_lock(self, letter: Letter, arrival: Arrival, until_ms: int) -> None:
         held = letter.held_by
-        if held is not None:
+        if held is not None and not letter.doubtful:
             link, ends_ms, faults = held
             if link is not arrival.link and faults == self.faults and self.world.wall_ms < ends_ms - 50:
                 self.violate(Invariant.SHARED, f"{letter}: locked until {ends_ms}, and again")
         letter.held_by = arrival.link, until_ms, self.faults
 
     def _check_front(self, letter: Letter, arrival: Arrival) -> None:
-        """One link gets what it gets for the first time in the order of each partition (P-26)."""
+        """A link gets what it gets for the first time in the order of each partition, or session (P-26)."""
         number = arrival.sequence_number
         front = arrival.link, number >> PARTITION_SHIFT, self.faults
         before = self._fronts.get(front, 0)
@@ -366,7 +369,7 @@ class Ledger:
             self.violate(Invariant.TORN, f"{letter} is there, and {letter.batch.name} was never committed")
         if kept > 1 and not letter.doubtful:
             self.violate(Invariant.DUPLICATED, f"{letter}: {list(letter.spots.values())}")
-        elif kept and letter.removed:
+        elif kept and letter.removed and not letter.doubtful:
             self.violate(Invariant.RESURRECTED, f"{letter}: {list(letter.spots.values())}")
         elif not kept and letter.accepted and not letter.removals and not letter.removed:
             expired = letter.expires_ms is not None and letter.expires_ms <= self.world.wall_ms
@@ -375,7 +378,10 @@ class Ledger:
 
     def _check_whole(self, batch: Batch) -> None:
         done = [letter.durable for letter in batch.sent]
-        done += [not letter.spots and batch in letter.removals for letter in batch.removed]
+        gone = [letter.doubtful or not letter.spots for letter in batch.removed]
+        done += [
+            each and batch in letter.removals for each, letter in zip(gone, batch.removed, strict=True)
+        ]
         if any(done):
             del self._batches[batch]
             if not all(done):

@@ -54,7 +54,12 @@ SESSIONS = 5
 
 
 def arrival_of(
-    message: DecodedMessage, address: str, link: object, state: MessageState = MessageState.ACTIVE
+    message: DecodedMessage,
+    address: str,
+    link: object,
+    state: MessageState = MessageState.ACTIVE,
+    *,
+    in_order: bool = False,
 ) -> Arrival:
     annotations = message.message_annotations
     entity, subqueue = split_subqueue(address)
@@ -69,6 +74,7 @@ def arrival_of(
         delivery_count=message.header.delivery_count or 0,
         locked_until_ms=None if locked_until is None else int(locked_until),  # type: ignore[call-overload]
         link=link,
+        in_order=in_order,
     )
 
 
@@ -136,13 +142,21 @@ class Peer:
 
     # -- receiving -------------------------------------------------------------------
 
-    def watch(self, receiver: Receiver, address: str, inbox: list[tuple[Letter, Delivery]]) -> None:
+    def watch(
+        self,
+        receiver: Receiver,
+        address: str,
+        inbox: list[tuple[Letter, Delivery]],
+        *,
+        in_order: bool = False,
+    ) -> None:
         """Tell the ledger of everything at the moment it arrives."""
         take = receiver.arrived
 
         def arrived(deliveries: Sequence[Delivery]) -> None:
             for delivery in deliveries:
-                letter = self.ledger.arrive(arrival_of(decode_message(delivery.payload), address, receiver))
+                message = decode_message(delivery.payload)
+                letter = self.ledger.arrive(arrival_of(message, address, receiver, in_order=in_order))
                 if letter is not None:
                     inbox.append((letter, delivery))
             take(deliveries)
@@ -325,7 +339,7 @@ class HolderPeer(Peer):
             properties={Symbol("com.microsoft:timeout"): 5000},  # type: ignore[dict-item]
         )
         inbox: list[tuple[Letter, Delivery]] = []
-        self.watch(receiver, self.entity, inbox)
+        self.watch(receiver, self.entity, inbox, in_order=True)
         await receiver.attached()
         remote = receiver.link.remote
         assert remote is not None and remote.source is not None

@@ -201,8 +201,9 @@ class Simulation:
         """A fresh start frees all locks; then all there is can be had."""
         while self.server.broker is None:
             await asyncio.sleep(0.1)
+        before = self.server.loop
         self._end_life()
-        while self.server.broker is None:
+        while self.server.loop is before or self.server.broker is None:
             await asyncio.sleep(0.1)
         broker = self.server.broker
         for entity in (*broker.sources(), *broker.topics):

@@ -155,6 +155,7 @@ class VirtualStore(MemoryStore):
             self._refuse_away()
             if disk.world.chance(disk.faults.torn):
                 disk.torn += 1
+                self.doubter(self, [])
                 raise StoreUnavailable(f"{self.name}: the disk is full")
         result = call()
         disk.take_time(self.name)
@@ -167,11 +168,13 @@ class VirtualStore(MemoryStore):
         if disk.world.chance(disk.faults.unreadable):
             disk.unreadable += 1
             disk.world.note(f"{self.name} cannot be read")
+            self.doubter(self, [])
             raise StoreUnavailable(f"{self.name}: cannot be read")
         return call()
 
     def _refuse_away(self) -> None:
         if self._disk.at_work() and self._disk.world.now < self._away_until:
+            self.doubter(self, [])
             raise StoreUnavailable(f"{self.name}: away")
 
 
