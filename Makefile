@@ -34,11 +34,15 @@ interop: $(VENV)/.installed-dev  ## The Azure SDKs: Python's (as in `make test`)
 	$(BIN)/pytest tests/interop
 	$(BIN)/python tests/interop/javascript/run.py
 
-faults: $(VENV)/.installed-dev  ## kill -9 under load, 50 times, and count what became of every message
+faults: $(VENV)/.installed-dev  ## kill -9 under load, 50 times, and Spark's parts 40 times; count every message
 	$(BIN)/python tests/faults/crash_check.py --kills 50
+	$(BIN)/python tests/faults/spark_check.py --kills 20
 
-bench: $(VENV)/.installed-bench  ## Side by side with RabbitMQ 4: rates, CPU, latency, memory
+bench: $(VENV)/.installed-bench  ## Side by side with RabbitMQ 4, and Spark with the SDK: rates, CPU, latency
 	$(BIN)/python tests/bench/run.py $(ARGS)
+	$(BIN)/python tests/bench/topics.py
+	$(BIN)/python tests/bench/entities.py
+	$(BIN)/python tests/bench/spark_bench.py $(SPARK_ARGS)
 
 clean:  ## Remove what the other targets made
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -55,7 +59,7 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/pip install --quiet --group dev
+	$(BIN)/pip install --quiet --group dev --editable ".[spark]"
 	touch $@
 
 $(VENV)/.installed-bench: $(VENV)/.installed-dev

@@ -2,7 +2,7 @@
 
 A view decodes a section when the first rule asks for something in it, and then
 once for all rules. A changed payload is written anew from the old one's sections;
-the body's bytes are taken over as they are. The stored form: envelope.py. What is
+the body's bytes are taken over as they are. The stored form: envelope/. What is
 asked of both: domain/fanout.py.
 """
 

@@ -11,7 +11,7 @@
     │   ├ EntityNotFound        404   ├ MessageNotFound      404   ├ EntityExists    409
     │   ├ PreconditionFailed    412   ├ RuleNotFound         404   ├ MethodNotAllowed 405
     │   ├ MessageLockLost       410   ├ SessionLockLost      410   ├ SessionCannotBeLocked 410
-    │   ├ NotSupported          501
+    │   ├ ConsumerLeaseHeld     409   ├ NotSupported         501
     │   ├ TransactionUnknown    404   ├ TransactionRolledBack 409  ├ TransactionTimedOut 408
     │   └ FilterError           a rule and a message that do not fit    -> dead-letter, .reason
     ├ Unavailable               503, try again
@@ -36,6 +36,7 @@ __all__ = [
     "BrokerError",
     "ConfigError",
     "ConnectionLost",
+    "ConsumerLeaseHeld",
     "DataFolderInUse",
     "EntityDisabled",
     "EntityExists",
@@ -236,6 +237,13 @@ class SessionLockLost(RequestError):
 class SessionCannotBeLocked(RequestError):
     condition = "com.microsoft:session-cannot-be-locked"
     status = 410
+
+
+class ConsumerLeaseHeld(RequestError):
+    """Somebody else consumes this entity by ranges; one reader at a time may."""
+
+    condition = "amqp:resource-locked"
+    status = 409
 
 
 class NotSupported(RequestError):

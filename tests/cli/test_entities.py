@@ -97,7 +97,7 @@ def test_a_deleted_queue_is_gone_and_deleting_asks_first(
     assert gone.returncode == 1
     assert gone.stderr == (
         f"bendybus: The messaging entity '{name}' could not be found. "
-        "'bendybus queue list' shows what there is.\n"
+        "'bendybus queue list' and 'bendybus topic list' show what there is.\n"
     )
 
 

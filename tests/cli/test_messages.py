@@ -222,7 +222,7 @@ def test_following_goes_on_until_interrupted(
         (
             ["send", "missing", "--body", "x"],
             1,
-            "could not be found. 'bendybus queue list' shows what there is",
+            "could not be found. 'bendybus queue list' and 'bendybus topic list' show what there is",
         ),
         (["receive", "missing"], 1, "could not be found"),
         (["peek", "missing"], 1, "could not be found"),

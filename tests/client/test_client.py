@@ -137,14 +137,16 @@ def test_tokens_are_renewed_while_a_connection_lives(server, new_queue):
     """Without that the server would close the link when the first token ends."""
     with BusClient(settings_for(server, new_queue(Kind.PARTITIONED), token_lifetime_s=2)) as client:
         sender = client.sender()
+        sender.send([encode(b"x")])
+        link, count = sender._link, 1
         released = threading.Event()
         timer = threading.Timer(5.0, released.set)
         timer.start()
-        count = 0
         while not released.is_set():
             sender.send([encode(b"x")])
             count += 1
         assert sender.sent == count
+        assert sender._link is link
 
 
 def test_tls_is_the_default(server, new_queue, kind):

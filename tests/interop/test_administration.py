@@ -186,20 +186,6 @@ def test_a_queue_with_sessions_is_made(admin: ServiceBusAdministrationClient, na
     assert admin.get_queue(name).requires_session
 
 
-def test_what_is_not_there_yet_is_refused_and_not_passed_over(
-    admin: ServiceBusAdministrationClient, name: str
-) -> None:
-    for create in (
-        lambda: admin.create_topic(name),
-        lambda: admin.create_subscription(name, "s"),
-    ):
-        with pytest.raises(HttpResponseError, match=r"SubCode=50100.*not supported yet") as refused:
-            create()
-        assert refused.value.status_code == 501
-    with pytest.raises(ResourceNotFoundError):
-        admin.get_queue(name)
-
-
 def test_lists_come_in_pages(admin: ServiceBusAdministrationClient) -> None:
     names = [f"page-{number:03d}" for number in range(130)]
     there = {queue.name for queue in admin.list_queues()}

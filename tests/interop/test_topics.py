@@ -217,6 +217,22 @@ def test_the_premium_tier_partitions_topics_by_itself(start_server: StartServer,
         stand.close()
 
 
+def test_sessions_are_received_from_a_subscription(stand: Stand) -> None:  # P-05, P-13
+    stand.subscribe("sessions", requires_session=True)
+    for text, session in (("a1", "a"), ("b1", "b"), ("a2", "a")):
+        stand.send(text, session_id=session)
+    receiver = stand.receiver("sessions", session_id="a")
+    messages = receive(receiver, 2)
+    assert bodies(messages) == ["a1", "a2"]
+    assert len({message.sequence_number >> PARTITION_SHIFT for message in messages}) == 1  # type: ignore[operator]
+    receiver.session.set_state("seen")
+    assert receiver.session.get_state() == b"seen"
+    for message in messages:
+        receiver.complete_message(message)
+    stand.send("nobody's")
+    assert stand.counts("sessions") == (1, 1)
+
+
 # -- rules ----------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from bendybus.amqp.message import Properties, decode_message, encode_message
 from bendybus.amqp.performatives import Accepted, DeliveryState, Modified, Rejected, TransactionalState
 from bendybus.amqp.types import Array, Symbol, Timestamp
 from bendybus.engine.deliveries import Delivery
-from fix_client import Client, Coordinator, Endpoint, LinkRefused, Receiver, Sender
+from fix_client import Client, Coordinator, Endpoint, LinkRefused, Receiver, Requester, Sender
 from fix_server import ServerProcess, StartServer
 
 NOT_ALLOWED = "amqp:not-allowed"
@@ -497,5 +497,103 @@ def test_a_link_may_name_the_queue_behind_the_one_it_sends_to(
         assert await table.coordinator.commit(txn) == Accepted()
         assert await table.arrived(1, "other") == ["in it"]
         assert await table.contents() == []
+
+    run(server, test)
+
+
+# -- rules ------------------------------------------------------------------------------
+
+
+async def request_all(
+    requester: Requester, txn: bytes | None, *changes: tuple[str, dict[str, object]]
+) -> list[str | None]:
+    """None for each that was taken, or why not."""
+    told: list[str | None] = []
+    for operation, body in changes:
+        request = requester.encode(body, {"operation": f"com.microsoft:{operation}"})
+        await requester.sender.send(request, state=None if txn is None else TransactionalState(txn))
+        (reply,) = await requester.replies.receive()
+        condition_given = decode_message(reply.payload).application_properties.get("errorCondition")
+        told.append(None if condition_given is None else str(condition_given))
+    return told
+
+
+def red(name: str) -> tuple[str, dict[str, object]]:
+    described = {"sql-filter": {"expression": "colour = 'red'"}, "sql-rule-action": None}
+    return "add-rule", {"rule-name": name, "rule-description": described}
+
+
+async def rule_names(requester: Requester) -> list[str]:
+    reply = await requester.ask("com.microsoft:enumerate-rules", {"top": 100, "skip": 0})
+    return [str(entry["rule-description"].value[2]) for entry in reply.value["rules"]]
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_rules_change_inside_a_transaction_where_nothing_is_partitioned(
+    start_server: StartServer, partitioned: bool
+) -> None:  # P-24
+    topic = {
+        "Name": "news",
+        "Properties": {"EnablePartitioning": partitioned},
+        "Subscriptions": [{"Name": "all"}],
+    }
+    server = start_server({}, None, topics=[topic])
+
+    async def test(table: Table) -> None:
+        requester = await table.client.requester("news/Subscriptions/all/$management")
+        txn = await table.coordinator.declare()
+        changes = red("red"), ("remove-rule", {"rule-name": "$Default"})
+        if partitioned:
+            assert await request_all(requester, txn, *changes) == [NOT_ALLOWED, NOT_ALLOWED]
+            # Outside of it they work as ever.
+            assert await request_all(requester, None, *changes) == [None, None]
+            return
+        assert await request_all(requester, txn, *changes) == [None, None]
+        assert await rule_names(requester) == ["$Default"]
+        assert await table.coordinator.roll_back(txn) == Accepted()
+        txn = await table.coordinator.declare()
+        assert await request_all(requester, txn, *changes) == [None, None]
+        assert await table.coordinator.commit(txn) == Accepted()
+        assert await rule_names(requester) == ["red"]
+        # Rules and messages are kept in different places, so no transaction has both.
+        txn = await table.coordinator.declare()
+        assert await request_all(requester, txn, red("also")) == [None]
+        assert await table.send(message("x"), txn=txn, queue="news") == [NOT_ALLOWED]
+        assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
+        assert await rule_names(requester) == ["red"]
+
+    run(server, test)
+
+
+# -- sessions ---------------------------------------------------------------------------
+
+
+@KINDS
+def test_the_state_of_a_session_is_set_with_the_messages_or_not_at_all(
+    start_server: StartServer, partitioned: bool, options: tuple[str, ...]
+) -> None:  # P-13 P-23
+    server = start_server({"q": {"EnablePartitioning": partitioned, "RequiresSession": True}}, None, *options)
+
+    async def test(table: Table) -> None:
+        await table.send(message("old", session="s"))
+        receiver = await table.client.receiver("q", credit=1, filter={"com.microsoft:session-filter": "s"})
+        old = await receiver.receive(1)
+        requester = await table.client.requester("q/$management")
+
+        async def state() -> object:
+            reply = await requester.ask("com.microsoft:get-session-state", {"session-id": "s"})
+            return reply.value["session-state"]
+
+        for commits in (False, True):
+            txn = await table.coordinator.declare()
+            body = {"session-id": "s", "session-state": b"new"}
+            assert await request_all(requester, txn, ("set-session-state", body)) == [None]
+            assert await state() is None
+            if commits:
+                assert await table.settle(receiver, old, txn) is None
+                assert await table.coordinator.commit(txn) == Accepted()
+            else:
+                assert await table.coordinator.roll_back(txn) == Accepted()
+            assert await state() == (b"new" if commits else None)
 
     run(server, test)

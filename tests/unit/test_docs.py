@@ -14,7 +14,9 @@ from bendybus import errors
 from bendybus.broker.stores import PayloadCache
 from bendybus.cli.main import app
 from bendybus.cli.serve import serve
+from bendybus.gateway.extensions import EXTENSIONS
 from bendybus.server.metrics import BrokerCollector
+from pyspark_servicebus import options, schema
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -46,7 +48,7 @@ COMMANDS = dict(commands_of(typer.main.get_command(app)))
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_in_the_reference_with_its_options(command):
     page = (DOCS / "reference" / "cli.md").read_text()
-    assert re.search(rf"^### `{command}( [A-Z]+)?`$", page, re.MULTILINE)
+    assert re.search(rf"^### `{command}( [A-Z]+)*`$", page, re.MULTILINE)
     if command == "bendybus serve":
         return
     for parameter in COMMANDS[command].params:
@@ -57,7 +59,7 @@ def test_every_command_is_in_the_reference_with_its_options(command):
 
 def test_the_reference_names_no_command_that_is_not_there():
     page = (DOCS / "reference" / "cli.md").read_text()
-    headings = re.findall(r"^### `(bendybus [a-z -]+?)(?: [A-Z]+)?`$", page, re.MULTILINE)
+    headings = re.findall(r"^### `(bendybus [a-z -]+?)(?: [A-Z]+)*`$", page, re.MULTILINE)
     assert sorted(headings) == sorted(COMMANDS)
 
 
@@ -81,6 +83,21 @@ def test_every_metric_is_in_the_reference():
         name = family.name + ("_total" if family.type == "counter" else "")
         assert f"`{name}`" in page
     assert len(families) == len(re.findall(r"^\| `bendybus_", page, re.MULTILINE))
+
+
+@pytest.mark.parametrize("option", sorted({*options.COMMON, *options.READ, *options.WRITE}))
+def test_every_option_for_spark_is_in_the_reference(option):
+    assert re.search(rf"^\|.*`{option}`.*\|", (DOCS / "reference" / "spark.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("column", schema.COLUMNS)
+def test_every_column_for_spark_is_in_the_reference(column):
+    assert re.search(rf"^\|.*`{column}`.*\|", (DOCS / "reference" / "spark.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("operation", EXTENSIONS)
+def test_every_extension_has_a_heading(operation):
+    assert f"## `{operation}`" in (DOCS / "reference" / "extensions.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,10 @@ IMPURE = {
 }
 PURE = {"amqp", "engine", "domain"}
 
+# The Spark connector meets the broker on the wire only.
+SPARK = ROOT.parent / "pyspark_servicebus"
+SPARK_MAY_IMPORT = {"amqp", "client", "errors"}
+
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 
 
@@ -76,6 +80,12 @@ def test_a_module_imports_only_what_stands_below_it(path: Path) -> None:
     allowed = MAY_IMPORT.get(layer_of(path))
     assert allowed is not None, f"{layer_of(path)} is a new part of the house: say what it stands on"
     assert layers_imported(path) <= allowed
+
+
+@pytest.mark.parametrize("path", sorted(SPARK.glob("*.py")), ids=lambda path: path.name)
+def test_the_spark_connector_stands_on_the_client(path: Path) -> None:
+    inside = {name.split(".")[1] for name in imports_of(path) if name.startswith("bendybus.")}
+    assert inside <= SPARK_MAY_IMPORT
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from bendybus.broker.entity import Entity
 from bendybus.broker.host import Availability, Host, PartitionHost
 from bendybus.domain.entities import QueueDescription
+from bendybus.domain.leases import ConsumerLeases
 from bendybus.domain.messages import SubQueue
 from bendybus.errors import EntityDisabled, InvalidOperation
 from bendybus.names import LockToken
@@ -36,6 +37,7 @@ class Queue(Entity[PartitionHost, QueueDescription]):
         self, description: QueueDescription, partition_count: int, keep_time: Callable[[Host[Any]], None]
     ) -> None:
         super().__init__(description, partition_count, keep_time)
+        self.consumer_leases = ConsumerLeases()
         self._waiting: dict[SubQueue, dict[Waiter, None]] = {subqueue: {} for subqueue in SubQueue}
         self._next_to_ask = 0
 

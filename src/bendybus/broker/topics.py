@@ -8,9 +8,9 @@ description. Deleting a topic takes its subscriptions with it in one step.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from bendybus.broker.clock import now
 from bendybus.broker.host import PartitionHost
@@ -34,7 +34,10 @@ from bendybus.store.catalog import EntityRecord
 if TYPE_CHECKING:
     from bendybus.broker.broker import Broker, Claims
 
-__all__ = ["Topics"]
+__all__ = ["RuleChange", "Topics"]
+
+RuleChange: TypeAlias = Callable[[SubscriptionDescription], SubscriptionDescription]
+"""A rule added or removed, as what it makes of a subscription's description."""
 
 
 class Topics:
@@ -216,6 +219,15 @@ class Topics:
         async with self._broker.changing:
             subscription = self.get_subscription(topic_path, name)
             await self._keep(subscription, subscription.description.without_rule(rule_name))
+
+    async def change_rules(self, topic_path: str, name: str, changes: Sequence[RuleChange]) -> None:
+        """Several changes as one: all of them, or whatever one of them raises (P-24)."""
+        async with self._broker.changing:
+            subscription = self.get_subscription(topic_path, name)
+            description = subscription.description
+            for change in changes:
+                description = change(description)
+            await self._keep(subscription, description)
 
     async def _keep(self, subscription: Subscription, description: SubscriptionDescription) -> None:
         self._check_filters(subscription.topic, description)

@@ -30,6 +30,8 @@ EXIT_USAGE: Final = 2
 
 # With pauses of 0.2 and 0.4 seconds.
 RETRIES: Final = 2
+# How long one answer may take.
+TIMEOUT_S: Final = 60.0
 
 Arguments = ParamSpec("Arguments")
 
@@ -66,14 +68,14 @@ class Command:
 
         return ManagementClient(self.target())
 
-    def client(self) -> BusClient:
+    def client(self, *, retries: int = RETRIES, timeout_s: float = TIMEOUT_S) -> BusClient:
         from dataclasses import replace  # noqa: PLC0415 - see main.py
 
         from bendybus.client import BusClient, ClientSettings  # noqa: PLC0415
 
         settings = ClientSettings.from_connection_string(self.target().connection_string)
         # Somebody is waiting at the terminal.
-        return BusClient(replace(settings, retries=RETRIES))
+        return BusClient(replace(settings, retries=retries, timeout_s=timeout_s))
 
 
 def server_command(function: Callable[Concatenate[Command, Arguments], None]) -> Callable[..., None]:
@@ -108,7 +110,7 @@ def telling_errors(work: Callable[[], None]) -> None:
 def _advice(error: BrokerError) -> Iterator[str]:
     match error:
         case EntityNotFound():
-            yield "'bendybus queue list' shows what there is."
+            yield "'bendybus queue list' and 'bendybus topic list' show what there is."
         case Unauthorized() if "certificate" in str(error):
             yield "Name it in SSL_CERT_FILE; 'bendybus cert' shows where it is."
         case Unauthorized():

@@ -12,11 +12,23 @@ import typer
 
 from bendybus.errors import BrokerError
 
-__all__ = ["queue_names"]
+__all__ = ["entity_names", "queue_names", "topic_names"]
 
 
 def queue_names(context: typer.Context, incomplete: str) -> list[str]:
-    """For `typer.Argument(autocompletion=...)`."""
+    """For `typer.Argument(autocompletion=...)`, as the others here."""
+    return _names(context, incomplete, "$Resources/queues")
+
+
+def topic_names(context: typer.Context, incomplete: str) -> list[str]:
+    return _names(context, incomplete, "$Resources/topics")
+
+
+def entity_names(context: typer.Context, incomplete: str) -> list[str]:
+    return _names(context, incomplete, "$Resources/queues", "$Resources/topics")
+
+
+def _names(context: typer.Context, incomplete: str, *lists: str) -> list[str]:
     from bendybus.cli.command import Command  # noqa: PLC0415 - see main.py
     from bendybus.cli.output import OutputFormat  # noqa: PLC0415
 
@@ -24,7 +36,7 @@ def queue_names(context: typer.Context, incomplete: str) -> list[str]:
     command = Command(given.get("connection_string"), Path(given.get("data") or ".data"), OutputFormat.TABLE)
     try:
         with command.management() as management:
-            names = [entry.name for entry in management.list("$Resources/queues")]
+            names = [entry.name for path in lists for entry in management.list(path)]
     except BrokerError:
         return []
     return [name for name in names if name.lower().startswith(incomplete.lower())]

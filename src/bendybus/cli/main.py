@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from bendybus.cli import deadletter, namespace, queue
+from bendybus.cli import deadletter, namespace, queue, rule, subscription, topic
 from bendybus.cli.cert import cert
 from bendybus.cli.purge import purge
 from bendybus.cli.receive import peek, receive
@@ -51,6 +51,9 @@ app.command()(serve)
 app.command()(cert)
 app.add_typer(namespace.app, name="namespace")
 app.add_typer(queue.app, name="queue")
+app.add_typer(topic.app, name="topic")
+app.add_typer(subscription.app, name="subscription")
+app.add_typer(rule.app, name="rule")
 app.command()(send)
 app.command()(receive)
 app.command()(peek)

@@ -12,13 +12,14 @@ from typing import Annotated
 
 import typer
 
-from bendybus.cli.completion import queue_names
+from bendybus.cli.completion import entity_names, topic_names
 from bendybus.errors import ArgumentError, ConfigError
 
 __all__ = [
     "AutoDeleteOnIdle",
     "BatchedOperations",
     "DeadLetterOnExpiration",
+    "DeadLetterOnFilterError",
     "DefaultMessageTtl",
     "DuplicateDetection",
     "DuplicateDetectionWindow",
@@ -34,6 +35,8 @@ __all__ = [
     "Partitioned",
     "Status",
     "StatusOption",
+    "SupportOrdering",
+    "Topic",
     "UserMetadata",
     "Yes",
     "confirm",
@@ -50,11 +53,12 @@ class Status(StrEnum):
     RECEIVE_DISABLED = "ReceiveDisabled"
 
 
+Topic = Annotated[str, typer.Argument(help="Path of the topic.", autocompletion=topic_names)]
 Entity = Annotated[
     str,
     typer.Argument(
         help="A queue, a topic, TOPIC/Subscriptions/NAME, or the /$DeadLetterQueue of one.",
-        autocompletion=queue_names,
+        autocompletion=entity_names,
     ),
 ]
 
@@ -96,6 +100,16 @@ DuplicateDetectionWindow = Annotated[
 ]
 DefaultMessageTtl = Annotated[
     str | None, typer.Option(parser=duration, metavar="DURATION", help="Longest life of a message.")
+]
+DeadLetterOnFilterError = Annotated[
+    bool | None,
+    typer.Option(
+        "--dead-letter-on-filter-error/--no-dead-letter-on-filter-error",
+        help="Dead-letter messages that a rule fails on.",
+    ),
+]
+SupportOrdering = Annotated[
+    bool | None, typer.Option("--support-ordering/--no-support-ordering", help="Keep the order of messages.")
 ]
 DeadLetterOnExpiration = Annotated[
     bool | None,

@@ -20,6 +20,8 @@ from bendybus.errors import ArgumentError
 
 __all__ = [
     "QUEUE",
+    "SUBSCRIPTION",
+    "TOPIC",
     "EntityKind",
     "changed_elements",
     "element_name",
@@ -27,6 +29,7 @@ __all__ = [
     "read_duration",
     "short_duration",
     "shown_values",
+    "subscription_path",
 ]
 
 
@@ -61,6 +64,44 @@ QUEUE: Final = EntityKind(
         "ForwardDeadLetteredMessagesTo",
         "EnableExpress",
         "MaxMessageSizeInKilobytes",
+    ),
+)
+
+TOPIC: Final = EntityKind(
+    "topic",
+    "TopicDescription",
+    (
+        "DefaultMessageTimeToLive",
+        "MaxSizeInMegabytes",
+        "RequiresDuplicateDetection",
+        "DuplicateDetectionHistoryTimeWindow",
+        "EnableBatchedOperations",
+        "Status",
+        "UserMetadata",
+        "SupportOrdering",
+        "AutoDeleteOnIdle",
+        "EnablePartitioning",
+        "EnableExpress",
+        "MaxMessageSizeInKilobytes",
+    ),
+)
+
+SUBSCRIPTION: Final = EntityKind(
+    "subscription",
+    "SubscriptionDescription",
+    (
+        "LockDuration",
+        "RequiresSession",
+        "DefaultMessageTimeToLive",
+        "DeadLetteringOnMessageExpiration",
+        "DeadLetteringOnFilterEvaluationExceptions",
+        "MaxDeliveryCount",
+        "EnableBatchedOperations",
+        "Status",
+        "ForwardTo",
+        "UserMetadata",
+        "ForwardDeadLetteredMessagesTo",
+        "AutoDeleteOnIdle",
     ),
 )
 
@@ -105,6 +146,11 @@ _HIDDEN: Final = frozenset({"AuthorizationRules"})
 _UNIT_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _SHORT: Final = re.compile(r"(?:[0-9]{1,12}(?:\.[0-9]{1,7})?(?:ms|[smhdw]))+")
 _SHORT_PART: Final = re.compile(r"([0-9.]+)(ms|[smhdw])")
+
+
+def subscription_path(topic: str, name: str) -> str:
+    """In the spelling that the JavaScript SDK needs, and that everybody else reads."""
+    return f"{topic}/Subscriptions/{name}"
 
 
 # -- durations ----------------------------------------------------------------------

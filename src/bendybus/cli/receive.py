@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -10,16 +10,22 @@ import typer
 
 from bendybus.cli.command import Command, server_command
 from bendybus.cli.options import Entity
-from bendybus.errors import ConfigError
+from bendybus.errors import ConfigError, OperationTimeout
 
 if TYPE_CHECKING:
-    from bendybus.client import Management, ReceivedMessage, Receiver
+    from bendybus.client import BusClient, Management, ReceivedMessage, Receiver
 
 __all__ = ["Mode", "State", "peek", "peeked", "receive"]
 
 # So many are under lock at a time: they are shown and settled long before the shortest lock ends.
 BATCH: Final = 100
 PEEK_BATCH: Final = 250
+
+# Connecting has to fit in as well.
+SESSION_WAIT_MIN_S: Final = 2.0
+
+# By which the SDKs describe the filter's value.
+SESSION_FILTER_CODE: Final = 0x0000_0013_7000_000C
 
 
 class Mode(StrEnum):
@@ -64,6 +70,10 @@ def receive(
         float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for a message.")
     ] = 5.0,
     follow: Annotated[bool, typer.Option("--follow", help="Go on until Ctrl+C.")] = False,
+    session_id: Annotated[str | None, typer.Option(help="Only messages of this session.")] = None,
+    next_session: Annotated[
+        bool, typer.Option("--next-session", help="Messages of the next session that is free.")
+    ] = False,
 ) -> None:
     """Receive messages and show them.
 
@@ -83,6 +93,10 @@ def receive(
         raise ConfigError("--complete, --abandon, --defer and --dead-letter exclude each other")
     if chosen and mode is Mode.RECEIVE_AND_DELETE:
         raise ConfigError("what --mode receive-and-delete gives is gone already: nothing is left to settle")
+    if session_id is not None and next_session:
+        raise ConfigError("--session-id and --next-session exclude each other")
+    if follow and next_session:
+        raise ConfigError("--follow goes on with one session: name it with --session-id")
     if (reason or description) and not dead_letter:
         raise ConfigError("--reason and --description go with --dead-letter")
     _receive(
@@ -93,6 +107,8 @@ def receive(
         why=(reason, description),
         wait_s=wait,
         follow=follow,
+        filters=_session_filter(session_id) if session_id is not None or next_session else None,
+        waits_for_session=next_session,
     )
 
 
@@ -105,14 +121,16 @@ def _receive(
     why: tuple[str, str],
     wait_s: float,
     follow: bool,
+    filters: Mapping[str, object] | None,
+    waits_for_session: bool,
 ) -> None:
     from bendybus.cli.messages import MessagePrinter  # noqa: PLC0415 - see main.py
     from bendybus.cli.output import note  # noqa: PLC0415
 
     printer, taken = MessagePrinter(as_json=command.as_json), 0
     try:
-        with command.client() as client:
-            receiver = client.receiver(entity, deletes=not settlement)
+        with _client(command, wait_s, waits_for_session=waits_for_session) as client:
+            receiver = client.receiver(entity, deletes=not settlement, filters=filters)
             while limit is None or taken < limit:
                 wanted = BATCH if limit is None else min(BATCH, limit - taken)
                 messages = receiver.receive(wanted, timeout_s=wait_s)
@@ -126,8 +144,26 @@ def _receive(
     except KeyboardInterrupt:
         if not follow:
             raise
+    except OperationTimeout:
+        # No session was free: nothing came, as from an empty queue.
+        if not waits_for_session:
+            raise
     if not taken and not follow:
         note(f"No message came from '{entity}' in {wait_s:g} s.")
+
+
+def _client(command: Command, wait_s: float, *, waits_for_session: bool) -> BusClient:
+    """The server answers an attach to the next session when there is one: this long and no longer."""
+    if not waits_for_session:
+        return command.client()
+    return command.client(retries=0, timeout_s=max(wait_s, SESSION_WAIT_MIN_S))
+
+
+def _session_filter(session_id: str | None) -> Mapping[str, object]:
+    """Of a link to one session; None is whichever is free."""
+    from bendybus.amqp.types import Described, ULong  # noqa: PLC0415 - see main.py
+
+    return {"com.microsoft:session-filter": Described(ULong(SESSION_FILTER_CODE), session_id)}
 
 
 def _settle(
@@ -155,16 +191,23 @@ def peek(
         int, typer.Option("--from", min=0, metavar="NUMBER", help="The first sequence number.")
     ] = 0,
     state: Annotated[State | None, typer.Option(help="Only messages in this state.")] = None,
+    session_id: Annotated[str | None, typer.Option(help="Only messages of this session.")] = None,
 ) -> None:
     """Look at messages without taking them.
 
     They come in the order of their sequence numbers, and so partition after partition.
     """
-    show_peeked(command, entity, entity, max_count, first, state)
+    show_peeked(command, entity, entity, max_count, first, state, session_id)
 
 
 def show_peeked(
-    command: Command, entity: str, path: str, max_count: int, first: int, state: State | None = None
+    command: Command,
+    entity: str,
+    path: str,
+    max_count: int,
+    first: int,
+    state: State | None = None,
+    session_id: str | None = None,
 ) -> None:
     """Up to `max_count` messages at `path`; a dead-letter queue's with the reason."""
     from itertools import islice  # noqa: PLC0415 - see main.py
@@ -175,21 +218,25 @@ def show_peeked(
     printer = MessagePrinter(as_json=command.as_json, dead_letters=path.lower().endswith("/$deadletterqueue"))
     shown = 0
     with command.client() as client:
-        for message in islice(peeked(client.management(path), first, state), max_count):
+        for message in islice(peeked(client.management(path), first, state, session_id), max_count):
             printer.show(message)
             shown += 1
     if not shown:
         note(f"'{entity}' has no such messages.")
 
 
-def peeked(management: Management, first: int = 0, state: State | None = None) -> Iterator[ReceivedMessage]:
+def peeked(
+    management: Management, first: int = 0, state: State | None = None, session_id: str | None = None
+) -> Iterator[ReceivedMessage]:
     """All messages from a sequence number on (P-30)."""
     from bendybus.amqp.types import Int  # noqa: PLC0415 - see main.py
     from bendybus.client import ReceivedMessage  # noqa: PLC0415
 
     wanted = None if state is None else list(State).index(state)
     while True:
-        asked = {"from-sequence-number": first, "message-count": Int(PEEK_BATCH)}
+        asked: dict[str, object] = {"from-sequence-number": first, "message-count": Int(PEEK_BATCH)}
+        if session_id is not None:
+            asked["session-id"] = session_id
         answer = management.request("com.microsoft:peek-message", asked)
         if answer is None:
             return

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bendybus.cli.messages import Draft
     from bendybus.client import Sender
 
-__all__ = ["send"]
+__all__ = ["read_property", "send"]
 
 # With a key, so many share a batch, and so a commit; the next batch waits for it to keep the order.
 BATCH: Final = 100
@@ -92,7 +92,7 @@ def send(
     }
     pattern = Draft(
         texts={name: text for name, text in texts.items() if text is not None},
-        properties=dict(map(_property, property or ())),
+        properties=dict(map(read_property, property or ())),
         time_to_live_ms=_option("--ttl", milliseconds, ttl),
         scheduled_enqueue_time_ms=due,
     )
@@ -200,7 +200,7 @@ def _read(file: Path) -> bytes:
         raise ConfigError(f"--file {file} cannot be read: {error.strerror}") from error
 
 
-def _property(text: str) -> tuple[str, object]:
+def read_property(text: str) -> tuple[str, object]:
     """`name=text`, or `name:=json` for a number, true or false."""
     name, separator, value = text.partition("=")
     if not separator or not name.rstrip(":"):

@@ -32,6 +32,7 @@ _BY_CONDITION: Final[Mapping[str, type[BrokerError]]] = {
             errors.MessageLockLost,
             errors.SessionLockLost,
             errors.SessionCannotBeLocked,
+            errors.ConsumerLeaseHeld,
             errors.NotSupported,
             errors.ServerBusy,
             errors.OperationTimeout,

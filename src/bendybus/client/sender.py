@@ -103,6 +103,10 @@ class Sender:
         while self._under_way or self._queue:
             self._progress()
 
+    def check(self) -> None:
+        """Attach now, to hear what stands against sending before there is something to send."""
+        self._client.retry(self._size_max)
+
     def close(self) -> None:
         if self._link is not None and self._gone is None:
             self._link.detach()

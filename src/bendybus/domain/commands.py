@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 
 from bendybus.domain.deadletter import Cause
 from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.range_commands import RangeCommand, RangeReply
 from bendybus.domain.session_commands import SessionCommand, SessionLock, SessionReply
 from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber, SessionId
 
@@ -266,6 +267,7 @@ Command: TypeAlias = (
     | Undeliverable
     | Tick
     | SessionCommand
+    | RangeCommand
 )
 
 
@@ -316,4 +318,4 @@ class Deleted:
     count: int
 
 
-Reply: TypeAlias = Done | Enqueued | Given | Settled | Renewed | Deleted | SessionReply
+Reply: TypeAlias = Done | Enqueued | Given | Settled | Renewed | Deleted | SessionReply | RangeReply

@@ -60,7 +60,7 @@ class Opaque:
 class FanOut:
     """The rules of a topic's subscriptions, put in order once and asked for every message."""
 
-    __slots__ = ("_contents", "_new_id", "_plans", "_subscriptions")
+    __slots__ = ("_contents", "_new_id", "_plans", "_questions", "_subscriptions")
 
     def __init__(
         self,
@@ -70,6 +70,7 @@ class FanOut:
     ) -> None:
         self._subscriptions = subscriptions
         self._plans = [_takes_everything(subscription) for subscription in subscriptions]
+        self._questions = [_questions(subscription) for subscription in subscriptions]
         self._contents = contents
         self._new_id = new_id
 
@@ -82,13 +83,17 @@ class FanOut:
         for message in messages:
             origin = _origin(message)
             reading: Reading | FilterError | None = None
-            for subscription, everything, taking in zip(
-                self._subscriptions, self._plans, takings, strict=True
+            for subscription, everything, questions, taking in zip(
+                self._subscriptions, self._plans, self._questions, takings, strict=True
             ):
                 if everything is None:
                     if reading is None:
                         reading = self._read(message)
-                    self._ask(subscription, message, origin, reading, latest, taking)
+                    wanted = _is_wanted(questions, reading)
+                    if wanted is None:
+                        self._ask(subscription, message, origin, reading, latest, taking)
+                    elif wanted:
+                        _give(subscription, _copy(message, origin), taking)
                 elif everything:
                     _give(subscription, _copy(message, origin), taking)
         return [taking if taking.messages else None for taking in takings]
@@ -155,6 +160,27 @@ def _takes_everything(subscription: SubscriptionDescription) -> bool | None:
     if isinstance(rules[0].filter, TrueFilter) and all(rule.action is None for rule in rules):
         return True
     return None
+
+
+def _questions(subscription: SubscriptionDescription) -> tuple[Callable[[Reading], bool], ...]:
+    """The filters of a subscription whose rules only select; none where a rule does more."""
+    rules = subscription.rules
+    return () if any(rule.action for rule in rules) else tuple(rule.filter.matches for rule in rules)
+
+
+def _is_wanted(
+    questions: tuple[Callable[[Reading], bool], ...], reading: Reading | FilterError
+) -> bool | None:
+    """The short way for what is usual; None where the long one has to be gone."""
+    if not questions or isinstance(reading, FilterError):
+        return None
+    try:
+        for matches in questions:
+            if matches(reading):
+                return True
+    except FilterError:
+        return None
+    return False
 
 
 def _origin(message: Message, *, keeps_body: bool = True) -> Origin:

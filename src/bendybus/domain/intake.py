@@ -108,6 +108,14 @@ class Intake:
     def awaiting_confirmation(self) -> Iterator[Message]:
         return chain(self._unconfirmed, self._schedule.activated)
 
+    def first_unconfirmed(self) -> SequenceNumber:
+        """No message with a lower number can still come to be shown (ranges.py)."""
+        first = self.next_sequence_number
+        for waiting in (self._unconfirmed, self._schedule.arriving, self._schedule.activated):
+            if waiting:
+                first = min(first, waiting[0].sequence_number)
+        return first
+
     # -- arriving -----------------------------------------------------------------
 
     def enqueue(

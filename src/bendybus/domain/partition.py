@@ -4,6 +4,7 @@
 that raises has changed nothing. At any moment a message is in exactly one
 place: with the intake until it is durable (intake.py), then in the stock, on a
 shelf or under a lock (stock.py). Which partition a message goes to: routing.py.
+Readers that keep their own place: ranges.py.
 What a host does with the effects: effects.py.
 """
 
@@ -51,7 +52,9 @@ from bendybus.domain.expiry import NEVER, ExpiryWatch
 from bendybus.domain.intake import Intake
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.outbox import Outbox
-from bendybus.domain.session_commands import SessionLock
+from bendybus.domain.range_commands import Browse, Discard, DiscardThrough, Survey
+from bendybus.domain.ranges import perform as perform_on_range
+from bendybus.domain.session_commands import SessionLock, SetSessionState
 from bendybus.domain.session_desk import SessionDesk
 from bendybus.domain.sessions import Session
 from bendybus.domain.shelf import Counts
@@ -189,6 +192,8 @@ class Partition:
                     stock.refuse_large_amendments(tokens, properties)
                 case Release(lock_tokens=tokens):
                     stock.refuse_lost(tokens, at)
+                case SetSessionState(lock=lock, state=state) if self._desk is not None:
+                    arriving_bytes += self._desk.check_state(lock, state, at)
                 case _:
                     raise InvalidOperation(f"{type(command).__name__} cannot be part of a transaction.")
         if arriving_bytes:
@@ -279,6 +284,8 @@ class Partition:
                 messages = stock.take_older(count, before, subqueue, at, changes)
                 stock.remove(messages, changes)
                 return Deleted(len(messages))
+            case Survey() | Browse() | DiscardThrough() | Discard():
+                return perform_on_range(command, stock, self._intake, changes)
             case CancelScheduled(sequence_numbers=numbers):
                 stock.remove(self._intake.cancel_scheduled(numbers), changes)
                 return Done()

@@ -40,14 +40,14 @@ def postpone(message: Message, at: Instant, due: Instant) -> None:
 class Schedule:
     """When which message of a partition is due. Empty lists, for the many that have none."""
 
-    __slots__ = ("_agenda", "_arriving", "_numbered", "_waiting", "activated")
+    __slots__ = ("_agenda", "_numbered", "_waiting", "activated", "arriving")
 
     def __init__(self, waiting: Run) -> None:
         self._waiting = waiting
         """The run of the scheduled messages, by number."""
         self._agenda: list[tuple[Instant, SequenceNumber]] = []
         """A heap. Cancelled messages stay in it until they would have been due, or until they are many."""
-        self._arriving: list[Message] = []
+        self.arriving: list[Message] = []
         """Not yet durable, so shown to nobody."""
         self._numbered: list[tuple[SequenceNumber, Sequence[Message]]] = []
         """The same, of those that had their numbers long before: durable when the number beside them is."""
@@ -60,7 +60,7 @@ class Schedule:
 
     @property
     def unconfirmed(self) -> bool:
-        return bool(self._arriving or self._numbered or self.activated)
+        return bool(self.arriving or self._numbered or self.activated)
 
     def restore(self) -> None:
         """Begin with the messages that wait already."""
@@ -68,14 +68,14 @@ class Schedule:
         heapify(self._agenda)
 
     def arrive(self, messages: Sequence[Message]) -> None:
-        self._arriving += messages
+        self.arriving += messages
 
     def arrive_numbered(self, messages: Sequence[Message], ticket: SequenceNumber) -> None:
         self._numbered.append((ticket, messages))
 
     def confirm(self, number: SequenceNumber) -> list[Message]:
         """What arrived up to this number waits from now on; gives the activated ones that are durable."""
-        arrived = _take_through(self._arriving, number)
+        arrived = _take_through(self.arriving, number)
         while self._numbered and self._numbered[0][0] <= number:
             arrived += self._numbered.pop(0)[1]
         self._waiting.insert(arrived)

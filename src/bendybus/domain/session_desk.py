@@ -128,14 +128,20 @@ class SessionDesk:
         shelf = self._stock.shelves[SubQueue.MAIN]
         size = 0 if state is None else len(state)
         before = session.state_size or 0
-        self._refuse_large_state(size)
-        if size > before:
-            self._intake.refuse_beyond_quota(self._stock.size_bytes, size - before)
+        if more := self.check_state(lock, state, at):
+            self._intake.refuse_beyond_quota(self._stock.size_bytes, more)
         shelf.size_bytes += size - before
         session.state_size = None if state is None else size
         session.updated_at = at
         changes.sessions.saved = SaveSessionState(session.id, state, at)
         return Done()
+
+    def check_state(self, lock: SessionLock, state: bytes | None, at: Instant) -> int:
+        """How many bytes more a state would take; raises what stands against it."""
+        session = self._sessions.holding(lock, at)
+        size = 0 if state is None else len(state)
+        self._refuse_large_state(size)
+        return max(0, size - (session.state_size or 0))
 
     def _refuse_large_state(self, size: int) -> None:
         description = self._stock.description

@@ -1,6 +1,7 @@
 """`$management`: what a link cannot say, as requests with an operation and a map.
 
-Each operation is one method, found by its name on the wire in `_OPERATIONS`.
+Each operation is one method, found by its name on the wire in `_OPERATIONS`;
+those that Service Bus does not have are in extensions.py.
 Arrays are AMQP arrays and numbers have the width that the SDKs insist on.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from os import urandom
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -45,10 +47,17 @@ from bendybus.errors import (
     Unavailable,
 )
 from bendybus.gateway.addresses import Address
+from bendybus.gateway.extensions import EXTENSIONS, Extension
 from bendybus.gateway.requests import Request, Response
 from bendybus.gateway.rules import encode_rule, read_rule
 from bendybus.gateway.scheduling import cancel, schedule, schedule_in_transaction
-from bendybus.gateway.session_requests import get_state, list_sessions, renew, set_state
+from bendybus.gateway.session_requests import (
+    get_state,
+    list_sessions,
+    renew,
+    set_state,
+    set_state_in_transaction,
+)
 from bendybus.gateway.settlement import command_for_status, lock_lost, session_lost
 from bendybus.gateway.transactions import Transaction, Transactions
 from bendybus.names import PARTITION_SHIFT, Instant, LockToken, SequenceNumber, SessionId
@@ -258,15 +267,23 @@ class ManagementNode:
 
     # -- rules --------------------------------------------------------------------
 
+    async def _add_rule_in_transaction(self, body: Body, transaction: Transaction) -> Answer:
+        rule = replace(read_rule(body), created_at=now())
+        transaction.change_rule(self._subscription, lambda description: description.with_rule(rule))
+        return {}
+
+    async def _remove_rule_in_transaction(self, body: Body, transaction: Transaction) -> Answer:
+        name = _rule_name(body)
+        transaction.change_rule(self._subscription, lambda description: description.without_rule(name))
+        return {}
+
     async def _add_rule(self, body: Body) -> Answer:
         subscription = self._subscription
         await self._topics.add_rule(subscription.topic_path, subscription.name, read_rule(body))
         return {}
 
     async def _remove_rule(self, body: Body) -> Answer:
-        subscription, name = self._subscription, body.get("rule-name")
-        if not isinstance(name, str):
-            raise ArgumentError(f"'rule-name' must be a text, not {name!r}.")
+        subscription, name = self._subscription, _rule_name(body)
         await self._topics.remove_rule(subscription.topic_path, subscription.name, name)
         return {}
 
@@ -340,10 +357,11 @@ class ManagementNode:
         return {"session-state": await get_state(self._queue, self._session(body))}
 
     async def _set_session_state(self, body: Body) -> Answer:
-        state = body.get("session-state")
-        if state is not None and not isinstance(state, bytes):
-            raise ArgumentError(f"'session-state' must be binary or null, not {type(state).__name__}.")
-        await set_state(self._queue, self._session(body), state)
+        await set_state(self._queue, self._session(body), _session_state(body))
+        return {}
+
+    async def _set_session_state_in_transaction(self, body: Body, transaction: Transaction) -> Answer:
+        set_state_in_transaction(self._queue, self._session(body), _session_state(body), transaction)
         return {}
 
     async def _get_message_sessions(self, body: Body) -> Answer:
@@ -367,6 +385,13 @@ class _Operation(NamedTuple):
     run: Callable[[ManagementNode, Body], Awaitable[Answer]]
 
 
+def _extended(extension: Extension) -> _Operation:
+    async def run(node: ManagementNode, body: Body) -> Answer:
+        return await extension.run(node._queue, node._subqueue, body)
+
+    return _Operation(extension.right, run)
+
+
 _OPERATIONS: Final[Mapping[str, _Operation]] = {
     f"com.microsoft:{name}": _Operation(right, run)
     for name, right, run in (
@@ -385,11 +410,14 @@ _OPERATIONS: Final[Mapping[str, _Operation]] = {
         ("remove-rule", Right.MANAGE, ManagementNode._remove_rule),
         ("enumerate-rules", Right.MANAGE, ManagementNode._enumerate_rules),
     )
-}
+} | {name: _extended(extension) for name, extension in EXTENSIONS.items()}
 
 _IN_TRANSACTIONS: Final[Mapping[str, Callable[[ManagementNode, Body, Transaction], Awaitable[Answer]]]] = {
     "com.microsoft:schedule-message": ManagementNode._schedule_in_transaction,
     "com.microsoft:update-disposition": ManagementNode._update_disposition_in_transaction,
+    "com.microsoft:set-session-state": ManagementNode._set_session_state_in_transaction,
+    "com.microsoft:add-rule": ManagementNode._add_rule_in_transaction,
+    "com.microsoft:remove-rule": ManagementNode._remove_rule_in_transaction,
 }
 
 
@@ -441,6 +469,20 @@ def _first_bytes(messages: list[Message], size_max: int) -> list[Message]:
 
 def _tokens(messages: Sequence[Message]) -> list[LockToken]:
     return [message.lock_token for message in messages if message.lock_token is not None]
+
+
+def _session_state(body: Body) -> bytes | None:
+    state = body.get("session-state")
+    if state is not None and not isinstance(state, bytes):
+        raise ArgumentError(f"'session-state' must be binary or null, not {type(state).__name__}.")
+    return state
+
+
+def _rule_name(body: Body) -> str:
+    name = body.get("rule-name")
+    if not isinstance(name, str):
+        raise ArgumentError(f"'rule-name' must be a text, not {name!r}.")
+    return name
 
 
 def _lock_tokens(body: Body) -> list[LockToken]:

@@ -3,7 +3,7 @@
 Messages of one request are admitted like a batch: all of them or none, in the
 partition that their key names or, without a key, in one that is available. A
 plain send with the annotation `x-opt-scheduled-enqueue-time` needs nothing of
-this: envelope.py finds it there. How a message waits: domain/schedule.py.
+this: envelope/ finds it there. How a message waits: domain/schedule.py.
 """
 
 from __future__ import annotations

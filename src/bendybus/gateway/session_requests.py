@@ -18,9 +18,10 @@ from bendybus.domain.session_commands import (
 )
 from bendybus.errors import Unavailable
 from bendybus.gateway.settlement import session_lost
+from bendybus.gateway.transactions import Transaction
 from bendybus.names import Instant, SessionId
 
-__all__ = ["get_state", "list_sessions", "renew", "set_state"]
+__all__ = ["get_state", "list_sessions", "renew", "set_state", "set_state_in_transaction"]
 
 
 def _host(queue: Queue, lock: SessionLock) -> PartitionHost:
@@ -42,6 +43,12 @@ async def get_state(queue: Queue, lock: SessionLock) -> bytes | None:
 
 async def set_state(queue: Queue, lock: SessionLock, state: bytes | None) -> None:
     await _host(queue, lock).ask(SetSessionState(lock, state))
+
+
+def set_state_in_transaction(
+    queue: Queue, lock: SessionLock, state: bytes | None, transaction: Transaction
+) -> None:
+    transaction.set_state(queue, _host(queue, lock), SetSessionState(lock, state))
 
 
 async def list_sessions(

@@ -32,10 +32,12 @@ from bendybus.amqp.performatives import (
 from bendybus.broker.clock import now
 from bendybus.broker.host import Host, PartitionHost
 from bendybus.broker.queue import Queue
-from bendybus.broker.topic import Target
+from bendybus.broker.topic import Subscription, Target
+from bendybus.broker.topics import RuleChange
 from bendybus.broker.transactions import commit
 from bendybus.domain.commands import Command, Enqueue
 from bendybus.domain.messages import Message
+from bendybus.domain.session_commands import SetSessionState
 from bendybus.domain.transactions import LIFETIME_S, Scope
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.receiving import ReceivingLink
@@ -50,7 +52,7 @@ from bendybus.errors import (
     WireError,
 )
 from bendybus.gateway.settlement import lock_lost, rejection
-from bendybus.names import Instant, LockToken
+from bendybus.names import Instant, LockToken, PartitionNumber
 
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
@@ -73,6 +75,9 @@ class Transaction:
     """When the first operation came: its time runs from there."""
     failure: BrokerError | None = None
     """The first thing that was refused; with it the transaction can only be rolled back."""
+    rule_changes: list[RuleChange] = field(default_factory=list)
+    """Of `subscription`; a transaction is about rules or about messages."""
+    subscription: Subscription | None = None
     _tokens: set[LockToken] = field(default_factory=set)
     _enqueues: dict[tuple[Host[Any], str | None], Enqueue] = field(default_factory=dict)
 
@@ -86,6 +91,7 @@ class Transaction:
         via_key: str | None,
     ) -> None:
         """Messages for `target`, straight or through the outbox of another entity (P-19 to P-22)."""
+        self._refuse_rule_changes()
         entity = target if via is None else via
         if via is not None and not isinstance(via, Queue):
             raise InvalidOperation(
@@ -109,8 +115,30 @@ class Transaction:
         if identities is not None and enqueue.identities is not None:
             enqueue.identities = [*enqueue.identities, *identities]
 
+    def change_rule(self, subscription: Subscription, change: RuleChange) -> None:
+        """Add or remove a rule, where that can be part of a transaction: not if partitioned (P-24)."""
+        if len(subscription.hosts) > 1:
+            raise InvalidOperation(
+                f"'{subscription.path}' is partitioned; its rules cannot be changed in a transaction."
+            )
+        if self.work or self.subscription not in (None, subscription):
+            raise InvalidOperation(
+                "A transaction that changes rules changes those of one subscription alone."
+            )
+        self.scope.enter(subscription.top_level, PartitionNumber(0))
+        description = subscription.description
+        for each in (*self.rule_changes, change):
+            description = each(description)
+        self.subscription = subscription
+        self.rule_changes.append(change)
+
+    def _refuse_rule_changes(self) -> None:
+        if self.rule_changes:
+            raise InvalidOperation("A transaction that changes rules neither sends nor settles messages.")
+
     def placed(self, target: Target, key: str | None) -> Host[Any]:
         """The partition for messages that are to be scheduled there."""
+        self._refuse_rule_changes()
         if len(target.hosts) > 1:
             key = self.scope.check_key(key, target.path)
         host = target.place(key)
@@ -126,6 +154,7 @@ class Transaction:
         self, queue: Queue, host: PartitionHost, tokens: Sequence[LockToken], command: Command
     ) -> None:
         """Messages that stay locked until the transaction is over."""
+        self._refuse_rule_changes()
         self.scope.enter(queue.top_level, host.number)
         partition, at = host.partition, now()
         for token in tokens:
@@ -133,6 +162,13 @@ class Transaction:
             if message is None or message.locked_until <= at or token in self._tokens:
                 raise lock_lost(queue.path)
         self._tokens.update(tokens)
+        self.work.append((host, command))
+
+    def set_state(self, queue: Queue, host: PartitionHost, command: SetSessionState) -> None:
+        """What is to be remembered for a session that its receiver holds."""
+        self._refuse_rule_changes()
+        self.scope.enter(queue.top_level, host.number)
+        host.check([command], now())
         self.work.append((host, command))
 
 
@@ -264,6 +300,11 @@ class CoordinatorNode:
 
     async def _commit(self, delivery: Delivery, transaction: Transaction) -> None:
         try:
+            if (subscription := transaction.subscription) is not None:
+                topics = self._connection.broker.topics
+                await topics.change_rules(
+                    subscription.topic_path, subscription.name, transaction.rule_changes
+                )
             await commit(transaction.work)
         except BrokerError as error:
             self._link.settle((delivery,), rejection(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -71,7 +72,11 @@ async def held(source: Queue, subqueue: SubQueue = SubQueue.MAIN) -> list[Messag
 
 async def until(condition: Callable[[], Coroutine[None, None, bool]]) -> None:
     async with asyncio.timeout(10):
-        while not await condition():
+        while True:
+            # A partition whose store has failed is away for a moment.
+            with contextlib.suppress(StoreUnavailable):
+                if await condition():
+                    return
             await asyncio.sleep(0.002)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bendybus.amqp.message import decode_message
+from bendybus.amqp.message import Properties, decode_message, encode_message
 from bendybus.broker import transactions
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
@@ -171,6 +171,25 @@ def test_a_rule_that_fails_dead_letters_a_copy_if_asked_for(with_broker):
         assert await held(silent, SubQueue.DEAD_LETTER) == []
         partition = asked.hosts[0].partition
         assert partition.counts(SubQueue.DEAD_LETTER).size_bytes == partition.counts().size_bytes
+
+    with_broker(test)
+
+
+def test_a_session_aware_subscription_dead_letters_what_has_no_session(with_broker):  # P-13
+    async def test(broker):
+        topic, (ordinary,) = await plain(broker, "ordinary")
+        sessions = await broker.topics.create_subscription(subscription("sessions", requires_session=True))
+        await publish(topic, "lost")
+        message, _ = admit(
+            encode_message(properties=Properties(message_id="kept", group_id="s"), data=b"kept"),
+            now(),
+            topic.description,
+        )
+        await topic.hosts[0].ask(Enqueue([message]))
+        assert await bodies(sessions) == ["kept"]
+        assert await bodies(ordinary) == ["lost", "kept"]
+        ((_, dead),) = await held(sessions, SubQueue.DEAD_LETTER)
+        assert decode_message(dead).application_properties["DeadLetterReason"] == "Session ID is null."
 
     with_broker(test)
 

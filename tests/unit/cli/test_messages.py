@@ -14,7 +14,7 @@ from bendybus.amqp.types import Timestamp
 from bendybus.cli.deadletter import _copy, _origin
 from bendybus.cli.messages import Draft, MessagePrinter, draft_from_json, instant, milliseconds, shown_message
 from bendybus.cli.purge import _shares
-from bendybus.cli.send import _post, _property
+from bendybus.cli.send import _post, read_property
 from bendybus.client import ReceivedMessage
 from bendybus.errors import ArgumentError, ConfigError
 
@@ -115,13 +115,13 @@ def test_lifetimes_and_times_are_read() -> None:
     ],
 )
 def test_a_property_is_text_unless_it_is_told_as_json(text: str, read: tuple[str, object]) -> None:
-    assert _property(text) == read
+    assert read_property(text) == read
 
 
 @pytest.mark.parametrize("text", ["a", "=b", ":=5", "a:=", "a:=[1]", "a:=nope"])
 def test_a_property_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--property is"):
-        _property(text)
+        read_property(text)
 
 
 class _Posts:

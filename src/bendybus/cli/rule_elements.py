@@ -1,0 +1,117 @@
+"""Rules of subscriptions as the management API writes them: filters and actions with their types.
+
+A rule is told by its filter (SQL, a correlation, everything or nothing) and, perhaps, an
+action. What the SQL may say is the server's to judge: docs/reference/filters.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+from xml.etree.ElementTree import Element
+
+from bendybus.admin.atom import INSTANCE, SERVICE_BUS, element
+from bendybus.cli.entries import Entry, bare_name
+from bendybus.cli.properties import element_name
+
+__all__ = ["CORRELATION", "RULE_KIND", "correlation_elements", "rule_elements", "shown_rule", "sql_elements"]
+
+RULE_KIND: Final = "RuleDescription"
+
+XML_SCHEMA: Final = "http://www.w3.org/2001/XMLSchema"
+
+# The only level there is.
+COMPATIBILITY_LEVEL: Final = 20
+
+# Option of a correlation filter -> its element, in the API's order.
+CORRELATION: Final = {
+    "correlation_id": "CorrelationId",
+    "message_id": "MessageId",
+    "to": "To",
+    "reply_to": "ReplyTo",
+    "subject": "Label",
+    "session_id": "SessionId",
+    "reply_to_session_id": "ReplyToSessionId",
+    "content_type": "ContentType",
+}
+
+_SCHEMA_TYPES: Final[Mapping[type, str]] = {bool: "boolean", int: "long", float: "double"}
+
+_TYPE: Final = f"{{{INSTANCE}}}type"
+
+
+def sql_elements(kind: str, expression: str) -> str:
+    """The inside of a filter or an action in SQL; `kind` is SqlFilter, TrueFilter, SqlRuleAction..."""
+    return _typed(
+        "Action" if kind.endswith("Action") else "Filter",
+        kind,
+        element("SqlExpression", expression) + element("CompatibilityLevel", COMPATIBILITY_LEVEL),
+    )
+
+
+def correlation_elements(fields: Mapping[str, str], properties: Mapping[str, object]) -> str:
+    """`fields` by the names of `CORRELATION`; `properties` are the message's own."""
+    inside = "".join(
+        element(name, fields[option]) for option, name in CORRELATION.items() if option in fields
+    )
+    if properties:
+        inside += f"<Properties>{''.join(map(_property, properties.items()))}</Properties>"
+    return _typed("Filter", "CorrelationFilter", inside)
+
+
+def rule_elements(name: str, filter_element: str, action: str | None) -> Iterator[str]:
+    """The whole description; without an action the rule changes nothing."""
+    yield filter_element
+    yield sql_elements("SqlRuleAction", action) if action else _typed("Action", "EmptyRuleAction", "")
+    yield element("Name", name)
+
+
+def shown_rule(entry: Entry) -> dict[str, object]:
+    """A rule as `--output json` shows it."""
+    shown: dict[str, object] = {"name": entry.name}
+    for child in entry.description:
+        match bare_name(child):
+            case "Filter":
+                shown |= {"filterType": _kind(child), **_filter(child)}
+            case "Action":
+                expression = child.findtext(f"{{{SERVICE_BUS}}}SqlExpression")
+                shown["action"] = expression or None
+            case "CreatedAt":
+                shown["createdAt"] = child.text
+    return shown
+
+
+def _filter(child: Element) -> dict[str, object]:
+    if _kind(child) != "CorrelationFilter":
+        return {"sqlExpression": child.findtext(f"{{{SERVICE_BUS}}}SqlExpression")}
+    fields: dict[str, object] = {}
+    for field in child:
+        name = bare_name(field)
+        if name == "Properties":
+            fields["properties"] = {
+                pair.findtext(f"{{{SERVICE_BUS}}}Key", ""): pair.findtext(f"{{{SERVICE_BUS}}}Value")
+                for pair in field
+            }
+        elif field.text:
+            fields[element_name(name)] = field.text
+    return fields
+
+
+def _typed(name: str, kind: str, inside: str) -> str:
+    return f'<{name} i:type="{kind}">{inside}</{name}>'
+
+
+def _property(item: tuple[str, object]) -> str:
+    name, value = item
+    kind = _SCHEMA_TYPES.get(type(value), "string")
+    # The type stands in an attribute of the element, with a prefix that is declared there.
+    typed = element("Value", value).removeprefix("<Value>")
+    return (
+        f"<KeyValueOfstringanyType>{element('Key', name)}"
+        f'<Value xmlns:d6p1="{XML_SCHEMA}" i:type="d6p1:{kind}">{typed}'
+        "</KeyValueOfstringanyType>"
+    )
+
+
+def _kind(child: Element) -> str:
+    return child.get(_TYPE, "").rpartition(":")[2]

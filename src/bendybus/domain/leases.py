@@ -1,0 +1,53 @@
+"""Consumer leases: who alone may remove an entity's messages by ranges, and until when.
+
+One holder for each sub-queue. The holder renews by asking again; when it has
+stopped doing so, another may take over, and the first is refused from then on.
+Leases are not durable: after a restart the first that asks has it, and since
+what is removed may be removed twice, two holders in turn harm nobody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bendybus.domain.messages import SubQueue
+from bendybus.errors import ConsumerLeaseHeld
+from bendybus.names import Instant
+
+__all__ = ["ConsumerLeases"]
+
+
+@dataclass(slots=True)
+class _Lease:
+    consumer: str
+    until: Instant
+
+
+class ConsumerLeases:
+    __slots__ = ("_leases",)
+
+    def __init__(self) -> None:
+        self._leases: dict[SubQueue, _Lease] = {}
+
+    def acquire(self, subqueue: SubQueue, consumer: str, until: Instant, at: Instant) -> None:
+        """Take the lease, or extend it."""
+        lease = self._leases.get(subqueue)
+        if lease is not None and lease.consumer != consumer and lease.until > at:
+            seconds = (lease.until - at + 999) // 1000
+            raise ConsumerLeaseHeld(
+                f"The consumer '{lease.consumer}' has the lease for {seconds} seconds yet."
+            )
+        self._leases[subqueue] = _Lease(consumer, until)
+
+    def release(self, subqueue: SubQueue, consumer: str) -> None:
+        """Give it up; no error for one who does not have it."""
+        lease = self._leases.get(subqueue)
+        if lease is not None and lease.consumer == consumer:
+            del self._leases[subqueue]
+
+    def require(self, subqueue: SubQueue, consumer: str) -> None:
+        """Raise unless this consumer was the last to take the lease, even if its time is up."""
+        lease = self._leases.get(subqueue)
+        if lease is None or lease.consumer != consumer:
+            holder = "nobody" if lease is None else f"'{lease.consumer}'"
+            raise ConsumerLeaseHeld(f"The consumer '{consumer}' does not have the lease: {holder} has.")

@@ -1,0 +1,89 @@
+"""What readers that keep their own place may ask of a partition, and what it answers (ranges.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from bendybus.domain.messages import Message, MessageState, SubQueue
+from bendybus.domain.shelf import Counts
+from bendybus.names import Instant, SequenceNumber, SessionId
+
+__all__ = [
+    "Browse",
+    "Browsed",
+    "Discard",
+    "DiscardThrough",
+    "Discarded",
+    "RangeCommand",
+    "RangeReply",
+    "Survey",
+    "Surveyed",
+]
+
+
+@dataclass(slots=True)
+class Survey:
+    """How far do the numbers go?"""
+
+    subqueue: SubQueue = SubQueue.MAIN
+
+
+@dataclass(slots=True)
+class Browse:
+    """Look at the messages from `first` to `last` that have one of these states."""
+
+    first: SequenceNumber
+    last: SequenceNumber
+    count: int
+    size_max: int
+    """Bytes of all messages together; one is given however large it is."""
+    states: Collection[MessageState]
+    subqueue: SubQueue = SubQueue.MAIN
+    session_id: SessionId | None = None
+    enqueued_from: Instant | None = None
+    enqueued_before: Instant | None = None
+
+
+@dataclass(slots=True)
+class DiscardThrough:
+    """Remove every message up to this number that has one of these states."""
+
+    number: SequenceNumber
+    states: Collection[MessageState]
+    subqueue: SubQueue = SubQueue.MAIN
+
+
+@dataclass(slots=True)
+class Discard:
+    """Remove these messages; those that are gone already are no error."""
+
+    numbers: Sequence[SequenceNumber]
+    subqueue: SubQueue = SubQueue.MAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    first: SequenceNumber
+    """Of the oldest message there is; the next number to be given where there is none."""
+    next: SequenceNumber
+    stable: SequenceNumber
+    """The high-water mark."""
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Browsed:
+    messages: list[Message]
+    next: SequenceNumber | None
+    """Where to go on; None at the end of the range."""
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    count: int
+
+
+RangeCommand: TypeAlias = Survey | Browse | DiscardThrough | Discard
+RangeReply: TypeAlias = Surveyed | Browsed | Discarded

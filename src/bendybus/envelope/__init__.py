@@ -1,0 +1,32 @@
+"""The stored form of a message, and AMQP on either side of it.
+
+    stored        how a payload lies in the stores
+    admission     from a transfer to a message that can be enqueued
+    delivery      and back: with the broker's header and annotations in front
+    transfer      from one entity to another that it is forwarded to
+
+What a topic's rules see of it, and what their actions make of it: contents.py.
+"""
+
+from __future__ import annotations
+
+from bendybus.amqp.message import BATCH_FORMAT
+from bendybus.envelope.admission import admit, admit_all, admit_batch, via_partition_key
+from bendybus.envelope.delivery import Rendered, render, render_deferred, render_peeked
+from bendybus.envelope.stored import Stored, body_start
+from bendybus.envelope.transfer import readmit
+
+__all__ = [
+    "BATCH_FORMAT",
+    "Rendered",
+    "Stored",
+    "admit",
+    "admit_all",
+    "admit_batch",
+    "body_start",
+    "readmit",
+    "render",
+    "render_deferred",
+    "render_peeked",
+    "via_partition_key",
+]

@@ -1,0 +1,227 @@
+"""Admission: a message as it was sent becomes one that can be enqueued.
+
+On the hot path: only the few fields the broker needs are read, and the sender's
+bytes are taken over. What is refused for its size or its form is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+from uuid import uuid4
+
+from bendybus.amqp.codec import encode
+from bendybus.amqp.message import (
+    Sections,
+    annotation,
+    application_properties,
+    encode_section,
+    identity,
+    map_entries,
+    read_header,
+    read_properties,
+    scan,
+    split_batch,
+)
+from bendybus.amqp.ordinary import ordinary
+from bendybus.domain.duplicates import Identities
+from bendybus.domain.intake import Accepting
+from bendybus.domain.messages import Message
+from bendybus.domain.routing import batch_key, routing_key
+from bendybus.domain.schedule import postpone
+from bendybus.envelope.stored import (
+    FRONT,
+    NO_TTL,
+    PARTITION_KEY,
+    PRIORITY_DEFAULT,
+    SCHEDULED_TIME,
+    VERSION,
+    body_start,
+    due_time,
+    text,
+)
+from bendybus.errors import ArgumentError, MessageSizeExceeded, WireError
+from bendybus.names import Instant, SessionId
+
+__all__ = ["admit", "admit_all", "admit_batch", "via_partition_key"]
+
+# "Header (all properties): 64 KB total, 32 KB per property".
+HEADER_BYTES_MAX: Final = 64 * 1024
+PROPERTY_BYTES_MAX: Final = 32 * 1024
+
+_VIA_PARTITION_KEY: Final = b"x-opt-via-partition-key"
+
+# Annotations that only the broker may write; what a sender put there is dropped.
+_BROKERS_OWN: Final = frozenset(
+    {
+        b"x-opt-enqueued-time",
+        b"x-opt-sequence-number",
+        b"x-opt-enqueue-sequence-number",
+        b"x-opt-locked-until",
+        b"x-opt-lock-token",
+        b"x-opt-message-state",
+        b"x-opt-partition-id",
+        b"x-opt-deadletter-source",
+    }
+)
+
+
+def admit(
+    payload: bytes, at: Instant, description: Accepting, identities: Identities | None = None
+) -> tuple[Message, str | None]:
+    """A message as it was sent, ready to be enqueued, and its routing key.
+
+    With duplicate detection, `identities` is told what it is known by.
+    """
+    message_id: str | None
+    session_id: str | None = None
+    partition_key: str | None = None
+    due = 0
+    try:
+        if len(payload) > PROPERTY_BYTES_MAX:
+            _refuse_large_properties(payload)
+        found = ordinary(payload)
+        if found is not None:
+            bare_at, message_id = found
+            front, ttl = _front(payload[:bare_at])
+            stored = front + payload[bare_at:]
+        else:
+            stored, ttl, message_id, session_id, partition_key, due = _take_apart(payload)
+    except WireError as error:
+        raise ArgumentError(f"The message is malformed: {error}") from None
+    if identities is not None:
+        identities.add(message_id, partition_key if session_id is None else session_id)
+    key = routing_key(
+        session_id, partition_key, message_id, duplicate_detection=description.requires_duplicate_detection
+    )
+    expires_at = None if ttl == NO_TTL else Instant(at + ttl)
+    message = Message(
+        stored,
+        size=len(stored),
+        expires_at=expires_at,
+        session_id=None if session_id is None else SessionId(session_id),
+    )
+    if due > at:
+        postpone(message, at, Instant(due))
+    return message, key
+
+
+def _refuse_large_properties(payload: bytes) -> None:
+    """All that stands before the body has a limit of its own, and so has each application property."""
+    sections = scan(payload)
+    body = body_start(sections)
+    if body > HEADER_BYTES_MAX:
+        raise MessageSizeExceeded(
+            f"The message's properties have {body} bytes together; at most {HEADER_BYTES_MAX} are allowed."
+        )
+    if body > PROPERTY_BYTES_MAX:
+        for name, value in application_properties(payload, sections.application_properties).items():
+            size = len(encode(value))
+            if size > PROPERTY_BYTES_MAX:
+                raise MessageSizeExceeded(
+                    f"The property '{name}' has {size} bytes; at most {PROPERTY_BYTES_MAX} are allowed."
+                )
+
+
+def _take_apart(payload: bytes) -> tuple[bytes, int, str | None, str | None, str | None, int]:
+    """Stored form, ttl, the sender's message id, session id, partition key, and when it is due."""
+    sections = scan(payload)
+    message_id, session_id = identity(payload, sections.properties)
+    bare_at = _bare_start(sections)
+    bare = _with_message_id(payload, sections) if message_id is None else payload[bare_at:]
+    annotations = sections.message_annotations
+    entries, count = map_entries(payload, annotations, _BROKERS_OWN)
+    partition_key = annotation(payload, annotations, PARTITION_KEY)
+    header_end = min(at for at in (sections.delivery_annotations, annotations, bare_at) if at >= 0)
+    front, ttl = _front(payload[:header_end], count, entries)
+    return (
+        front + bare,
+        ttl,
+        message_id if message_id is None or isinstance(message_id, str) else str(message_id),
+        text("SessionId", session_id),
+        text("PartitionKey", partition_key),
+        # Looked up only where it can be: searching the entries for its name costs next to nothing.
+        due_time(annotation(payload, annotations, SCHEDULED_TIME)) if SCHEDULED_TIME in entries else 0,
+    )
+
+
+def admit_batch(
+    payload: bytes,
+    at: Instant,
+    description: Accepting,
+    identities: Identities | None = None,
+    *,
+    partitioned: bool,
+) -> tuple[list[Message], str | None]:
+    """The messages of a batch, and the one key they share where keys matter (P-18)."""
+    try:
+        inner = split_batch(payload)
+    except WireError as error:
+        raise ArgumentError(f"The batch is malformed: {error}") from None
+    return admit_all(inner, at, description, identities, partitioned=partitioned)
+
+
+def admit_all(
+    payloads: Iterable[bytes],
+    at: Instant,
+    description: Accepting,
+    identities: Identities | None = None,
+    *,
+    partitioned: bool,
+) -> tuple[list[Message], str | None]:
+    """Messages that are to stay together, and the one key they share where keys matter."""
+    messages: list[Message] = []
+    keys: list[str | None] = []
+    for each in payloads:
+        message, key = admit(each, at, description, identities)
+        messages.append(message)
+        keys.append(key)
+    if not partitioned:
+        return messages, None
+    return messages, batch_key(keys, duplicate_detection=description.requires_duplicate_detection)
+
+
+def via_partition_key(payload: bytes) -> str | None:
+    """The key that chooses the partition of the entity through which a message is sent to another."""
+    try:
+        annotations = scan(payload).message_annotations
+        return text("ViaPartitionKey", annotation(payload, annotations, _VIA_PARTITION_KEY))
+    except WireError as error:
+        raise ArgumentError(f"The message is malformed: {error}") from None
+
+
+_FRONTS_MAX: Final = 1000
+_fronts: dict[bytes, tuple[bytes, int]] = {}
+
+
+def _front(header: bytes, count: int = 0, entries: bytes = b"") -> tuple[bytes, int]:
+    """The front of a stored payload for this header section and these annotations, and the ttl.
+
+    Clients write the same few headers over and over, mostly without annotations: those are remembered.
+    """
+    known = None if entries else _fronts.get(header)
+    if known is None:
+        read = read_header(header, 0 if header else -1)
+        ttl = NO_TTL if read.ttl is None else read.ttl
+        priority = PRIORITY_DEFAULT if read.priority is None else read.priority
+        known = FRONT.pack(VERSION, bool(read.durable), priority, ttl, count, len(entries)) + entries, ttl
+        if not entries:
+            if len(_fronts) >= _FRONTS_MAX:
+                _fronts.clear()
+            _fronts[header] = known
+    return known
+
+
+def _bare_start(sections: Sections) -> int:
+    for start in (sections.properties, sections.application_properties, sections.body, sections.footer):
+        if start >= 0:
+            return start
+    return sections.end
+
+
+def _with_message_id(payload: bytes, sections: Sections) -> bytes:
+    """The bare message with an id of ours: JavaScript cannot settle a message that has none."""
+    properties = read_properties(payload, sections.properties)
+    properties.message_id = uuid4().hex
+    sections.properties = -1
+    return encode_section(properties) + payload[_bare_start(sections) :]

@@ -1,0 +1,125 @@
+"""Delivery: a stored message as it goes out, to a receiver or to somebody who only looks.
+
+On the hot path: the broker's header and annotations are packed in one go, and put
+in front of the sender's bytes. What a settlement added to a message (`Amendment`)
+is laid over its application properties.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from bendybus.domain.messages import Message
+from bendybus.envelope.stored import FRONT, MAP_START, NO_TTL, amended
+from bendybus.names import PARTITION_SHIFT
+
+__all__ = ["Rendered", "render", "render_deferred", "render_peeked"]
+
+Rendered: TypeAlias = tuple[bytes, bytes]
+"""A message to send, in two pieces: what the broker wrote, and what the sender did."""
+
+_TRUE: Final = 0x41
+_FALSE: Final = 0x42
+_NULL: Final = 0x40
+_UBYTE: Final = 0x50
+_UINT: Final = 0x70
+
+# A header section: durable, priority, ttl, first-acquirer, delivery-count; list8 of 11 or 15 bytes.
+_HEADER: Final = Struct(">6sBBBBBBI")
+_HEADER_START: Final = b"\x00\x53\x70\xc0\x0b\x05"
+_HEADER_TTL: Final = Struct(">6sBBBBIBBI")
+_HEADER_TTL_START: Final = b"\x00\x53\x70\xc0\x0f\x05"
+
+
+def _key(name: str, type_code: int) -> bytes:
+    """A map entry up to its value: sym8 key, then the value's constructor."""
+    return bytes((0xA3, len(name))) + name.encode() + bytes((type_code,))
+
+
+# The broker's annotations, with their types exactly as the SDKs cast them.
+_ENQUEUED_TIME: Final = _key("x-opt-enqueued-time", 0x83)
+_SEQUENCE_NUMBER: Final = _key("x-opt-sequence-number", 0x81)
+_ENQUEUE_SEQUENCE_NUMBER: Final = _key("x-opt-enqueue-sequence-number", 0x81)
+_PARTITION_ID: Final = _key("x-opt-partition-id", 0x61)
+_LOCKED_UNTIL: Final = _key("x-opt-locked-until", 0x83)
+_MESSAGE_STATE: Final = _key("x-opt-message-state", 0x71)
+
+_COMMON: Final = ">4sII" + "".join(
+    f"{len(key)}s{value}"
+    for key, value in (
+        (_ENQUEUED_TIME, "q"),
+        (_SEQUENCE_NUMBER, "q"),
+        (_ENQUEUE_SEQUENCE_NUMBER, "q"),
+        (_PARTITION_ID, "h"),
+    )
+)
+_PLAIN: Final = Struct(_COMMON)
+_LOCKED: Final = Struct(f"{_COMMON}{len(_LOCKED_UNTIL)}sq")
+_PEEKED: Final = Struct(f"{_COMMON}{len(_MESSAGE_STATE)}si")
+# The map's size field counts everything after itself.
+_BEFORE_COUNT: Final = 8
+
+# 0x71 delivery-annotations, map8 with the one entry x-opt-lock-token: uuid.
+_LOCK_TOKEN: Final = b"\x00\x53\x71\xc1\x24\x02" + _key("x-opt-lock-token", 0x98)
+
+
+def render(message: Message, payload: bytes, *, locked: bool) -> Rendered:
+    """A message as it goes to a receiver, under lock or for good."""
+    header, count, entries, bare = _open(message, payload)
+    number, origin = message.sequence_number, message.origin
+    first = number if origin is None else origin.sequence_number
+    if locked:
+        annotations = _LOCKED.pack(
+            MAP_START, _LOCKED.size - _BEFORE_COUNT + len(entries), count + 10,
+            _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, first,
+            _PARTITION_ID, number >> PARTITION_SHIFT, _LOCKED_UNTIL, message.locked_until,
+        )  # fmt: skip
+    else:
+        annotations = _PLAIN.pack(
+            MAP_START, _PLAIN.size - _BEFORE_COUNT + len(entries), count + 8,
+            _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, first,
+            _PARTITION_ID, number >> PARTITION_SHIFT,
+        )  # fmt: skip
+    return header + annotations + entries, bare
+
+
+def render_deferred(message: Message, payload: bytes) -> bytes:
+    """A locked message inside a response; go looks for the lock token among its delivery annotations."""
+    assert message.lock_token is not None
+    head, bare = render(message, payload, locked=True)
+    token = _LOCK_TOKEN + UUID(bytes_le=message.lock_token).bytes
+    header_end = head.index(MAP_START)
+    return head[:header_end] + token + head[header_end:] + bare
+
+
+def render_peeked(message: Message, payload: bytes) -> bytes:
+    """A message that is only looked at: its state instead of a lock."""
+    header, count, entries, bare = _open(message, payload)
+    number, origin = message.sequence_number, message.origin
+    first = number if origin is None else origin.sequence_number
+    annotations = _PEEKED.pack(
+        MAP_START, _PEEKED.size - _BEFORE_COUNT + len(entries), count + 10,
+        _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, first,
+        _PARTITION_ID, number >> PARTITION_SHIFT, _MESSAGE_STATE, message.state,
+    )  # fmt: skip
+    return header + annotations + entries + bare
+
+
+def _open(message: Message, payload: bytes) -> tuple[bytes, int, bytes, bytes]:
+    """A stored payload as the new header section, the sender's annotations and the bare message."""
+    _, durable, priority, ttl, count, length = FRONT.unpack_from(payload)
+    deliveries = message.delivery_count
+    durable, first = _TRUE if durable else _FALSE, _FALSE if deliveries else _TRUE
+    if ttl == NO_TTL:
+        header = _HEADER.pack(_HEADER_START, durable, _UBYTE, priority, _NULL, first, _UINT, deliveries)
+    else:
+        header = _HEADER_TTL.pack(
+            _HEADER_TTL_START, durable, _UBYTE, priority, _UINT, ttl, first, _UINT, deliveries
+        )
+    start = FRONT.size + length
+    bare = payload[start:]
+    if message.amendment is not None:
+        bare = amended(bare, message.amendment)
+    return header, count, payload[FRONT.size : start] if length else b"", bare

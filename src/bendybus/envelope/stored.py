@@ -1,0 +1,135 @@
+"""The stored form: how a payload lies in the stores, and how it is taken apart.
+
+    version u8 | flags u8 | priority u8 | ttl u32 ms | entries: count u32, length u32 | entries | bare message
+
+The entries are the sender's own message annotations as raw map entries; the bare
+message is properties to footer, untouched. How it is made: admission.py. How it
+goes out again: delivery.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from bendybus.amqp.codec import decode, encode
+from bendybus.amqp.message import Sections, application_properties, scan
+from bendybus.amqp.types import Symbol, Timestamp
+from bendybus.domain.messages import Amendment
+from bendybus.errors import ArgumentError, WireError
+
+__all__ = [
+    "FRONT",
+    "MAP_START",
+    "NO_TTL",
+    "PARTITION_KEY",
+    "PRIORITY_DEFAULT",
+    "SCHEDULED_TIME",
+    "VERSION",
+    "Stored",
+    "amended",
+    "body_start",
+    "due_time",
+    "text",
+]
+
+VERSION: Final = 1
+NO_TTL: Final = 0xFFFFFFFF
+PRIORITY_DEFAULT: Final = 4
+
+# The last millisecond of the year 9999: no SDK can write or show a later one.
+DUE_MAX: Final = 253_402_300_799_999
+
+FRONT: Final = Struct(">BBBIII")
+_MAP32: Final = Struct(">BII")
+
+# 0x72 message-annotations, map32: size, count, then the entries.
+MAP_START: Final = b"\x00\x53\x72\xd1"
+
+PARTITION_KEY: Final = b"x-opt-partition-key"
+SCHEDULED_TIME: Final = b"x-opt-scheduled-enqueue-time"
+
+
+@dataclass(slots=True)
+class Stored:
+    """A stored payload taken apart, for those who look inside or make another of it."""
+
+    durable: bool
+    priority: int
+    ttl_ms: int | None
+    count: int
+    """Of the keys and values among the entries."""
+    entries: bytes
+    bare: bytes
+
+    @classmethod
+    def of(cls, payload: bytes) -> Stored:
+        _, durable, priority, ttl, count, length = FRONT.unpack_from(payload)
+        start = FRONT.size + length
+        entries, bare = payload[FRONT.size : start], payload[start:]
+        return cls(bool(durable), priority, None if ttl == NO_TTL else ttl, count, entries, bare)
+
+    def annotations(self) -> dict[object, object]:
+        """The sender's own."""
+        decoded, _ = decode(_MAP32.pack(0xD1, len(self.entries) + 4, self.count) + self.entries)
+        assert isinstance(decoded, dict), "entries make up a map"
+        return decoded
+
+    def annotate(self, annotations: Mapping[object, object]) -> None:
+        self.count = 2 * len(annotations)
+        self.entries = b"".join(
+            encode(Symbol(key) if isinstance(key, str) else key) + encode(value)
+            for key, value in annotations.items()
+        )
+
+    def payload(self) -> bytes:
+        """Together again."""
+        ttl = NO_TTL if self.ttl_ms is None else max(0, min(self.ttl_ms, NO_TTL - 1))
+        front = FRONT.pack(VERSION, self.durable, self.priority, ttl, self.count, len(self.entries))
+        return front + self.entries + self.bare
+
+
+def amended(bare: bytes, amendment: Amendment) -> bytes:
+    """The bare message with what settlements said laid over its application properties."""
+    sections = scan(bare)
+    try:
+        properties = application_properties(bare, sections.application_properties)
+    except WireError:
+        # Whoever receives it could not read them either; what was said since is worth more.
+        properties = {}
+    for encoded in amendment.properties:
+        added, _ = decode(encoded)
+        assert isinstance(added, dict), "amendments are encoded from maps"
+        properties.update(added)
+    if amendment.dead_letter_reason is not None:
+        properties["DeadLetterReason"] = amendment.dead_letter_reason
+    if amendment.dead_letter_description is not None:
+        properties["DeadLetterErrorDescription"] = amendment.dead_letter_description
+    body = body_start(sections)
+    before = bare[: body if sections.application_properties < 0 else sections.application_properties]
+    return before + b"\x00\x53\x74" + encode(properties) + bare[body:]
+
+
+def body_start(sections: Sections) -> int:
+    """Where the body starts, or whatever comes in its place."""
+    for start in (sections.body, sections.footer):
+        if start >= 0:
+            return start
+    return sections.end
+
+
+def text(name: str, value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise ArgumentError(f"{name} must be a string, not {value!r}.")
+
+
+def due_time(value: object) -> int:
+    """When a message is to be enqueued; 0 where nothing is said."""
+    if value is None:
+        return 0
+    if not isinstance(value, Timestamp) or value > DUE_MAX:
+        raise ArgumentError(f"ScheduledEnqueueTimeUtc must be a time up to the year 9999, not {value!r}.")
+    return value

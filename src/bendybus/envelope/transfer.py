@@ -1,0 +1,98 @@
+"""Transfer: a stored message as the entity takes it that it is forwarded to."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bendybus.amqp.codec import encode
+from bendybus.amqp.message import annotation, identity, map_entries, scan
+from bendybus.amqp.types import Symbol
+from bendybus.domain.duplicates import Identities
+from bendybus.domain.intake import Accepting
+from bendybus.domain.messages import Message, Origin, Posting, SubQueue
+from bendybus.domain.routing import routing_key
+from bendybus.domain.schedule import postpone
+from bendybus.envelope.stored import (
+    FRONT,
+    MAP_START,
+    NO_TTL,
+    PARTITION_KEY,
+    SCHEDULED_TIME,
+    VERSION,
+    amended,
+    due_time,
+    text,
+)
+from bendybus.names import EntityPath, Instant, SessionId
+
+__all__ = ["readmit"]
+
+_DEAD_LETTER_SOURCES: Final = frozenset({b"x-opt-deadletter-source"})
+
+
+def readmit(
+    message: Message,
+    payload: bytes,
+    at: Instant,
+    description: Accepting,
+    identities: Identities | None = None,
+    *,
+    source: EntityPath,
+) -> tuple[Message, str | None]:
+    """A message out of an outbox as the entity it is forwarded to takes it, and its routing key there.
+
+    What settlements said about it (why it was dead-lettered, say) is its own from now on; its time to
+    live begins anew.
+    """
+    amendment = message.amendment
+    assert amendment is not None and amendment.posting is not None, "only posted messages are forwarded"
+    _, durable, priority, ttl, count, length = FRONT.unpack_from(payload)
+    start = FRONT.size + length
+    bare = payload[start:]
+    if amendment.properties or amendment.dead_letter_reason or amendment.dead_letter_description:
+        bare = amended(bare, amendment)
+    annotations = _encode_annotations(count, payload[FRONT.size : start])
+    entries, count = map_entries(annotations, 0, _DEAD_LETTER_SOURCES)
+    if amendment.posting.subqueue is SubQueue.DEAD_LETTER:
+        entries += _annotation_entry("x-opt-deadletter-source", source)
+        count += 2
+    stored = FRONT.pack(VERSION, durable, priority, ttl, count, len(entries)) + entries + bare
+    message_id, session_id = identity(bare, scan(bare).properties)
+    session_id = text("SessionId", session_id)
+    partition_key = text("PartitionKey", annotation(annotations, 0, PARTITION_KEY))
+    message_id = None if message_id is None else str(message_id)
+    if identities is not None:
+        identities.add(message_id, partition_key if session_id is None else session_id)
+    key = routing_key(
+        session_id, partition_key, message_id, duplicate_detection=description.requires_duplicate_detection
+    )
+    forwarded = Message(
+        stored,
+        size=len(stored),
+        expires_at=None if ttl == NO_TTL else Instant(at + ttl),
+        session_id=None if session_id is None else SessionId(session_id),
+        origin=_forwarded_origin(message, amendment.posting),
+    )
+    due = due_time(annotation(annotations, 0, SCHEDULED_TIME))
+    if due > at:
+        postpone(forwarded, at, Instant(due))
+    return forwarded, key
+
+
+def _forwarded_origin(message: Message, posting: Posting) -> Origin | None:
+    """None for what a transaction sent through another entity: it was never a message there."""
+    if not posting.sequence_number:
+        return None
+    origin = message.origin
+    if origin is None:
+        return Origin(posting.sequence_number, hops=1)
+    return Origin(origin.sequence_number, hops=origin.hops + 1)
+
+
+def _encode_annotations(count: int, entries: bytes) -> bytes:
+    """A message-annotations section of raw entries."""
+    return MAP_START + (len(entries) + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + entries
+
+
+def _annotation_entry(name: str, value: str) -> bytes:
+    return encode(Symbol(name)) + encode(value)

@@ -1,0 +1,221 @@
+"""Operations of `$management` that Service Bus does not have: an entity read by ranges of numbers.
+
+Their names begin with `bendybus:`; docs/reference/extensions.md has their fields.
+Azure answers them with not-implemented, by which a client knows. What a range
+is, and why it can be trusted: domain/ranges.py. Who may consume: domain/leases.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from bendybus.amqp.types import Array, Timestamp
+from bendybus.auth.rights import Right
+from bendybus.broker.clock import now
+from bendybus.broker.host import Availability, PartitionHost
+from bendybus.broker.queue import Queue
+from bendybus.domain.messages import MessageState, SubQueue
+from bendybus.domain.range_commands import (
+    Browse,
+    Browsed,
+    Discard,
+    Discarded,
+    DiscardThrough,
+    Survey,
+    Surveyed,
+)
+from bendybus.envelope import render_peeked
+from bendybus.errors import ArgumentError, InvalidOperation
+from bendybus.names import Instant, SequenceNumber, SessionId
+
+__all__ = ["EXTENSIONS", "Extension"]
+
+# One answer is one message on the wire, rendered in one go: 16 MB are some 50 ms of work.
+RANGE_BYTES_MAX: Final = 16 * 1024 * 1024
+RANGE_BYTES_DEFAULT: Final = 4 * 1024 * 1024
+RANGE_COUNT_MAX: Final = 20_000
+
+LEASE_MAX_MS: Final = 15 * 60 * 1000
+CONSUMER_LENGTH_MAX: Final = 200
+
+Body: TypeAlias = Mapping[object, object]
+Answer: TypeAlias = dict[str, object]
+
+
+class Extension(NamedTuple):
+    right: Right
+    run: Callable[[Queue, SubQueue, Body], Awaitable[Answer]]
+
+
+async def _partition_info(queue: Queue, subqueue: SubQueue, body: Body) -> Answer:
+    partitions = [await _surveyed(host, subqueue) for host in queue.hosts]
+    return {
+        "generation": queue.generation,
+        "ordered": subqueue is SubQueue.MAIN,
+        "partition-count": len(queue.hosts),
+        "duplicate-detection": queue.description.requires_duplicate_detection,
+        "partitions": partitions,
+    }
+
+
+async def _surveyed(host: PartitionHost, subqueue: SubQueue) -> Answer:
+    await host.loaded()
+    if host.availability is not Availability.AVAILABLE:
+        return {"partition": int(host.number), "available": False}
+    survey = await host.ask(Survey(subqueue))
+    assert isinstance(survey, Surveyed)
+    counts = survey.counts
+    return {
+        "partition": int(host.number),
+        "available": True,
+        "first-sequence-number": int(survey.first),
+        "next-sequence-number": int(survey.next),
+        "high-water-mark": int(survey.stable),
+        "active": counts.active,
+        "deferred": counts.deferred,
+        "scheduled": counts.scheduled,
+        "locked": counts.locked,
+        "size-bytes": counts.size_bytes,
+    }
+
+
+async def _peek_range(queue: Queue, subqueue: SubQueue, body: Body) -> Answer:
+    first, last = _whole(body, "from-sequence-number"), _whole(body, "to-sequence-number")
+    host = _host(queue, first)
+    if _host(queue, last) is not host:
+        raise ArgumentError(f"{first} and {last} are not in one partition of '{queue.path}'.")
+    size_max = min(_whole(body, "max-bytes", RANGE_BYTES_DEFAULT), RANGE_BYTES_MAX)
+    session = body.get("session-id")
+    if session is not None and not isinstance(session, str):
+        raise ArgumentError(f"'session-id' must be a string, not {session!r}.")
+    command = Browse(
+        SequenceNumber(first),
+        SequenceNumber(last),
+        min(max(1, _whole(body, "message-count", RANGE_COUNT_MAX)), RANGE_COUNT_MAX),
+        size_max,
+        _states(body),
+        subqueue,
+        None if session is None else SessionId(session),
+        _time(body, "enqueued-from"),
+        _time(body, "enqueued-before"),
+    )
+    browsed = await host.ask(command)
+    assert isinstance(browsed, Browsed)
+    payloads = await host.payloads(browsed.messages)
+    # One that has been removed meanwhile is simply not there.
+    messages = [
+        render_peeked(message, payload)
+        for message, payload in zip(browsed.messages, payloads, strict=True)
+        if payload is not None
+    ]
+    return {"messages": messages, "next": None if browsed.next is None else int(browsed.next)}
+
+
+async def _complete_up_to(queue: Queue, subqueue: SubQueue, body: Body) -> Answer:
+    consumer = _consumer(body)
+    states = _states(body)
+    if MessageState.SCHEDULED in states:
+        raise ArgumentError("Scheduled messages are not completed by ranges; cancel them.")
+    if subqueue is not SubQueue.MAIN:
+        raise InvalidOperation(
+            f"Messages come to a sub-queue of '{queue.path}' in no order of their numbers: complete them by "
+            "their own numbers."
+        )
+    numbers = _numbers(body)
+    queue.consumer_leases.require(subqueue, consumer)
+    removed = 0
+    for number in numbers:
+        discarded = await _host(queue, number).ask(DiscardThrough(number, states, subqueue))
+        assert isinstance(discarded, Discarded)
+        removed += discarded.count
+    return {"removed": removed}
+
+
+async def _complete_numbers(queue: Queue, subqueue: SubQueue, body: Body) -> Answer:
+    shares: dict[PartitionHost, list[SequenceNumber]] = {}
+    for number in _numbers(body):
+        shares.setdefault(_host(queue, number), []).append(number)
+    removed = 0
+    for host, share in shares.items():
+        discarded = await host.ask(Discard(share, subqueue))
+        assert isinstance(discarded, Discarded)
+        removed += discarded.count
+    return {"removed": removed}
+
+
+async def _consumer_lease(queue: Queue, subqueue: SubQueue, body: Body) -> Answer:
+    """Take or extend the lease; a duration of 0 gives it up."""
+    consumer = _consumer(body)
+    duration_ms = _whole(body, "duration-ms")
+    if not 0 <= duration_ms <= LEASE_MAX_MS:
+        raise ArgumentError(f"A lease lasts up to {LEASE_MAX_MS} ms, not {duration_ms}.")
+    at = now()
+    if duration_ms == 0:
+        queue.consumer_leases.release(subqueue, consumer)
+        return {"expires-at": Timestamp(at)}
+    until = Instant(at + duration_ms)
+    queue.consumer_leases.acquire(subqueue, consumer, until, at)
+    return {"expires-at": Timestamp(until)}
+
+
+EXTENSIONS: Final[Mapping[str, Extension]] = {
+    "bendybus:partition-info": Extension(Right.LISTEN, _partition_info),
+    "bendybus:peek-range": Extension(Right.LISTEN, _peek_range),
+    "bendybus:complete-up-to": Extension(Right.LISTEN, _complete_up_to),
+    "bendybus:complete-numbers": Extension(Right.LISTEN, _complete_numbers),
+    "bendybus:consumer-lease": Extension(Right.LISTEN, _consumer_lease),
+}
+
+
+def _host(queue: Queue, number: int) -> PartitionHost:
+    host = queue.host_of_sequence_number(SequenceNumber(number))
+    if host is None:
+        raise ArgumentError(f"'{queue.path}' has no partition for the sequence number {number}.")
+    return host
+
+
+def _whole(body: Body, name: str, default: int | None = None) -> int:
+    value = body.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ArgumentError(f"'{name}' must be a whole number, not {value!r}.")
+    return value
+
+
+def _time(body: Body, name: str) -> Instant | None:
+    return None if body.get(name) is None else Instant(_whole(body, name))
+
+
+def _consumer(body: Body) -> str:
+    consumer = body.get("consumer")
+    if not isinstance(consumer, str) or not 0 < len(consumer) <= CONSUMER_LENGTH_MAX:
+        raise ArgumentError(f"'consumer' must be a name of up to {CONSUMER_LENGTH_MAX} characters.")
+    return consumer
+
+
+def _states(body: Body) -> Collection[MessageState]:
+    """Active ones only, unless others are asked for."""
+    if body.get("states") is None:
+        return (MessageState.ACTIVE,)
+    asked = _list(body, "states")
+    states = frozenset(state for state in MessageState if state in asked)
+    if len(states) < len(asked):
+        raise ArgumentError(
+            "'states' holds something else than 0 active, 1 deferred, 2 scheduled, each once."
+        )
+    return states
+
+
+def _numbers(body: Body) -> list[SequenceNumber]:
+    numbers = _list(body, "sequence-numbers")
+    if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
+        raise ArgumentError("'sequence-numbers' holds something that is not a whole number.")
+    return [SequenceNumber(number) for number in numbers if isinstance(number, int)]
+
+
+def _list(body: Body, name: str) -> Sequence[object]:
+    value = body.get(name)
+    values = value.values if isinstance(value, Array) else value
+    if not isinstance(values, list) or not values:
+        raise ArgumentError(f"'{name}' must be an array with at least one element.")
+    return values

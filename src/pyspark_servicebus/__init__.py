@@ -1,0 +1,16 @@
+"""Service Bus in Spark: the data source `servicebus`, for batches and streams, reading and writing.
+
+    spark.read.format("servicebus").option("connectionString", ...).option("entity", "orders").load()
+
+Found by Spark because it is installed: Spark looks into every package named
+`pyspark_*` for a `DefaultSource`. Works against Bendybus and, browsing only,
+against Azure. What each part does when, and where: datasource.py. `spark_session`
+makes a session whose workers find this package: java.py.
+"""
+
+from pyspark_servicebus.datasource import ServiceBusDataSource
+from pyspark_servicebus.java import prepare_environment, spark_session
+
+__all__ = ["DefaultSource", "ServiceBusDataSource", "prepare_environment", "spark_session"]
+
+DefaultSource = ServiceBusDataSource

@@ -1,0 +1,72 @@
+"""Offsets: how far a stream has come in each partition, as Spark keeps them in its checkpoint.
+
+A position is the counter (the low 48 bits of the sequence number) of the last
+message that belongs to the batches so far; a batch is `(from, to]` in every
+partition. An offset holds where its own batch began, so that a replay reads the
+same range whatever Spark hands over as its start. `flush` lets two offsets differ
+that have the same positions (stream.py). Everything here is values and text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bendybus.errors import ArgumentError
+
+__all__ = ["Offset", "Positions"]
+
+VERSION: Final = 1
+
+Positions = Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offset:
+    entity: str
+    generation: str
+    consumer: str
+    positions: Positions
+    began: Positions | None = None
+    flush: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        written: dict[str, Any] = {
+            "version": VERSION,
+            "entity": self.entity,
+            "generation": self.generation,
+            "consumer": self.consumer,
+            "positions": _write(self.positions),
+            "flush": self.flush,
+        }
+        if self.began is not None:
+            written["from"] = _write(self.began)
+        return written
+
+    @classmethod
+    def from_json(cls, read: Mapping[str, Any]) -> Offset:
+        try:
+            if read["version"] != VERSION:
+                raise ArgumentError(
+                    f"The checkpoint's offsets are of version {read['version']}; {VERSION} can be read."
+                )
+            began = read.get("from")
+            return cls(
+                entity=str(read["entity"]),
+                generation=str(read["generation"]),
+                consumer=str(read["consumer"]),
+                positions=_read(read["positions"]),
+                began=None if began is None else _read(began),
+                flush=int(read["flush"]),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise ArgumentError("The checkpoint was not written by the servicebus source.") from None
+
+
+def _write(positions: Positions) -> dict[str, int]:
+    return {str(partition): positions[partition] for partition in sorted(positions)}
+
+
+def _read(positions: Mapping[str, Any]) -> dict[int, int]:
+    return {int(partition): int(position) for partition, position in positions.items()}

@@ -1,0 +1,117 @@
+"""The columns: one row for each message, the same for every entity.
+
+What is read and what may be written share their names, so that what was read can
+be written again. How a message becomes a row: decoding.py; a row a message:
+encoding.py.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from bendybus.errors import ArgumentError
+from pyspark_servicebus.options import ReadOptions
+
+__all__ = ["BODY", "COLUMNS", "PROPERTIES", "RAW", "check_writable", "read_schema"]
+
+BODY: Final = "body"
+PROPERTIES: Final = "application_properties"
+RAW: Final = "amqp_message"
+
+_PROPERTIES_TYPE: Final = MapType(StringType(), StringType())
+
+_READ: Final[dict[str, DataType]] = {
+    "partition": IntegerType(),
+    "sequence_number": LongType(),
+    "enqueued_time": TimestampType(),
+    "state": StringType(),
+    BODY: BinaryType(),
+    "message_id": StringType(),
+    "session_id": StringType(),
+    "partition_key": StringType(),
+    "subject": StringType(),
+    "correlation_id": StringType(),
+    "content_type": StringType(),
+    "to": StringType(),
+    "reply_to": StringType(),
+    "reply_to_session_id": StringType(),
+    "time_to_live_ms": LongType(),
+    "scheduled_enqueue_time": TimestampType(),
+    "enqueued_sequence_number": LongType(),
+    "delivery_count": IntegerType(),
+    "dead_letter_source": StringType(),
+    "dead_letter_reason": StringType(),
+    "dead_letter_error_description": StringType(),
+    PROPERTIES: _PROPERTIES_TYPE,
+    RAW: BinaryType(),
+}
+
+# Text may be sent as it is; it becomes UTF-8.
+_WRITABLE: Final[dict[str, tuple[type[DataType], ...]]] = {
+    BODY: (BinaryType, StringType),
+    RAW: (BinaryType,),
+    "message_id": (StringType,),
+    "session_id": (StringType,),
+    "partition_key": (StringType,),
+    "subject": (StringType,),
+    "correlation_id": (StringType,),
+    "content_type": (StringType,),
+    "to": (StringType,),
+    "reply_to": (StringType,),
+    "reply_to_session_id": (StringType,),
+    "time_to_live_ms": (LongType, IntegerType),
+    "scheduled_enqueue_time": (TimestampType,),
+    PROPERTIES: (MapType,),
+}
+
+
+COLUMNS: Final = tuple(_READ)
+
+
+def read_schema(options: ReadOptions) -> StructType:
+    left_out = {
+        name
+        for name, included in (
+            (BODY, options.include_body),
+            (PROPERTIES, options.include_properties),
+            (RAW, options.include_raw),
+        )
+        if not included
+    }
+    return StructType([StructField(name, kind) for name, kind in _READ.items() if name not in left_out])
+
+
+def check_writable(schema: StructType) -> None:
+    """Raise what stands against writing rows of this schema, before any row is looked at."""
+    names = [field.name for field in schema.fields]
+    if BODY not in names and RAW not in names:
+        raise ArgumentError(
+            f"Rows to be sent need a column '{BODY}' (or '{RAW}'); these have: {', '.join(names)}."
+        )
+    for field in schema.fields:
+        allowed = _WRITABLE.get(field.name)
+        if allowed is None:
+            # What only a reader can have is passed by, so that rows that were read can be sent.
+            if field.name not in _READ:
+                raise ArgumentError(
+                    f"Column '{field.name}' is unknown; messages are made from: {', '.join(_WRITABLE)}."
+                )
+        elif not isinstance(field.dataType, allowed):
+            wanted = " or ".join(kind.typeName() for kind in allowed)
+            raise ArgumentError(
+                f"Column '{field.name}' must be {wanted}, not {field.dataType.simpleString()}."
+            )
+        elif isinstance(field.dataType, MapType) and not isinstance(field.dataType.keyType, StringType):
+            raise ArgumentError(f"The keys of column '{field.name}' must be strings.")

@@ -1,0 +1,81 @@
+"""Rules as XML: what is put names its types, and what comes back is shown in plain words."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from bendybus.cli.entries import Entry, entry_body, read_answer
+from bendybus.cli.main import app
+from bendybus.cli.rule_elements import (
+    RULE_KIND,
+    correlation_elements,
+    rule_elements,
+    shown_rule,
+    sql_elements,
+)
+
+TYPE = "{http://www.w3.org/2001/XMLSchema-instance}type"
+BUS = "{http://schemas.microsoft.com/netservices/2010/10/servicebus/connect}"
+
+
+def entry_of(filter_element: str, action: str | None = None) -> Entry:
+    answer = read_answer(entry_body(RULE_KIND, rule_elements("r", filter_element, action)))
+    assert isinstance(answer, Entry)
+    return answer
+
+
+def test_a_sql_rule_is_put_with_its_types_and_read_back() -> None:
+    entry = entry_of(sql_elements("SqlFilter", "a < 'b & c'"), "SET x = 1")
+    assert [child.get(TYPE) for child in entry.description] == ["SqlFilter", "SqlRuleAction", None]
+    assert entry.text("Name") == "r"
+    assert shown_rule(entry) == {
+        "name": "",
+        "filterType": "SqlFilter",
+        "sqlExpression": "a < 'b & c'",
+        "action": "SET x = 1",
+    }
+
+
+def test_a_rule_without_an_action_says_so_by_type() -> None:
+    entry = entry_of(sql_elements("TrueFilter", "1=1"))
+    assert entry.description[1].get(TYPE) == "EmptyRuleAction"
+    assert shown_rule(entry)["action"] is None
+
+
+def test_a_correlation_names_the_type_of_each_property() -> None:
+    made = correlation_elements(
+        {"subject": "s", "correlation_id": "<c>"}, {"text": "5", "number": 5, "yes": True, "part": 0.5}
+    )
+    entry = entry_of(made)
+    filter_element = entry.description[0]
+    # In the order of the API, under its names.
+    names = [child.tag.removeprefix(BUS) for child in filter_element]
+    assert names == ["CorrelationId", "Label", "Properties"]
+    typed = [(pair[0].text, pair[1].get(TYPE), pair[1].text) for pair in filter_element[2]]
+    assert typed == [
+        ("text", "d6p1:string", "5"),
+        ("number", "d6p1:long", "5"),
+        ("yes", "d6p1:boolean", "true"),
+        ("part", "d6p1:double", "0.5"),
+    ]
+    assert 'xmlns:d6p1="http://www.w3.org/2001/XMLSchema"' in made
+    assert shown_rule(entry) | {"correlationId": "<c>", "label": "s"} == shown_rule(entry)
+    assert ElementTree.tostring(entry.description)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("", "a rule has one filter"),
+        ("--filter-sql 1=1 --filter-true", "a rule has one filter"),
+        ("--filter-false --subject s", "a rule has one filter"),
+        ("--property =x", "--property is '=x'"),
+    ],
+)
+def test_a_rule_has_exactly_one_filter(options: str, told: str) -> None:
+    result = CliRunner().invoke(app, ["rule", "create", "t", "s", "r", *options.split()])
+    assert result.exit_code == 2
+    assert told in result.stderr
