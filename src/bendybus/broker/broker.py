@@ -89,7 +89,8 @@ class Broker:
         """Entities are created, updated and deleted one after the other."""
         self._started_at = Instant(0)
         self._watchers: list[Callable[[Entity[Any, Any]], None]] = []
-        self._timed: set[Host[Any]] = set()
+        # In the order in which they came, so that what happens can happen again: see tests/faults/simulation.
+        self._timed: dict[Host[Any], None] = {}
         self._ticker: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.cache = PayloadCache()
@@ -154,7 +155,7 @@ class Broker:
     def _sweep(self, known: set[EntityPath]) -> None:
         """Remove what an interrupted create or delete left behind."""
         for attached in self._stores.values():
-            for path in {record.entity for record in attached.store.partitions()} - known:
+            for path in sorted({record.entity for record in attached.store.partitions()} - known):
                 logger.warning(
                     "store %s: removing partitions of '%s', which the catalog does not name",
                     attached.name,
@@ -199,7 +200,7 @@ class Broker:
 
     def keep_time(self, host: Host[Any]) -> None:
         """Tick this partition from now on."""
-        self._timed.add(host)
+        self._timed[host] = None
 
     # -- entities -----------------------------------------------------------------
 
@@ -418,7 +419,7 @@ class Broker:
         at = now()
         for host in tuple(self._timed):
             if not host.tick(at):
-                self._timed.discard(host)
+                self._timed.pop(host, None)
         entities: list[Target] = [*self.sources(), *self.topics]
         for entity in [entity for entity in entities if self._is_idle(entity, at)]:
             self._loop.create_task(self._delete_idle(entity))

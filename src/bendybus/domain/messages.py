@@ -9,6 +9,7 @@ so this class is kept small: see docs/ARCHITECTURE.md for the byte count.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
@@ -162,6 +163,17 @@ class Message:
         self.amendment: Amendment | None = None
         self.place = 0
         """Where its messaging store keeps it; the store sets this when it commits."""
+
+    def anew(self) -> Message:
+        """The message as it came, to be enqueued elsewhere.
+
+        A copy: a store that stalled may read this one yet, and write down where it keeps it.
+        """
+        message = copy(self)
+        message.sequence_number, message.place = UNASSIGNED, 0
+        if self.origin is not None:
+            message.origin = Origin(self.origin.sequence_number, hops=self.origin.hops)
+        return message
 
     @property
     def body_place(self) -> int:

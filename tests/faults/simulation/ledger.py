@@ -393,7 +393,7 @@ class Ledger:
     def _check_whole(self, batch: Batch) -> None:
         done = [letter.durable for letter in batch.sent]
         removed = [letter for letter in batch.removed if not letter.doubtful]
-        done += [not letter.spots and batch in letter.removals for letter in removed]
+        done += [not letter.spots and letter.removals == {batch} for letter in removed]
         if any(done):
             del self._batches[batch]
             if not all(done):
