@@ -271,6 +271,10 @@ class PartitionHost(Host[Partition]):
         return partition, epoch
 
     def _forget(self, availability: Availability, reason: BrokerError) -> None:
+        if self._partition is not None:
+            # A link may keep some that were locked for it: they are no longer its to send.
+            for message in self._partition.confirmed():
+                message.lock_token = None
         super()._forget(availability, reason)
         self.holders.lose_all()
 

@@ -88,12 +88,15 @@ class Peer:
         self.ledger = simulation.ledger
         self.random = random.Random(f"{simulation.world.seed}-{name}")
         self._numbers = count()
+        self._links: list[Receiver] = []
+        """On which messages may have been lent to it."""
 
     async def live(self) -> None:
         while not self.simulation.over:
             client: Client | None = None
             try:
                 client = await Client.connect(ENDPOINT)
+                self._heed_the_end(client)
                 await self.work(client)
             except GONE:
                 pass
@@ -104,6 +107,18 @@ class Peer:
 
     async def work(self, client: Client) -> None:
         raise NotImplementedError
+
+    def _heed_the_end(self, client: Client) -> None:
+        """What this client held may be another's as soon as its connection is gone."""
+        lost = client.connection_lost
+
+        def connection_lost(exc: Exception | None) -> None:
+            lost(exc)
+            for link in self._links:
+                self.ledger.given_up(link)
+            self._links.clear()
+
+        client.connection_lost = connection_lost  # type: ignore[method-assign]
 
     async def pause(self, around_s: float) -> None:
         await asyncio.sleep(self.random.expovariate(1 / around_s))
@@ -152,6 +167,7 @@ class Peer:
     ) -> None:
         """Tell the ledger of everything at the moment it arrives."""
         take = receiver.arrived
+        self._links.append(receiver)
 
         def arrived(deliveries: Sequence[Delivery]) -> None:
             for delivery in deliveries:
