@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -28,7 +29,13 @@ from bendybus.domain.effects import (
 from bendybus.domain.messages import Message
 from bendybus.names import Instant, SequenceNumber
 
-__all__ = ["MUTANTS"]
+from faults.simulation.ledger import Invariant
+
+__all__ = ["MUTANTS", "Mutant"]
+
+LOST, RESURRECTED, DUPLICATED = Invariant.LOST, Invariant.RESURRECTED, Invariant.DUPLICATED
+DISORDERED, PHANTOM, SHARED = Invariant.DISORDERED, Invariant.PHANTOM, Invariant.SHARED
+FORGOTTEN, TORN, MISCOUNTED = Invariant.FORGOTTEN, Invariant.TORN, Invariant.MISCOUNTED
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
 
@@ -121,23 +128,52 @@ def ends_locks_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(stock.Stock, "end_locks", impatient)
 
 
+def sends_what_a_lost_partition_had_lent(patch: pytest.MonkeyPatch) -> None:
+    """Links keep locked messages for their next credit: those of a partition that was thrown away, too."""
+    forget = host.Host._forget
+
+    def trusting(self: Any, availability: Any, reason: Any) -> None:
+        forget(self, availability, reason)
+        self.holders.lose_all()
+
+    patch.setattr(host.PartitionHost, "_forget", trusting)
+
+
 def _ignore(_: object) -> None:
     """Nobody listens."""
 
 
-MUTANTS: dict[str, Mutate] = {
-    "acknowledges before the commit": acknowledges_before_the_commit,
-    "shows what is not durable": shows_what_is_not_durable,
-    "keeps its memory after a failed commit": keeps_its_memory_after_a_failed_commit,
-    "does not store removals": forgets_on_disk(RemoveMessages),
-    "does not store settlements": forgets_on_disk(UpdateMessages),
-    "does not store how far an outbox has arrived": forgets_on_disk(MarkTransferred),
-    "does not store the states of sessions": forgets_on_disk(SaveSessionState),
-    "does not store what duplicates are known by": forgets_on_disk(RememberIdentities),
-    "forgets failed deliveries": forgets_failed_deliveries,
-    "commits transactions in two halves": commits_transactions_in_two_halves,
-    "removes what it forwards before it has arrived": removes_what_it_forwards_before_it_has_arrived,
-    "puts back at the end": puts_back_at_the_end,
-    "remembers no duplicates after a start": remembers_no_duplicates_after_a_start,
-    "ends locks early": ends_locks_early,
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    mutate: Mutate
+    found_as: tuple[Invariant, ...]
+    """What must be said about it; any of these."""
+    seed: int = 0
+    """The first that is likely to find it, to save time."""
+
+
+MUTANTS: dict[str, Mutant] = {
+    "acknowledges before the commit": Mutant(acknowledges_before_the_commit, (LOST,)),
+    "shows what is not durable": Mutant(shows_what_is_not_durable, (PHANTOM,)),
+    "keeps its memory after a failed commit": Mutant(keeps_its_memory_after_a_failed_commit, (MISCOUNTED,)),
+    "does not store removals": Mutant(forgets_on_disk(RemoveMessages), (RESURRECTED,)),
+    "does not store settlements": Mutant(forgets_on_disk(UpdateMessages), (FORGOTTEN,)),
+    "does not store how far an outbox has arrived": Mutant(
+        forgets_on_disk(MarkTransferred), (DUPLICATED, RESURRECTED)
+    ),
+    "does not store the states of sessions": Mutant(forgets_on_disk(SaveSessionState), (FORGOTTEN,)),
+    "does not store what duplicates are known by": Mutant(
+        forgets_on_disk(RememberIdentities), (DUPLICATED, RESURRECTED)
+    ),
+    "remembers no duplicates after a start": Mutant(
+        remembers_no_duplicates_after_a_start, (DUPLICATED, RESURRECTED)
+    ),
+    "forgets failed deliveries": Mutant(forgets_failed_deliveries, (FORGOTTEN,)),
+    "commits transactions in two halves": Mutant(commits_transactions_in_two_halves, (TORN,)),
+    "removes what it forwards before it has arrived": Mutant(
+        removes_what_it_forwards_before_it_has_arrived, (LOST,)
+    ),
+    "puts back at the end": Mutant(puts_back_at_the_end, (DISORDERED,)),
+    "ends locks early": Mutant(ends_locks_early, (SHARED,)),
+    "sends what a lost partition had lent": Mutant(sends_what_a_lost_partition_had_lent, (RESURRECTED, SHARED)),
 }

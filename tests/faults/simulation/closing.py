@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from bendybus.amqp.message import decode_message
 from bendybus.amqp.performatives import Accepted
 from bendybus.amqp.types import Array, Symbol
+from bendybus.broker.queue import Queue
 from bendybus.domain.messages import MessageState, SubQueue
 from bendybus.engine.deliveries import Delivery
 
@@ -49,6 +50,11 @@ async def empty_everything(simulation: Simulation) -> None:
     client.cut()
 
 
+def _count(queue: Queue, subqueue: SubQueue) -> int:
+    counts = [host.partition.counts(subqueue) for host in queue.hosts if host.partition is not None]
+    return sum(each.active + each.deferred + each.scheduled for each in counts)
+
+
 class _Last:
     def __init__(self, simulation: Simulation, client: Client) -> None:
         self._simulation = simulation
@@ -72,14 +78,11 @@ class _Last:
         assert broker is not None
         for source in tuple(broker.sources()):
             for subqueue, suffix in SUFFIXES.items():
-                found = len(await self._peek_all(f"{source.path}{suffix}"))
-                counts = [host.partition.counts(subqueue) for host in source.hosts if host.partition is not None]
-                told = sum(each.active + each.deferred + each.scheduled for each in counts)
-                # Forwarding goes on meanwhile, and time passes.
-                again = len(await self._peek_all(f"{source.path}{suffix}"))
-                if found == again != told:
+                before, found = _count(source, subqueue), len(await self._peek_all(f"{source.path}{suffix}"))
+                # Forwarding goes on meanwhile, and messages come due.
+                if before == _count(source, subqueue) != found:
                     self._ledger.violate(
-                        Invariant.MISCOUNTED, f"{source.path}{suffix}: {told} counted, {found} peeked"
+                        Invariant.MISCOUNTED, f"{source.path}{suffix}: {before} counted, {found} peeked"
                     )
 
     async def _peek_all(self, address: str) -> list[tuple[int, int]]:

@@ -217,6 +217,11 @@ class Peer:
 class SenderPeer(Peer):
     """Sends: one by one or many at once, with keys or sessions or without, for now or for later."""
 
+    def __init__(self, simulation: Simulation, name: str, entity: str) -> None:
+        super().__init__(simulation, name, entity)
+        self._repeatable: list[tuple[bytes, list[Letter]]] = []
+        """What was sent where duplicates are dropped."""
+
     async def work(self, client: Client) -> None:
         sender = await client.sender(self.entity)
         requester: Requester | None = None
@@ -229,6 +234,8 @@ class SenderPeer(Peer):
             else:
                 await sender.credit()
                 answers = [self._post(sender.post) for _ in range(self.random.choice((1, 1, 1, 3)))]
+                if self._repeatable and self.chance(0.4):
+                    answers.append(self._repeat(sender.post))
                 client.flush()
                 if self.chance(0.7):
                     await asyncio.wait(answers)
@@ -251,8 +258,17 @@ class SenderPeer(Peer):
         else:
             answer = post(payloads[0])
         answer.add_done_callback(partial(self._answered, letters))
-        if self.simulation.detects(self.entity) and len(ids) == 1 and self.chance(0.3):
-            post(payloads[0]).add_done_callback(partial(self._answered, letters))
+        if self.simulation.detects(self.entity) and len(ids) == 1:
+            self._repeatable.append((payloads[0], letters))
+        return answer
+
+    def _repeat(
+        self, post: Callable[..., asyncio.Future[DeliveryState | None]]
+    ) -> asyncio.Future[DeliveryState | None]:
+        """The same message once more, perhaps long after it was settled, or in another life of the server."""
+        payload, letters = self.random.choice(self._repeatable)
+        answer = post(payload)
+        answer.add_done_callback(partial(self._answered, letters))
         return answer
 
     def _how(self) -> tuple[dict[str, Any], str | None]:
