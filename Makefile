@@ -34,8 +34,9 @@ interop: $(VENV)/.installed-dev  ## The Azure SDKs: Python's (as in `make test`)
 	$(BIN)/pytest tests/interop
 	$(BIN)/python tests/interop/javascript/run.py
 
-faults: $(VENV)/.installed-dev  ## kill -9 under load, 50 times, and Spark's parts 40 times; count every message
+faults: $(VENV)/.installed-dev  ## kill -9 under load, 50 times, Spark's parts 40 times; a store away; count every message
 	$(BIN)/python tests/faults/crash_check.py --kills 50
+	$(BIN)/python tests/faults/outage_check.py
 	$(BIN)/python tests/faults/spark_check.py --kills 20
 
 bench: $(VENV)/.installed-bench  ## Side by side with RabbitMQ 4, and Spark with the SDK: rates, CPU, latency

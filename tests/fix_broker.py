@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bendybus.broker.host import PartitionHost
+from bendybus.broker.broker import TICK_S
+from bendybus.broker.host import Availability
+from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.stores import AttachedStore, PayloadCache
 from bendybus.domain.commands import Peek, Reply
@@ -58,21 +60,24 @@ class GatedStore(MemoryStore):
 
 @dataclass
 class Yard:
-    """A queue whose partitions all live in one gated store."""
+    """A queue whose partitions live in gated stores: all in one, unless the test wants more of them."""
 
     store: GatedStore
     attached: AttachedStore
     queue: Queue
     cache: PayloadCache
     replies: list[Reply | BrokerError] = field(default_factory=list)
+    others: list[AttachedStore] = field(default_factory=list)
+    seconds: float = 0.0
 
     @property
     def host(self) -> PartitionHost:
         return self.queue.hosts[0]
 
     async def settled(self) -> None:
-        """Everything submitted has been answered."""
-        await self.attached.writer.drain()
+        """Everything submitted has been answered, in the order in which a send moves on."""
+        for attached in (self.attached, *self.others):
+            await attached.writer.drain()
 
     async def loaded(self) -> None:
         """The partition has been read from its store: a command waits for that."""
@@ -87,21 +92,38 @@ class Yard:
     async def at_the_gate(self) -> None:
         await asyncio.to_thread(self.store.reached.wait, 10)
 
+    def pass_time(self, seconds: float) -> None:
+        """So much time goes by, as the broker's ticker would tell the stores."""
+        for _ in range(round(seconds / TICK_S)):
+            self.seconds += TICK_S
+            for attached in (self.attached, *self.others):
+                attached.check(self.seconds)
 
-async def make_yard(partitions: int = 1, **properties: object) -> Yard:
-    store = GatedStore()
+    async def recovered(self) -> None:
+        """The store has been probed, now rather than in a second, and its partitions are loaded."""
+        while self.attached.writer.stuck or self.attached.reader.stuck:
+            await asyncio.sleep(0.001)
+        self.attached.recover()
+        while any(host.availability is not Availability.AVAILABLE for host in self.attached.hosts):
+            await asyncio.sleep(0.001)
+
+
+async def make_yard(partitions: int = 1, stores: int = 1, **properties: object) -> Yard:
+    gated = [GatedStore("gated" if not number else f"gated-{number}") for number in range(stores)]
     description = QueueDescription(EntityPath("orders"), **properties)  # type: ignore[arg-type]
-    attached = AttachedStore(store, asyncio.get_running_loop())
-    attached.start()
+    attached = [AttachedStore(store, asyncio.get_running_loop()) for store in gated]
+    for each in attached:
+        each.start()
     cache = PayloadCache()
     queue = Queue(description, partitions, lambda host: None)
-    numbers = [PartitionNumber(number) for number in range(partitions)]
-    for record in store.create_partitions(description.path, numbers):
-        queue.hosts.append(PartitionHost(queue, record.number, record.key, attached, cache))
+    for number in range(partitions):
+        place = number % stores
+        (record,) = gated[place].create_partitions(description.path, [PartitionNumber(number)])
+        queue.hosts.append(PartitionHost(queue, record.number, record.key, attached[place], cache))
     for host in queue.hosts:
         host.load()
         await host.ask(Peek(SequenceNumber(0), 0))
-    return Yard(store, attached, queue, cache)
+    return Yard(gated[0], attached[0], queue, cache, others=attached[1:])
 
 
 def message(text: str = "x") -> Message:
@@ -113,15 +135,19 @@ def in_yard() -> Callable[..., None]:
     """Run a test's coroutine against a fresh yard."""
 
     def run(
-        test: Callable[[Yard], Coroutine[None, None, None]], partitions: int = 1, **properties: object
+        test: Callable[[Yard], Coroutine[None, None, None]],
+        partitions: int = 1,
+        stores: int = 1,
+        **properties: object,
     ) -> None:
         async def whole() -> None:
-            yard = await make_yard(partitions, **properties)
+            yard = await make_yard(partitions, stores, **properties)
             try:
                 await test(yard)
             finally:
                 yard.store.open_gate()
-                await asyncio.to_thread(yard.attached.stop)
+                for attached in (yard.attached, *yard.others):
+                    attached.stop()
 
         asyncio.run(whole())
 

@@ -172,6 +172,11 @@ class ServerProcess:
             process.stdout.close()
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         return self._process is not None
 
@@ -198,6 +203,16 @@ class ServerProcess:
         self._log_read += len(fresh)
         if TROUBLE.search(fresh):
             pytest.fail(f"the server logged:\n{fresh}")
+
+    def expect_trouble(self, *expected: str) -> None:
+        """The fresh log has these errors, by what they say, and no others; then it is fresh no more."""
+        fresh = self.fresh_log
+        self._log_read += len(fresh)
+        troubles = [line for line in fresh.splitlines() if TROUBLE.search(line)]
+        for text in expected:
+            assert any(text in line for line in troubles), f"no '{text}' in:\n{fresh}"
+        strange = [line for line in troubles if not any(text in line for text in expected)]
+        assert not strange, f"the server logged:\n{fresh}"
 
 
 NewQueue: TypeAlias = Callable[..., str]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bendybus.broker import forwarding, host, writer
+from bendybus.broker import forwarding, host, partition_host, writer
 from bendybus.domain import partition, run, stock
 from bendybus.domain.changes import Changes
 from bendybus.domain.commands import Enqueued, Transferred
@@ -51,14 +51,14 @@ def acknowledges_before_the_commit(patch: pytest.MonkeyPatch) -> None:
 
 
 def shows_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
-    perform = host.PartitionHost._perform
+    perform = partition_host.PartitionHost._perform
 
     def eager(self: Any, partition: Any, command: Any, reply: Any, effects: Any, done: Any) -> None:
         perform(self, partition, command, reply, effects, done)
         if isinstance(reply, Enqueued):
             self._confirm(partition, SequenceNumber(reply.first + reply.count - 1))
 
-    patch.setattr(host.PartitionHost, "_perform", eager)
+    patch.setattr(partition_host.PartitionHost, "_perform", eager)
 
 
 def keeps_its_memory_after_a_failed_commit(patch: pytest.MonkeyPatch) -> None:
@@ -130,13 +130,17 @@ def ends_locks_early(patch: pytest.MonkeyPatch) -> None:
 
 def sends_what_a_lost_partition_had_lent(patch: pytest.MonkeyPatch) -> None:
     """Links keep locked messages for their next credit: those of a partition that was thrown away, too."""
-    forget = host.Host._forget
+    clear = host.Host._clear
 
-    def trusting(self: Any, availability: Any, reason: Any) -> None:
-        forget(self, availability, reason)
-        self.holders.lose_all()
+    def trusting(self: Any, availability: Any) -> Any:
+        held = [] if self._partition is None else list(self._partition.confirmed())
+        tokens = [message.lock_token for message in held]
+        mailbox = clear(self, availability)
+        for message, token in zip(held, tokens, strict=True):
+            message.lock_token = token
+        return mailbox
 
-    patch.setattr(host.PartitionHost, "_forget", trusting)
+    patch.setattr(host.Host, "_clear", trusting)
 
 
 def _ignore(_: object) -> None:

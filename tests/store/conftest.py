@@ -10,6 +10,7 @@ import pytest
 
 from bendybus.domain.messages import Message
 from bendybus.names import EntityPath, Instant, PartitionNumber, SequenceNumber, SessionId
+from bendybus.store.faults import FaultyStore
 from bendybus.store.memory import MemoryStore
 from bendybus.store.postgres.address import parse_address
 from bendybus.store.postgres.store import PostgresStore
@@ -32,6 +33,7 @@ KINDS: dict[str, Callable[[Path, pytest.FixtureRequest], MessagingStore]] = {
     "memory": lambda path, request: MemoryStore("memory"),
     "sqlite": lambda path, request: SqliteStore(path),
     "postgres": _postgres_store,
+    "healed": lambda path, request: FaultyStore(MemoryStore("healed")),
 }
 
 

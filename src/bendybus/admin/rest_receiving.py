@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from bendybus.admin.rest_bodies import RequestBody
 from bendybus.admin.rest_messages import Shown, show
-from bendybus.broker.host import PartitionHost
+from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Complete, Settled
 from bendybus.domain.messages import Message, SubQueue
-from bendybus.errors import BrokerError
+from bendybus.errors import BrokerError, Unavailable
 from bendybus.names import LockToken, SequenceNumber
 
 __all__ = ["Received", "Reception"]
@@ -100,7 +100,13 @@ class Reception:
             locked = await self._lock(queue, subqueue, deadline - loop.time(), client)
             if locked is None:
                 return None
-            received = await _read(locked, client, deletes=deletes)
+            try:
+                received = await _read(locked, client, deletes=deletes)
+            except Unavailable:
+                # "A slow or dead store delays nobody: the others' messages flow" (P-27)
+                if loop.time() >= deadline:
+                    raise
+                continue
             # A lock can be lost while a slow store reads; there may be another message, and time.
             if received is not None or client.client_is_gone:
                 return received

@@ -33,7 +33,7 @@ from bendybus.admin.rest_targets import Operation, Target
 from bendybus.auth.rules import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
-from bendybus.broker.host import PartitionHost
+from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Target as SendTarget
 from bendybus.domain.commands import Abandon, Complete, Enqueue, Renew, Renewed, Settled
@@ -158,12 +158,14 @@ class RestMessages(BaseRoute):
 async def _enqueue(entity: SendTarget, admitted: Admitted) -> None:
     """Where the key says; without one, wherever a partition takes it (P-16)."""
     key = admitted.key if len(entity.hosts) > 1 else None
+    messages = admitted.messages
     for attempts_left in reversed(range(len(entity.hosts))):
         try:
-            await entity.place(key).ask(Enqueue(admitted.messages, admitted.identities))
+            await entity.place(key).ask(Enqueue(messages, admitted.identities))
         except Unavailable:
             if key is not None or not attempts_left:
                 raise
+            messages = [message.anew() for message in messages]
         else:
             return
 

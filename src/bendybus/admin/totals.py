@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from bendybus.admin.atom import element
-from bendybus.broker.host import Availability
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Topic
 from bendybus.domain.messages import SubQueue
@@ -31,11 +30,10 @@ class Totals:
 
     @classmethod
     def of(cls, queue: Queue) -> Totals:
-        totals = cls()
+        totals = cls(limited=queue.limited)
         for host in queue.hosts:
             partition = host.partition
             if partition is None:
-                totals.limited |= host.availability is Availability.UNAVAILABLE
                 continue
             totals.size_bytes += partition.size_bytes
             for subqueue in SubQueue:
@@ -56,13 +54,12 @@ class Totals:
     @classmethod
     def of_topic(cls, topic: Topic) -> Totals:
         """A topic's own: it keeps scheduled messages, and its size is that of all subscriptions."""
-        totals = cls()
+        totals = cls(limited=topic.limited)
         for host in topic.hosts:
             partition = host.partition
             if partition is not None:
                 totals.scheduled += partition.scheduled_count
                 totals.size_bytes += partition.size_bytes
-            totals.limited |= host.availability is Availability.UNAVAILABLE
         for subscription in topic.subscriptions:
             totals.size_bytes += cls.of(subscription).size_bytes
         return totals

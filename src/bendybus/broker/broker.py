@@ -3,8 +3,8 @@
 Creating and deleting an entity is the one thing that touches several stores.
 The order makes it repeatable: partitions first and the catalog last when
 creating, the catalog first when deleting. What the catalog does not name does
-not exist, and is swept away at the next start. Topics have a module of their
-own, topics.py.
+not exist, and is swept away at the next start. How that is done in the stores:
+placing.py. Topics have a module of their own, topics.py.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 from bendybus.broker.clock import now
 from bendybus.broker.entity import Entity
 from bendybus.broker.forwarding import Forwarder
-from bendybus.broker.host import Host, PartitionHost
+from bendybus.broker.health import STALL_AFTER_S
+from bendybus.broker.host import Host
+from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.placing import Claims, Place, choose, drop_partitions, make_partitions, places, take_up
 from bendybus.broker.queue import Queue
 from bendybus.broker.stores import AttachedStore, PayloadCache
 from bendybus.broker.topic import Subscription, Target, Topic
@@ -40,14 +42,13 @@ from bendybus.errors import (
     EntityExists,
     EntityNotFound,
     InvalidOperation,
-    StoreError,
     StoreUnavailable,
 )
-from bendybus.names import EntityPath, Epoch, Instant, PartitionNumber
+from bendybus.names import EntityPath, Instant
 from bendybus.store.catalog import Catalog, EntityKind, EntityRecord
-from bendybus.store.protocol import NEVER_CLAIMED, MessagingStore, PartitionKey, PartitionRecord
+from bendybus.store.protocol import MessagingStore
 
-__all__ = ["Broker", "Claims"]
+__all__ = ["Broker"]
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +56,6 @@ logger = logging.getLogger(__name__)
 TICK_S: Final = 0.2
 
 D = TypeVar("D", bound=Described)
-
-Claims: TypeAlias = dict[tuple[str, EntityPath, PartitionNumber], tuple[PartitionKey, Epoch]]
-"""Store, entity and partition -> the store's key for it, and the epoch under which it is ours."""
 
 
 class Broker:
@@ -69,10 +67,17 @@ class Broker:
         tier: Tier = Tier.STANDARD,
         premium_partitions: int = PREMIUM_PARTITIONS_DEFAULT,
         contents: Contents | None = None,
+        unopened: Mapping[str, StoreUnavailable] | None = None,
+        stall_after_s: float = STALL_AFTER_S,
     ) -> None:
-        """`contents` looks into messages for the rules of topics."""
+        """`contents` looks into messages for the rules of topics.
+
+        `unopened`: the stores that could not be opened, by name, and why; they are tried again.
+        """
         self.catalog = catalog
         self._given = stores
+        self._unopened = unopened or {}
+        self._stall_after_s = stall_after_s
         self.tier = tier
         self.premium_partitions = premium_partitions
         self.created_at = Instant(0)
@@ -101,14 +106,15 @@ class Broker:
         """Take up what the catalog names; the partitions load in the background."""
         self._loop = loop = asyncio.get_running_loop()
         self._started_at = now()
-        self._stores = {store.name: AttachedStore(store, loop) for store in self._given}
+        self._stores = {
+            store.name: AttachedStore(store, loop, stall_after_s=self._stall_after_s) for store in self._given
+        }
         for store in self._stores.values():
             store.start()
         self.created_at = self._founded()
         self.authorization_rules = rules_from_record(self.catalog.namespace().get("authorization_rules"))
         records = self.catalog.entities()
-        self._sweep({record.path for record in records})
-        claims = self._claim_partitions()
+        claims, away = self._take_up({record.path for record in records})
         for kind, open_entity in (
             ("queue", self._open_queue),
             ("topic", self.topics.open_topic),
@@ -116,23 +122,28 @@ class Broker:
         ):
             for record in records:
                 if record.kind == kind:
-                    open_entity(record, claims)
+                    open_entity(record, places(record, claims, self._stores, away))
+        for name, reason in away.items():
+            self._stores[name].begin_away(reason, opened=name not in self._unopened)
         self._ticker = loop.call_later(TICK_S, self._tick)
 
     async def stop(self) -> None:
         """Let everything that was submitted reach the disk, then let go of the stores."""
-        if self._ticker is not None:
-            self._ticker.cancel()
         for forwarder in self._forwarders.values():
             forwarder.close()
+        # Time goes on meanwhile: what a stalled store does not answer is answered for it.
         await self.drain()
+        if self._ticker is not None:
+            self._ticker.cancel()
         for store in self._stores.values():
             store.stop()
 
     async def drain(self) -> None:
         """Return when everything submitted so far is on disk, or has failed."""
-        for store in self._stores.values():
-            await store.writer.drain()
+        # Again, as long as one is busy: what one store refuses may go to another.
+        while busy := [store for store in self._stores.values() if not store.writer.idle]:
+            for store in busy:
+                await store.writer.drain()
 
     def _founded(self) -> Instant:
         namespace = self.catalog.namespace()
@@ -142,50 +153,27 @@ class Broker:
         self.catalog.describe_namespace({**namespace, "created_at": (at := now())})
         return at
 
-    def _claim_partitions(self) -> Claims:
-        """Everything the stores hold becomes ours: at once, since a claim of each would be a sync of each."""
+    def _take_up(self, known: set[EntityPath]) -> tuple[Claims, dict[str, StoreUnavailable]]:
+        """What all stores hold, and which of them are away."""
+        away: dict[str, StoreUnavailable] = dict(self._unopened)
         claims: Claims = {}
-        for name, attached in self._stores.items():
-            records = attached.store.partitions()
-            epochs = attached.store.claim([record.key for record in records])
-            for record, epoch in zip(records, epochs, strict=True):
-                claims[name, record.entity, record.number] = record.key, epoch
-        return claims
+        for name, store in self._stores.items():
+            if name not in away:
+                try:
+                    claims |= take_up(store, known)
+                except StoreUnavailable as failure:
+                    away[name] = failure
+        return claims, away
 
-    def _sweep(self, known: set[EntityPath]) -> None:
-        """Remove what an interrupted create or delete left behind."""
-        for attached in self._stores.values():
-            for path in sorted({record.entity for record in attached.store.partitions()} - known):
-                logger.warning(
-                    "store %s: removing partitions of '%s', which the catalog does not name",
-                    attached.name,
-                    path,
-                )
-                attached.store.drop_partitions(path)
-
-    def _open_queue(self, record: EntityRecord, claims: Claims) -> Queue:
+    def _open_queue(self, record: EntityRecord, at: Iterable[Place]) -> Queue:
         queue = Queue(
             QueueDescription.from_record(record.description), record.partition_count, self.keep_time
         )
-        for place in self.places(record, claims):
-            queue.hosts.append(PartitionHost(queue, *place))
+        for number, key, store, epoch in at:
+            queue.hosts.append(PartitionHost(queue, number, key, store, self.cache, epoch))
         self._queues[normalise_path(record.path)] = queue
         self.opened(queue, record)
         return queue
-
-    def places(
-        self, record: EntityRecord, claims: Claims
-    ) -> Iterator[tuple[PartitionNumber, PartitionKey, AttachedStore, PayloadCache, Epoch]]:
-        """Where an entity's partitions are, as their hosts want to know it."""
-        for number, store_name in enumerate(record.placement):
-            claim = claims.get((store_name, record.path, PartitionNumber(number)))
-            if claim is None:
-                raise StoreError(
-                    f"Partition {number} of '{record.path}' should be in the messaging store '{store_name}', "
-                    "which does not have it. Was a store file removed?"
-                )
-            key, epoch = claim
-            yield PartitionNumber(number), key, self._stores[store_name], self.cache, epoch
 
     def opened(self, entity: Entity[Any, Any], record: EntityRecord) -> None:
         """An entity has its hosts: let them load."""
@@ -193,7 +181,9 @@ class Broker:
         entity.generation = record.generation
         self.records[normalise_path(record.path)] = record
         for host in entity.hosts:
-            host.load()
+            # What is in a store that is away is loaded when that comes back.
+            if host.key is not None:
+                host.load()
         if isinstance(entity, Queue):
             forwarder = self._forwarders[normalise_path(record.path)] = Forwarder(entity, self.find_target)
             forwarder.wake()
@@ -304,8 +294,7 @@ class Broker:
             entity.close()
             self.tell_of(entity)
         for entity in entities:
-            for attached in dict.fromkeys(host.store for host in entity.hosts):
-                await self._drop(attached, entity.path)
+            await drop_partitions([host.store for host in entity.hosts], entity.path)
 
     def _find_queue(self, path: str) -> Queue:
         queue = self._queues.get(normalise_path(path))
@@ -345,10 +334,8 @@ class Broker:
             entities=len(counted),
             partitioned_entities=sum(record.partition_count > 1 for record in counted),
         )
-        names = list(self._stores)
         # Begin with another store each time, so that unpartitioned entities spread too.
-        first = len(counted)
-        placement = [names[(first + number) % len(names)] for number in range(count)]
+        placement = choose(self._stores.values(), count, first=len(counted))
         return self.new_record(kind, description, placement)
 
     @staticmethod
@@ -365,28 +352,18 @@ class Broker:
             generation=uuid.uuid4().hex,
         )
 
-    async def make(self, record: EntityRecord, label: str) -> Claims:
+    async def make(self, record: EntityRecord, label: str) -> Iterator[Place]:
         """Partitions first and the catalog last: all of it, or nothing (P-32)."""
-        path = record.path
-        stores = [self._stores[name] for name in dict.fromkeys(record.placement)]
         claims: Claims = {}
         try:
-            for attached in stores:
-                numbers = [
-                    PartitionNumber(number)
-                    for number, place in enumerate(record.placement)
-                    if place == attached.name
-                ]
-                for made in await attached.writer.run(partial(_make_anew, attached.store, path, numbers)):
-                    claims[attached.name, path, made.number] = made.key, NEVER_CLAIMED
+            await make_partitions(record, self._stores, claims)
             await asyncio.to_thread(self.catalog.add, record)
         except Exception as failure:
-            for attached in stores:
-                await self._drop(attached, path)
+            await drop_partitions([self._stores[name] for name in record.placement], record.path)
             raise StoreUnavailable(
                 f"{label} was not created: {failure} Please retry the operation."
             ) from failure
-        return claims
+        return places(record, claims, self._stores, away=())
 
     def check_forwarding(self, description: QueueDescription) -> None:
         """ "The target must exist" when forwarding is set up; should it be deleted later, letters go dead."""
@@ -400,13 +377,6 @@ class Broker:
                     f"'{description.path}': {name} is '{target}', and there is no such queue or topic."
                 )
 
-    async def _drop(self, attached: AttachedStore, path: EntityPath) -> None:
-        """Clear away what nobody will miss: what stays is swept at the next start, or made anew over."""
-        try:
-            await attached.writer.run(partial(attached.store.drop_partitions, path))
-        except Exception as failure:
-            logger.warning("store %s: partitions of '%s' stay for now: %s", attached.name, path, failure)
-
     def tell_of(self, entity: Entity[Any, Any]) -> None:
         for watcher in self._watchers:
             watcher(entity)
@@ -416,6 +386,9 @@ class Broker:
     def _tick(self) -> None:
         assert self._loop is not None
         self._ticker = self._loop.call_later(TICK_S, self._tick)
+        # First: what a stalled store keeps waiting must not wait for others' timers.
+        for store in self._stores.values():
+            store.check(self._loop.time())
         at = now()
         for host in tuple(self._timed):
             if not host.tick(at):
@@ -452,11 +425,3 @@ class Broker:
             logger.info("'%s' was idle for too long and has been deleted", entity.path)
         except BrokerError as reason:
             logger.warning("'%s' is idle and cannot be deleted now: %s", entity.path, reason)
-
-
-def _make_anew(
-    store: MessagingStore, path: EntityPath, numbers: Sequence[PartitionNumber]
-) -> list[PartitionRecord]:
-    """Empty partitions: what a deleted namesake may have left behind must not come to light again."""
-    store.drop_partitions(path)
-    return store.create_partitions(path, numbers)

@@ -7,9 +7,10 @@ messages on: topic.py.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
+from bendybus.broker.health import StoreState
 from bendybus.broker.host import Availability, Host
 from bendybus.domain.entities import Described, normalise_path
 from bendybus.domain.messages import SubQueue
@@ -23,11 +24,27 @@ __all__ = ["Entity"]
 NUMBERED_TOGETHER: Final = 64
 
 # Looked at for every send, and a member of an enum is slow to look up.
+AVAILABLE: Final = Availability.AVAILABLE
 LOADING: Final = Availability.LOADING
 UNAVAILABLE: Final = Availability.UNAVAILABLE
+SLOW: Final = StoreState.SLOW
 
 H = TypeVar("H", bound=Host[Any])
 D = TypeVar("D", bound=Described)
+
+
+class _Ready:
+    """The numbers of the partitions that can be expected to answer soon. Looks only at those asked for."""
+
+    __slots__ = ("_hosts",)
+
+    def __init__(self, hosts: Sequence[Host[Any]]) -> None:
+        self._hosts = hosts
+
+    def __contains__(self, number: object) -> bool:
+        assert isinstance(number, int)
+        host = self._hosts[number]
+        return host.availability is AVAILABLE and host.store.state is not SLOW
 
 
 class Entity(ABC, Generic[H, D]):
@@ -45,6 +62,7 @@ class Entity(ABC, Generic[H, D]):
         self.accessed_at = Instant(0)
         """When messages were last sent or asked for since the server started; 0 for never."""
         self._turn = RoundRobin(partition_count)
+        self._ready = _Ready(self.hosts)
 
     @property
     def path(self) -> EntityPath:
@@ -67,9 +85,14 @@ class Entity(ABC, Generic[H, D]):
         """Whether some partition is still being read from its store, so that nobody can say what it holds."""
         return any(host.availability is LOADING for host in self.hosts)
 
+    @property
+    def limited(self) -> bool:
+        """Whether some partition is away, or its store so slow that it may be (P-33)."""
+        return any(host.availability is UNAVAILABLE or host.store.state is SLOW for host in self.hosts)
+
     @abstractmethod
     def availability_changed(self, host: Host[Any]) -> None:
-        """A partition has been read from its store, or is away or gone."""
+        """A partition is being read from its store, or has been, or is away or gone."""
 
     @abstractmethod
     def refuse_sending(self, subqueue: SubQueue = SubQueue.MAIN) -> None:
@@ -80,7 +103,7 @@ class Entity(ABC, Generic[H, D]):
         away = [str(host.number) for host in self.hosts if host.availability is UNAVAILABLE]
         if away:
             raise StoreUnavailable(
-                f"Nothing was changed: of '{self.path}', partition {', '.join(away)} is unavailable. "
+                f"Nothing was changed: partitions of '{self.path}' are unavailable ({', '.join(away)}). "
                 "Please retry the operation."
             )
 
@@ -98,7 +121,12 @@ class Entity(ABC, Generic[H, D]):
             return self.hosts[0]
         if key is not None:
             return self.hosts[partition_of(key, len(self.hosts))]
-        number = self._turn.next({host.number for host in self.hosts if host.availability is not UNAVAILABLE})
+        number = self._turn.next(self._ready)
+        if number is None:
+            # None that is sure to answer soon; better one that loads, or is slow, than none.
+            number = self._turn.next(
+                {host.number for host in self.hosts if host.availability is not UNAVAILABLE}
+            )
         if number is None:
             raise StoreUnavailable(f"No partition of '{self.path}' is available. Please retry the operation.")
         return self.hosts[number]

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bendybus.broker.clock import now
-from bendybus.broker.host import Host, PartitionHost
+from bendybus.broker.host import Host
+from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Target
 from bendybus.broker.topic_host import TopicHost

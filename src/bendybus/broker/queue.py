@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 from bendybus.broker.entity import Entity
-from bendybus.broker.host import Availability, Host, PartitionHost
+from bendybus.broker.host import Availability, Host
+from bendybus.broker.partition_host import PartitionHost
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.leases import ConsumerLeases
 from bendybus.domain.messages import SubQueue
@@ -21,8 +22,9 @@ from bendybus.names import LockToken
 
 __all__ = ["Queue", "Waiter"]
 
-# A member of an enum is slow to look up.
-AVAILABLE: Final = Availability.AVAILABLE
+# When a partition comes to one of these, all who wait ask again: it may have something for them, or they
+# need not wait any longer for it to say what it has.
+_NEWS: Final = (Availability.AVAILABLE, Availability.UNAVAILABLE)
 
 
 class Waiter(Protocol):
@@ -76,7 +78,7 @@ class Queue(Entity[PartitionHost, QueueDescription]):
             )
 
     def availability_changed(self, host: Host[Any]) -> None:
-        if host.availability is AVAILABLE:
+        if host.availability in _NEWS:
             self.wake_all()
 
     def host_of_token(self, token: LockToken) -> PartitionHost | None:
@@ -105,7 +107,7 @@ class Queue(Entity[PartitionHost, QueueDescription]):
         return bool(self._waiting[SubQueue.MAIN] or self._waiting[SubQueue.DEAD_LETTER])
 
     def wake_all(self) -> None:
-        """A partition has been read: whoever waits, asks again, though it may hold nothing."""
+        """Whoever waits asks again, though there may be nothing."""
         for waiting in self._waiting.values():
             for waiter in list(waiting):
                 waiting.pop(waiter, None)

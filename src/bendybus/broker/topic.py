@@ -70,13 +70,18 @@ class Topic(Entity[TopicHost, TopicDescription]):
     # -- publishing ---------------------------------------------------------------
 
     def publish(
-        self, messages: Sequence[Message], number: PartitionNumber, partition: TopicPartition, at: Instant
+        self,
+        messages: Sequence[Message],
+        number: PartitionNumber,
+        partition: TopicPartition,
+        at: Instant,
+        retractable: bool,
     ) -> Iterator[tuple[Share, OnCommitted]]:
         """Enqueue copies where rules say so; what each subscription adds to the commit, and who is told."""
         takings = self._fan_out.take(messages, partition.expiry_limit(at))
         for subscription, taking in zip(self._ordered, takings, strict=True):
             if taking is not None:
-                yield from subscription.hosts[number].prepare(taking, at)
+                yield from subscription.hosts[number].prepare(taking, at, retractable=retractable)
 
     def held_bytes(self, number: PartitionNumber) -> int:
         """What the subscriptions hold in this partition, for the topic's quota."""

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from bendybus.broker.clock import now
-from bendybus.broker.host import Availability, Host, OnReply
+from bendybus.broker.host import Availability, Host, OnReply, ignore
 from bendybus.broker.stores import AttachedStore, PayloadCache
 from bendybus.broker.writer import OnCommitted, Share
 from bendybus.domain.commands import Command, Confirm, Enqueue, Enqueued, Publish, Reply
@@ -49,7 +49,7 @@ class TopicHost(Host[TopicPartition]):
         self,
         topic: Topic,
         number: PartitionNumber,
-        key: PartitionKey,
+        key: PartitionKey | None,
         store: AttachedStore,
         cache: PayloadCache,
         epoch: Epoch | None = None,
@@ -61,10 +61,10 @@ class TopicHost(Host[TopicPartition]):
         super().__init__(topic, number, key, store, cache, epoch)
         self.topic = topic
 
-    def _built(self, snapshot: Snapshot, epoch: Epoch) -> tuple[TopicPartition, Epoch]:
+    def _built(self, snapshot: Snapshot) -> TopicPartition:
         partition = TopicPartition(self.number, self.topic.description, snapshot.next_sequence_number)
         partition.restore(snapshot.messages, snapshot.identities, snapshot.transferred)
-        return partition, epoch
+        return partition
 
     # -- life ---------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class TopicHost(Host[TopicPartition]):
             return
         at = now()
         try:
-            reply, own, published = self._apply(partition, command, at)
+            reply, own, published = self._apply(partition, command, at, _is_retractable(command))
         except BrokerError as refusal:
             done(refusal)
             return
@@ -120,7 +120,7 @@ class TopicHost(Host[TopicPartition]):
         told = [each for _, each in published]
         self.store.writer.submit(
             (self._share(partition, own), *shares),
-            partial(self._committed, partition, command, reply, done, told),
+            partial(self._committed, partition, command, reply, own, done, told),
         )
 
     def check(self, commands: Sequence[Command], at: Instant) -> None:
@@ -130,15 +130,18 @@ class TopicHost(Host[TopicPartition]):
         partition.held_elsewhere = self.topic.held_bytes(self.number)
         partition.check(commands)
 
-    def prepare(self, command: Command, at: Instant) -> list[tuple[Share, OnCommitted]]:
+    def prepare(
+        self, command: Command, at: Instant, *, retractable: bool = False
+    ) -> list[tuple[Share, OnCommitted]]:
         partition = self._partition
         assert partition is not None, "only what is loaded can be changed"
-        reply, own, published = self._apply(partition, command, at)
-        share = self._share(partition, own)
-        return [(share, partial(self._committed, partition, command, reply, _ignore, ())), *published]
+        reply, own, published = self._apply(partition, command, at, retractable)
+        doubtful = own if retractable else None
+        committed = partial(self._committed, partition, command, reply, doubtful, ignore, ())
+        return [(self._share(partition, own), committed), *published]
 
     def _apply(
-        self, partition: TopicPartition, command: Command, at: Instant
+        self, partition: TopicPartition, command: Command, at: Instant, retractable: bool
     ) -> tuple[Reply, list[DurableEffect], list[tuple[Share, OnCommitted]]]:
         """What the partition itself has to store, and what its subscriptions have."""
         if isinstance(command, Enqueue):
@@ -148,27 +151,26 @@ class TopicHost(Host[TopicPartition]):
         published: list[tuple[Share, OnCommitted]] = []
         for effect in effects:
             if isinstance(effect, PublishMessages):
-                published += self.topic.publish(effect.messages, self.number, partition, at)
+                published += self.topic.publish(effect.messages, self.number, partition, at, retractable)
             elif isinstance(effect, ActivateMessages):
                 self._activate(partition, effect.messages)
             elif not isinstance(effect, MessagesAvailable | SessionsReady | SessionsLost):
                 own.append(effect)
         return reply, own, published
 
-    def _share(self, partition: TopicPartition, effects: list[DurableEffect]) -> Share:
-        assert self._epoch is not None, "a loaded partition is a claimed one"
-        return Share(self._key, self._epoch, partition.next_sequence_number, effects)
-
     def _committed(
         self,
         partition: TopicPartition,
         command: Command,
         reply: Reply,
+        durable: list[DurableEffect] | None,
         done: OnReply,
         others: Sequence[OnCommitted],
         failure: Exception | None,
     ) -> None:
         if failure is not None:
+            if durable is not None:
+                self._doubts.note(command, reply, durable)
             if partition is self._partition:
                 logger.error("%s: %s", self, failure)
                 self._fail(failure)
@@ -222,5 +224,10 @@ class TopicHost(Host[TopicPartition]):
         self.store.read([message.body_place for message in page], read)
 
 
-def _ignore(_: object) -> None:
-    """For commands nobody waits for."""
+def _is_retractable(command: Command) -> bool:
+    """Whether the commit of a command has nothing but messages in it, the copies among them.
+
+    Where duplicates are detected, who sends again is told that the message is here already; where it came
+    by forwarding, its source will send it again to this very partition. Taking copies back would lose it.
+    """
+    return isinstance(command, Enqueue) and command.identities is None and command.transfer is None

@@ -8,12 +8,13 @@ description. Deleting a topic takes its subscriptions with it in one step.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from bendybus.broker.clock import now
-from bendybus.broker.host import PartitionHost
+from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.placing import Place
 from bendybus.broker.topic import Subscription, Topic
 from bendybus.broker.topic_host import TopicHost
 from bendybus.domain.entities import normalise_path, refuse_immutable_changes
@@ -32,7 +33,7 @@ from bendybus.errors import EntityExists, EntityNotFound, QuotaExceeded
 from bendybus.store.catalog import EntityRecord
 
 if TYPE_CHECKING:
-    from bendybus.broker.broker import Broker, Claims
+    from bendybus.broker.broker import Broker
 
 __all__ = ["RuleChange", "Topics"]
 
@@ -75,21 +76,22 @@ class Topics:
 
     # -- opening ------------------------------------------------------------------
 
-    def open_topic(self, record: EntityRecord, claims: Claims) -> Topic:
+    def open_topic(self, record: EntityRecord, at: Iterable[Place]) -> Topic:
         description = TopicDescription.from_record(record.description)
         topic = Topic(description, record.partition_count, self._broker.keep_time, self._contents)
-        for place in self._broker.places(record, claims):
-            topic.hosts.append(TopicHost(topic, *place))
+        for number, key, store, epoch in at:
+            topic.hosts.append(TopicHost(topic, number, key, store, self._broker.cache, epoch))
         self._topics[normalise_path(record.path)] = topic
         self._broker.opened(topic, record)
         return topic
 
-    def open_subscription(self, record: EntityRecord, claims: Claims) -> Subscription:
+    def open_subscription(self, record: EntityRecord, at: Iterable[Place]) -> Subscription:
         description = SubscriptionDescription.from_record(record.description)
         topic = self.get(description.topic_path)
         subscription = Subscription(topic, description, record.partition_count, self._broker.keep_time)
-        for place in self._broker.places(record, claims):
-            subscription.hosts.append(PartitionHost(subscription, *place))
+        for number, key, store, epoch in at:
+            host = PartitionHost(subscription, number, key, store, self._broker.cache, epoch)
+            subscription.hosts.append(host)
         topic.add(subscription)
         self._broker.opened(subscription, record)
         return subscription

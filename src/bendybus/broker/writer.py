@@ -8,7 +8,10 @@ loop, so that the connections they wake up write once.
 
 After a failed commit nothing more is written until the loop has heard of it,
 and what was submitted meanwhile fails too: it was made from memory that is no
-longer true (host.py throws it away and reads the store again).
+longer true (host.py throws it away and reads the store again). The same when a
+call does not return: `abandon` answers all who wait, and the thread stays with
+the call. There is never a second thread, so nothing can overtake it: what it
+may still write is there before a partition is claimed and loaded again.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter
 from typing import Final, TypeAlias, TypeVar
 
 from bendybus.domain.effects import (
@@ -36,9 +40,10 @@ from bendybus.errors import StoreUnavailable
 from bendybus.names import Epoch, SequenceNumber
 from bendybus.store.protocol import MessagingStore, PartitionChanges, PartitionKey, SessionState
 
-__all__ = ["OnCommitted", "Share", "StoreWriter"]
+__all__ = ["OnCommitted", "OnFailed", "Share", "StoreWriter"]
 
 OnCommitted: TypeAlias = Callable[[Exception | None], None]
+OnFailed: TypeAlias = Callable[[StoreUnavailable], None]
 
 T = TypeVar("T")
 
@@ -46,6 +51,9 @@ logger = logging.getLogger(__name__)
 
 # A store that has been idle this long has time to put things in order.
 TIDY_AFTER_S: Final = 1.0
+
+# How long the end of the process waits for a call that the store has not finished yet.
+STOP_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +72,46 @@ class _Group:
 
     changes: dict[PartitionKey, PartitionChanges] = field(default_factory=dict)
     callbacks: list[OnCommitted] = field(default_factory=list)
+    answered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Errand:
+    call: Callable[[], None]
+    abandoned: OnFailed
+
+
+@dataclass(slots=True)
+class _Work:
+    """What the thread has taken up: a commit, then errands."""
+
+    group: _Group
+    errands: list[_Errand]
+    abandoned: bool = False
+    """Everybody has been told that it failed. Guarded like the writer's own state."""
 
 
 class StoreWriter:
-    def __init__(self, store: MessagingStore, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, store: MessagingStore, loop: asyncio.AbstractEventLoop, store_failed: OnFailed | None = None
+    ) -> None:
         self._store = store
         self._loop = loop
+        self._store_failed = store_failed
+        """Told of a commit that found the store away, before those who wait for it; it calls `abandon`."""
         self._turn = threading.Condition()
-        """Guards the four below; whoever adds work notifies the thread."""
+        """Guards the five below; whoever adds work notifies the thread."""
         self._gathering = _Group()
-        self._errands: list[Callable[[], None]] = []
+        self._errands: list[_Errand] = []
+        self._under_way: _Work | None = None
         self._failed = False
         self._stopping = False
+        self._steps = 0
+        """Calls begun; the thread alone counts."""
+        self._in_call = False
+        self._slowest_s = 0.0
+        self.may_tidy = True
+        """Whether an idle moment may be used: not while the store is away, or was never open."""
         self._unanswered = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -109,16 +145,19 @@ class StoreWriter:
         self._unanswered += 1
         self._idle.clear()
 
-    def when_written(self, errand: Callable[[], None]) -> None:
-        """Call this in the writer's thread, after everything submitted so far and before all that follows."""
+    def when_written(self, errand: Callable[[], None], abandoned: OnFailed | None = None) -> None:
+        """Call this in the writer's thread, after everything submitted so far and before all that follows.
+
+        `abandoned` is called instead, or besides, when the store is given up before the errand is done.
+        """
         with self._turn:
-            self._errands.append(errand)
+            self._errands.append(_Errand(errand, abandoned or _ignore))
             self._turn.notify()
 
     async def run(self, call: Callable[[], T]) -> T:
         """Run something else that writes to the store, between two commits."""
         done: asyncio.Future[T] = self._loop.create_future()
-        self.when_written(partial(self._run_errand, call, done))
+        self.when_written(partial(self._run_errand, call, done), partial(_refuse, done))
         return await done
 
     async def drain(self) -> None:
@@ -126,12 +165,51 @@ class StoreWriter:
         await self._idle.wait()
 
     def stop(self) -> None:
-        """End the thread after what was submitted is committed."""
+        """End the thread after what was submitted is committed; one that is stuck is left behind."""
         with self._turn:
             self._stopping = True
             self._turn.notify()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(0 if self.stuck else STOP_TIMEOUT_S)
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything submitted has been answered."""
+        return self._idle.is_set()
+
+    @property
+    def step(self) -> int | None:
+        """Which of the store's calls is under way, so that one can see it take its time; None for none."""
+        return self._steps if self._in_call else None
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the thread is still with a call that was given up."""
+        with self._turn:
+            return self._under_way is not None and self._under_way.abandoned
+
+    def take_slowest_s(self) -> float:
+        """How long the slowest commit took since this was last asked."""
+        slowest, self._slowest_s = self._slowest_s, 0.0
+        return slowest
+
+    def abandon(self, error: StoreUnavailable) -> None:
+        """The store is given up: whoever waits for it is told so, though the thread may be stuck in it."""
+        with self._turn:
+            work, gathering, errands = self._under_way, self._gathering, self._errands
+            if self._failed:
+                # The thread is not in a call: it waits for us to hear of the failure.
+                self._under_way = None
+            self._gathering, self._errands, self._failed = _Group(), [], False
+            if work is not None:
+                work.abandoned = True
+            self._turn.notify()
+        if work is not None:
+            self._answer(work.group, error)
+            errands = [*work.errands, *errands]
+        self._answer(gathering, error)
+        for errand in errands:
+            errand.abandoned(error)
 
     def _committed(self, group: _Group) -> None:
         self.commits += 1
@@ -139,15 +217,24 @@ class StoreWriter:
         self._answer(group, None)
 
     def _commit_failed(self, group: _Group, cause: Exception) -> None:
-        with self._turn:
-            made_meanwhile, self._gathering = self._gathering, _Group()
-            self._failed = False
+        if group.answered:
+            return
         error = StoreUnavailable(f"The messaging store '{self._store.name}' failed to commit: {cause}")
         error.__cause__ = cause
+        if self._store_failed is not None and isinstance(cause, StoreUnavailable):
+            self._store_failed(error)
+        with self._turn:
+            made_meanwhile, self._gathering = self._gathering, _Group()
+            self._failed, self._under_way = False, None
+            self._turn.notify()
         self._answer(group, error)
         self._answer(made_meanwhile, error)
 
     def _answer(self, group: _Group, error: Exception | None) -> None:
+        if group.answered:
+            # It was given up, and then it came to an end after all: who asked has heard already.
+            return
+        group.answered = True
         for callback in group.callbacks:
             try:
                 callback(error)
@@ -162,51 +249,84 @@ class StoreWriter:
 
     def _run(self) -> None:
         while (work := self._next_work()) is not None:
-            group, errands = work
-            if group.changes:
-                self._commit(group)
-            for errand in errands:
-                errand()
+            if work.group.changes:
+                self._commit(work)
+            for errand in work.errands:
+                if work.abandoned:
+                    break
+                self._steps += 1
+                self._in_call = True
+                errand.call()
+                self._in_call = False
 
-    def _commit(self, group: _Group) -> None:
+    def _commit(self, work: _Work) -> None:
+        group = work.group
+        self._steps += 1
+        self._in_call = True
+        began_at = perf_counter()
         try:
             self._store.commit(list(group.changes.values()))
         except Exception as failure:
+            self._in_call = False
             with self._turn:
-                self._failed = True
+                self._failed = not work.abandoned
             self._tell(self._commit_failed, group, failure)
         else:
+            self._in_call = False
+            if not work.abandoned:
+                self._slowest_s = max(self._slowest_s, perf_counter() - began_at)
             self._tell(self._committed, group)
 
-    def _next_work(self) -> tuple[_Group, list[Callable[[], None]]] | None:
+    def _next_work(self) -> _Work | None:
         """Wait for something to do; None when the writer is to stop."""
         with self._turn:
+            if not self._failed:
+                self._under_way = None
             while self._failed or not (self._gathering.changes or self._errands):
                 if self._stopping:
                     return None
-                if not self._turn.wait(TIDY_AFTER_S):
-                    self._errands.append(self._tidy)
-            group, self._gathering = self._gathering, _Group()
-            errands, self._errands = self._errands, []
-            return group, errands
+                if not self._turn.wait(TIDY_AFTER_S) and self.may_tidy:
+                    self._errands.append(_Errand(self._tidy, _ignore))
+            work = _Work(self._gathering, self._errands)
+            self._gathering, self._errands, self._under_way = _Group(), [], work
+            return work
 
     def _tidy(self) -> None:
         """Nobody wants anything: let the store put a little in order, then look whether somebody does."""
         try:
             self._store.tidy()
+        except StoreUnavailable as failure:
+            # Nobody has asked anything of the store for a second, and yet it is known to be away.
+            if self._store_failed is not None:
+                self._tell(self._store_failed, failure)
         except Exception:
             logger.exception("store %s: tidying failed", self._store.name)
 
     def _run_errand(self, call: Callable[[], T], done: asyncio.Future[T]) -> None:
         try:
-            self._tell(done.set_result, call())
+            self._tell(_fulfil, done, call())
         except Exception as failure:
-            self._tell(done.set_exception, failure)
+            self._tell(_refuse, done, failure)
 
     def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
         # Once the loop is closed nobody is left to be told.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *arguments)
+
+
+def _fulfil(done: asyncio.Future[T], result: T) -> None:
+    # Who asked may have gone, or been told that the store was given up.
+    if not done.done():
+        done.set_result(result)
+
+
+def _refuse(done: asyncio.Future[T], failure: Exception) -> None:
+    if not done.done():
+        done.set_exception(failure)
+
+
+def _ignore(_: object) -> None:
+    """For errands nobody waits for."""
 
 
 def _add(changes: PartitionChanges, effect: DurableEffect) -> None:

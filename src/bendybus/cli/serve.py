@@ -49,6 +49,12 @@ def serve(
         list[str] | None,
         typer.Option(help="What a role is worth, NAME=RIGHTS[@ENTITY]; may be repeated."),
     ] = None,
+    stall_after: Annotated[
+        float, typer.Option(help="Seconds after which a store that does not answer counts as away.")
+    ] = 2.0,
+    development: Annotated[
+        bool, typer.Option("--development", help="Allow 'bendybus fault': stores can be made to fail.")
+    ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Run the broker until SIGTERM or Ctrl+C.
@@ -78,6 +84,8 @@ def serve(
             jwt_audiences=tuple(jwt_audience or ()),
             jwt_keys=jwt_keys,
             jwt_roles=tuple(jwt_role or ()),
+            development=development,
+            stall_after_s=stall_after,
             log_level=log_level,
         )
         # Imported once the settings are known to be good: an error in them is told at once.

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple, TypeAlias
 from bendybus.amqp.types import Array, Timestamp
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
-from bendybus.broker.host import Availability, PartitionHost
+from bendybus.broker.host import Availability
+from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.domain.messages import MessageState, SubQueue
 from bendybus.domain.range_commands import (

@@ -19,21 +19,23 @@ from bendybus.auth.claims import Claims
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.entity import Entity
-from bendybus.broker.host import Host, PartitionHost
+from bendybus.broker.host import Host
+from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Subscription, Target
 from bendybus.broker.topics import Topics
 from bendybus.domain.commands import (
     ENTROPY_PER_LOCK,
+    Command,
     Complete,
     Deleted,
     DeleteOldest,
     Given,
     LockDeferred,
     Peek,
-    Release,
     Renew,
     Renewed,
+    Reply,
     Settled,
 )
 from bendybus.domain.messages import Message
@@ -59,7 +61,7 @@ from bendybus.gateway.session_requests import (
     set_state,
     set_state_in_transaction,
 )
-from bendybus.gateway.settlement import command_for_status, lock_lost, session_lost
+from bendybus.gateway.settlement import command_for_status, lock_lost, refused, session_lost
 from bendybus.gateway.transactions import Transaction, Transactions
 from bendybus.names import PARTITION_SHIFT, Instant, LockToken, SequenceNumber, SessionId
 
@@ -215,7 +217,7 @@ class ManagementNode:
         except BrokerError:
             # All or none: a message locked for an answer that is not given is put back.
             for host, messages in taken:
-                await host.ask(Release(_tokens(messages)))
+                host.release(_tokens(messages))
             raise
         return {"messages": [answers[number] for number in numbers]}
 
@@ -300,7 +302,7 @@ class ManagementNode:
         tokens = _lock_tokens(body)
         ends: dict[LockToken, int | None] = {}
         for host, share in self._by_token(tokens).items():
-            renewed = await host.ask(Renew(share))
+            renewed = await _ask_holder(host, Renew(share))
             assert isinstance(renewed, Renewed)
             ends.update(zip(share, renewed.locked_until, strict=True))
         found = [end for token in tokens if (end := ends.get(token)) is not None]
@@ -313,7 +315,7 @@ class ManagementNode:
         shares = self._by_token(tokens)
         lost = len(tokens) - sum(map(len, shares.values()))
         for host, share in shares.items():
-            settled = await host.ask(command_for_status(share, body))
+            settled = await _ask_holder(host, command_for_status(share, body))
             assert isinstance(settled, Settled)
             lost += len(settled.lost)
         if lost:
@@ -431,6 +433,14 @@ def _by_partition(entity: Entity[H, Any], numbers: Sequence[SequenceNumber]) -> 
             raise MessageNotFound(f"'{entity.path}' has no message with the sequence number {number}.")
         shares.setdefault(host, []).append(number)
     return shares
+
+
+async def _ask_holder(host: PartitionHost, command: Command) -> Reply:
+    """Ask something of a partition that only who holds a lock may ask."""
+    try:
+        return await host.ask(command)
+    except BrokerError as error:
+        raise refused(error) from error
 
 
 def _status(code: int, description: str, condition: str | None = None, body: object = None) -> Response:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from bendybus.amqp.performatives import TransactionalState
 from bendybus.broker.clock import now
-from bendybus.broker.host import PartitionHost
+from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Complete, Reply, Settled
 from bendybus.domain.messages import Message, SubQueue
@@ -27,7 +27,7 @@ from bendybus.engine.events import OutcomesReceived
 from bendybus.engine.sending import SendingLink
 from bendybus.envelope import render
 from bendybus.errors import BrokerError
-from bendybus.gateway.settlement import command_for_outcome, echo, lock_lost, rejection
+from bendybus.gateway.settlement import command_for_outcome, echo, lock_lost, refused, rejection
 from bendybus.names import Instant, LockToken
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Receiver:
     ) -> None:
         self._reading.discard(host)
         if self._closed or isinstance(payloads, BrokerError):
-            host.release(tokens)
+            self._give_back(host, tokens)
             return
         self._kept.extend(
             _Kept(host, message, token, payload)
@@ -148,6 +148,15 @@ class Receiver:
             if payload is not None
         )
         self.wake()
+
+    def _give_back(self, host: PartitionHost, tokens: list[LockToken]) -> None:
+        """These cannot be read now, or nobody wants them any more."""
+        if not self._closed:
+            # First: once they are free we might ask for them again, and a drain would wait for that too.
+            self._answer_drain()
+        host.release(tokens)
+        if not self._closed:
+            self.wake()
 
     def _deliver_kept(self) -> None:
         kept = self._kept
@@ -196,7 +205,7 @@ class Receiver:
             if self._closed or isinstance(payloads, BrokerError):
                 self._reading.discard(host)
                 self._expected -= len(messages)
-                host.release(tokens)
+                self._give_back(host, tokens)
                 return
             host.submit(Complete(tokens), partial(removed, payloads))
 
@@ -289,7 +298,7 @@ class Receiver:
         if event.settled or self._closed:
             return
         if isinstance(reply, BrokerError):
-            self._link.settle(deliveries, rejection(reply))
+            self._link.settle(deliveries, rejection(refused(reply)))
         else:
             assert isinstance(reply, Settled)
             if reply.lost:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from bendybus.amqp.performatives import Accepted, TransactionalState
 from bendybus.broker.clock import now
-from bendybus.broker.host import PartitionHost
+from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Target
 from bendybus.broker.topic_host import TopicHost

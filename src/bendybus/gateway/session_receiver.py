@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from bendybus.amqp.performatives import Source
 from bendybus.amqp.types import Described, Symbol
-from bendybus.broker.host import PartitionHost
+from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import ENTROPY_PER_LOCK, Reply
 from bendybus.domain.messages import Message, SubQueue

@@ -6,8 +6,9 @@ lock. Enumerating needs no lock. How a session is accepted: session_receiver.py.
 
 from __future__ import annotations
 
-from bendybus.broker.host import PartitionHost
+from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
+from bendybus.domain.commands import Command, Reply
 from bendybus.domain.session_commands import (
     ListSessions,
     RenewSession,
@@ -31,8 +32,16 @@ def _host(queue: Queue, lock: SessionLock) -> PartitionHost:
     return host
 
 
+async def _ask_holder(queue: Queue, lock: SessionLock, command: Command) -> Reply:
+    """Ask what only the holder may ask: a partition that is away has forgotten who that is."""
+    try:
+        return await _host(queue, lock).ask(command)
+    except Unavailable as away:
+        raise session_lost(lock.session_id, queue.path) from away
+
+
 async def renew(queue: Queue, lock: SessionLock) -> Instant:
-    renewed = await _host(queue, lock).ask(RenewSession(lock))
+    renewed = await _ask_holder(queue, lock, RenewSession(lock))
     assert isinstance(renewed, SessionAccepted)
     return renewed.locked_until
 
@@ -42,7 +51,7 @@ async def get_state(queue: Queue, lock: SessionLock) -> bytes | None:
 
 
 async def set_state(queue: Queue, lock: SessionLock, state: bytes | None) -> None:
-    await _host(queue, lock).ask(SetSessionState(lock, state))
+    await _ask_holder(queue, lock, SetSessionState(lock, state))
 
 
 def set_state_in_transaction(

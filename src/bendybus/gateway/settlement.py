@@ -25,10 +25,25 @@ from bendybus.amqp.performatives import (
 )
 from bendybus.amqp.types import Symbol
 from bendybus.domain.commands import Abandon, Command, Complete, DeadLetter, Defer, Release
-from bendybus.errors import ArgumentError, BrokerError, MessageLockLost, NotSupported, SessionLockLost
+from bendybus.errors import (
+    ArgumentError,
+    BrokerError,
+    MessageLockLost,
+    NotSupported,
+    SessionLockLost,
+    Unavailable,
+)
 from bendybus.names import LockToken, SessionId
 
-__all__ = ["command_for_outcome", "command_for_status", "echo", "lock_lost", "rejection", "session_lost"]
+__all__ = [
+    "command_for_outcome",
+    "command_for_status",
+    "echo",
+    "lock_lost",
+    "refused",
+    "rejection",
+    "session_lost",
+]
 
 
 def command_for_outcome(tokens: Sequence[LockToken], outcome: DeliveryState | None) -> Command:
@@ -102,6 +117,17 @@ def session_lost(session_id: SessionId, path: str) -> SessionLockLost:
         f"The lock of the session '{session_id}' of '{path}' has expired or was released. Please accept the "
         "session again."
     )
+
+
+def refused(error: BrokerError) -> BrokerError:
+    """What a settlement or renewal that met this error is to be told.
+
+    A partition that is away has forgotten its locks. To be told so is better than to be told to retry: the
+    SDKs would do that for ten seconds, inside the call, and then learn it.
+    """
+    if not isinstance(error, Unavailable):
+        return error
+    return MessageLockLost(f"The lock is lost, and whether the message was settled is not known: {error}")
 
 
 def _text(value: object) -> str | None:

@@ -30,7 +30,8 @@ from bendybus.amqp.performatives import (
     TransactionalState,
 )
 from bendybus.broker.clock import now
-from bendybus.broker.host import Host, PartitionHost
+from bendybus.broker.host import Host
+from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Subscription, Target
 from bendybus.broker.topics import RuleChange

@@ -13,8 +13,10 @@ import gc
 import logging
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -27,10 +29,11 @@ from bendybus.admin.rule_routes import AuthorizationRules
 from bendybus.auth.rules import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.contents import AmqpContents
-from bendybus.errors import ConfigError, RequestError
+from bendybus.errors import ConfigError, RequestError, StoreUnavailable
 from bendybus.gateway.gateway import Gateway
 from bendybus.server.announcement import announce, withdraw
 from bendybus.server.emulator_config import EmulatorConfig, load_config
+from bendybus.server.fault_routes import fault_routes
 from bendybus.server.http import Health, http_app
 from bendybus.server.http_protocol import HttpHost
 from bendybus.server.key_sets import trusted_issuer
@@ -40,7 +43,9 @@ from bendybus.server.settings import Settings, connection_string, refuse_exposed
 from bendybus.server.sockets import raise_descriptor_limit
 from bendybus.server.stores import examine_stores, messaging_stores, namespace_id
 from bendybus.server.tls import self_made_certificate, server_context
+from bendybus.store.faults import StoreFaults
 from bendybus.store.folder import DataFolder
+from bendybus.store.protocol import MessagingStore
 from bendybus.store.sqlite.catalog import SqliteCatalog
 
 __all__ = ["Server", "run"]
@@ -51,6 +56,9 @@ logger = logging.getLogger(__name__)
 # again costs a fifth of the throughput and finds nothing. Young objects are still collected.
 GC_THRESHOLDS: Final = (50_000, 50, 1000)
 
+# Closing empties the log into the file, 64 MB at most.
+CLOSE_TIMEOUT_S: Final = 10.0
+
 
 class Server:
     """A server and everything in it. `async with Server(settings) as server: ...`"""
@@ -59,6 +67,8 @@ class Server:
         self._settings = settings
         self._exits = AsyncExitStack()
         self._ready = False
+        self.faults: StoreFaults | None = None
+        """The switches of its stores, if it was started for development."""
         self.connection_string = ""
         self.ports: list[int] = []
 
@@ -97,7 +107,8 @@ class Server:
         rest = RestMessages(broker, keys)
         # Management last: every path may be an entity's.
         management = management_routes(broker, keys)
-        http = self._http(gateway, broker, [rest, AuthorizationRules(book, keys), *management])
+        routes = [*fault_routes(broker, keys, self.faults), rest, AuthorizationRules(book, keys), *management]
+        http = self._http(gateway, broker, routes)
         listener = self._listener(gateway, http)
         gateway.start()
         exits.push_async_callback(self._drain, listener, rest, http, gateway, broker)
@@ -107,27 +118,41 @@ class Server:
         exits.callback(withdraw, settings.data)
         self._ready = True
 
-    @staticmethod
-    async def _ensure(broker: Broker, config: EmulatorConfig) -> None:
+    async def _ensure(self, broker: Broker, config: EmulatorConfig) -> None:
         """Have what the file asks for, from the start."""
-        # Topics forward nothing, and nothing is forwarded to a subscription.
-        for topic in config.topics:
-            await broker.topics.ensure(topic)
-        await broker.ensure_queues(config.queues)
-        for subscription in config.subscriptions:
-            await broker.topics.ensure_subscription(subscription)
+        try:
+            # Topics forward nothing, and nothing is forwarded to a subscription.
+            for topic in config.topics:
+                await broker.topics.ensure(topic)
+            await broker.ensure_queues(config.queues)
+            for subscription in config.subscriptions:
+                await broker.topics.ensure_subscription(subscription)
+        except StoreUnavailable as reason:
+            # The rest of the namespace is worth serving; the next start brings it to the description.
+            logger.error("%s: not everything is as described: %s", self._settings.config, reason)
 
     def _broker(self, folder: DataFolder, exits: AsyncExitStack) -> Broker:
         catalog = SqliteCatalog(folder.catalog_path)
         catalog.open()
         exits.callback(catalog.close)
         settings = self._settings
-        stores = messaging_stores(settings, folder)
+        placed = {name for record in catalog.entities() for name in record.placement}
+        stores = messaging_stores(settings, folder, placed)
         examine_stores(stores, namespace_id(catalog))
+        if settings.development:
+            self.faults = StoreFaults(stores)
+            stores = self.faults.stores
+        unopened: dict[str, StoreUnavailable] = {}
         for store in stores:
-            store.open()
-            exits.callback(store.close)
-        if not settings.store_urls:
+            try:
+                store.open()
+            except StoreUnavailable as reason:
+                # One that holds nothing yet was more likely given wrongly: its operator is told at once.
+                if store.name not in placed:
+                    raise
+                unopened[store.name] = reason
+            exits.callback(_close, store)
+        if not settings.store_urls and not unopened:
             folder.record_stores(len(stores))
         return Broker(
             catalog,
@@ -135,12 +160,16 @@ class Server:
             tier=settings.tier,
             premium_partitions=settings.premium_partitions,
             contents=AmqpContents(),
+            unopened=unopened,
+            stall_after_s=settings.stall_after_s,
         )
 
     def _http(self, gateway: Gateway, broker: Broker, routes: Sequence[BaseRoute]) -> HttpHost:
         registry = CollectorRegistry()
         registry.register(BrokerCollector(broker, gateway))
-        app = http_app(amqp=gateway.protocol, health=self._health, registry=registry, routes=routes)
+        app = http_app(
+            amqp=gateway.protocol, health=partial(self._health, broker), registry=registry, routes=routes
+        )
         return HttpHost(app, head_timeout_s=self._settings.handshake_timeout_s)
 
     def _listener(self, gateway: Gateway, http: HttpHost) -> Listener:
@@ -157,8 +186,8 @@ class Server:
             connections_max=settings.connections_max,
         )
 
-    def _health(self) -> Health:
-        return Health(self._ready)
+    def _health(self, broker: Broker) -> Health:
+        return Health(self._ready, {"stores": {store.name: store.state.value for store in broker.stores()}})
 
     async def _drain(
         self, listener: Listener, rest: RestMessages, http: HttpHost, gateway: Gateway, broker: Broker
@@ -166,10 +195,21 @@ class Server:
         """No newcomers; what was accepted becomes durable and is answered; then goodbye."""
         listener.stop_accepting()
         rest.stop()
+        if self.faults is not None:
+            self.faults.heal_all()
         await broker.drain()
         gateway.stop()
         await http.close()
         await listener.close()
+
+
+def _close(store: MessagingStore) -> None:
+    """Close the store, but do not wait for one that is stuck: what it has acknowledged is on disk."""
+    closing = threading.Thread(target=store.close, name=f"close-{store.name}", daemon=True)
+    closing.start()
+    closing.join(CLOSE_TIMEOUT_S)
+    if closing.is_alive():
+        logger.error("store %s: it does not let itself be closed", store.name)
 
 
 def run(settings: Settings) -> None:

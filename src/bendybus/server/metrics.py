@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from bendybus.broker.broker import Broker
+from bendybus.broker.health import StoreState
 from bendybus.broker.host import Availability
 from bendybus.domain.messages import SubQueue
 from bendybus.gateway.gateway import Gateway
 
 __all__ = ["BrokerCollector"]
+
+AVAILABLE: Final = {StoreState.AVAILABLE: 1.0, StoreState.SLOW: 0.5, StoreState.AWAY: 0.0}
 
 
 class BrokerCollector(Collector):
@@ -58,7 +62,21 @@ class BrokerCollector(Collector):
     def _stores(self) -> Iterable[Metric]:
         commits = CounterMetricFamily("bendybus_store_commits", "Commits made durable.", labels=("store",))
         stored = CounterMetricFamily("bendybus_messages_stored", "Messages made durable.", labels=("store",))
+        available = GaugeMetricFamily(
+            "bendybus_store_available",
+            "1 while the store answers, 0.5 while it is slow, 0 while it is away.",
+            labels=("store",),
+        )
+        waiting = GaugeMetricFamily(
+            "bendybus_store_waiting_seconds",
+            "How long the store has been with the call that is under way.",
+            labels=("store",),
+        )
+        failures = CounterMetricFamily("bendybus_store_failures", "Times it went away.", labels=("store",))
         for store in self._broker.stores():
             commits.add_metric((store.name,), store.writer.commits)
             stored.add_metric((store.name,), store.writer.messages_stored)
-        yield from (commits, stored)
+            available.add_metric((store.name,), AVAILABLE[store.state])
+            waiting.add_metric((store.name,), store.waiting_s)
+            failures.add_metric((store.name,), store.failures)
+        yield from (commits, stored, available, waiting, failures)

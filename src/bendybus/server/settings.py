@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from bendybus.auth.rules import ROOT_RULE_NAME
+from bendybus.broker.health import STALL_AFTER_S
 from bendybus.domain.entities import PREMIUM_PARTITIONS, PREMIUM_PARTITIONS_DEFAULT, Tier
 from bendybus.errors import ConfigError
 
@@ -35,6 +36,9 @@ WELL_KNOWN_KEY: Final = "SAS_KEY_VALUE"
 
 STORES_DEFAULT: Final = 4
 STORES_MAX: Final = 64
+# Less than a second would blame a disk for a moment's work; more than clients wait helps nobody.
+STALL_AFTER_LEAST_S: Final = 1.0
+STALL_AFTER_MOST_S: Final = 60.0
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -69,6 +73,10 @@ class Settings:
     """Its public keys, a JWKS document: a file or an https URL."""
     jwt_roles: tuple[str, ...] = ()
     """What roles of its tokens are worth, `NAME=RIGHTS[@ENTITY]`, besides Azure's own three."""
+    development: bool = False
+    """Whether faults may be switched on: for people who test their own applications."""
+    stall_after_s: float = STALL_AFTER_S
+    """How long a messaging store may take for one call before it counts as away."""
     log_level: str = "info"
     handshake_timeout_s: float = 20.0
     connections_max: int = 16_384
@@ -84,6 +92,11 @@ class Settings:
         self._check_number("connections_max", self.connections_max, 1, 1_000_000)
         if self.handshake_timeout_s <= 0:
             raise ConfigError(f"handshake_timeout_s is {self.handshake_timeout_s}; it must be more than 0")
+        if not STALL_AFTER_LEAST_S <= self.stall_after_s <= STALL_AFTER_MOST_S:
+            raise ConfigError(
+                f"--stall-after is {self.stall_after_s:g}; allowed is {STALL_AFTER_LEAST_S:g} to "
+                f"{STALL_AFTER_MOST_S:g} seconds"
+            )
         if self.premium_partitions not in PREMIUM_PARTITIONS:
             raise ConfigError(f"premium_partitions is {self.premium_partitions}; allowed are 1, 2, 4")
         if self.log_level not in LOG_LEVELS:

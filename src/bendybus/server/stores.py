@@ -2,13 +2,16 @@
 
 All of them are looked at before the first is opened, so that a server which is
 refused one has written to none.
+
+A file of the data folder's own that is gone has been removed: the folder says so and the server does not
+start. One that was given by URL may be on a disk of its own, which is not there now: its store is away.
 """
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -24,14 +27,19 @@ __all__ = ["examine_stores", "messaging_stores", "namespace_id"]
 KNOWN = "known are sqlite:///PATH and postgresql://USER@HOST:PORT/DATABASE"
 
 
-def messaging_stores(settings: Settings, folder: DataFolder) -> list[MessagingStore]:
-    """The stores, not yet opened; `ConfigError` names a URL that cannot be meant."""
+def messaging_stores(
+    settings: Settings, folder: DataFolder, placed: Container[str] = frozenset()
+) -> list[MessagingStore]:
+    """The stores, not yet opened; `ConfigError` names a URL that cannot be meant.
+
+    `placed`: the names of those that are known to hold partitions.
+    """
     if not settings.store_urls:
         return [SqliteStore(path) for path in folder.store_paths(settings.stores, STORES_DEFAULT)]
     stores: dict[str, MessagingStore] = {}
     for url in settings.store_urls:
         try:
-            store = _store_at(url)
+            store = _store_at(url, placed)
             if store.name in stores:
                 raise ConfigError(f"there is another store by the name '{store.name}' already")
         except ConfigError as error:
@@ -70,26 +78,27 @@ def examine_stores(stores: Sequence[MessagingStore], namespace: str) -> None:
         seen[identity] = store.name
 
 
-def _store_at(url: str) -> MessagingStore:
+def _store_at(url: str, placed: Container[str]) -> MessagingStore:
     try:
         scheme = urlsplit(url).scheme
     except ValueError:
         raise ConfigError(f"it cannot be read; {KNOWN}") from None
     if scheme == "sqlite":
-        return _sqlite_store(url)
+        return _sqlite_store(url, placed)
     if scheme in ("postgresql", "postgres"):
         return _postgres_store(url)
     raise ConfigError(f"'{scheme}' is not a kind of store; {KNOWN}")
 
 
-def _sqlite_store(url: str) -> MessagingStore:
+def _sqlite_store(url: str, placed: Container[str]) -> MessagingStore:
     parts = urlsplit(url)
     path = Path(unquote(parts.path))
     if parts.netloc or parts.query or parts.fragment or not path.is_absolute() or not path.name:
         raise ConfigError("write sqlite:///PATH, with an absolute path")
-    if not path.parent.is_dir():
+    has_partitions = path.stem in placed
+    if not path.parent.is_dir() and not has_partitions:
         raise ConfigError(f"the folder {path.parent} does not exist")
-    return SqliteStore(path)
+    return SqliteStore(path, has_partitions=has_partitions)
 
 
 def _postgres_store(url: str) -> MessagingStore:

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from bendybus.broker.broker import Broker
-from bendybus.broker.host import Host, PartitionHost
+from bendybus.broker.host import Host
+from bendybus.broker.partition_host import PartitionHost
 from bendybus.domain.commands import Given, Peek
 from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.partition import Partition
@@ -28,12 +29,12 @@ PEEKED = (SubQueue.MAIN, SubQueue.DEAD_LETTER, SubQueue.TRANSFER_DEAD_LETTER)
 
 def compare(ledger: Ledger, broker: Broker, *, everything: bool = False) -> None:
     """Look at what has changed, or at everything, of all stores that are idle."""
-    idle = [each for each in broker.stores() if each.writer._idle.is_set()]
+    idle = [each for each in broker.stores() if each.writer.idle]
     hosts: dict[tuple[Any, Any], Host[Any]] = {}
     for entity in (*broker.sources(), *broker.topics):
         for host in entity.hosts:
             if host.partition is not None and host.store in idle:
-                hosts[host.store.store, host._key] = host
+                hosts[host.store.store, host.key] = host
     looked_at = list(hosts) if everything else [place for place in ledger.dirty if place in hosts]
     for place in looked_at:
         ledger.dirty.pop(place, None)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bendybus.admin.atom import SERVICE_BUS, Element, parse_entry
 from bendybus.admin.queues import PROPERTIES, queue_elements, read_queue
+from bendybus.broker.health import StoreState
 from bendybus.broker.host import Availability
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Confirm, Enqueue
@@ -79,7 +80,10 @@ def a_queue(description: QueueDescription, partitions: int) -> Queue:
         arrived = [message("abc")]
         partition.apply(Enqueue(arrived), Instant(1))
         partition.apply(Confirm(arrived[-1].sequence_number), Instant(1))
-        queue.hosts.append(SimpleNamespace(partition=partition, availability=Availability.AVAILABLE))
+        store = SimpleNamespace(state=StoreState.AVAILABLE)
+        queue.hosts.append(
+            SimpleNamespace(partition=partition, availability=Availability.AVAILABLE, store=store)
+        )
     return queue
 
 

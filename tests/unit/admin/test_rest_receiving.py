@@ -231,6 +231,24 @@ async def make_cold(yard: Yard) -> None:
         message.payload = None
 
 
+def test_a_stalled_store_is_passed_over_while_there_is_time(in_yard):  # P-27
+    async def work(yard: Yard) -> None:
+        yard.cache._limit = 0
+        await put(yard, 0, "stuck")
+        reads = SlowReads(yard.store)
+        asked = asyncio.ensure_future(ask(yard, timeout_s=60))
+        while not reads.asked.is_set():
+            await asyncio.sleep(0)
+        yard.pass_time(3)
+        await waiting(yard, 1)
+        await put(yard, 1, "others")
+        received = await asked
+        assert received is not None and received.sequence_number >> 48 == 1
+        reads.go.set()
+
+    in_yard(work, 2, 2)
+
+
 def test_a_client_that_goes_while_a_store_reads_leaves_no_lock(in_yard):  # P-28
     async def work(yard: Yard) -> None:
         await put(yard, 0, "a")

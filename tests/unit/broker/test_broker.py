@@ -9,6 +9,7 @@ import pytest
 
 from bendybus.broker import broker as broker_module
 from bendybus.broker.broker import Broker
+from bendybus.broker.host import Availability
 from bendybus.domain.commands import Enqueue
 from bendybus.domain.entities import QueueDescription, Tier
 from bendybus.domain.messages import SubQueue
@@ -24,6 +25,8 @@ from bendybus.names import EntityPath, PartitionNumber
 from bendybus.store.memory import MemoryStore
 from bendybus.store.sqlite.catalog import SqliteCatalog
 from fix_broker import message
+
+UNAVAILABLE = Availability.UNAVAILABLE
 
 ORDERS = QueueDescription(EntityPath("Orders"), enable_partitioning=True)
 PLAIN = QueueDescription(EntityPath("plain"))
@@ -58,6 +61,16 @@ def with_broker(catalog, stores):
         return asyncio.run(whole())
 
     return run
+
+
+async def recovered(broker: Broker, name: str) -> None:
+    """The store has been probed, now rather than in a second, and its partitions are loaded."""
+    (store,) = [each for each in broker.stores() if each.name == name]
+    store.recover()
+    for queue in broker.queues():
+        while any(host.store is store and host.availability is UNAVAILABLE for host in queue.hosts):
+            await asyncio.sleep(0.001)
+        await queue.loaded()
 
 
 def test_a_partitioned_queue_is_spread_over_the_stores(with_broker):  # P-02
@@ -230,11 +243,10 @@ def test_update_and_delete_are_refused_while_a_partition_is_away(with_broker, st
         with pytest.raises(StoreUnavailable):
             await queue.hosts[1].ask(Enqueue([message()]))
         for change in (broker.delete_queue("orders"), broker.update_queue(ORDERS)):
-            with pytest.raises(StoreUnavailable, match="Nothing was changed: of 'Orders', partition 1 is"):
+            with pytest.raises(StoreUnavailable, match=r"of 'Orders' are unavailable \(1, 4, 7, 10, 13\)"):
                 await change
         stores[1].outage = None
-        queue.hosts[1].load()
-        await queue.loaded()
+        await recovered(broker, "b")
         await broker.delete_queue("orders")
 
     with_broker(test)
@@ -253,6 +265,68 @@ def test_what_a_deleted_namesake_left_in_a_store_does_not_come_back(with_broker,
         assert list(again.hosts[0].partition.confirmed()) == []
 
     with_broker(test)
+
+
+def test_a_create_that_finds_a_store_away_touches_none(with_broker, stores):  # P-32
+    async def test(broker):
+        queue = await broker.create_queue(PLAIN)
+        stores[0].outage = StoreUnavailable("away")
+        with pytest.raises(StoreUnavailable):
+            await queue.hosts[0].ask(Enqueue([message()]))
+        with pytest.raises(StoreUnavailable, match="'Orders' was not created: The messaging store 'a' is"):
+            await broker.create_queue(ORDERS)
+        assert stores[1].partitions() == []
+        stores[0].outage = None
+        await recovered(broker, "a")
+        assert len((await broker.create_queue(ORDERS)).hosts) == 16
+
+    with_broker(test)
+
+
+def test_an_unpartitioned_queue_is_made_where_it_can_be(with_broker, stores):  # P-04
+    async def test(broker):
+        queues = [await broker.create_queue(QueueDescription(EntityPath(name))) for name in "xyz"]
+        stores[0].outage = StoreUnavailable("away")
+        with pytest.raises(StoreUnavailable):
+            await queues[0].hosts[0].ask(Enqueue([message()]))
+        more = [await broker.create_queue(QueueDescription(EntityPath(name))) for name in "uvw"]
+        assert {host.store.name for queue in more for host in queue.hosts} == {"b", "c"}
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_broker_starts_with_a_store_away_and_takes_it_up_when_it_is_back(
+    with_broker, stores, opened
+):  # P-04
+    async def fill(broker):
+        queue = await broker.create_queue(ORDERS)
+        for host in queue.hosts:
+            await host.ask(Enqueue([message("kept")]))
+
+    async def start(broker):
+        queue = broker.find("orders")
+        await queue.loaded()
+        away = [host.number for host in queue.hosts if host.availability is UNAVAILABLE]
+        assert away == [1, 4, 7, 10, 13] and queue.limited
+        assert queue.place(None).number not in away
+        with pytest.raises(StoreUnavailable):
+            await queue.hosts[1].ask(Enqueue([message()]))
+        for change in (broker.delete_queue("orders"), broker.update_queue(ORDERS)):
+            with pytest.raises(StoreUnavailable):
+                await change
+        stores[1].outage = None
+        await recovered(broker, "b")
+        assert [host.available(SubQueue.MAIN) for host in queue.hosts] == [1] * 16
+        assert [record.entity for record in stores[1].partitions()] == ["Orders"] * 5
+        await broker.delete_queue("orders")
+
+    with_broker(fill)
+    stores[1].create_partitions(EntityPath("half-made"), [PartitionNumber(0)])
+    if opened:
+        stores[1].drop_partitions(EntityPath("half-made"))
+    away = stores[1].outage = StoreUnavailable("no route to host")
+    with_broker(start, unopened={} if opened else {"b": away})
 
 
 def test_of_two_who_create_one_queue_at_once_one_is_told_so(with_broker):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,8 +72,8 @@ async def held(source: Queue, subqueue: SubQueue = SubQueue.MAIN) -> list[Messag
 async def until(condition: Callable[[], Coroutine[None, None, bool]]) -> None:
     async with asyncio.timeout(10):
         while True:
-            # A partition whose store has failed is away for a moment.
-            with contextlib.suppress(StoreUnavailable):
+            # A store that failed comes back in a second, and nobody can look into it until then.
+            with suppress(StoreUnavailable):
                 if await condition():
                     return
             await asyncio.sleep(0.002)

@@ -258,8 +258,8 @@ def test_an_update_during_a_load_is_not_lost(in_yard):
     async def test(yard: Yard) -> None:
         building = yard.host._built
 
-        def updated_meanwhile(snapshot, epoch):
-            built = building(snapshot, epoch)
+        def updated_meanwhile(*arguments):
+            built = building(*arguments)
             yard.queue.description = replace(yard.queue.description, max_delivery_count=3)
             return built
 

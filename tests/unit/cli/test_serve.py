@@ -38,7 +38,7 @@ def test_arguments_become_settings(started: list[Settings], monkeypatch: pytest.
     monkeypatch.setenv("BENDYBUS_SAS_KEY", "mine")
     arguments = (
         "serve --data here --host ::1 --port 0 --admin-port 0 --stores 2 --tier premium --config c.json "
-        "--tls-cert c.crt --tls-key c.key --log-level debug"
+        "--tls-cert c.crt --tls-key c.key --stall-after 5 --development --log-level debug"
     )
     assert runner.invoke(app, arguments.split()).exit_code == 0
     assert started == [
@@ -53,6 +53,8 @@ def test_arguments_become_settings(started: list[Settings], monkeypatch: pytest.
             sas_key="mine",
             tls_cert=Path("c.crt"),
             tls_key=Path("c.key"),
+            stall_after_s=5.0,
+            development=True,
             log_level="debug",
         )
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,9 @@ from bendybus.domain.commands import Enqueue, Peek
 from bendybus.domain.messages import SubQueue
 from bendybus.engine.events import OutcomesReceived
 from bendybus.envelope import admit
+from bendybus.errors import InvalidOperation, MessageLockLost, StoreCorrupted, StoreUnavailable
 from bendybus.gateway.receiver import Receiver
+from bendybus.gateway.settlement import refused
 from bendybus.names import Instant, SequenceNumber
 from fix_broker import GatedStore, Yard
 
@@ -113,6 +116,64 @@ def test_credit_is_never_exceeded(in_yard):
         assert waiting(yard) == 7
 
     in_yard(test, partitions=3)
+
+
+def test_a_stalled_store_holds_up_neither_a_drain_nor_what_others_have(in_yard):  # P-27
+    async def test(yard: Yard) -> None:
+        gate = await slow_and_quick(yard)
+        receiver, link = receiver_on(yard, credit=5, drain=True)
+        receiver.flow()
+        assert (link.sent, link.drains_answered) == (["quick"], 0)
+        while yard.attached.reader.step is None:
+            await asyncio.sleep(0)
+        yard.pass_time(3)
+        assert link.drains_answered == 1
+        gate.set()
+        await yard.recovered()
+        link.credit = 5
+        receiver.flow()
+        await yard.read_back()
+        assert link.sent == ["quick", "slow"]
+
+    in_yard(test, partitions=2, stores=2)
+
+
+def test_a_read_behind_a_long_load_holds_up_no_drain_and_is_asked_for_again(in_yard, monkeypatch):  # P-27
+    async def test(yard: Yard) -> None:
+        yard.cache._limit = 0
+        await put(yard, 0, "cold")
+        gate, begun, load = threading.Event(), threading.Event(), yard.store.load
+
+        def long(key):
+            begun.set()
+            assert gate.wait(10)
+            return load(key)
+
+        monkeypatch.setattr(yard.store, "load", long)
+        yard.queue.hosts[1]._fail(StoreCorrupted("garbled"))
+        yard.queue.hosts[1].load()
+        await asyncio.to_thread(begun.wait, 10)
+        yard.queue.hosts[1]._late(yard.queue.hosts[1]._load_under_way)
+        receiver, link = receiver_on(yard, credit=5, drain=True)
+        receiver.flow()
+        assert link.drains_answered == 0
+        yard.pass_time(3)
+        assert link.drains_answered == 1
+        assert waiting(yard) == 1, "it was given back"
+        link.credit = 5
+        receiver.flow()
+        gate.set()
+        await yard.read_back()
+        assert link.sent == ["cold"]
+
+    in_yard(test, partitions=2)
+
+
+def test_a_settlement_in_a_partition_that_is_away_is_told_that_its_lock_is_lost():
+    told = refused(StoreUnavailable("store-1 is away"))
+    assert isinstance(told, MessageLockLost)
+    assert "store-1 is away" in str(told)
+    assert isinstance(refused(InvalidOperation("no")), InvalidOperation)
 
 
 def test_one_partition_gives_its_oldest_first(in_yard):  # P-26

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from bendybus.amqp.message import Properties, encode_message
 from bendybus.amqp.performatives import Accepted, Rejected, TransactionalState
+from bendybus.domain.commands import Complete
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.routing import partition_of
 from bendybus.engine.deliveries import Delivery
@@ -127,7 +128,33 @@ def test_a_keyless_send_moves_on_when_its_commit_fails(in_yard):  # P-16
         assert link.outcomes == {1: "accepted"}
         assert spread(yard) == [0, 1]
 
-    in_yard(test, partitions=2)
+    in_yard(test, partitions=2, stores=2)
+
+
+def test_a_keyless_send_moves_on_from_a_stalled_store_and_is_not_stored_twice(in_yard):  # P-16
+    """Nor mixed up: the stalled store still reads what it was given, and writes down where it keeps it."""
+
+    async def test(yard: Yard) -> None:
+        sender, link, _ = sender_on(yard)
+        yard.store.shut()
+        sender.deliveries([delivery(1), delivery(2)])
+        await yard.at_the_gate()
+        yard.pass_time(3)
+        await yard.settled()
+        assert link.outcomes == {1: "accepted", 2: "accepted"}
+        yard.store.open_gate()
+        await yard.recovered()
+        await yard.settled()
+        assert spread(yard) == [0, 2]
+        (late, *_) = yard.store.groups
+        assert [message.sequence_number for message in late[0].stored] == [1, 2]
+        stays = yard.queue.hosts[1]
+        held = stays.lock(2, 1 << 20, SubQueue.MAIN)
+        assert {message.sequence_number >> 48 for message in held} == {1}
+        await stays.ask(Complete([message.lock_token for message in held]))
+        assert [host.store.store.load(host.key).messages for host in yard.queue.hosts] == [[], []]
+
+    in_yard(test, partitions=2, stores=2)
 
 
 def test_a_keyed_send_to_a_partition_that_is_away_is_retryable_and_others_go_on(in_yard):  # P-17

@@ -55,6 +55,17 @@ def test_a_url_that_cannot_be_meant_is_named(folder, url, complaint):
         names(Settings(store_urls=(url,)), folder)
 
 
+def test_a_store_that_holds_partitions_may_be_on_a_disk_that_is_not_there(folder, tmp_path):
+    settings = Settings(store_urls=(f"sqlite://{tmp_path}/mnt/one.db",))
+    (store,) = messaging_stores(settings, folder, placed={"one"})
+    with pytest.raises(StoreUnavailable, match=r"one\.db is not there"):
+        store.open()
+    (tmp_path / "mnt").mkdir()
+    with pytest.raises(StoreUnavailable):
+        store.open()
+    assert list((tmp_path / "mnt").iterdir()) == [], "an empty one must not take its place"
+
+
 @pytest.mark.parametrize(
     "url",
     [

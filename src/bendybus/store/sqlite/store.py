@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from bendybus.domain.messages import Message, Origin
-from bendybus.errors import PartitionMoved, StoreCorrupted, StoreError
+from bendybus.errors import PartitionMoved, StoreCorrupted, StoreError, StoreUnavailable
 from bendybus.names import (
     PARTITION_SHIFT,
     EntityPath,
@@ -74,10 +74,12 @@ SWEEP_ROWS: Final = 2000
 class SqliteStore:
     """See `MessagingStore` for what the methods promise."""
 
-    def __init__(self, path: Path, name: str | None = None) -> None:
+    def __init__(self, path: Path, name: str | None = None, *, has_partitions: bool = False) -> None:
+        """`has_partitions`: the file is known to hold some, so none may be made in its place."""
         self._path = path
         self._name = name or path.stem
         self.namespace: str | None = None
+        self._has_partitions = has_partitions
         self._connections: tuple[sqlite3.Connection, sqlite3.Connection] | None = None
         self._next_id = 1
         self._keys: set[PartitionKey] = set()
@@ -101,6 +103,8 @@ class SqliteStore:
 
     def open(self) -> None:
         assert self._connections is None, f"{self._path} is open already"
+        if self._has_partitions and not self._path.exists():
+            raise StoreUnavailable(f"{self._path} is not there. Is its disk mounted?")
         if self.namespace is not None and self._path.exists():
             # Before an older file is migrated, whoever's it is.
             self.examine()

@@ -1,0 +1,51 @@
+"""Sends whose outcome nobody knows: reported as failed, though a store that stalled may still store them.
+
+Their senders have sent them again, or they went to another partition (P-16); so
+what of them is found when the partition is loaded under the next claim is taken
+back. After that claim nothing of them can come any more (writer.py), and numbers
+that are not found then will be given to other messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bendybus.domain.commands import Command, Enqueue, Enqueued, Reply
+from bendybus.domain.effects import DurableEffect, StoreMessages
+from bendybus.domain.messages import Message
+from bendybus.names import Epoch
+from bendybus.store.protocol import NEVER_CLAIMED
+
+__all__ = ["Doubts"]
+
+
+class Doubts:
+    """One partition's. `apart` may be called from another thread, while nothing else is."""
+
+    __slots__ = ("_numbers", "epoch")
+
+    def __init__(self) -> None:
+        self._numbers: list[range] = []
+        self.epoch = NEVER_CLAIMED
+        """Our last claim: the one under which they were submitted, or that of a load that came to nothing."""
+
+    def note(self, command: Command, reply: Reply, durable: Sequence[DurableEffect]) -> None:
+        """This was submitted, and is reported as failed."""
+        # Where more than messages was to be stored, taking only those back would tear it.
+        plain = isinstance(command, Enqueue) and all(isinstance(effect, StoreMessages) for effect in durable)
+        if plain and isinstance(reply, Enqueued):
+            self._numbers.append(range(reply.first, reply.first + reply.count))
+
+    def apart(self, messages: list[Message], epoch: Epoch) -> tuple[list[Message], list[Message]]:
+        """The messages that a load under this claim has found: those that stay, those to be taken back."""
+        # Had another broker owned the partition in between, the numbers might be its messages'. The
+        # claim is ours already when the load under it was late, and was forgotten but not given up.
+        if not self._numbers or epoch not in (self.epoch, self.epoch + 1):
+            return messages, []
+        doubted = {number for numbers in self._numbers for number in numbers}
+        stay = [message for message in messages if message.sequence_number not in doubted]
+        return stay, [message for message in messages if message.sequence_number in doubted]
+
+    def remain(self, messages: Sequence[Message]) -> None:
+        """Only about these, until their removal is durable."""
+        self._numbers = [range(message.sequence_number, message.sequence_number + 1) for message in messages]

@@ -1,0 +1,316 @@
+"""Runs one partition of a queue or subscription: what locks, settles and reads its messages.
+
+What it has in common with a topic's, the output-commit rule above all: host.py.
+Who holds its sessions: holders.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from os import urandom
+from typing import TYPE_CHECKING, Final
+
+from bendybus.broker.clock import now
+from bendybus.broker.holders import SessionHolders
+from bendybus.broker.host import Host, Mailbox, OnReply, ignore
+from bendybus.broker.stores import AttachedStore, PayloadCache
+from bendybus.broker.writer import OnCommitted, Share
+from bendybus.domain.commands import (
+    ENTROPY_PER_LOCK,
+    Command,
+    Confirm,
+    Enqueue,
+    Enqueued,
+    Given,
+    Lock,
+    Release,
+    Reply,
+)
+from bendybus.domain.effects import (
+    DurableEffect,
+    Effect,
+    MessagesAvailable,
+    RemoveMessages,
+    SessionsLost,
+    SessionsReady,
+)
+from bendybus.domain.messages import Message, MessageState, SubQueue
+from bendybus.domain.partition import Partition
+from bendybus.domain.session_commands import (
+    AcceptSession,
+    FindSessionState,
+    LockInSession,
+    SessionAccepted,
+    SessionLock,
+    SessionStateFound,
+)
+from bendybus.errors import BrokerError, EntityNotFound, SessionLockLost, StoreUnavailable
+from bendybus.names import Epoch, Instant, LockToken, PartitionNumber, SequenceNumber
+from bendybus.store.protocol import PartitionKey, Snapshot
+
+if TYPE_CHECKING:
+    from bendybus.broker.queue import Queue
+
+__all__ = ["PartitionHost"]
+
+logger = logging.getLogger(__name__)
+
+# Effects that are not for the store.
+_FOR_RECEIVERS: Final = (MessagesAvailable, SessionsReady, SessionsLost)
+
+
+class PartitionHost(Host[Partition]):
+    def __init__(
+        self,
+        queue: Queue,
+        number: PartitionNumber,
+        key: PartitionKey | None,
+        store: AttachedStore,
+        cache: PayloadCache,
+        epoch: Epoch | None = None,
+    ) -> None:
+        super().__init__(queue, number, key, store, cache, epoch)
+        self.queue = queue
+        self.holders = SessionHolders()
+
+    def _built(self, snapshot: Snapshot) -> Partition:
+        partition = Partition(self.number, self.queue.description, snapshot.next_sequence_number)
+        sessions = [(each.session_id, each.size, each.updated_at) for each in snapshot.sessions]
+        partition.restore(snapshot.messages, snapshot.identities, snapshot.transferred, sessions)
+        return partition
+
+    def _tell_forgotten(self, mailbox: Mailbox, reason: BrokerError) -> None:
+        super()._tell_forgotten(mailbox, reason)
+        self.holders.lose_all()
+
+    # -- commands -----------------------------------------------------------------
+
+    def submit(self, command: Command, done: OnReply) -> None:
+        partition = self._partition
+        if partition is None:
+            self._submit_later(command, done)
+            return
+        try:
+            reply, effects = partition.apply(command, now())
+        except BrokerError as refusal:
+            done(refusal)
+            return
+        self._perform(partition, command, reply, effects, done)
+
+    def check(self, commands: Sequence[Command], at: Instant) -> None:
+        if self._partition is None:
+            raise EntityNotFound(self.queue.path) if self.queue.deleted else self._unavailable()
+        self._partition.check(commands, at)
+
+    def prepare(
+        self, command: Command, at: Instant, *, retractable: bool = False
+    ) -> list[tuple[Share, OnCommitted]]:
+        partition = self._partition
+        assert partition is not None, "only what is loaded can be changed"
+        reply, effects = partition.apply(command, at)
+        durable = self._durable(effects)
+        if len(durable) < len(effects):
+            # What becomes free is free at once, as everywhere; but not before all of the work is applied.
+            asyncio.get_running_loop().call_soon(self._tell, effects)
+        doubtful = durable if retractable else None
+        committed = partial(self._committed, partition, command, reply, doubtful, ignore)
+        return [(self._share(partition, durable), committed)]
+
+    def available(self, subqueue: SubQueue) -> int:
+        """How many messages could be locked now, or how many sessions."""
+        return 0 if self._partition is None else self._partition.available(subqueue)
+
+    def lock(self, count: int, size_max: int, subqueue: SubQueue) -> list[Message]:
+        """Peek-lock at once what can be had at once; nothing while the partition is away.
+
+        Up to `count` messages that have `size_max` bytes together, but one however large it is.
+        """
+        partition = self._partition
+        if partition is None:
+            return []
+        count = partition.fitting(count, size_max, subqueue)
+        if not count:
+            return []
+        reply = self._apply_at_once(partition, Lock(count, urandom(ENTROPY_PER_LOCK * count), subqueue))
+        assert isinstance(reply, Given)
+        return reply.messages
+
+    def _apply_at_once(self, partition: Partition, command: Command) -> Reply:
+        """Lock something, without waiting for any commit."""
+        self.queue.accessed_at = at = now()
+        reply, effects = partition.apply(command, at)
+        if effects:
+            # Messages whose time was up made way. Who locked the others need not wait for that.
+            self._perform(partition, command, reply, effects, ignore)
+        self.queue.keep_time(self)
+        return reply
+
+    def release(self, tokens: Sequence[LockToken]) -> None:
+        """Give back what was locked and never left."""
+        self.submit(Release(tokens), ignore)
+
+    # -- sessions -----------------------------------------------------------------
+
+    def accept_next_session(self) -> SessionAccepted | None:
+        """Lock the next session that is free and has messages, if that can be had at once."""
+        partition = self._partition
+        if partition is None or not partition.available():
+            return None
+        reply = self._apply_at_once(partition, AcceptSession(None, urandom(ENTROPY_PER_LOCK)))
+        assert isinstance(reply, SessionAccepted)
+        return reply if reply.lock is not None else None
+
+    def lock_in_session(self, lock: SessionLock, count: int, size_max: int) -> list[Message]:
+        """`lock` for a session's holder; nothing when the session is lost."""
+        partition = self._partition
+        count = 0 if partition is None else partition.fitting_in_session(lock, count, size_max)
+        if partition is None or not count:
+            return []
+        try:
+            reply = self._apply_at_once(
+                partition, LockInSession(lock, count, urandom(ENTROPY_PER_LOCK * count))
+            )
+        except SessionLockLost:
+            return []
+        assert isinstance(reply, Given)
+        return reply.messages
+
+    def waiting_in_session(self, lock: SessionLock) -> bool:
+        """Whether there are more messages for a session's holder."""
+        return self._partition is not None and self._partition.fitting_in_session(lock, 1, 1) > 0
+
+    async def session_state(self, lock: SessionLock) -> bytes | None:
+        """What is remembered for a session, for its holder."""
+        found = await self.ask(FindSessionState(lock))
+        assert isinstance(found, SessionStateFound)
+        if found.size is None:
+            return None
+        assert self._key is not None, "a loaded partition is known to its store"
+        answer: asyncio.Future[bytes | Exception | None] = asyncio.get_running_loop().create_future()
+        self.store.read_session_state(
+            self._key,
+            lock.session_id,
+            lambda state: None if answer.done() else answer.set_result(state),
+        )
+        state = await answer
+        if isinstance(state, Exception):
+            raise self._unavailable(state)
+        return state
+
+    # -- effects ------------------------------------------------------------------
+
+    def _perform(
+        self, partition: Partition, command: Command, reply: Reply, effects: list[Effect], done: OnReply
+    ) -> None:
+        """Commit the durable effects and reply then; reply at once when there are none."""
+        durable = self._durable(effects)
+        if durable:
+            self.store.writer.submit(
+                (self._share(partition, durable),),
+                partial(self._committed, partition, command, reply, durable, done),
+            )
+        else:
+            done(reply)
+        self._tell(effects)
+
+    def _durable(self, effects: list[Effect]) -> list[DurableEffect]:
+        durable: list[DurableEffect] = []
+        for effect in effects:
+            if not isinstance(effect, _FOR_RECEIVERS):
+                durable.append(effect)
+                if isinstance(effect, RemoveMessages):
+                    self._cache.forget(effect.messages)
+        return durable
+
+    def _tell(self, effects: list[Effect]) -> None:
+        """Let receivers know."""
+        for effect in effects:
+            if isinstance(effect, MessagesAvailable):
+                self.queue.wake(effect.subqueue)
+            elif isinstance(effect, SessionsReady):
+                self.holders.wake(effect.locks)
+            elif isinstance(effect, SessionsLost):
+                self.holders.lose(effect.locks)
+
+    def _committed(
+        self,
+        partition: Partition,
+        command: Command,
+        reply: Reply,
+        durable: list[DurableEffect] | None,
+        done: OnReply,
+        failure: Exception | None,
+    ) -> None:
+        if failure is not None:
+            if durable is not None:
+                # What is only a part of a transaction is not taken back alone.
+                self._doubts.note(command, reply, durable)
+            if partition is self._partition:
+                logger.error("%s: %s", self, failure)
+                self._fail(failure)
+            done(self._unavailable(failure))
+            return
+        done(reply)
+        if isinstance(reply, Enqueued) and partition is self._partition:
+            if isinstance(command, Enqueue):
+                self._keep_payloads(command.messages, reply)
+            self._confirm(partition, SequenceNumber(reply.first + reply.count - 1))
+
+    def _keep_payloads(self, messages: list[Message], enqueued: Enqueued) -> None:
+        """The store has these payloads now; memory keeps those that are soon asked for."""
+        if enqueued.duplicates:
+            dropped = set(enqueued.duplicates)
+            messages = [message for place, message in enumerate(messages) if place not in dropped]
+        if enqueued.scheduled:
+            for message in messages:
+                if message.state is MessageState.SCHEDULED:
+                    message.payload = None
+            messages = [message for message in messages if message.payload is not None]
+        self._cache.admit(messages)
+
+    def _confirm(self, partition: Partition, number: SequenceNumber) -> None:
+        """All up to this number are durable: whoever waits may have them."""
+        _, effects = partition.apply(Confirm(number), now())
+        self.queue.keep_time(self)
+        self._tell(effects)
+
+    # -- payloads -----------------------------------------------------------------
+
+    def read(
+        self, messages: Sequence[Message], done: Callable[[list[bytes | None] | BrokerError], None]
+    ) -> None:
+        """The payloads of these messages, from memory or from the store; None where one is gone meanwhile.
+
+        What is read back is not kept: a browse through a long backlog must not fill the memory.
+        """
+        partition = self._partition
+        known = [message.payload for message in messages]
+        cold = [message.body_place for message in messages if message.payload is None]
+        if not cold:
+            done(known)
+            return
+
+        def answer(payloads: list[bytes | None] | Exception) -> None:
+            if isinstance(payloads, Exception):
+                # When the store is away it has told us so; else it is only slow, and our memory still true.
+                if partition is self._partition and not isinstance(payloads, StoreUnavailable):
+                    logger.error("%s: payloads cannot be read: %s", self, payloads)
+                    self._fail(payloads)
+                done(self._unavailable(payloads))
+                return
+            fresh = iter(payloads)
+            done([next(fresh) if payload is None else payload for payload in known])
+
+        self.store.read(cold, answer)
+
+    async def payloads(self, messages: Sequence[Message]) -> list[bytes | None]:
+        """`read` for those who have time to wait."""
+        answer: asyncio.Future[list[bytes | None] | BrokerError] = asyncio.get_running_loop().create_future()
+        self.read(messages, lambda payloads: None if answer.done() else answer.set_result(payloads))
+        payloads = await answer
+        if isinstance(payloads, BrokerError):
+            raise payloads
+        return payloads

@@ -1,0 +1,101 @@
+"""Where the partitions of entities are: made, found again, claimed and cleared away in the stores.
+
+What the catalog does not name does not exist: it is swept away when a store is
+taken up, or made anew over. Which entities there are: broker.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from bendybus.broker.health import StoreState
+from bendybus.broker.stores import AttachedStore
+from bendybus.errors import StoreError
+from bendybus.names import EntityPath, Epoch, PartitionNumber
+from bendybus.store.catalog import EntityRecord
+from bendybus.store.protocol import NEVER_CLAIMED, MessagingStore, PartitionKey, PartitionRecord
+
+__all__ = ["Claims", "Place", "choose", "drop_partitions", "make_partitions", "places", "take_up"]
+
+logger = logging.getLogger(__name__)
+
+Claims: TypeAlias = dict[tuple[str, EntityPath, PartitionNumber], tuple[PartitionKey, Epoch]]
+"""Store, entity and partition -> the store's key for it, and the epoch under which it is ours."""
+
+Place: TypeAlias = tuple[PartitionNumber, PartitionKey | None, AttachedStore, Epoch | None]
+"""A partition, where it is, and the claim to it; no key and claim while its store is away."""
+
+
+def take_up(store: AttachedStore, known: set[EntityPath]) -> Claims:
+    """Everything the store holds becomes ours, and what an interrupted create or delete left is removed.
+
+    At once, since a claim of each would be a sync of each.
+    """
+    for path in sorted({record.entity for record in store.store.partitions()} - known):
+        logger.warning(
+            "store %s: removing partitions of '%s', which the catalog does not name", store.name, path
+        )
+        store.store.drop_partitions(path)
+    records = store.store.partitions()
+    epochs = store.store.claim([record.key for record in records])
+    return {
+        (store.name, record.entity, record.number): (record.key, epoch)
+        for record, epoch in zip(records, epochs, strict=True)
+    }
+
+
+def places(
+    record: EntityRecord, claims: Claims, stores: Mapping[str, AttachedStore], away: Container[str]
+) -> Iterator[Place]:
+    """Where an entity's partitions are; a store that is away may not have been asked."""
+    for number, name in enumerate(record.placement):
+        claim = claims.get((name, record.path, PartitionNumber(number)))
+        if claim is None and name not in away:
+            raise StoreError(
+                f"Partition {number} of '{record.path}' should be in the messaging store '{name}', "
+                "which does not have it. Was a store file removed?"
+            )
+        key, epoch = claim or (None, None)
+        yield PartitionNumber(number), key, stores[name], epoch
+
+
+def choose(stores: Iterable[AttachedStore], count: int, first: int) -> list[str]:
+    """The stores for so many new partitions, beginning with another one for each `first`."""
+    names = [store.name for store in stores]
+    if count == 1:
+        # All of them where there are partitions for all; a single one finds a place that is not away (P-04).
+        names = [store.name for store in stores if store.state is not StoreState.AWAY] or names
+    return [names[(first + number) % len(names)] for number in range(count)]
+
+
+async def make_partitions(record: EntityRecord, stores: Mapping[str, AttachedStore], claims: Claims) -> None:
+    """Empty ones for all of the entity's; `claims` has those that were made, also after a failure."""
+    chosen = [stores[name] for name in dict.fromkeys(record.placement)]
+    for attached in chosen:
+        attached.refuse_away()
+    for attached in chosen:
+        numbers = [
+            PartitionNumber(number) for number, name in enumerate(record.placement) if name == attached.name
+        ]
+        for made in await attached.run(partial(_make_anew, attached.store, record.path, numbers)):
+            claims[attached.name, record.path, made.number] = made.key, NEVER_CLAIMED
+
+
+async def drop_partitions(stores: Iterable[AttachedStore], path: EntityPath) -> None:
+    """Clear away what nobody will miss: what stays is swept at the next start, or made anew over."""
+    for attached in dict.fromkeys(stores):
+        try:
+            await attached.run(partial(attached.store.drop_partitions, path))
+        except Exception as failure:
+            logger.warning("store %s: partitions of '%s' stay for now: %s", attached.name, path, failure)
+
+
+def _make_anew(
+    store: MessagingStore, path: EntityPath, numbers: Sequence[PartitionNumber]
+) -> list[PartitionRecord]:
+    """Empty partitions: what a deleted namesake may have left behind must not come to light again."""
+    store.drop_partitions(path)
+    return store.create_partitions(path, numbers)

@@ -1,0 +1,151 @@
+"""Reads from one messaging store, in a thread of their own, each answered in bounded time.
+
+Asking and the answers belong to the event loop; only the calls run in the
+thread, one after the other. One that takes too long is answered with an error
+and its result, should it come, is dropped: the thread stays with it, and is
+left behind when the process ends. Commits have a thread of theirs: writer.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Final, Generic, TypeVar
+
+from bendybus.broker.writer import OnFailed
+from bendybus.errors import StoreUnavailable
+
+__all__ = ["StoreReader"]
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+# How long the end of the process waits for a read that is under way.
+STOP_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(eq=False, slots=True)
+class _Call(Generic[T]):
+    run: Callable[[], T]
+    done: Callable[[T | Exception], None]
+    late: Callable[[], None] | None
+    """For a long call whose result is still wanted when it is late."""
+    asked_at: float
+    """By the clock of the one who asks after `expire`."""
+    given_up: bool = False
+    """Nobody waits for it any more: not worth beginning."""
+
+
+class StoreReader:
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop, store_failed: OnFailed) -> None:
+        self._name = name
+        self._loop = loop
+        self._store_failed = store_failed
+        """Told of a call that found the store away, before the one who asked; it calls `abandon`."""
+        self._calls: SimpleQueue[_Call[object] | None] = SimpleQueue()
+        self._pending: dict[_Call[object], None] = {}
+        """In the order in which they were asked."""
+        self._running: _Call[object] | None = None
+        self._steps = 0
+        self._thread = threading.Thread(target=self._run, name=f"reader-{name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def ask(
+        self,
+        call: Callable[[], T],
+        done: Callable[[T | Exception], None],
+        at: float,
+        late: Callable[[], None] | None = None,
+    ) -> None:
+        """Run the call in the thread; `done` gets its result, or why there is none.
+
+        With `late`, that is called when the time is over, and the result is still awaited.
+        """
+        asked: _Call[object] = _Call(call, done, late, at)  # type: ignore[arg-type]
+        self._pending[asked] = None
+        self._calls.put(asked)
+
+    @property
+    def step(self) -> int | None:
+        """Which call is under way, unless it is one that may take long; None for none."""
+        running = self._running
+        return None if running is None or running.late is not None else self._steps
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the thread is still with a call that was given up."""
+        running = self._running
+        return running is not None and running.given_up
+
+    def expire(self, asked_before: float, long_asked_before: float) -> None:
+        """Answer what was asked before this time; what may take long, before another time."""
+        overdue = []
+        for call in self._pending:
+            if call.asked_at >= asked_before:
+                break
+            if call.late is None or call.asked_at < long_asked_before:
+                overdue.append(call)
+        for call in overdue:
+            if call.late is not None:
+                late, call.late = call.late, _nothing
+                late()
+            else:
+                self._give_up(call, StoreUnavailable(f"The messaging store '{self._name}' is slow to read."))
+
+    def abandon(self, error: StoreUnavailable) -> None:
+        """The store is given up: tell whoever waits for it."""
+        for call in list(self._pending):
+            self._give_up(call, error)
+
+    def stop(self) -> None:
+        for call in self._pending:
+            call.given_up = True
+        self._calls.put(None)
+        if self._thread.is_alive():
+            self._thread.join(0 if self.stuck else STOP_TIMEOUT_S)
+
+    def _give_up(self, call: _Call[object], error: StoreUnavailable) -> None:
+        self._answer(call, error)
+        call.given_up = True
+
+    def _finished(self, call: _Call[object], result: object) -> None:
+        if isinstance(result, StoreUnavailable) and not call.given_up:
+            self._store_failed(result)
+        self._answer(call, result)
+
+    def _answer(self, call: _Call[object], result: object) -> None:
+        if call not in self._pending:
+            return
+        del self._pending[call]
+        try:
+            call.done(result)
+        except Exception:
+            # A fault of ours in one answer must not cost the others theirs.
+            logger.exception("store %s: a callback failed", self._name)
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            if call.given_up:
+                continue
+            self._steps += 1
+            self._running = call
+            try:
+                result: object = call.run()
+            except Exception as failure:
+                result = failure
+            self._running = None
+            # Once the loop is closed nobody is left to be told.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._finished, call, result)
+
+
+def _nothing() -> None:
+    """The one who asked knows already that it is late."""

@@ -1,0 +1,128 @@
+"""Fault controls over HTTP: what is wrong with which store, and the switches for it (B-09).
+
+    GET     /$faults/stores           all stores: state, and the fault that is switched on
+    PUT     /$faults/stores/{name}    {"fault": "pause" | "slow" | "fail" | "heal", ...}
+    DELETE  /$faults/stores/{name}    heal
+
+Manage on the whole namespace is needed, and a server that was started with
+`--development`. Bodies and answers are JSON. What the switches do: store/faults.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from bendybus.admin.access import authorise
+from bendybus.auth.rights import Right
+from bendybus.auth.rules import KeyRing
+from bendybus.broker.broker import Broker
+from bendybus.broker.clock import now
+from bendybus.errors import ArgumentError, BrokerError, InvalidOperation
+from bendybus.store.faults import Fault, FaultKind, StoreFaults
+
+__all__ = ["fault_routes"]
+
+BODY_BYTES_MAX: Final = 4096
+
+
+def fault_routes(broker: Broker, keys: KeyRing, faults: StoreFaults | None) -> list[BaseRoute]:
+    """To be tried before the management API, to which every path may be an entity's."""
+    api = _FaultApi(broker, keys, faults)
+    return [
+        Route("/$faults/stores", api.show, methods=["GET"]),
+        Route("/$faults/stores/{name}", api.switch, methods=["PUT", "DELETE"]),
+    ]
+
+
+class _FaultApi:
+    def __init__(self, broker: Broker, keys: KeyRing, faults: StoreFaults | None) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._faults = faults
+
+    async def show(self, request: Request) -> Response:
+        return await self._answer(request, self._show)
+
+    async def switch(self, request: Request) -> Response:
+        return await self._answer(request, self._switch)
+
+    async def _answer(
+        self, request: Request, operation: Callable[[Request, StoreFaults], Awaitable[object]]
+    ) -> Response:
+        try:
+            authorise(request.headers, self._keys, "", Right.MANAGE, now())
+            if self._faults is None:
+                raise InvalidOperation(
+                    "Stores can be made to fail only on a server that was started with --development."
+                )
+            return JSONResponse(await operation(request, self._faults))
+        except BrokerError as refusal:
+            return JSONResponse({"error": refusal.description}, refusal.status)
+
+    async def _show(self, request: Request, faults: StoreFaults) -> object:
+        current = faults.current()
+        return {
+            "stores": [
+                {
+                    "name": store.name,
+                    "state": store.state.value,
+                    "reason": store.reason,
+                    **_shown(current[store.name]),
+                }
+                for store in self._broker.stores()
+            ]
+        }
+
+    async def _switch(self, request: Request, faults: StoreFaults) -> object:
+        name = request.path_params["name"]
+        fault = Fault() if request.method == "DELETE" else _fault(await _body(request))
+        faults.switch(name, fault)
+        return {"name": name, **_shown(fault)}
+
+
+async def _body(request: Request) -> object:
+    body = b""
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > BODY_BYTES_MAX:
+                raise ArgumentError(f"The body has more than {BODY_BYTES_MAX} bytes.")
+        return json.loads(body)
+    except ClientDisconnect:
+        # Nobody will read this; it only must not look like a fault of ours.
+        raise ArgumentError("The body ended before its end.") from None
+    except (ValueError, RecursionError):
+        raise ArgumentError('The body must be JSON such as {"fault": "pause"}.') from None
+
+
+def _fault(body: object) -> Fault:
+    if not isinstance(body, Mapping):
+        raise ArgumentError('The body must be a JSON object such as {"fault": "pause"}.')
+    try:
+        kind = FaultKind(body.get("fault", ""))
+    except ValueError:
+        known = ", ".join(FaultKind)
+        raise ArgumentError(
+            f"'fault' is {str(body.get('fault'))[:60]!r}; it must be one of {known}."
+        ) from None
+    delay_ms, reason = body.get("delayMs", 0), body.get("reason", "")
+    if isinstance(delay_ms, bool) or not isinstance(delay_ms, int | float):
+        raise ArgumentError("'delayMs' must be a number of milliseconds.")
+    if not isinstance(reason, str):
+        raise ArgumentError("'reason' must be text.")
+    return Fault(kind, delay_ms / 1000, reason[:200])
+
+
+def _shown(fault: Fault) -> dict[str, object]:
+    shown: dict[str, object] = {"fault": "none" if fault.kind is FaultKind.HEAL else fault.kind.value}
+    if fault.kind is FaultKind.SLOW:
+        shown["delayMs"] = round(fault.delay_s * 1000)
+    if fault.reason:
+        shown["reason"] = fault.reason
+    return shown

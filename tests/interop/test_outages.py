@@ -1,0 +1,351 @@
+"""A store away: by the fault controls, a full disk or a missing one, as the SDK meets it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from azure.core.exceptions import HttpResponseError
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import MessageLockLostError, ServiceBusServerBusyError
+from azure.servicebus.management import EntityAvailabilityStatus, QueueProperties
+
+from bendybus.auth.sas import make_token
+from bendybus.domain.routing import partition_of
+from fix_server import RULES, ServerProcess, StartServer
+from interop.sdk import Desk, Sdk, SyncSdk, receive
+from interop.test_administration import administration
+
+pytestmark = [
+    pytest.mark.usefixtures("broken_connections"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+PARTITIONS = 16
+STORES = 4
+PARTITIONED = {"EnablePartitioning": True}
+
+# Partition i of the first queue lives in store i modulo 4.
+AWAY = 1
+
+SitDown: TypeAlias = Callable[[ServerProcess], Desk]
+
+
+def key_of(store: int, turn: int = 0) -> str:
+    """A key whose partition lives in this store."""
+    keys = (key for key in map("key-{}".format, count()) if partition_of(key, PARTITIONS) % STORES == store)
+    return next(key for number, key in enumerate(keys) if number == turn)
+
+
+def request(
+    server: ServerProcess, method: str, path: str, body: object = None, key: tuple[str, str] | None = None
+) -> tuple[int, dict[str, Any]]:
+    name, secret = key or ("RootManageSharedAccessKey", server.key)
+    token = make_token(f"http://127.0.0.1:{server.port}/", name, secret, int(time.time()) + 60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    try:
+        content = body if isinstance(body, str) else json.dumps(body)
+        connection.request(method, path, content, {"Authorization": token})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+def switch(server: ServerProcess, store: int, fault: str, **details: object) -> None:
+    status, answer = request(server, "PUT", f"/$faults/stores/store-{store}", {"fault": fault, **details})
+    assert status == 200, answer
+
+
+def states(server: ServerProcess) -> dict[str, str]:
+    shown: dict[str, str] = request(server, "GET", "/health")[1]["stores"]
+    return shown
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, f"never happened: {what}"
+        time.sleep(0.05)
+
+
+def until_back(server: ServerProcess) -> None:
+    until(lambda: set(states(server).values()) == {"available"}, "all stores are available")
+
+
+@pytest.fixture
+def sdk() -> Sdk:
+    """One of the two: what they meet is the same."""
+    return SyncSdk()
+
+
+@pytest.fixture
+def own_server(start_server: StartServer) -> Iterator[ServerProcess]:
+    rules = [{"Name": name, "PrimaryKey": key, "Rights": rights} for name, (key, rights) in RULES.items()]
+    queues = {"q": PARTITIONED, "plain": {}}
+    yield start_server(queues, {"": rules}, "--development", "--stores", str(STORES))
+
+
+@pytest.fixture
+def sit_down(start_server: StartServer, sdk: Sdk, pool: ThreadPoolExecutor) -> Iterator[SitDown]:
+    """A desk at queue `q`; left before the server goes, and so before the garbage is collected."""
+    desks: list[Desk] = []
+
+    def sit(server: ServerProcess) -> Desk:
+        desks.append(Desk(sdk, sdk.client(server.connection_string), "q"))
+        return desks[-1]
+
+    yield sit
+    for closed in [closed for desk in desks for closed in desk.close_with(pool)]:
+        closed.result()
+
+
+@pytest.fixture
+def desk(own_server: ServerProcess, sit_down: SitDown) -> Desk:
+    return sit_down(own_server)
+
+
+def everything(desk: Desk) -> list[str]:
+    """Take all there is, until nothing comes."""
+    found: list[str] = []
+    while messages := desk.receiver.receive_messages(200, max_wait_time=2):
+        found += map(str, messages)
+        desk.complete(*messages)
+    return sorted(found)
+
+
+@pytest.mark.parametrize("fault", ["pause", "fail"])
+def test_one_store_away_is_felt_by_its_own_keys_alone_and_nothing_is_missing_afterwards(
+    own_server: ServerProcess, desk: Desk, fault: str
+) -> None:  # P-04 P-16 P-17 P-27 P-33
+    sent = [f"before {number}" for number in range(PARTITIONS)]
+    desk.send(*sent)
+    switch(own_server, AWAY, fault)
+    for number in range(2 * PARTITIONS):
+        sent.append(f"keyless {number}")
+        desk.send(sent[-1])
+    for store in range(STORES):
+        if store == AWAY:
+            with pytest.raises(ServiceBusServerBusyError, match="'store-1' does not answer"):
+                desk.send("refused", partition_key=key_of(store))
+        else:
+            sent.append(f"keyed {store}")
+            desk.send(sent[-1], partition_key=key_of(store))
+    with administration(own_server) as admin:
+        assert admin.get_queue("q").availability_status == EntityAvailabilityStatus.LIMITED
+        assert admin.get_queue_runtime_properties("q").total_message_count == len(sent) - 4
+    peeked = desk.receiver.peek_messages(100, sequence_number=0)
+    assert {(message.sequence_number or 0) >> 48 for message in peeked} == set(range(16)) - {1, 5, 9, 13}
+    received = receive(desk.receiver, 20)
+    desk.complete(*received)
+
+    switch(own_server, AWAY, "heal")
+    until_back(own_server)
+    sent.append("after")
+    desk.send("after", partition_key=key_of(AWAY))
+    assert sorted([*map(str, received), *everything(desk)]) == sorted(sent)
+    with administration(own_server) as admin:
+        assert admin.get_queue("q").availability_status == EntityAvailabilityStatus.AVAILABLE
+    own_server.expect_trouble("store store-1 is away, and 5 partitions with it")
+
+
+def test_locks_in_a_paused_store_are_lost_in_time_and_the_messages_come_again(
+    own_server: ServerProcess, desk: Desk
+) -> None:  # P-17 P-27
+    desk.send("stuck", "held", partition_key=key_of(AWAY))
+    desk.send("free", partition_key=key_of(0))
+    held = {str(message): message for message in desk.receive(3)}
+    switch(own_server, AWAY, "pause")
+    with pytest.raises(MessageLockLostError, match="whether the message was settled is not known"):
+        desk.complete(held["stuck"])
+    with pytest.raises(MessageLockLostError):
+        desk.receiver.renew_message_lock(held["held"])
+    desk.complete(held["free"])
+    switch(own_server, AWAY, "heal")
+    until_back(own_server)
+    # The completion was given up while it was under way: whether it happened only the store knew.
+    assert everything(desk) in (["held"], ["held", "stuck"])
+    own_server.expect_trouble("store store-1 is away")
+
+
+def test_timers_of_other_stores_run_on(own_server: ServerProcess, desk: Desk) -> None:  # P-27
+    switch(own_server, AWAY, "pause")
+    until(lambda: states(own_server)["store-1"] == "away", "the idle store is found away")
+    due = datetime.now(UTC) + timedelta(seconds=1)
+    desk.sender.schedule_messages(ServiceBusMessage("due", partition_key=key_of(2)), due)
+    assert str(desk.receive_one()) == "due"
+    switch(own_server, AWAY, "heal")
+    until_back(own_server)
+    own_server.expect_trouble("store store-1 is away")
+
+
+@pytest.mark.parametrize("fault", ["pause", "fail"])
+def test_entities_are_changed_wholly_or_not_at_all_and_it_can_be_repeated(
+    own_server: ServerProcess, fault: str
+) -> None:  # P-32
+    with administration(own_server) as admin:
+        switch(own_server, AWAY, fault)
+        until(lambda: states(own_server)["store-1"] == "away", "the idle store is found away")
+        queue: QueueProperties = admin.get_queue("q")
+        queue.max_delivery_count = 3
+        for change in (
+            lambda: admin.create_queue("new", enable_partitioning=True),
+            lambda: admin.update_queue(queue),
+            lambda: admin.delete_queue("q"),
+        ):
+            with pytest.raises(HttpResponseError) as refused:
+                change()
+            assert refused.value.status_code == 503
+        assert {each.name for each in admin.list_queues()} == {"q", "plain"}
+        assert admin.get_queue("q").max_delivery_count == 10
+        # A queue without partitions needs one sound store only.
+        admin.create_queue("elsewhere")
+
+        switch(own_server, AWAY, "heal")
+        until_back(own_server)
+        admin.create_queue("new", enable_partitioning=True)
+        admin.update_queue(queue)
+        assert admin.get_queue("q").max_delivery_count == 3
+        admin.delete_queue("q")
+        assert {each.name for each in admin.list_queues()} == {"new", "plain", "elsewhere"}
+    own_server.expect_trouble("store store-1 is away")
+
+
+def test_a_slow_store_is_still_there(own_server: ServerProcess, desk: Desk) -> None:
+    switch(own_server, AWAY, "slow", delayMs=300)
+    desk.send("slowly", partition_key=key_of(AWAY))
+    assert str(desk.receive_one()) == "slowly"
+    assert states(own_server)["store-1"] == "available"
+    switch(own_server, AWAY, "heal")
+
+
+def test_a_server_with_a_paused_store_stops_when_it_is_told_to(own_server: ServerProcess, desk: Desk) -> None:
+    desk.send("kept", partition_key=key_of(AWAY))
+    switch(own_server, AWAY, "pause")
+    assert own_server.stop() == os.EX_OK
+    own_server.start()
+    assert everything(desk) == ["kept"]
+
+
+# -- disks ----------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
+def test_a_full_disk_takes_one_store_away_until_there_is_space(own_server: ServerProcess, desk: Desk) -> None:
+    large = b"x" * 200_000
+    for _ in range(30):
+        desk.sender.send_messages(ServiceBusMessage(large, partition_key=key_of(AWAY)))
+    desk.send("small", partition_key=key_of(0))
+    soft, hard = resource.prlimit(own_server.pid, resource.RLIMIT_FSIZE)
+    # The log of this store has some 6 MB already: not a byte more. Those of the others are small.
+    resource.prlimit(own_server.pid, resource.RLIMIT_FSIZE, (4_000_000, hard))
+    with pytest.raises(ServiceBusServerBusyError):
+        desk.sender.send_messages(ServiceBusMessage(large, partition_key=key_of(AWAY)))
+    assert states(own_server)["store-1"] == "away"
+    desk.send("meanwhile", "meanwhile", partition_key=key_of(2))
+    resource.prlimit(own_server.pid, resource.RLIMIT_FSIZE, (soft, hard))
+    until_back(own_server)
+    desk.send("afterwards", partition_key=key_of(AWAY))
+    bodies = everything(desk)
+    assert [len(body) for body in bodies].count(len(large)) == 30
+    assert [body for body in bodies if len(body) < 20] == ["afterwards", "meanwhile", "meanwhile", "small"]
+    own_server.expect_trouble("store store-1 is away")
+
+
+def test_a_server_starts_without_a_disk_and_takes_it_up_when_it_is_there(
+    start_server: StartServer, sit_down: SitDown, tmp_path: Path
+) -> None:  # P-04
+    disks = [tmp_path / f"disk-{number}" for number in range(STORES)]
+    for disk in disks:
+        disk.mkdir()
+    options = [f"--store=sqlite://{disk}/store-{number}.db" for number, disk in enumerate(disks)]
+    server = start_server({"q": PARTITIONED}, None, *options)
+    desk = sit_down(server)
+    sent = [f"before {number}" for number in range(PARTITIONS)]
+    desk.send(*sent)
+    assert server.stop() == os.EX_OK
+    disks[AWAY].rename(tmp_path / "unplugged")
+
+    server.start()
+    desk = sit_down(server)
+    desk.send("keyless", "keyless too")
+    with pytest.raises(ServiceBusServerBusyError):
+        desk.send("refused", partition_key=key_of(AWAY))
+    (tmp_path / "unplugged").rename(disks[AWAY])
+    until_back(server)
+    assert everything(desk) == sorted([*sent, "keyless", "keyless too"])
+    server.expect_trouble("store store-1 is away", "store-1.db is not there")
+
+
+# -- the controls themselves ----------------------------------------------------------
+
+
+def test_the_command_line_throws_the_switch(own_server: ServerProcess) -> None:  # B-09
+    bendybus = Path(sys.executable).with_name("bendybus")
+
+    def fault(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [bendybus, "fault", "store", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "BENDYBUS_CONNECTION_STRING": own_server.connection_string, **environment},
+        )
+
+    def shown() -> dict[str, Any]:
+        (store,) = (
+            each
+            for each in request(own_server, "GET", "/$faults/stores")[1]["stores"]
+            if each["name"] == "store-2"
+        )
+        return store
+
+    assert fault("store-2", "slow", "--delay-ms", "20").stderr == "store-2: slow\n"
+    assert (shown()["fault"], shown()["delayMs"]) == ("slow", 20)
+    assert fault("store-2", "heal").stderr == "store-2: healed\n"
+    assert shown()["fault"] == "none"
+    unknown = fault("store-9", "pause")
+    assert unknown.returncode == 1
+    assert "no messaging store 'store-9'; there are store-0, store-1" in unknown.stderr
+    nobody = fault("store-2", "pause", BENDYBUS_CONNECTION_STRING="Endpoint=sb://x/")
+    assert (nobody.returncode, nobody.stderr.startswith("bendybus: the connection string lacks")) == (2, True)
+    assert fault("store-2", "explode").returncode == 2
+
+
+def test_a_switch_that_is_not_there_is_refused_by_name(own_server: ServerProcess) -> None:
+    complaints: list[tuple[object, str]] = [
+        ("{", "must be JSON"),
+        ([], "JSON object"),
+        ({}, "must be one of heal, pause, slow, fail"),
+        ({"fault": "explode"}, "must be one of"),
+        ({"fault": "slow"}, "slower"),
+        ({"fault": "slow", "delayMs": "long"}, "'delayMs' must be a number"),
+        ({"fault": "fail", "reason": 7}, "'reason' must be text"),
+        ({"fault": "pause", "reason": "x" * 5000}, "more than 4096 bytes"),
+    ]
+    for body, complaint in complaints:
+        status, answer = request(own_server, "PUT", "/$faults/stores/store-0", body)
+        assert (status, complaint in answer["error"]) == (400, True), (body, answer)
+
+
+def test_only_a_development_server_has_switches_and_only_managers_throw_them(
+    server: ServerProcess, own_server: ServerProcess
+) -> None:  # B-09
+    status, answer = request(server, "PUT", "/$faults/stores/store-0", {"fault": "pause"})
+    assert status == 400
+    assert "started with --development" in answer["error"]
+    for name, (secret, _) in RULES.items():
+        assert request(own_server, "DELETE", "/$faults/stores/store-0", key=(name, secret))[0] == 401
+    assert request(own_server, "GET", "/$faults/stores", key=("Sends", "wrong"))[0] == 401

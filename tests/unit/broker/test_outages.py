@@ -1,0 +1,427 @@
+"""A store that fails, stalls or comes back: who is told what, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+
+import pytest
+
+from bendybus.broker import writer
+from bendybus.broker.health import StoreState
+from bendybus.broker.host import Availability
+from bendybus.domain.commands import Complete, Enqueue, Enqueued, Peek, Tick
+from bendybus.domain.messages import Message, SubQueue
+from bendybus.errors import PartitionMoved, StoreCorrupted, StoreUnavailable
+from bendybus.names import SequenceNumber
+from fix_broker import Yard, message
+
+UNAVAILABLE = Availability.UNAVAILABLE
+AWAY = StoreUnavailable("no route to host")
+FAR = 1 << 20
+
+
+def lock(yard: Yard, partition: int = 0) -> list[Message]:
+    return yard.queue.hosts[partition].lock(10, FAR, SubQueue.MAIN)
+
+
+def states(yard: Yard) -> list[Availability]:
+    return [host.availability for host in yard.queue.hosts]
+
+
+async def stall(yard: Yard, *texts: str) -> None:
+    """A commit with these messages hangs in the store."""
+    yard.store.shut()
+    yard.host.submit(Enqueue([message(text) for text in texts or ("stuck",)]), yard.replies.append)
+    await yard.at_the_gate()
+
+
+def test_a_stalled_commit_is_answered_in_bounded_time(in_yard):  # P-17
+    async def test(yard: Yard) -> None:
+        await stall(yard)
+        yard.host.submit(Enqueue([message("behind it")]), yard.replies.append)
+        yard.pass_time(1.6)
+        assert yard.replies == []
+        yard.pass_time(1)
+        assert [type(reply) for reply in yard.replies] == [StoreUnavailable, StoreUnavailable]
+        assert yard.host.availability is UNAVAILABLE
+
+    in_yard(test)
+
+
+def test_a_stall_makes_only_its_own_partitions_unavailable(in_yard):  # P-04 P-27
+    async def test(yard: Yard) -> None:
+        await stall(yard)
+        yard.pass_time(3)
+        assert states(yard) == [UNAVAILABLE, Availability.AVAILABLE] * 2
+        reply = await yard.queue.hosts[1].ask(Enqueue([message()]))
+        assert isinstance(reply, Enqueued)
+        with pytest.raises(StoreUnavailable, match="retry"):
+            await yard.queue.hosts[2].ask(Enqueue([message()]))
+
+    in_yard(test, partitions=4, stores=2)
+
+
+def test_a_slow_store_is_passed_over_before_anything_is_given_up(in_yard):  # P-16 P-33
+    async def test(yard: Yard) -> None:
+        await stall(yard)
+        yard.pass_time(1.4)
+        assert yard.attached.state is StoreState.SLOW
+        assert states(yard) == [Availability.AVAILABLE] * 2
+        assert yard.queue.limited
+        assert {yard.queue.place(None).number for _ in range(4)} == {1}
+        yard.store.open_gate()
+        await yard.settled()
+        yard.pass_time(0.2)
+        assert states(yard) == [Availability.AVAILABLE] * 2
+        assert isinstance(yard.replies[0], Enqueued)
+        assert not yard.queue.limited
+
+    in_yard(test, partitions=2, stores=2)
+
+
+def test_where_all_are_slow_a_slow_one_is_taken(in_yard):  # P-16
+    async def test(yard: Yard) -> None:
+        await stall(yard)
+        yard.pass_time(1.4)
+        assert {yard.queue.place(None).number for _ in range(4)} == {0, 1}
+
+    in_yard(test, partitions=2)
+
+
+def test_what_a_stall_reported_as_failed_is_taken_back_when_it_was_stored_late(in_yard):  # P-16
+    """The sender has sent it again, or it went to another partition."""
+
+    async def test(yard: Yard) -> None:
+        await yard.host.ask(Enqueue([message("before")]))
+        await stall(yard, "late", "late too")
+        yard.pass_time(3)
+        yard.store.open_gate()
+        await yard.recovered()
+        assert len(yard.store.groups) >= 2, "the commit did land"
+        assert [each.sequence_number for each in lock(yard)] == [1]
+        await yard.settled()
+        assert len(yard.store.load(yard.host.key).messages) == 1
+        reply = await yard.host.ask(Enqueue([message("after")]))
+        assert reply == Enqueued(SequenceNumber(4), 1)
+
+    in_yard(test)
+
+
+def test_what_failed_and_never_came_to_be_stored_takes_nothing_back(in_yard):
+    async def test(yard: Yard) -> None:
+        yard.store.fails_once = AWAY
+        yard.host.submit(Enqueue([message("lost")]), yard.replies.append)
+        await yard.settled()
+        await yard.recovered()
+        for _ in range(2):
+            await yard.host.ask(Enqueue([message("has the number of the lost one")]))
+        await yard.recovered()
+        assert [each.sequence_number for each in lock(yard)] == [1, 2]
+
+    in_yard(test)
+
+
+def test_messages_of_another_owner_are_never_taken_back(in_yard):
+    async def test(yard: Yard) -> None:
+        await stall(yard)
+        yard.pass_time(3)
+        yard.store.open_gate()
+        while yard.attached.writer.stuck:
+            await asyncio.sleep(0.001)
+        yard.store.claim([yard.host.key])
+        await yard.recovered()
+        assert len(lock(yard)) == 1
+
+    in_yard(test)
+
+
+def test_nothing_lands_after_the_partition_was_claimed_again(in_yard):
+    """A commit that was given up either is there when the partition is loaded, or never."""
+
+    async def test(yard: Yard) -> None:
+        await stall(yard)
+        yard.pass_time(3)
+        yard.attached.recover()
+        yard.pass_time(3)
+        assert yard.attached.state is StoreState.AWAY, "no claim while the commit may yet be written"
+        yard.store.open_gate()
+        await yard.recovered()
+        assert [len(group[0].stored) for group in yard.store.groups[:1]] == [1]
+
+    in_yard(test)
+
+
+def test_an_answer_that_comes_after_the_stall_was_declared_is_given_once(in_yard):
+    async def test(yard: Yard) -> None:
+        await stall(yard)
+        yard.pass_time(3)
+        yard.store.open_gate()
+        await yard.recovered()
+        assert [type(reply) for reply in yard.replies] == [StoreUnavailable]
+
+    in_yard(test)
+
+
+def test_a_failing_store_takes_all_its_partitions_with_it_and_they_come_back_together(in_yard):  # P-04
+    async def test(yard: Yard) -> None:
+        for host in yard.queue.hosts:
+            await host.ask(Enqueue([message("kept")]))
+        yard.store.outage = AWAY
+        with pytest.raises(StoreUnavailable):
+            await yard.host.ask(Enqueue([message("lost")]))
+        assert states(yard) == [UNAVAILABLE] * 3
+        yard.store.outage = None
+        await yard.recovered()
+        assert [len(lock(yard, number)) for number in range(3)] == [1, 1, 1]
+
+    in_yard(test, partitions=3)
+
+
+def test_a_store_that_is_away_is_probed_once_for_all_its_partitions(in_yard, monkeypatch):
+    async def test(yard: Yard) -> None:
+        yard.store.outage = AWAY
+        with pytest.raises(StoreUnavailable):
+            await yard.host.ask(Enqueue([message()]))
+        claims = []
+        real = yard.store.claim
+        monkeypatch.setattr(yard.store, "claim", lambda keys: (claims.append(len(keys)), real(keys))[1])
+        yard.attached.recover()
+        yard.attached.recover()
+        while not claims:
+            await asyncio.sleep(0.001)
+        yard.store.outage = None
+        while yard.attached._probing:
+            await asyncio.sleep(0.001)
+        await yard.recovered()
+        assert claims == [5, 5]
+
+    in_yard(test, partitions=5)
+
+
+def test_an_outage_is_told_once_and_so_is_its_end(in_yard, caplog):
+    async def test(yard: Yard) -> None:
+        yard.store.outage = AWAY
+        for host in yard.queue.hosts:
+            host.submit(Enqueue([message()]), yard.replies.append)
+        await yard.settled()
+        for _ in range(3):
+            yard.attached.recover()
+            while yard.attached._probing:
+                await asyncio.sleep(0.001)
+        yard.store.outage = None
+        await yard.recovered()
+
+    caplog.set_level(logging.INFO)
+    in_yard(test, partitions=3)
+    told = [record.getMessage() for record in caplog.records]
+    assert len([text for text in told if "away" in text]) <= 2, told
+    assert len([text for text in told if "is back after" in text]) == 1
+
+
+def test_a_moved_partition_does_not_make_its_store_unavailable(in_yard):
+    async def test(yard: Yard) -> None:
+        yard.store.fails_once = PartitionMoved("claimed")
+        yard.host.submit(Enqueue([message()]), yard.replies.append)
+        await yard.settled()
+        assert states(yard) == [UNAVAILABLE, Availability.AVAILABLE]
+        assert yard.attached.state is StoreState.AVAILABLE
+
+    in_yard(test, partitions=2)
+
+
+def test_a_damaged_partition_leaves_the_others_of_its_store_alone(in_yard, monkeypatch):
+    async def test(yard: Yard) -> None:
+        damaged = yard.queue.hosts[0].key
+        real = yard.store.load
+
+        def load(key):
+            if key == damaged:
+                raise StoreCorrupted("garbled")
+            return real(key)
+
+        monkeypatch.setattr(yard.store, "load", load)
+        yard.store.outage = AWAY
+        with pytest.raises(StoreUnavailable):
+            await yard.host.ask(Enqueue([message()]))
+        yard.store.outage = None
+        yard.attached.recover()
+        while yard.queue.hosts[1].availability is not Availability.AVAILABLE:
+            await asyncio.sleep(0.001)
+        assert isinstance(await yard.queue.hosts[1].ask(Enqueue([message()])), Enqueued)
+        assert yard.attached.state is StoreState.AVAILABLE
+        assert yard.host.availability is not Availability.AVAILABLE
+
+    in_yard(test, partitions=2)
+
+
+def test_a_settlement_in_a_stalled_store_is_answered_and_the_message_comes_again(in_yard):
+    async def test(yard: Yard) -> None:
+        await yard.host.ask(Enqueue([message("one")]))
+        (held,) = lock(yard)
+        yard.store.shut()
+        yard.store.fails_once = AWAY
+        yard.host.submit(Complete([held.lock_token]), yard.replies.append)
+        await yard.at_the_gate()
+        yard.pass_time(3)
+        assert [type(reply) for reply in yard.replies] == [StoreUnavailable]
+        yard.store.open_gate()
+        await yard.recovered()
+        assert [each.sequence_number for each in lock(yard)] == [1]
+
+    in_yard(test)
+
+
+# -- reads and loads ------------------------------------------------------------------
+
+
+class Hung:
+    """A call of a store that hangs until it is let go."""
+
+    def __init__(self, real):
+        self._real = real
+        self.entered, self._go = threading.Event(), threading.Event()
+
+    def __call__(self, *arguments):
+        self.entered.set()
+        assert self._go.wait(10), "the test never let it go"
+        return self._real(*arguments)
+
+    async def reached(self):
+        await asyncio.to_thread(self.entered.wait, 10)
+
+    def let_go(self):
+        self._go.set()
+
+
+def test_a_stalled_read_is_answered_and_its_store_is_away(in_yard, monkeypatch):  # P-27
+    async def test(yard: Yard) -> None:
+        yard.cache._limit = 0
+        await yard.host.ask(Enqueue([message("cold")]))
+        hung = Hung(yard.store.read)
+        monkeypatch.setattr(yard.store, "read", hung)
+        answers = []
+        yard.host.read(lock(yard), answers.append)
+        await hung.reached()
+        yard.pass_time(3)
+        assert [type(answer) for answer in answers] == [StoreUnavailable]
+        assert yard.attached.state is StoreState.AWAY
+        yard.attached.recover()
+        assert not yard.attached._probing, "while a read hangs nothing can be loaded"
+        hung.let_go()
+        await yard.recovered()
+        assert await yard.host.payloads(lock(yard)) == [b"cold"]
+
+    in_yard(test)
+
+
+def test_a_load_that_takes_long_holds_up_nobody_and_is_used_when_it_comes(in_yard, monkeypatch):  # P-16
+    async def test(yard: Yard) -> None:
+        await yard.host.ask(Enqueue([message("kept")]))
+        hung = Hung(yard.store.load)
+        monkeypatch.setattr(yard.store, "load", hung)
+        yard.store.fails_once = AWAY
+        yard.host.submit(Enqueue([message()]), lambda _: None)
+        await yard.settled()
+        yard.attached.recover()
+        await hung.reached()
+        yard.host.submit(Peek(SequenceNumber(0), 1), yard.replies.append)
+        assert yard.host.availability is Availability.LOADING
+        yard.pass_time(11)
+        assert [type(reply) for reply in yard.replies] == [StoreUnavailable]
+        assert yard.host.availability is UNAVAILABLE
+        assert not yard.queue.loading, "a drain is not held up"
+        assert yard.attached.state is StoreState.AVAILABLE, "a long load is no failure"
+        hung.let_go()
+        while yard.host.availability is UNAVAILABLE:
+            await asyncio.sleep(0.001)
+        assert len(lock(yard)) == 1
+
+    in_yard(test)
+
+
+def test_an_errand_in_a_stalled_store_is_refused_in_bounded_time_and_never_done_later(in_yard):  # P-32
+    async def test(yard: Yard) -> None:
+        done = []
+        await stall(yard)
+        errand = asyncio.ensure_future(yard.attached.run(lambda: done.append("late")))
+        await asyncio.sleep(0)
+        yard.pass_time(3)
+        with pytest.raises(StoreUnavailable):
+            await errand
+        with pytest.raises(StoreUnavailable, match="'gated' is away"):
+            await yard.attached.run(lambda: done.append("while away"))
+        yard.store.open_gate()
+        await yard.recovered()
+        assert done == []
+
+    in_yard(test)
+
+
+def test_an_idle_store_that_hangs_is_noticed(in_yard, monkeypatch):  # P-33
+    async def test(yard: Yard) -> None:
+        hung = Hung(yard.store.tidy)
+        monkeypatch.setattr(yard.store, "tidy", hung)
+        await hung.reached()
+        yard.pass_time(3)
+        assert yard.attached.state is StoreState.AWAY
+        hung.let_go()
+        await yard.recovered()
+
+    in_yard(test)
+
+
+def test_a_store_that_is_away_is_not_tidied(in_yard, monkeypatch):
+    """It may never have been open; and its errors would be told every second."""
+
+    async def test(yard: Yard) -> None:
+        monkeypatch.setattr(writer, "TIDY_AFTER_S", 0.001)
+        tidied = []
+        monkeypatch.setattr(yard.store, "tidy", lambda: tidied.append(yard.attached.state))
+        yard.store.outage = AWAY
+        with pytest.raises(StoreUnavailable):
+            await yard.host.ask(Enqueue([message()]))
+        tidied.clear()
+        yard.store.outage = None
+        await yard.recovered()
+        while not tidied:
+            await asyncio.sleep(0.001)
+        assert StoreState.AWAY not in tidied
+
+    in_yard(test)
+
+
+def test_timers_of_others_run_on_beside_a_stalled_store(in_yard):
+    async def test(yard: Yard) -> None:
+        await stall(yard)
+        await yard.queue.hosts[1].ask(Enqueue([message("one")]))
+        yard.pass_time(3)
+        assert lock(yard, 1)
+        assert await yard.queue.hosts[1].ask(Tick()) is not None
+
+    in_yard(test, partitions=2, stores=2)
+
+
+def test_a_store_that_fails_as_soon_as_it_is_back_is_tried_ever_more_seldom(in_yard):
+    async def test(yard: Yard) -> None:
+        delays = []
+        for _ in range(7):
+            yard.store.fails_once = AWAY
+            yard.host.submit(Enqueue([message()]), yard.replies.append)
+            await yard.settled()
+            delays.append(yard.attached._recover_after_s)
+            await yard.recovered()
+        assert delays == [1, 2, 4, 8, 16, 30, 30]
+
+    in_yard(test)
+
+
+def test_stopping_does_not_wait_for_a_store_that_is_stuck(in_yard):
+    async def test(yard: Yard) -> None:
+        await stall(yard)
+        yard.pass_time(3)
+        yard.attached.stop()
+        assert yard.attached.writer._thread.is_alive()
+
+    in_yard(test)
