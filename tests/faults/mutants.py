@@ -28,7 +28,6 @@ from bendybus.domain.effects import (
 )
 from bendybus.domain.messages import Message
 from bendybus.names import Instant, SequenceNumber
-
 from faults.simulation.ledger import Invariant
 
 __all__ = ["MUTANTS", "Mutant"]
@@ -179,5 +178,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "puts back at the end": Mutant(puts_back_at_the_end, (DISORDERED,)),
     "ends locks early": Mutant(ends_locks_early, (SHARED,)),
-    "sends what a lost partition had lent": Mutant(sends_what_a_lost_partition_had_lent, (RESURRECTED, SHARED)),
+    "sends what a lost partition had lent": Mutant(
+        sends_what_a_lost_partition_had_lent, (RESURRECTED, SHARED)
+    ),
 }

@@ -41,7 +41,10 @@ def test_a_seed_replays_to_the_last_byte() -> None:
 
 def _play_elsewhere(seed: int, hash_seed: str) -> str:
     program = f"from faults.simulation.simulation import simulate; print(simulate({seed}).fingerprint)"
-    environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    environment = os.environ | {
+        "PYTHONHASHSEED": hash_seed,
+        "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]),
+    }
     return subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     ).stdout.strip()

@@ -15,7 +15,6 @@ from bendybus.amqp.types import Array, Symbol
 from bendybus.broker.queue import Queue
 from bendybus.domain.messages import MessageState, SubQueue
 from bendybus.engine.deliveries import Delivery
-
 from faults.simulation.ledger import Invariant, Letter
 from faults.simulation.peers import SESSION_FILTER, arrival_of
 from faults.simulation.server import ENDPOINT
@@ -99,7 +98,10 @@ class _Last:
             assert isinstance(page.value, dict)
             for entry in page.value["messages"]:
                 annotations = decode_message(entry["message"]).message_annotations
-                number, state = annotations["x-opt-sequence-number"], annotations.get("x-opt-message-state", 0)
+                number, state = (
+                    annotations["x-opt-sequence-number"],
+                    annotations.get("x-opt-message-state", 0),
+                )
                 assert isinstance(number, int) and isinstance(state, int)
                 found.append((number, state))
             start = found[-1][0] + 1
@@ -169,7 +171,9 @@ class _Last:
 
     async def _take_deferred(self, address: str, session_id: str | None = None) -> None:
         requester = await self._requester(address)
-        deferred = [number for number, state in await self._peek_all(address) if state == MessageState.DEFERRED]
+        deferred = [
+            number for number, state in await self._peek_all(address) if state == MessageState.DEFERRED
+        ]
         for number in deferred:
             named = {} if session_id is None else {"session-id": session_id}
             given = await requester.ask(
@@ -192,4 +196,3 @@ class _Last:
             )
             if done.application_properties["statusCode"] == 200:
                 self._ledger.remove(letter)
-

@@ -19,7 +19,6 @@ from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.envelope import Stored
 from bendybus.names import PARTITION_SHIFT
 from bendybus.store.protocol import PartitionKey
-
 from faults.simulation.plan import Lane, Plan
 from faults.simulation.stores import VirtualStore
 from faults.simulation.world import World
@@ -347,7 +346,9 @@ class Ledger:
         found = self._ids.get((store.name, place))
         if found is None:
             bare = Stored.of(store.payload(message)).bare
-            found = self._ids[store.name, place] = str(read_properties(bare, scan(bare).properties).message_id)
+            found = self._ids[store.name, place] = str(
+                read_properties(bare, scan(bare).properties).message_id
+            )
         return found
 
     def _found(self, letter: Letter, spot: Spot) -> None:

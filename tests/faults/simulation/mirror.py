@@ -18,7 +18,6 @@ from bendybus.domain.commands import Given, Peek
 from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.partition import Partition
 from bendybus.names import Instant, SequenceNumber
-
 from faults.simulation.ledger import Invariant, Ledger
 from faults.simulation.stores import VirtualStore
 
@@ -50,7 +49,8 @@ def _compare(ledger: Ledger, host: Host[Any], store: VirtualStore, key: Any) -> 
     remembered = Counter(map(shape, host.partition.confirmed()))
     if kept != remembered:
         ledger.violate(
-            Invariant.MISCOUNTED, f"{host}: on disk {sorted(kept - remembered)}, in memory {sorted(remembered - kept)}"
+            Invariant.MISCOUNTED,
+            f"{host}: on disk {sorted(kept - remembered)}, in memory {sorted(remembered - kept)}",
         )
     elif isinstance(host, PartitionHost) and host.partition is not None:
         _compare_counts(ledger, host, host.partition)

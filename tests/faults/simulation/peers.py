@@ -15,7 +15,14 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from bendybus.amqp.message import BATCH_FORMAT, DecodedMessage, Header, Properties, decode_message, encode_message
+from bendybus.amqp.message import (
+    BATCH_FORMAT,
+    DecodedMessage,
+    Header,
+    Properties,
+    decode_message,
+    encode_message,
+)
 from bendybus.amqp.performatives import (
     Accepted,
     DeliveryState,
@@ -29,7 +36,6 @@ from bendybus.domain.entities import split_subqueue
 from bendybus.domain.messages import MessageState, SubQueue
 from bendybus.engine.deliveries import Delivery
 from bendybus.errors import BrokerError
-
 from faults.simulation.ledger import Arrival, Batch, Invariant, Letter, body_of
 from faults.simulation.plan import COLOURS
 from faults.simulation.server import ENDPOINT, ServerGone
@@ -249,9 +255,13 @@ class SenderPeer(Peer):
         colour = self.random.choice(COLOURS)
         how, stream = self._how()
         # Where duplicates are looked for, a batch needs a key.
-        batch = self.chance(0.15) and (stream is not None or not (how or self.simulation.detects(self.entity)))
+        batch = self.chance(0.15) and (
+            stream is not None or not (how or self.simulation.detects(self.entity))
+        )
         ids = self.new_ids(self.random.randint(2, 5) if batch else 1)
-        letters = self.ledger.attempt(ids, colour, stream=stream, ttl_s=how.get("ttl_s"), scheduled="due_in_s" in how)
+        letters = self.ledger.attempt(
+            ids, colour, stream=stream, ttl_s=how.get("ttl_s"), scheduled="due_in_s" in how
+        )
         payloads = [self.encode(message_id, colour, **how) for message_id in ids]
         if len(ids) > 1:
             answer = post(encode_message(data=payloads), message_format=BATCH_FORMAT)
@@ -286,9 +296,7 @@ class SenderPeer(Peer):
             return {"ttl_s": self.random.randint(1, 15)}, None
         return {}, None
 
-    def _answered(
-        self, letters: Sequence[Letter], answer: asyncio.Future[DeliveryState | None]
-    ) -> None:
+    def _answered(self, letters: Sequence[Letter], answer: asyncio.Future[DeliveryState | None]) -> None:
         if answer.cancelled() or answer.exception() is not None:
             return
         if isinstance(answer.result(), Accepted):
@@ -306,7 +314,9 @@ class SenderPeer(Peer):
         )
         status = answer.application_properties["statusCode"]
         if status != 200:
-            self.simulation.refused(str(answer.application_properties.get("errorCondition")), f"schedule: {answer}")
+            self.simulation.refused(
+                str(answer.application_properties.get("errorCondition")), f"schedule: {answer}"
+            )
             return
         self.ledger.accept(letters)
         assert isinstance(answer.value, dict)
@@ -506,7 +516,12 @@ class TransactorPeer(Peer):
             self.ledger.given_up(receiver)
 
     async def _transact(
-        self, coordinator: Any, sender: Any, onward: Any, receiver: Receiver, taken: list[tuple[Letter, Delivery]]
+        self,
+        coordinator: Any,
+        sender: Any,
+        onward: Any,
+        receiver: Receiver,
+        taken: list[tuple[Letter, Delivery]],
     ) -> None:
         txn_id = await coordinator.declare()
         batch = Batch(f"transaction {self.name}/{next(self._numbers)}")
@@ -515,7 +530,9 @@ class TransactorPeer(Peer):
         number = taken[0][1].tag[:2] if taken else None
         chosen = [each for each in taken if each[1].tag[:2] == number][: self.random.randint(0, 2)]
         rest = [each for each in taken if each not in chosen]
-        key = self.simulation.key_for(self.entity, int.from_bytes(number, "big")) if chosen and number else "k0"
+        key = (
+            self.simulation.key_for(self.entity, int.from_bytes(number, "big")) if chosen and number else "k0"
+        )
         answers = []
         for link, group in ((sender, self.entity), (onward, "via")):
             for _ in range(self.random.randint(0, 2)):
@@ -598,9 +615,7 @@ class ChangerPeer(Peer):
             colour = self.random.choice(COLOURS)
             if self.chance(0.5):
                 rule = {"sql-filter": {"expression": f"colour = '{colour}'"}}
-                await requester.ask(
-                    "com.microsoft:add-rule", {"rule-name": name, "rule-description": rule}
-                )
+                await requester.ask("com.microsoft:add-rule", {"rule-name": name, "rule-description": rule})
             else:
                 await requester.ask("com.microsoft:remove-rule", {"rule-name": name})
 

@@ -16,7 +16,6 @@ from bendybus.domain.entities import QueueDescription, Tier
 from bendybus.domain.filters import RuleDescription, SqlFilter
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
 from bendybus.names import EntityPath
-
 from faults.simulation.stores import DiskFaults
 
 __all__ = ["COLOURS", "Lane", "Plan", "Weather"]
@@ -162,9 +161,7 @@ class _Planner:
 
     def _hop(self) -> None:
         self._landing()
-        self._queue(
-            "hop", enable_partitioning=self._dice.random() < 0.5, forward_to=EntityPath("landing")
-        )
+        self._queue("hop", enable_partitioning=self._dice.random() < 0.5, forward_to=EntityPath("landing"))
         self._plan.lanes["hop"] = [Lane("hop", ("hop", "landing"), ordered=2)]
         self._peers(("sender", "hop"))
 

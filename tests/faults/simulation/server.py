@@ -17,7 +17,6 @@ from bendybus.contents import AmqpContents
 from bendybus.domain.entities import Tier
 from bendybus.errors import BrokerError
 from bendybus.gateway.gateway import Gateway
-
 from faults.simulation.loop import Loop
 from faults.simulation.network import Network
 from faults.simulation.stores import Disk, VirtualCatalog, VirtualStore

@@ -20,7 +20,6 @@ from bendybus.domain.entities import QueueDescription
 from bendybus.domain.routing import partition_of
 from bendybus.names import EntityPath
 from bendybus.store.protocol import PartitionKey
-
 from faults.simulation.closing import empty_everything
 from faults.simulation.ledger import Invariant, Ledger
 from faults.simulation.loop import Loop

@@ -25,5 +25,7 @@ class SessionStates:
     def got(self, session_id: str, state: bytes | None) -> None:
         possible = self._possible.setdefault(session_id, {None})
         if state not in possible:
-            self._violate(f"the state of session {session_id} is {state!r}, not one of {sorted(map(str, possible))}")
+            self._violate(
+                f"the state of session {session_id} is {state!r}, not one of {sorted(map(str, possible))}"
+            )
         self._possible[session_id] = {state}

@@ -19,7 +19,6 @@ from bendybus.names import EntityPath, Epoch, PartitionNumber, SessionId
 from bendybus.store.catalog import Description, EntityRecord
 from bendybus.store.memory import MemoryStore
 from bendybus.store.protocol import PartitionChanges, PartitionKey, PartitionRecord, Snapshot
-
 from faults.simulation.loop import Loop
 from faults.simulation.threads import current, sleep_here
 from faults.simulation.world import World
@@ -239,7 +238,8 @@ class VirtualCatalog:
 
 def _summary(changes: Sequence[PartitionChanges]) -> str:
     parts = [
-        f"{change.key}:+{len(change.stored)}~{len(change.updated)}-{len(change.removed)}" for change in changes
+        f"{change.key}:+{len(change.stored)}~{len(change.updated)}-{len(change.removed)}"
+        for change in changes
     ]
     return " ".join(parts)
 

@@ -48,7 +48,10 @@ def substituted(world: World, threads: Callable[[], Threading]) -> Iterator[None
         return uuid.UUID(bytes=world.entropy(16), version=4)
 
     def of_process(name: str) -> Callable[..., Any]:
-        return lambda *arguments, **how: getattr(threads(), name)(*arguments, **how)
+        def make(*arguments: Any, **how: Any) -> Any:
+            return getattr(threads(), name)(*arguments, **how)
+
+        return make
 
     def monotonic() -> float:
         return world.now

@@ -60,9 +60,7 @@ class Thread:
         try:
             self._target()
         except Exception as failure:
-            self._owner.call_exception_handler(
-                {"message": f"thread {self.name} died", "exception": failure}
-            )
+            self._owner.call_exception_handler({"message": f"thread {self.name} died", "exception": failure})
         finally:
             self._gone()
 
