@@ -238,6 +238,9 @@ class Host(ABC, Generic[P]):
     def _clear(self, availability: Availability) -> Mailbox:
         if self._partition is not None:
             self._cache.forget(self._partition.confirmed())
+            # A link may keep some that were locked for it: they are no longer its to send.
+            for message in self._partition.confirmed():
+                message.lock_token = None
         if self._epoch is not None:
             self._doubts.epoch = self._epoch
         self._partition = self._epoch = None

@@ -34,7 +34,7 @@ def take_up(store: AttachedStore, known: set[EntityPath]) -> Claims:
 
     At once, since a claim of each would be a sync of each.
     """
-    for path in {record.entity for record in store.store.partitions()} - known:
+    for path in sorted({record.entity for record in store.store.partitions()} - known):
         logger.warning(
             "store %s: removing partitions of '%s', which the catalog does not name", store.name, path
         )

@@ -311,7 +311,7 @@ class AttachedStore:
         if unknown:
             # The reader has nothing to do here yet, so its calls may be made from this thread.
             records = self.store.partitions()
-            for path in {record.entity for record in records} - residents:
+            for path in sorted({record.entity for record in records} - residents):
                 # Left behind by a create or delete that was cut short before the last start.
                 self.store.drop_partitions(path)
             for record in records:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from os import urandom
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -177,7 +178,8 @@ class ManagementNode:
                 peek = Peek(SequenceNumber(first), count - len(found), self._subqueue, session_id)
                 given = await host.ask(peek)
                 assert isinstance(given, Given)
-                messages = _first_bytes(given.messages, PEEK_BYTES_MAX - size)
+                # Copies: while payloads are read, a message may get another number or leave.
+                messages = list(map(copy, _first_bytes(given.messages, PEEK_BYTES_MAX - size)))
                 payloads = await host.payloads(messages)
             except Unavailable:
                 # "A slow or dead store delays nobody: the others' messages flow" (P-27)
