@@ -240,12 +240,16 @@ class ManagementNode:
         wanted = min(wanted, DELETED_AT_ONCE_MAX)
         before = Instant(_whole_number(body, "enqueued-time-utc"))
         self._queue.refuse_receiving(self._subqueue)
+        session_id = body.get("session-id")
+        if session_id is not None and not isinstance(session_id, str):
+            raise ArgumentError(f"'session-id' must be a string, not {session_id!r}.")
+        session = None if session_id is None else SessionId(session_id)
         deleted = 0
         for host in self._queue.in_turn():
             if deleted >= wanted:
                 break
             try:
-                reply = await host.ask(DeleteOldest(wanted - deleted, before, self._subqueue))
+                reply = await host.ask(DeleteOldest(wanted - deleted, before, self._subqueue, session))
             except Unavailable:
                 # "A slow or dead store delays nobody" (P-27)
                 continue
