@@ -62,6 +62,7 @@ def shows_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
 
 def keeps_its_memory_after_a_failed_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(host.Host, "_fail", lambda self, error: None)
+    patch.setattr(host.Host, "withdraw", lambda self: [])
 
 
 def forgets_on_disk(kind: type[DurableEffect]) -> Mutate:
