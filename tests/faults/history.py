@@ -164,6 +164,7 @@ class History:
         self._violations: list[tuple[Violation, str]] = []
         self.open = 0
         """Acknowledged and not completed, as far as the clients know."""
+        self.completed = 0
 
     # -- sending -----------------------------------------------------------------------
 
@@ -279,6 +280,7 @@ class History:
         message.settled_last = how
         if how is Settlement.COMPLETE:
             message.completed_in = generation
+            self.completed += 1
             self.open -= message.acknowledged
         elif how is Settlement.ABANDON:
             message.abandoned += 1

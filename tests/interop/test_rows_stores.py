@@ -164,7 +164,7 @@ def test_creating_fails_cleanly_and_can_be_repeated_and_what_was_away_comes_back
     for kind, outage in outages.items():
         admin = outage.stand.admin
         options = {} if kind == 2 else {"enable_partitioning": kind == 16}
-        for attempt in range(2):  # of two unpartitioned ones, one would be in the store that is away
+        for attempt in range(2):  # of two unpartitioned ones, one might be in the store that is away
             name = f"new-{kind}-{attempt}"
             try:
                 admin.create_queue(name, **options)
@@ -173,10 +173,12 @@ def test_creating_fails_cleanly_and_can_be_repeated_and_what_was_away_comes_back
                 failed[kind] = name, options
                 with pytest.raises(ResourceNotFoundError):
                     admin.get_queue(name)
-    assert failed.keys() == set(KINDS)
+            else:
+                # An unpartitioned one may be put where there is a store for it, and then it works.
+                assert kind == 1
+                outage.stand.works(name)
     postgres_to_stop.start()
     for kind, outage in outages.items():
-        name, options = failed[kind]
         with ServiceBusClient.from_connection_string(
             outage.stand.server.connection_string, retry_total=20, retry_backoff_factor=0.1
         ) as patient:
@@ -185,8 +187,10 @@ def test_creating_fails_cleanly_and_can_be_repeated_and_what_was_away_comes_back
                 for key in outage.away[queue]:
                     sender.send_messages(ServiceBusMessage("after", partition_key=key))
             assert outage.stand.admin.get_queue(queue).availability_status == "Available"
-            outage.stand.admin.create_queue(name, **options)
-            outage.stand.works(name)
+            if kind in failed:
+                name, options = failed[kind]
+                outage.stand.admin.create_queue(name, **options)
+                outage.stand.works(name)
             receiver = outage.stand.receiver(queue)
             came: dict[str | None, list[str]] = {}
             while not all(came.get(key, [])[-1:] == ["after"] for key in outage.away[queue]):

@@ -132,3 +132,34 @@ def test_an_empty_root_key_is_reported_by_name(folder: DataFolder) -> None:
     (folder.path / "root.key").touch()
     with pytest.raises(StoreCorrupted, match=r"root\.key"):
         folder.root_key()
+
+
+def test_namespaces_are_written_down_once_there_are_several(folder: DataFolder) -> None:
+    assert folder.namespaces() == []
+    other = folder.of_namespace("Bank")
+    other.open()
+    folder.record_namespaces(["shop", "Bank"])
+    assert folder.namespaces() == ["shop", "Bank"]
+    assert other.path == folder.path / "namespaces" / "bank"
+    other.close()
+
+
+def test_a_namespace_whose_folder_is_gone_is_told(folder: DataFolder) -> None:
+    folder.of_namespace("bank").path.mkdir(parents=True)
+    folder.record_namespaces(["shop", "bank"])
+    folder.of_namespace("bank").path.rmdir()
+    with pytest.raises(StoreCorrupted, match="namespaces/bank of a namespace is missing"):
+        folder.namespaces()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 1, "names": 5}'])
+def test_a_damaged_list_of_namespaces_is_told(folder: DataFolder, text: str) -> None:
+    (folder.path / "namespaces.json").write_text(text)
+    with pytest.raises(StoreCorrupted, match=r"namespaces\.json is damaged"):
+        folder.namespaces()
+
+
+def test_a_list_of_namespaces_from_the_future_is_told(folder: DataFolder) -> None:
+    (folder.path / "namespaces.json").write_text('{"format": 9, "names": ["a"]}')
+    with pytest.raises(SchemaTooNew, match="format 9"):
+        folder.namespaces()

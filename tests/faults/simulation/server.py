@@ -17,6 +17,7 @@ from bendybus.contents import AmqpContents
 from bendybus.domain.entities import Tier
 from bendybus.errors import BrokerError
 from bendybus.gateway.gateway import Gateway
+from bendybus.namespaces import NAMESPACE_DEFAULT, Namespace, Namespaces
 from faults.simulation.loop import Loop
 from faults.simulation.network import Network
 from faults.simulation.stores import Disk, VirtualCatalog, VirtualStore
@@ -75,7 +76,9 @@ class Server:
     def _serve(self) -> None:
         broker = Broker(self._catalog, self._stores, tier=self._tier, contents=AmqpContents())
         broker.start()
-        self._gateway = Gateway(broker, KeyRing([AccessRule.root(ENDPOINT.key)]))
+        namespaces = Namespaces()
+        namespaces.add(Namespace(NAMESPACE_DEFAULT, broker, KeyRing([AccessRule.root(ENDPOINT.key)])))
+        self._gateway = Gateway(namespaces)
         self._gateway.start()
         self.broker = broker
         self._network.listening = self.loop, self._gateway.protocol

@@ -301,7 +301,6 @@ class OutboxRules(PartitionMachine):
             assert isinstance(refusal, expected or ())
             return  # and nothing has changed, as every invariant will see
         assert expected is None
-        self.end_locks()
         for each, command in zip(work, commands, strict=True):
             self.perform(each, command)
         if confirm:
@@ -335,6 +334,7 @@ class OutboxRules(PartitionMachine):
             self.note(first, command.messages, work.destination)
             return
         assert work.token is not None
+        self.end_locks()
         record = self.held(work.token)
         assert record is not None
         assert self.apply(command) == Settled([])
