@@ -36,7 +36,8 @@ interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make te
 	PYTHONPATH=tests $(BIN)/python -m interop.go.run
 	PYTHONPATH=tests $(BIN)/python -m interop.javascript.run
 
-faults: $(VENV)/.installed-dev  ## kill -9 under load, 50 times, Spark's parts 40 times; a store away; count every message
+faults: $(VENV)/.installed-dev  ## 1,000 simulations; kill -9 under load, 50 times, Spark's parts 40 times; a store away; count every message
+	PYTHONPATH=tests $(BIN)/python -m faults.simulation --seeds 1000
 	$(BIN)/python tests/faults/crash_check.py --kills 50
 	$(BIN)/python tests/faults/outage_check.py
 	$(BIN)/python tests/faults/spark_check.py --kills 20

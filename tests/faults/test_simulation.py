@@ -18,11 +18,11 @@ from faults.simulation.simulation import simulate
 
 TESTS = Path(__file__).parents[1]
 
-SEEDS = 40
+SEEDS = 32
 SEEDS_AT_ONCE = 8
 
-# Enough for the rarest mutant, with some to spare.
-SEEDS_PER_MUTANT = 60
+# Each has a seed to begin with that finds it; should plans change, one of the next will.
+SEEDS_PER_MUTANT = 40
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_AT_ONCE))

@@ -324,6 +324,8 @@ class Ledger:
                 for letter in letters:
                     letter.spots[store.name, key, message.place] = spot
                     self._found(letter, spot)
+                    # Who sent it may have been told that it failed, and sent it elsewhere.
+                    letter.doubtful = letter.doubtful or (store.late and known is None)
                     touched[letter] = None
             self._partitions[store.name, key] = now
         for place, (letters, _) in before.items():
@@ -393,8 +395,9 @@ class Ledger:
 
     def _check_whole(self, batch: Batch) -> None:
         done = [letter.durable for letter in batch.sent]
-        removed = [letter for letter in batch.removed if not letter.doubtful]
-        done += [not letter.spots and letter.removals == {batch} for letter in removed]
+        # Of one that somebody else wanted to remove, too, nobody can say who did.
+        removed = [each for each in batch.removed if not each.doubtful and each.removals <= {batch}]
+        done += [not letter.spots and batch in letter.removals for letter in removed]
         if any(done):
             del self._batches[batch]
             if not all(done):

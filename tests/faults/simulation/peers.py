@@ -35,7 +35,7 @@ from bendybus.amqp.types import Array, Symbol, Timestamp
 from bendybus.domain.entities import split_subqueue
 from bendybus.domain.messages import MessageState, SubQueue
 from bendybus.engine.deliveries import Delivery
-from bendybus.errors import BrokerError
+from bendybus.errors import BrokerError, ProtocolError
 from faults.simulation.ledger import Arrival, Batch, Invariant, Letter, body_of
 from faults.simulation.plan import COLOURS
 from faults.simulation.server import ENDPOINT, ServerGone
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["PEERS", "Peer", "arrival_of"]
 
 # Whatever comes of these is left open.
-GONE = (ConnectionLost, LinkRefused, TimeoutError, OSError, ServerGone)
+GONE = (ConnectionLost, LinkRefused, ProtocolError, TimeoutError, OSError, ServerGone)
 
 COMPLETE = Accepted()
 ABANDON = Modified(delivery_failed=True)

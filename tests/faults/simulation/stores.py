@@ -55,11 +55,14 @@ class Disk:
         """Whether a thread asks, and not the loop, which asks only while its process starts."""
         return self.loop is not None and current(self.loop) is not None
 
-    def take_time(self, name: str) -> None:
+    def take_time(self, name: str, stalls: Callable[[], None] | None = None) -> None:
+        """`stalls` is called first if it takes long."""
         world = self.world
         if self.at_work() and world.chance(self.faults.stalls):
             self.stalls += 1
             world.note(f"{name} stalls")
+            if stalls is not None:
+                stalls()
             sleep_here(self.loop, world.between(*STALL_S))
         else:
             sleep_here(self.loop, world.between(*USUAL_S))
@@ -70,6 +73,8 @@ class VirtualStore(MemoryStore):
         super().__init__(name)
         self._disk = disk
         self._away_until = 0.0
+        self.late = False
+        """Whether the last commit took so long that it may have been given up before it happened."""
         self.watcher: Callable[[VirtualStore, Sequence[PartitionKey]], None] = _ignore
         self.doubter: Callable[[VirtualStore, list[PartitionKey]], None] = _ignore
         """Told of commits that were, or may be, reported as failed; of those that happened, with the keys."""
@@ -111,12 +116,11 @@ class VirtualStore(MemoryStore):
             self.doubter(self, [])
             raise StoreUnavailable(f"{self.name}: the disk is full")
         super().commit(changes)
+        self.late = world.now - began_at > STALL_S[0]
         world.note(f"{self.name} commits {_summary(changes)}")
         keys = [change.key for change in changes]
         self.watcher(self, keys)
-        disk.take_time(self.name)
-        if world.now - began_at > STALL_S[0]:
-            self.doubter(self, keys)
+        disk.take_time(self.name, lambda: self.doubter(self, keys))
         if world.chance(disk.faults.lost_reply):
             disk.lost_replies += 1
             world.note(f"{self.name} loses a reply")

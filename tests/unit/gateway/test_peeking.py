@@ -24,7 +24,7 @@ def test_a_peek_shows_messages_as_they_were_when_it_looked(in_yard):
         await yard.host.ask(Enqueue([sent]))
         sent.payload = None
         address = Address.parse("orders/$management")
-        node = ManagementNode(yard.queue, address, Claims(), Transactions(), None, {})  # type: ignore[arg-type]
+        node = ManagementNode(yard.queue, address, Claims(), Transactions(), None, {}, {})  # type: ignore[arg-type]
         peek = asyncio.ensure_future(node._peek({"from-sequence-number": 0, "message-count": 10}))
         await asyncio.sleep(0)
         await yard.host.ask(Post(10, EntityPath("elsewhere"), SubQueue.MAIN))
