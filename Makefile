@@ -5,6 +5,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help run demo test style types tests interop faults bench clean
@@ -27,8 +28,9 @@ style: $(VENV)/.installed-dev  ## ruff: rules and layout
 types: $(VENV)/.installed-dev  ## mypy --strict on src
 	$(BIN)/mypy
 
+# By the groups of tests/conftest.py: a file, or all of Spark, stays with one worker.
 tests: $(VENV)/.installed-dev
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
 interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make test`), Java's, Go's and JavaScript's where there is one
 	$(BIN)/pytest tests/interop
