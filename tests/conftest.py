@@ -1,8 +1,8 @@
 """Fixtures for every test: they live in fix_*.py, by subject, and are found by name.
 
 Several workers share the tests out by file, so that what a file shares (a server, say) is made once; all
-files that need Spark go to one of them, since a Spark session is made once and is not small. Hypothesis may take
-its time: how fast an example is says more about the machine's other work than about us.
+files that need Spark go to one of them, since a Spark session is not small. Hypothesis may take its time:
+how fast an example is says more about the machine's other work than about us.
 """
 
 from __future__ import annotations
