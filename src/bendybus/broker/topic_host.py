@@ -58,6 +58,8 @@ class TopicHost(Host[TopicPartition]):
         """Partitions of subscriptions that publishing waits for."""
         self._away: set[Host[Any]] = set()
         """Partitions of subscriptions without which nothing can be published."""
+        self._publishing_due = 0
+        """Pages of scheduled messages that are out of the schedule and not yet published."""
         super().__init__(topic, number, key, store, cache, epoch)
         self.topic = topic
 
@@ -98,6 +100,10 @@ class TopicHost(Host[TopicPartition]):
     def tick(self, at: Instant) -> bool:
         # What is due waits for the subscriptions; `heed` sees to it that this is asked again.
         return self.availability is Availability.AVAILABLE and super().tick(at)
+
+    @property
+    def at_rest(self) -> bool:
+        return not self._publishing_due
 
     # -- commands -----------------------------------------------------------------
 
@@ -171,7 +177,7 @@ class TopicHost(Host[TopicPartition]):
         if failure is not None:
             if durable is not None:
                 self._doubts.note(command, reply, durable)
-            if partition is self._partition:
+            if partition is self._held:
                 logger.error("%s: %s", self, failure)
                 self._fail(failure)
             done(self._unavailable(failure))
@@ -186,7 +192,7 @@ class TopicHost(Host[TopicPartition]):
             told(failure)
 
     def _confirm(self, partition: TopicPartition, reply: Reply) -> None:
-        if isinstance(reply, Enqueued) and partition is self._partition:
+        if isinstance(reply, Enqueued) and partition is self._held:
             partition.apply(Confirm(SequenceNumber(reply.first + reply.count - 1)), now())
             if reply.scheduled or partition.next_deadline() is not None:
                 self._entity.keep_time(self)
@@ -200,9 +206,11 @@ class TopicHost(Host[TopicPartition]):
             size += due[count].size
             count += 1
         page, rest = due[:count], due[count:]
+        self._publishing_due += 1
 
         def published(reply: Reply | BrokerError) -> None:
-            if partition is not self._partition:
+            self._publishing_due -= 1
+            if partition is not self._held:
                 return
             if isinstance(reply, BrokerError):
                 # They are out of the schedule, but their store still has them: begin again with that.
@@ -211,9 +219,11 @@ class TopicHost(Host[TopicPartition]):
                 self._activate(partition, rest)
 
         def read(payloads: list[bytes | None] | Exception) -> None:
-            if partition is not self._partition:
+            if partition is not self._held:
+                self._publishing_due -= 1
                 return
             if isinstance(payloads, Exception):
+                self._publishing_due -= 1
                 logger.error("%s: payloads cannot be read: %s", self, payloads)
                 self._fail(payloads)
                 return
