@@ -39,8 +39,10 @@ from bendybus.server.http_protocol import HttpHost
 from bendybus.server.key_sets import trusted_issuer
 from bendybus.server.listener import Listener
 from bendybus.server.metrics import BrokerCollector
-from bendybus.server.settings import Settings, connection_string, refuse_exposed_keys
+from bendybus.server.settings import STORES_DEFAULT, Settings, connection_string, refuse_exposed_keys
 from bendybus.server.sockets import raise_descriptor_limit
+from bendybus.server.store_keeper import StoreKeeper
+from bendybus.server.store_routes import store_routes
 from bendybus.server.stores import examine_stores, messaging_stores, namespace_id
 from bendybus.server.tls import self_made_certificate, server_context
 from bendybus.store.faults import StoreFaults
@@ -90,6 +92,8 @@ class Server:
         exits.callback(folder.close)
         root = _root_rule(settings, folder)
         broker = self._broker(folder, exits)
+        keeper = StoreKeeper(broker, folder, self.faults, _close)
+        exits.callback(keeper.close)
         broker.start()
         exits.push_async_callback(broker.stop)
         keys = KeyRing(issuer=await trusted_issuer(settings, exits))
@@ -107,7 +111,8 @@ class Server:
         rest = RestMessages(broker, keys)
         # Management last: every path may be an entity's.
         management = management_routes(broker, keys)
-        routes = [*fault_routes(broker, keys, self.faults), rest, AuthorizationRules(book, keys), *management]
+        own = [*fault_routes(broker, keys, self.faults), *store_routes(broker, keys, keeper)]
+        routes = [*own, rest, AuthorizationRules(book, keys), *management]
         http = self._http(gateway, broker, routes)
         listener = self._listener(gateway, http)
         gateway.start()
@@ -137,6 +142,7 @@ class Server:
         exits.callback(catalog.close)
         settings = self._settings
         placed = {name for record in catalog.entities() for name in record.placement}
+        attached = folder.store_list().attached
         stores = messaging_stores(settings, folder, placed)
         examine_stores(stores, namespace_id(catalog))
         if settings.development:
@@ -148,12 +154,12 @@ class Server:
                 store.open()
             except StoreUnavailable as reason:
                 # One that holds nothing yet was more likely given wrongly: its operator is told at once.
-                if store.name not in placed:
+                if store.name not in placed and store.name not in attached:
                     raise
                 unopened[store.name] = reason
             exits.callback(_close, store)
         if not settings.store_urls and not unopened:
-            folder.record_stores(len(stores))
+            folder.record_stores(len(folder.store_paths(settings.stores, STORES_DEFAULT)))
         return Broker(
             catalog,
             stores,
