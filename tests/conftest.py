@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["fix_broker", "fix_postgres", "fix_server"]
+pytest_plugins = ["pytester", "fix_broker", "fix_postgres", "fix_server", "fix_kinds"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import ssl
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -138,11 +139,14 @@ class Client(asyncio.Protocol):
         login: bool = True,
         open_it: bool = True,
         local_address: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        tls_name: str | None = None,
         **config: Any,
     ) -> Self:
         """Connected and opened: with the endpoint's key over PLAIN, or anonymously to put tokens later.
 
-        `config` are fields of `ConnectionConfig`; `local_address` is where the connection comes from.
+        `config` are fields of `ConnectionConfig`; `local_address` is where the connection comes from;
+        `tls_name` is who the server is to be when asked by TLS.
         """
         if login:
             config.setdefault("sasl_mechanism", "PLAIN")
@@ -154,6 +158,8 @@ class Client(asyncio.Protocol):
                 endpoint.host,
                 endpoint.port,
                 local_addr=None if local_address is None else (local_address, 0),
+                ssl=tls,
+                server_hostname=tls_name,
             )
         except OSError as failure:
             raise ConnectionLost from failure

@@ -27,7 +27,7 @@ from bendybus.auth.sas import make_token
 from bendybus.engine.sending import SendingLink
 from bendybus.gateway.addresses import NodeKind
 from bendybus.gateway.management import _OPERATIONS
-from bendybus.server import app as composition
+from bendybus.server import front
 from bendybus.server.app import Server
 from bendybus.server.settings import Settings
 from fix_client import Client, ConnectionLost, Endpoint, LinkRefused, Sender
@@ -86,6 +86,19 @@ OF_THE_NAMESPACE: Final = [
     Asked("GET", "$namespaceinfo", "any"),
     Asked("GET", "$Resources/queues", "any"),
     Asked("GET", "$Resources/topics", "any"),
+    Asked("POST", "$reset", "Manage"),
+]
+FAULTS: Final = [
+    Asked("GET", "$faults/stores", "Manage"),
+    Asked("PUT", "$faults/stores/store-0", "Manage"),
+    Asked("DELETE", "$faults/stores/store-0", "Manage"),
+]
+STORES: Final = [
+    Asked("GET", "$stores", "Manage"),
+    Asked("POST", "$stores", "Manage"),
+    Asked("GET", "$stores/store-0", "Manage"),
+    Asked("PUT", "$stores/store-0", "Manage"),
+    Asked("DELETE", "$stores/store-0", "Manage"),
 ]
 MANAGEMENT: Final = [
     Asked("GET", "q", "any"),
@@ -99,7 +112,7 @@ MANAGEMENT: Final = [
     Asked("PUT", "q/subscriptions/s/rules/r", "Manage"),
     Asked("DELETE", "q/subscriptions/s/rules/r", "Manage"),
 ]
-EVERYTHING: Final = [*REST.values(), *RULES, *MANAGEMENT, *OF_THE_NAMESPACE]
+EVERYTHING: Final = [*REST.values(), *RULES, *MANAGEMENT, *OF_THE_NAMESPACE, *FAULTS, *STORES]
 
 # What the application is made of -> what is asked of it here. The first two tell how the server is,
 # not what is in it; what comes through a WebSocket is AMQP and has to prove itself there.
@@ -109,6 +122,12 @@ ROUTES: Final[dict[str, list[Asked] | None]] = {
     "RestMessages": list(REST.values()),
     "AuthorizationRules": [*RULES, *OF_THE_NAMESPACE[:5]],
     "/{path:path} *": [*MANAGEMENT, *OF_THE_NAMESPACE[5:]],
+    "/$faults/stores GET,HEAD": FAULTS[:1],
+    "/$faults/stores/{name} DELETE,PUT": FAULTS[1:],
+    "/$stores GET,HEAD,POST": STORES[:2],
+    "/$stores/{name} DELETE,GET,HEAD,PUT": STORES[2:],
+    # Finds the namespace, whose routes are the seven above.
+    "_NamespaceRoutes": None,
     "websocket /$servicebus/websocket": None,
     "websocket /$servicebus/websocket/": None,
     "websocket /{path:path}": None,
@@ -120,6 +139,7 @@ WORDS: Final = {
     "$resources/queues",
     "$resources/topics",
     "$authorizationrules",
+    "$reset",
     # The query's, and a sub-queue's, which is below its entity.
     "$skip",
     "$top",
@@ -143,6 +163,11 @@ MANAGEMENT_RIGHTS: Final = {
     "com.microsoft:add-rule": "Manage",
     "com.microsoft:remove-rule": "Manage",
     "com.microsoft:enumerate-rules": "Manage",
+    "bendybus:partition-info": "Listen",
+    "bendybus:peek-range": "Listen",
+    "bendybus:complete-up-to": "Listen",
+    "bendybus:complete-numbers": "Listen",
+    "bendybus:consumer-lease": "Listen",
 }
 
 SENDS, RECEIVES = True, False
@@ -174,21 +199,25 @@ def name_of(route: BaseRoute) -> str:
 
 def test_every_http_route_of_a_server_has_an_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    real = composition.http_app
 
-    def noted(**parts: Any) -> Any:
-        made.append(real(**parts))
-        return made[-1]
+    def noted(make: Callable[..., Any]) -> Callable[..., Any]:
+        def making(*parts: Any, **named: Any) -> Any:
+            made.append(make(*parts, **named))
+            return made[-1]
 
-    monkeypatch.setattr(composition, "http_app", noted)
+        return making
+
+    # The server's own application, and the router of its one namespace.
+    monkeypatch.setattr(front, "http_app", noted(front.http_app))
+    monkeypatch.setattr(front, "Router", noted(front.Router))
 
     async def start() -> None:
         async with Server(Settings(data=tmp_path / "data", port=0, admin_port=None)):
             pass
 
     asyncio.run(start())
-    (application,) = made
-    assert {name_of(route) for route in application.routes} == set(ROUTES)
+    assert len(made) == 2
+    assert {name_of(route) for router in made for route in router.routes} == set(ROUTES)
 
 
 def test_every_operation_of_the_rest_api_has_an_entry() -> None:
@@ -280,11 +309,12 @@ def strangers(house: House, right: str, scope: str) -> Iterator[tuple[str, str |
 
 @pytest.mark.parametrize("asked", EVERYTHING, ids=str)
 def test_no_stranger_gets_through_an_http_route(house: House, asked: Asked) -> None:
-    scope = "" if asked in OF_THE_NAMESPACE else "q"
+    scope = "" if asked in (*OF_THE_NAMESPACE, *FAULTS, *STORES) else "q"
+    refusal = b'{"error":' if asked in (*FAULTS, *STORES) else b"<Error><Code>401</Code>"
     for kind, token in strangers(house, asked.right, scope):
         status, body = house.ask(asked.method, asked.path, token)
         assert status in (401, 403), kind
-        assert asked.method == "HEAD" or b"<Error><Code>401</Code>" in body, kind
+        assert asked.method == "HEAD" or refusal in body, kind
     # And the one who may is let in: to an entity that does not exist, as nothing is to change.
     path = asked.path.replace("q", "nowhere", 1) if scope else asked.path
     if scope or asked.right == "any":

@@ -14,7 +14,6 @@ from bendybus.amqp.performatives import (
     Accepted,
     Attach,
     Begin,
-    Coordinator,
     Detach,
     Disposition,
     End,
@@ -168,17 +167,6 @@ UNKNOWN = "The messaging entity 'nowhere' could not be found."
         (to_node("target/$DeadLetterQueue"), "amqp:not-allowed"),
         (to_node("%00%ff/../..//"), "amqp:unauthorized-access"),
         (to_node(""), "com.microsoft:argument-error"),
-        (
-            Attach(
-                name="coordinator",
-                handle=0,
-                role=SENDER,
-                source=Source(address="s"),
-                target=Coordinator(),
-                initial_delivery_count=0,
-            ),
-            "amqp:not-implemented",
-        ),
         (
             Attach(name="no target", handle=0, role=SENDER, initial_delivery_count=0),
             "com.microsoft:argument-error",

@@ -16,6 +16,8 @@ from hostile.conftest import LARGEST_MESSAGE, Attack
 QUEUES = ("plain", "parts")
 SECTION = b"\x00\x53"
 
+BAD_ARGUMENT, TOO_LARGE = "com.microsoft:argument-error", "amqp:link:message-size-exceeded"
+
 GOOD = encode_message(properties=Properties(message_id="good"), data=b"good")
 
 
@@ -88,14 +90,15 @@ def test_a_message_of_the_largest_size_goes_through_in_many_frames(
 
 
 @pytest.mark.parametrize(
-    ("properties", "annotations"),
+    ("properties", "annotations", "condition"),
     [
-        (Properties(message_id="i" * 129), None),
-        (Properties(group_id="s" * 129), None),
-        (None, {"x-opt-partition-key": "k" * 129}),
-        (None, {"x-opt-partition-key": "k" * 200_000}),
-        (None, {"x-opt-partition-key": ["no", "text"]}),
-        (None, {"x-opt-partition-key": {"k" * 1000: "v" * 100_000}}),
+        (Properties(message_id="i" * 129), None, BAD_ARGUMENT),
+        (Properties(group_id="s" * 129), None, BAD_ARGUMENT),
+        (None, {"x-opt-partition-key": "k" * 129}, BAD_ARGUMENT),
+        # Beyond what all properties of a message may have, whatever they are.
+        (None, {"x-opt-partition-key": "k" * 200_000}, TOO_LARGE),
+        (None, {"x-opt-partition-key": ["no", "text"]}, BAD_ARGUMENT),
+        (None, {"x-opt-partition-key": {"k" * 1000: "v" * 100_000}}, TOO_LARGE),
     ],
     ids=[
         "message id",
@@ -107,7 +110,11 @@ def test_a_message_of_the_largest_size_goes_through_in_many_frames(
     ],
 )
 def test_a_key_that_cannot_be_one_is_rejected(
-    attack: Attack, endpoint: Endpoint, properties: Properties | None, annotations: dict[str, object] | None
+    attack: Attack,
+    endpoint: Endpoint,
+    properties: Properties | None,
+    annotations: dict[str, object] | None,
+    condition: str,
 ) -> None:
     async def work() -> None:
         async with await Client.connect(endpoint) as client:
@@ -115,7 +122,7 @@ def test_a_key_that_cannot_be_one_is_rejected(
             (outcome,) = await sender.send(
                 encode_message(properties=properties, message_annotations=annotations, data=b"x")
             )
-            assert condition_of(outcome) == "com.microsoft:argument-error"
+            assert condition_of(outcome) == condition
             await link_lives_on(sender, receiver)
 
     attack(work)
@@ -245,7 +252,7 @@ STRANGE = {
     "a value with more items than bytes": SECTION + b"\x77\xd0\x00\x00\x00\x04\xff\xff\xff\xff",
     "an array of arrays of nothing": SECTION + b"\x77\xf0\x00\x00\x00\x05\xff\xff\xff\xff\xf0",
     "many annotations": encode_message(
-        message_annotations={f"a{number}": number for number in range(15_000)}, data=b"x"
+        message_annotations={f"a{number}": number for number in range(5000)}, data=b"x"
     ),
     # Four bytes each: more than sixteen bits can count.
     "very many annotations": SECTION
@@ -254,7 +261,7 @@ STRANGE = {
     + SECTION
     + b"\x75\xa0\x01x",
     "large application properties": encode_message(
-        application_properties={f"name {number}": "v" * 1000 for number in range(200)}, data=b"x"
+        application_properties={f"name {number}": "v" * 1000 for number in range(60)}, data=b"x"
     ),
     "nested application properties": encode_message(application_properties={"deep": nested(25)}, data=b"x"),
     "nested annotations": encode_message(message_annotations={"deep": nested(25)}, data=b"x"),
@@ -301,7 +308,7 @@ def test_a_strange_message_harms_nobody_on_its_way_to_the_dead_letters(
             sender, receiver = await both_ends(client, queue)
             (outcome,) = await sender.send(message)
             if outcome != Accepted():
-                assert condition_of(outcome) == "com.microsoft:argument-error"
+                assert condition_of(outcome) in (BAD_ARGUMENT, TOO_LARGE)
                 return
             deliveries = await receiver.receive()
             added = Modified(delivery_failed=True, message_annotations={"added": "by abandoning"})

@@ -149,4 +149,4 @@ def test_a_queues_own_rule_opens_that_queue_alone(start_server: StartServer) -> 
         with pytest.raises(ServiceBusAuthenticationError):
             own.get_queue_sender("other").send_messages(ServiceBusMessage("x"))
         with pytest.raises(ServiceBusAuthorizationError):
-            own.get_queue_receiver("mine").receive_messages(max_wait_time=1)
+            own.get_queue_receiver("mine").receive_messages(max_wait_time=10)

@@ -87,7 +87,7 @@ def test_nobody_receives_from_a_queue_that_forwards_but_its_dead_letters_can_be_
     server = start_server(queues(False, False, ForwardTo="target"))
     with client(server) as sdk:
         with pytest.raises(ServiceBusError, match="forwards its messages to 'target'"):
-            sdk.get_queue_receiver("source").receive_messages(max_wait_time=1)
+            sdk.get_queue_receiver("source").receive_messages(max_wait_time=10)
         with sdk.get_queue_receiver("source", sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
             assert receiver.receive_messages(max_wait_time=0.2) == []
 

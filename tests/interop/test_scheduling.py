@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -141,10 +142,12 @@ def test_a_restart_forgets_no_schedule_and_makes_up_for_what_it_slept_through(
 ) -> None:  # B-08
     server = start_server({"q": {"EnablePartitioning": kind is Kind.PARTITIONED}})
     desk = connect(server.connection_string, "q")
-    (missed,) = schedule(desk, after(0.5), "missed", partition_key="k")
-    cancelled, waiting = schedule(desk, after(60), "cancelled", "waiting", partition_key="k")
+    cancelled, waiting = schedule(desk, after(600), "cancelled", "waiting", partition_key="k")
     desk.sender.cancel_scheduled_messages(cancelled)
+    due = after(1)
+    (missed,) = schedule(desk, due, "missed", partition_key="k")
     server.kill()
+    time.sleep(max(0.0, (due - after(0)).total_seconds()))  # nobody is there to see it
     server.start()
     desk = connect(server.connection_string, "q")
     message = desk.receive_one()

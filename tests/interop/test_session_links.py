@@ -34,7 +34,7 @@ def _namespace_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
     queues = {
         f"{kind}-{number}": {**properties, "EnablePartitioning": kind == "parts"}
         for kind in ("plain", "parts")
-        for number in range(12)
+        for number in range(13)
     }
     server = ServerProcess(tmp_path_factory.mktemp("server"), namespace(queues))
     server.start()
@@ -45,7 +45,7 @@ def _namespace_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
 
 @pytest.fixture(scope="module")
 def numbers() -> Iterator[int]:
-    return iter(range(12))
+    return iter(range(13))
 
 
 @pytest.fixture
@@ -218,6 +218,34 @@ def test_only_the_connection_that_holds_a_session_manages_it(run: Run) -> None:
             page = {"last-updated-time": Timestamp(253402300800000), "skip": Int(0), "top": Int(100)}
             listed = await theirs.ask("com.microsoft:get-message-sessions", page)
             assert listed.value == {"skip": Int(1), "sessions-ids": Array(str, ["s"])}
+
+    run(work)
+
+
+def test_a_link_speaks_for_the_session_that_it_holds(run: Run) -> None:  # P-13 P-35
+    # go names in its requests for deferred messages and in its peeks the link and not the session.
+    async def work(endpoint: Endpoint, queue: str) -> None:
+        async with await Client.connect(endpoint) as client:
+            await send(client, queue, message("s", "mine"), message("t", "another's"))
+            receiver = await client.receiver(queue, filter={FILTER: "s"}, credit=1)
+            (delivery,) = await receiver.receive()
+            await receiver.settled_as([delivery], Modified(undeliverable_here=True))
+            requester = await client.requester(f"{queue}/$management")
+            link = {"associated-link-name": receiver.link.name}
+            body = {"from-sequence-number": 0, "message-count": Int(10)}
+            peeked = await requester.ask("com.microsoft:peek-message", body, **link)
+            assert isinstance(peeked.value, dict)
+            (found,) = peeked.value["messages"]
+            assert text(found["message"]) == "mine"
+            annotations = decode_message(found["message"]).message_annotations
+            numbers = Array(int, [annotations["x-opt-sequence-number"]])
+            body = {"sequence-numbers": numbers, "receiver-settle-mode": UInt(1)}
+            taken = await requester.ask("com.microsoft:receive-by-sequence-number", body, **link)
+            assert taken.application_properties["statusCode"] == 200
+            unknown = await requester.ask(
+                "com.microsoft:receive-by-sequence-number", body, **{"associated-link-name": "x"}
+            )
+            assert unknown.application_properties["statusCode"] == 400
 
     run(work)
 

@@ -35,7 +35,7 @@ from azure.servicebus.management import (
 
 from bendybus.auth.sas import make_token
 from fix_server import Kind, ServerProcess, StartServer
-from interop.sdk import Sdk, bodies, receive
+from interop.sdk import PATIENCE_S, Sdk, bodies, receive
 from interop.test_administration import administration
 
 PARTITION_SHIFT = 48
@@ -306,10 +306,12 @@ def test_senders_and_receivers_are_told_where_they_belong(stand: Stand, sdk: Sdk
     with pytest.raises(ServiceBusError, match="nobody can send"):
         stand.client.get_queue_sender(path).send_messages(ServiceBusMessage("x"))
     with pytest.raises(ServiceBusError, match="is a topic"):
-        stand.client.get_queue_receiver(stand.name).receive_messages(max_wait_time=1)
+        stand.client.get_queue_receiver(stand.name).receive_messages(max_wait_time=PATIENCE_S)
     for missing in ("none", "all/more"):
         with pytest.raises(MessagingEntityNotFoundError):
-            stand.client.get_subscription_receiver(stand.name, missing).receive_messages(max_wait_time=1)
+            stand.client.get_subscription_receiver(stand.name, missing).receive_messages(
+                max_wait_time=PATIENCE_S
+            )
     receiver = stand.client.get_subscription_receiver(stand.name.upper(), "ALL")
     stand.send("found")
     assert bodies(receive(receiver, 1)) == ["found"]
@@ -323,7 +325,7 @@ def test_links_end_with_their_topic(stand: Stand) -> None:
     receive(receiver, 1)
     stand.admin.delete_topic(stand.name)
     with pytest.raises(MessagingEntityNotFoundError):
-        stand.client.get_subscription_receiver(stand.name, "all").receive_messages(max_wait_time=1)
+        stand.client.get_subscription_receiver(stand.name, "all").receive_messages(max_wait_time=PATIENCE_S)
 
 
 def test_a_token_for_the_topic_reaches_its_subscriptions_and_one_for_a_subscription_no_further(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -20,10 +20,9 @@ from bendybus.amqp.performatives import Accepted, DeliveryState, Modified, Rejec
 from bendybus.amqp.types import Array, Symbol, Timestamp
 from bendybus.engine.deliveries import Delivery
 from fix_client import Client, Coordinator, Endpoint, LinkRefused, Receiver, Requester, Sender
-from fix_server import ServerProcess, StartServer
+from fix_server import ServerProcess, StartServer, namespace
 
 NOT_ALLOWED = "amqp:not-allowed"
-NUMBERS = count(1)
 PREMIUM = ("--tier", "premium")  # two partitions each
 
 KINDS = pytest.mark.parametrize(
@@ -31,7 +30,13 @@ KINDS = pytest.mark.parametrize(
     [(False, ()), (True, ()), (True, PREMIUM)],
     ids=["1 partition", "16 partitions", "2 partitions"],
 )
-PARTITIONED = pytest.mark.parametrize("options", [(), PREMIUM], ids=["16 partitions", "2 partitions"])
+PARTITIONED = pytest.mark.parametrize(
+    ("partitioned", "options"), [(True, ()), (True, PREMIUM)], ids=["16 partitions", "2 partitions"]
+)
+UNPARTITIONED = pytest.mark.parametrize(("partitioned", "options"), [(False, ())], ids=["1 partition"])
+
+# So many tests share a server, each with entities of its own; more of them would be too many for Standard.
+ROOMS = 32
 
 Test: TypeAlias = Callable[["Table"], Coroutine[Any, Any, None]]
 
@@ -72,17 +77,34 @@ def condition(outcome: DeliveryState | None) -> str | None:
 
 
 @dataclass
+class Room:
+    """A server, and the number of the entities that are this test's own; none if all of it is."""
+
+    server: ServerProcess
+    number: int | None = None
+
+    def address(self, name: str) -> str:
+        """Of what the test calls `q`, `other` or `plain`, or of something below it."""
+        entity, slash, below = name.partition("/")
+        return name if self.number is None else f"{entity}-{self.number}{slash}{below}"
+
+
+@dataclass
 class Table:
     """One connection with a coordinator, and short words for what the tests do."""
 
+    room: Room
     client: Client
     coordinator: Coordinator
     senders: dict[str, Sender] = field(default_factory=dict)
 
     async def sender(self, queue: str = "q") -> Sender:
         if queue not in self.senders:
-            self.senders[queue] = await self.client.sender(queue)
+            self.senders[queue] = await self.client.sender(self.room.address(queue))
         return self.senders[queue]
+
+    async def requester(self, queue: str = "q") -> Requester:
+        return await self.client.requester(self.room.address(f"{queue}/$management"))
 
     async def send(self, *messages: bytes, txn: bytes | None = None, queue: str = "q") -> list[str | None]:
         """Send each; None, or why it was refused."""
@@ -96,7 +118,7 @@ class Table:
         return [condition(outcome) for outcome in outcomes]
 
     async def receive(self, number: int, queue: str = "q") -> tuple[Receiver, list[Delivery]]:
-        receiver = await self.client.receiver(queue, credit=number)
+        receiver = await self.client.receiver(self.room.address(queue), credit=number)
         return receiver, await receiver.receive(number)
 
     async def settle(
@@ -108,7 +130,7 @@ class Table:
 
     async def contents(self, queue: str = "q") -> list[str]:
         """What can be received now; it goes back."""
-        receiver = await self.client.receiver(queue)
+        receiver = await self.client.receiver(self.room.address(queue))
         found = await receiver.drain(1000)
         if found:
             await receiver.settled_as(found, Modified(delivery_failed=False))
@@ -124,11 +146,11 @@ class Table:
 
 
 @asynccontextmanager
-async def at_table(server: ServerProcess, *, spans_entities: bool = False) -> AsyncIterator[Table]:
-    async with await Client.connect(Endpoint.parse(server.connection_string)) as client:
+async def at_table(room: Room, *, spans_entities: bool = False) -> AsyncIterator[Table]:
+    async with await Client.connect(Endpoint.parse(room.server.connection_string)) as client:
         if not spans_entities:
             # Whatever comes first, so that the coordinator is not the first link of its session.
-            yield Table(client, await client.coordinator())
+            yield Table(room, client, await client.coordinator())
             return
         session = await client.begin()
         begin = client.begin
@@ -138,27 +160,58 @@ async def at_table(server: ServerProcess, *, spans_entities: bool = False) -> As
 
         client.begin = same  # type: ignore[method-assign]  # all links on one session, as SDKs do for this
         try:
-            yield Table(client, await client.coordinator(session))
+            yield Table(room, client, await client.coordinator(session))
         finally:
             client.begin = begin  # type: ignore[method-assign]
 
 
-def run(server: ServerProcess, test: Test, **options: bool) -> None:
+def run(room: Room, test: Test, **options: bool) -> None:
     async def whole() -> None:
-        async with at_table(server, **options) as table:
+        async with at_table(room, **options) as table:
             await test(table)
 
     asyncio.run(whole())
 
 
+Start: TypeAlias = Callable[[bool, tuple[str, ...]], tuple[ServerProcess, int]]
+
+
+@pytest.fixture(scope="module")
+def _start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """The server of a kind, started when it is first asked for, and a number that nobody else has there."""
+    servers: dict[object, ServerProcess] = {}
+    numbers: dict[object, Iterator[int]] = {}
+
+    def start(partitioned: bool, options: tuple[str, ...]) -> tuple[ServerProcess, int]:
+        kind = partitioned, options
+        if kind not in servers:
+            properties = {"EnablePartitioning": partitioned}
+            queues = {
+                f"{name}-{number}": {} if name == "plain" else properties
+                for name in ("q", "other", "plain")
+                for number in range(ROOMS)
+            }
+            servers[kind] = ServerProcess(tmp_path_factory.mktemp("server"), namespace(queues), options)
+            servers[kind].start()
+            numbers[kind] = count()
+        return servers[kind], next(numbers[kind])
+
+    yield start
+    for server in servers.values():
+        server.stop()
+        server.refuse_trouble()
+
+
 @pytest.fixture
-def server(start_server: StartServer, partitioned: bool, options: tuple[str, ...]) -> ServerProcess:
-    properties = {"EnablePartitioning": partitioned}
-    return start_server({"q": properties, "other": properties, "plain": {}}, None, *options)
+def room(_start: Start, partitioned: bool, options: tuple[str, ...]) -> Iterator[Room]:
+    server, number = _start(partitioned, options)
+    assert number < ROOMS, "more tests than rooms: raise ROOMS"
+    yield Room(server, number)
+    server.refuse_trouble()
 
 
 @KINDS
-def test_a_commit_makes_sends_and_settlements_visible_together(server: ServerProcess) -> None:  # P-23
+def test_a_commit_makes_sends_and_settlements_visible_together(room: Room) -> None:  # P-23
     async def test(table: Table) -> None:
         await table.send(message("old", key="k"))
         receiver, [old] = await table.receive(1)
@@ -169,11 +222,11 @@ def test_a_commit_makes_sends_and_settlements_visible_together(server: ServerPro
         assert await table.coordinator.commit(txn) == Accepted()
         assert await table.contents() == ["new 1", "new 2"]
 
-    run(server, test)
+    run(room, test)
 
 
 @KINDS
-def test_a_rollback_leaves_no_trace_and_the_message_locked(server: ServerProcess) -> None:  # P-23
+def test_a_rollback_leaves_no_trace_and_the_message_locked(room: Room) -> None:  # P-23
     async def test(table: Table) -> None:
         await table.send(message("old", key="k"))
         receiver, [old] = await table.receive(1)
@@ -184,7 +237,7 @@ def test_a_rollback_leaves_no_trace_and_the_message_locked(server: ServerProcess
         assert await table.contents() == []
         # Still its receiver's: it may be settled after all, in another transaction or none.
         again = await table.coordinator.declare()
-        requester = await table.client.requester("q/$management")
+        requester = await table.requester()
         reply = await requester.ask(
             "com.microsoft:update-disposition",
             {"disposition-status": "completed", "lock-tokens": lock_tokens(old)},
@@ -192,7 +245,7 @@ def test_a_rollback_leaves_no_trace_and_the_message_locked(server: ServerProcess
         assert reply.application_properties["statusCode"] == 200
         assert await table.coordinator.commit(again) == Accepted()
 
-    run(server, test)
+    run(room, test)
 
 
 def lock_tokens(*deliveries: Delivery) -> Any:
@@ -201,7 +254,7 @@ def lock_tokens(*deliveries: Delivery) -> Any:
 
 @KINDS
 @pytest.mark.parametrize("when", ["before the commit", "after the commit"])
-def test_a_crash_leaves_all_of_it_or_nothing(server: ServerProcess, when: str) -> None:  # P-23 B-08
+def test_a_crash_leaves_all_of_it_or_nothing(room: Room, when: str) -> None:  # P-23 B-08
     async def test(table: Table) -> None:
         await table.send(message("old", key="k"))
         receiver, [old] = await table.receive(1)
@@ -210,19 +263,19 @@ def test_a_crash_leaves_all_of_it_or_nothing(server: ServerProcess, when: str) -
         await table.settle(receiver, [old], txn)
         if when == "after the commit":
             assert await table.coordinator.commit(txn) == Accepted()
-        server.kill()
+        room.server.kill()
 
     async def after(table: Table) -> None:
         assert await table.contents() == (["old"] if when == "before the commit" else ["new"])
 
-    run(server, test)
-    server.start()
-    run(server, after)
+    run(room, test)
+    room.server.start()
+    run(room, after)
 
 
 @KINDS
 @pytest.mark.parametrize("leaving", ["link", "connection"])
-def test_who_goes_away_has_rolled_back(server: ServerProcess, leaving: str) -> None:
+def test_who_goes_away_has_rolled_back(room: Room, leaving: str) -> None:
     async def test(table: Table) -> None:
         txn = await table.coordinator.declare()
         await table.send(message("new", key="k"), txn=txn)
@@ -234,12 +287,12 @@ def test_who_goes_away_has_rolled_back(server: ServerProcess, leaving: str) -> N
     async def after(table: Table) -> None:
         assert await table.contents() == []
 
-    run(server, test)
-    run(server, after)
+    run(room, test)
+    run(room, after)
 
 
 @KINDS
-def test_each_outcome_can_be_part_of_a_transaction(server: ServerProcess) -> None:
+def test_each_outcome_can_be_part_of_a_transaction(room: Room) -> None:
     async def test(table: Table) -> None:
         await table.send(*(message(text, key="k") for text in ("complete", "abandon", "defer", "dead")))
         receiver, found = await table.receive(4)
@@ -258,12 +311,11 @@ def test_each_outcome_can_be_part_of_a_transaction(server: ServerProcess) -> Non
         assert await table.contents() == ["abandon"]
         assert await table.contents("q/$deadletterqueue") == ["dead"]
 
-    run(server, test)
+    run(room, test)
 
 
-@pytest.mark.parametrize("partitioned", [True])
 @PARTITIONED
-def test_on_a_partitioned_queue_every_message_needs_a_key(server: ServerProcess) -> None:  # P-19
+def test_on_a_partitioned_queue_every_message_needs_a_key(room: Room) -> None:  # P-19
     async def test(table: Table) -> None:
         txn = await table.coordinator.declare()
         assert await table.send(message("no key"), txn=txn) == [NOT_ALLOWED]
@@ -274,12 +326,11 @@ def test_on_a_partitioned_queue_every_message_needs_a_key(server: ServerProcess)
             assert await table.coordinator.commit(txn) == Accepted()
         assert await table.contents() == ["new"] * 3
 
-    run(server, test)
+    run(room, test)
 
 
-@pytest.mark.parametrize("partitioned", [True])
 @PARTITIONED
-def test_on_a_partitioned_queue_all_messages_have_one_key(server: ServerProcess) -> None:  # P-20 P-22
+def test_on_a_partitioned_queue_all_messages_have_one_key(room: Room) -> None:  # P-20 P-22
     async def test(table: Table) -> None:
         for first, second in (
             ({"key": "a"}, {"key": "b"}),
@@ -292,12 +343,11 @@ def test_on_a_partitioned_queue_all_messages_have_one_key(server: ServerProcess)
             assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
         assert await table.contents() == []
 
-    run(server, test)
+    run(room, test)
 
 
-@pytest.mark.parametrize("partitioned", [True])
 @PARTITIONED
-def test_on_a_partitioned_queue_settlements_count_too(server: ServerProcess) -> None:  # P-20
+def test_on_a_partitioned_queue_settlements_count_too(room: Room) -> None:  # P-20
     """What is settled and what is sent must be in one partition."""
 
     async def test(table: Table) -> None:
@@ -310,11 +360,11 @@ def test_on_a_partitioned_queue_settlements_count_too(server: ServerProcess) -> 
         assert await table.settle(receiver, [other], txn) == NOT_ALLOWED
         assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
 
-    run(server, test)
+    run(room, test)
 
 
-@pytest.mark.parametrize(("partitioned", "options"), [(False, ())], ids=["1 partition"])
-def test_on_an_unpartitioned_queue_keys_and_sessions_may_differ(server: ServerProcess) -> None:  # P-22
+@UNPARTITIONED
+def test_on_an_unpartitioned_queue_keys_and_sessions_may_differ(room: Room) -> None:  # P-22
     async def test(table: Table) -> None:
         txn = await table.coordinator.declare()
         sent = await table.send(
@@ -324,21 +374,21 @@ def test_on_an_unpartitioned_queue_keys_and_sessions_may_differ(server: ServerPr
         assert await table.coordinator.commit(txn) == Accepted()
         assert await table.contents() == ["1", "2", "3", "4"]
 
-    run(server, test)
+    run(room, test)
 
 
 @KINDS
-def test_a_session_and_a_key_that_differ_are_refused(server: ServerProcess) -> None:  # P-14 P-21
+def test_a_session_and_a_key_that_differ_are_refused(room: Room) -> None:  # P-14 P-21
     async def test(table: Table) -> None:
         txn = await table.coordinator.declare()
         assert await table.send(message("1", session="a", key="b"), txn=txn) == [NOT_ALLOWED]
         assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
 
-    run(server, test)
+    run(room, test)
 
 
 @KINDS
-def test_a_transaction_is_about_one_entity(server: ServerProcess) -> None:
+def test_a_transaction_is_about_one_entity(room: Room) -> None:
     async def test(table: Table) -> None:
         txn = await table.coordinator.declare()
         assert await table.send(message("1", key="k"), txn=txn) == [None]
@@ -346,11 +396,11 @@ def test_a_transaction_is_about_one_entity(server: ServerProcess) -> None:
         assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
         assert await table.contents() == await table.contents("other") == []
 
-    run(server, test)
+    run(room, test)
 
 
 @KINDS
-def test_a_hundred_messages_are_the_most(server: ServerProcess) -> None:
+def test_a_hundred_messages_are_the_most(room: Room) -> None:
     async def test(table: Table) -> None:
         txn = await table.coordinator.declare()
         sent = await table.send(*(message(str(number), key="k") for number in range(101)), txn=txn)
@@ -358,16 +408,16 @@ def test_a_hundred_messages_are_the_most(server: ServerProcess) -> None:
         assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
         assert await table.contents() == []
 
-    run(server, test)
+    run(room, test)
 
 
 @KINDS
-def test_a_message_is_settled_once_in_a_transaction(server: ServerProcess) -> None:
+def test_a_message_is_settled_once_in_a_transaction(room: Room) -> None:
     async def test(table: Table) -> None:
         await table.send(message("old", key="k"))
         receiver, [old] = await table.receive(1)
         txn = await table.coordinator.declare()
-        requester = await table.client.requester("q/$management")
+        requester = await table.requester()
         assert await table.settle(receiver, [old], txn) is None
         body = {"disposition-status": "completed", "lock-tokens": lock_tokens(old)}
         request = requester.encode(body, {"operation": "com.microsoft:update-disposition"})
@@ -376,13 +426,13 @@ def test_a_message_is_settled_once_in_a_transaction(server: ServerProcess) -> No
         answer = decode_message(reply.payload).application_properties
         assert (answer["statusCode"], answer["errorCondition"]) == (410, "com.microsoft:message-lock-lost")
 
-    run(server, test)
+    run(room, test)
 
 
 @KINDS
-def test_messages_are_scheduled_in_a_transaction(server: ServerProcess) -> None:
+def test_messages_are_scheduled_in_a_transaction(room: Room) -> None:
     async def test(table: Table) -> None:
-        requester = await table.client.requester("q/$management")
+        requester = await table.requester()
         for commits in (False, True):
             txn = await table.coordinator.declare()
             body = {
@@ -401,13 +451,13 @@ def test_messages_are_scheduled_in_a_transaction(server: ServerProcess) -> None:
             )
             assert peeked.application_properties["statusCode"] == (200 if commits else 204)
 
-    run(server, test)
+    run(room, test)
 
 
 @KINDS
-def test_requests_that_cannot_be_part_of_a_transaction_say_so(server: ServerProcess) -> None:
+def test_requests_that_cannot_be_part_of_a_transaction_say_so(room: Room) -> None:
     async def test(table: Table) -> None:
-        requester = await table.client.requester("q/$management")
+        requester = await table.requester()
         txn = await table.coordinator.declare()
         request = requester.encode(
             {"from-sequence-number": 1, "message-count": 1}, {"operation": "com.microsoft:peek-message"}
@@ -416,11 +466,11 @@ def test_requests_that_cannot_be_part_of_a_transaction_say_so(server: ServerProc
         (reply,) = await requester.replies.receive()
         assert decode_message(reply.payload).application_properties["errorCondition"] == NOT_ALLOWED
 
-    run(server, test)
+    run(room, test)
 
 
 @KINDS
-def test_unknown_and_finished_transactions_are_refused_by_name(server: ServerProcess) -> None:
+def test_unknown_and_finished_transactions_are_refused_by_name(room: Room) -> None:
     async def test(table: Table) -> None:
         assert await table.send(message("1", key="k"), txn=b"nonsense") == ["amqp:transaction:unknown-id"]
         assert condition(await table.coordinator.commit(b"nonsense")) == "amqp:transaction:unknown-id"
@@ -432,7 +482,7 @@ def test_unknown_and_finished_transactions_are_refused_by_name(server: ServerPro
         # And the link goes on working.
         assert await table.coordinator.commit(await table.coordinator.declare()) == Accepted()
 
-    run(server, test)
+    run(room, test)
 
 
 # -- through another entity ---------------------------------------------------------
@@ -440,13 +490,13 @@ def test_unknown_and_finished_transactions_are_refused_by_name(server: ServerPro
 
 @KINDS
 def test_a_session_begun_by_the_coordinator_spans_entities(
-    server: ServerProcess,
+    room: Room,
 ) -> None:  # P-23 P-34
     async def test(table: Table) -> None:
         await table.send(message("old", key="k"))
         receiver, [old] = await table.receive(1)
         with pytest.raises(LinkRefused) as refused:
-            await table.client.receiver("other")
+            await table.client.receiver(table.room.address("other"))
         assert refused.value.condition == NOT_ALLOWED
         txn = await table.coordinator.declare()
         assert await table.settle(receiver, [old], txn) is None
@@ -459,12 +509,12 @@ def test_a_session_begun_by_the_coordinator_spans_entities(
         assert await table.arrived(1, "plain") == ["to plain"]
         assert await table.contents() == []
 
-    run(server, test, spans_entities=True)
-    run(server, after)
+    run(room, test, spans_entities=True)
+    run(room, after)
 
 
 @KINDS
-def test_a_rollback_of_what_spans_entities_sends_nothing(server: ServerProcess) -> None:  # P-23
+def test_a_rollback_of_what_spans_entities_sends_nothing(room: Room) -> None:  # P-23
     async def test(table: Table) -> None:
         await table.sender("q")
         txn = await table.coordinator.declare()
@@ -474,17 +524,18 @@ def test_a_rollback_of_what_spans_entities_sends_nothing(server: ServerProcess) 
     async def after(table: Table) -> None:
         assert await table.contents("other") == []
 
-    run(server, test, spans_entities=True)
-    run(server, after)
+    run(room, test, spans_entities=True)
+    run(room, after)
 
 
 @KINDS
 def test_a_link_may_name_the_queue_behind_the_one_it_sends_to(
-    server: ServerProcess,
+    room: Room,
 ) -> None:  # P-23 P-34
     async def test(table: Table) -> None:
-        properties = {"com.microsoft:transfer-destination-address": "other"}
-        table.senders["other"] = await table.client.sender("q", properties=properties)
+        properties = {"com.microsoft:transfer-destination-address": table.room.address("other")}
+        through = table.room.address("q")
+        table.senders["other"] = await table.client.sender(through, properties=properties)
         await table.send(message("old", key="k"))
         receiver, [old] = await table.receive(1)
         txn = await table.coordinator.declare()
@@ -498,7 +549,7 @@ def test_a_link_may_name_the_queue_behind_the_one_it_sends_to(
         assert await table.arrived(1, "other") == ["in it"]
         assert await table.contents() == []
 
-    run(server, test)
+    run(room, test)
 
 
 # -- rules ------------------------------------------------------------------------------
@@ -528,16 +579,16 @@ async def rule_names(requester: Requester) -> list[str]:
     return [str(entry["rule-description"].value[2]) for entry in reply.value["rules"]]
 
 
-@pytest.mark.parametrize("partitioned", [False, True])
+@KINDS
 def test_rules_change_inside_a_transaction_where_nothing_is_partitioned(
-    start_server: StartServer, partitioned: bool
+    start_server: StartServer, partitioned: bool, options: tuple[str, ...]
 ) -> None:  # P-24
     topic = {
         "Name": "news",
         "Properties": {"EnablePartitioning": partitioned},
         "Subscriptions": [{"Name": "all"}],
     }
-    server = start_server({}, None, topics=[topic])
+    server = start_server({}, None, *options, topics=[topic])
 
     async def test(table: Table) -> None:
         requester = await table.client.requester("news/Subscriptions/all/$management")
@@ -562,7 +613,7 @@ def test_rules_change_inside_a_transaction_where_nothing_is_partitioned(
         assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
         assert await rule_names(requester) == ["red"]
 
-    run(server, test)
+    run(Room(server), test)
 
 
 # -- sessions ---------------------------------------------------------------------------
@@ -596,4 +647,4 @@ def test_the_state_of_a_session_is_set_with_the_messages_or_not_at_all(
                 assert await table.coordinator.roll_back(txn) == Accepted()
             assert await state() == (b"new" if commits else None)
 
-    run(server, test)
+    run(Room(server), test)

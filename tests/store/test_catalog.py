@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +10,8 @@ import pytest
 
 from bendybus.errors import EntityExists, EntityNotFound
 from bendybus.names import EntityPath, Instant
-from bendybus.store.catalog import EntityRecord
+from bendybus.store.catalog import Catalog, EntityRecord
+from bendybus.store.memory_catalog import MemoryCatalog
 from bendybus.store.sqlite.catalog import SqliteCatalog
 
 ORDERS = EntityRecord(
@@ -25,39 +26,46 @@ ORDERS = EntityRecord(
 )
 
 
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[SqliteCatalog]:
-    catalog = SqliteCatalog(tmp_path / "catalog.db")
+# Another kind of catalogue joins by one more line here.
+KINDS: dict[str, Callable[[Path], Catalog]] = {
+    "memory": lambda path: MemoryCatalog(),
+    "sqlite": SqliteCatalog,
+}
+
+
+@pytest.fixture(params=KINDS)
+def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Catalog]:
+    catalog = KINDS[request.param](tmp_path / "catalog.db")
     catalog.open()
     yield catalog
     catalog.close()
 
 
-def reopen(catalog: SqliteCatalog) -> None:
+def reopen(catalog: Catalog) -> None:
     catalog.close()
     catalog.open()
 
 
-def test_an_entity_comes_back_as_it_was_added(catalog: SqliteCatalog) -> None:  # B-08
+def test_an_entity_comes_back_as_it_was_added(catalog: Catalog) -> None:  # B-08
     catalog.add(ORDERS)
     reopen(catalog)
     assert catalog.entities() == [ORDERS]
 
 
-def test_entities_are_listed_by_path(catalog: SqliteCatalog) -> None:
+def test_entities_are_listed_by_path(catalog: Catalog) -> None:
     for path in ("b", "C", "a"):
         catalog.add(replace(ORDERS, path=EntityPath(path)))
     assert [record.path for record in catalog.entities()] == ["a", "b", "C"]
 
 
-def test_a_path_is_taken_in_any_spelling(catalog: SqliteCatalog) -> None:
+def test_a_path_is_taken_in_any_spelling(catalog: Catalog) -> None:
     catalog.add(ORDERS)
     with pytest.raises(EntityExists, match="oRDERS"):
         catalog.add(replace(ORDERS, path=EntityPath("oRDERS"), generation="g-2"))
     assert catalog.entities() == [ORDERS]
 
 
-def test_a_replaced_entity_keeps_its_first_spelling(catalog: SqliteCatalog) -> None:
+def test_a_replaced_entity_keeps_its_first_spelling(catalog: Catalog) -> None:
     catalog.add(ORDERS)
     changed = replace(ORDERS, path=EntityPath("orders"), description={}, updated_at=Instant(9))
     catalog.replace(changed)
@@ -65,21 +73,21 @@ def test_a_replaced_entity_keeps_its_first_spelling(catalog: SqliteCatalog) -> N
     assert catalog.entities() == [replace(changed, path=ORDERS.path)]
 
 
-def test_what_is_not_there_cannot_be_replaced_or_removed(catalog: SqliteCatalog) -> None:
+def test_what_is_not_there_cannot_be_replaced_or_removed(catalog: Catalog) -> None:
     with pytest.raises(EntityNotFound, match="Orders"):
         catalog.replace(ORDERS)
     with pytest.raises(EntityNotFound, match="Orders"):
         catalog.remove(ORDERS.path)
 
 
-def test_a_removed_entity_stays_away(catalog: SqliteCatalog) -> None:
+def test_a_removed_entity_stays_away(catalog: Catalog) -> None:
     catalog.add(ORDERS)
     catalog.remove(EntityPath("ORDERS"))
     reopen(catalog)
     assert catalog.entities() == []
 
 
-def test_several_are_removed_together_or_not_at_all(catalog: SqliteCatalog) -> None:
+def test_several_are_removed_together_or_not_at_all(catalog: Catalog) -> None:
     other = replace(ORDERS, path=EntityPath("Orders/Subscriptions/all"), kind="subscription")
     catalog.add(ORDERS)
     catalog.add(other)
@@ -91,7 +99,7 @@ def test_several_are_removed_together_or_not_at_all(catalog: SqliteCatalog) -> N
     assert catalog.entities() == []
 
 
-def test_the_namespace_is_described_once_and_again(catalog: SqliteCatalog) -> None:
+def test_the_namespace_is_described_once_and_again(catalog: Catalog) -> None:
     assert catalog.namespace() == {}
     catalog.describe_namespace({"tier": "standard"})
     catalog.describe_namespace({"tier": "premium", "partitions": 2})
@@ -99,7 +107,7 @@ def test_the_namespace_is_described_once_and_again(catalog: SqliteCatalog) -> No
     assert catalog.namespace() == {"tier": "premium", "partitions": 2}
 
 
-def test_several_entities_are_replaced_together_or_not_at_all(catalog: SqliteCatalog) -> None:
+def test_several_entities_are_replaced_together_or_not_at_all(catalog: Catalog) -> None:
     other = replace(ORDERS, path=EntityPath("Others"))
     catalog.add(ORDERS)
     with pytest.raises(EntityNotFound):

@@ -21,13 +21,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "auth": {"errors", "names"},
     "envelope": {"amqp", "domain", "errors", "names"},
     "contents": {"amqp", "domain", "envelope", "errors"},
-    "gateway": {"amqp", "engine", "domain", "broker", "auth", "envelope", "errors", "names"},
-    "admin": {"amqp", "domain", "broker", "auth", "envelope", "errors", "names"},
+    "namespaces": {"auth", "broker", "store", "errors"},
+    "gateway": {"amqp", "engine", "domain", "broker", "auth", "envelope", "namespaces", "errors", "names"},
+    "admin": {"amqp", "domain", "broker", "auth", "envelope", "namespaces", "errors", "names"},
     "client": {"amqp", "engine", "auth", "errors"},
     "server": {
-        *("amqp", "engine", "domain", "store", "broker", "auth", "contents", "gateway", "admin"),
-        *("errors", "names"),
+        *("amqp", "engine", "domain", "store", "broker", "auth", "contents", "namespaces"),
+        *("gateway", "admin", "errors", "names"),
     },
+    "testing": {
+        *("amqp", "domain", "store", "broker", "auth", "envelope", "contents", "namespaces"),
+        *("admin", "server", "errors", "names"),
+    },
+    "pytest_plugin": {"testing"},
     "cli": {"server", "admin", "auth", "client", "amqp", "domain", "errors"},
 }
 

@@ -16,12 +16,10 @@ from bendybus.broker.clock import now
 from bendybus.errors import ArgumentError, PreconditionFailed
 from bendybus.names import Instant
 
-__all__ = ["NAMESPACE_NAME", "Answers", "api_version", "is_update", "read_body"]
+__all__ = ["Answers", "api_version", "is_update", "read_body"]
 
 # "default 100 per page; cap 100"
 PAGE_MAX: Final = 100
-
-NAMESPACE_NAME: Final = "bendybus"
 
 _API_VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2})?(-preview)?")
 _WHOLE_NUMBER: Final = re.compile("[0-9]{1,9}")
@@ -32,8 +30,9 @@ T = TypeVar("T")
 class Answers:
     """Answers to one request, in its version of the API and under the name it called the server."""
 
-    def __init__(self, request: Request, version: str) -> None:
+    def __init__(self, request: Request, version: str, namespace: str) -> None:
         self._request = request
+        self._namespace = namespace
         self.version = version
         self.with_rules: bool = request.state.manages
         """Whether to show authorization rules: they have their keys in them."""
@@ -42,7 +41,7 @@ class Answers:
         self, path: str, title: str, kind: str, content: str, created_at: Instant, updated_at: Instant
     ) -> str:
         url = self.url(path, {"api-version": self.version})
-        return atom.entry(url, title, kind, content, created_at, updated_at, NAMESPACE_NAME)
+        return atom.entry(url, title, kind, content, created_at, updated_at, self._namespace)
 
     @staticmethod
     def one(entry: str, status: int = 200) -> Response:
@@ -62,7 +61,7 @@ class Answers:
 
     def url(self, path: str, query: dict[str, object]) -> str:
         """As the client sees this server: under the name it called, whatever that is."""
-        host = self._request.headers.get("host", NAMESPACE_NAME)
+        host = self._request.headers.get("host", "localhost")
         shown = {name: value for name, value in query.items() if value != ""}
         scheme = self._request.scope["scheme"]
         return f"{scheme}://{host}/{quote(path)}" + (f"?{urlencode(shown)}" if shown else "")

@@ -99,7 +99,9 @@ def read_values(label: str, elements: Mapping[str, Element], properties: Propert
 
 
 def fit_to_tier(values: dict[str, Any], tier: Tier, was_partitioned: bool | None) -> None:
-    """What partitions make of the values read; `was_partitioned` is None for an entity to be created."""
+    """What the tier makes of the values read; `was_partitioned` is None for an entity to be created."""
+    if was_partitioned is None:
+        values.setdefault("max_message_size_kb", tier.message_size_kb)
     partitioned = bool(values.get("enable_partitioning")) if was_partitioned is None else was_partitioned
     if tier is Tier.PREMIUM:
         if was_partitioned is not None:

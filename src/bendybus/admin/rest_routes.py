@@ -126,7 +126,11 @@ class RestMessages(BaseRoute):
             limit, f"The message exceeds the limit of {limit} bytes that '{entity.path}' accepts."
         )
         admitted = admit_request(
-            _spelled_headers(request.scope), payload, now(), description, partitioned=len(entity.hosts) > 1
+            _spelled_headers(request.scope),
+            payload,
+            entity.now(),
+            description,
+            partitioned=len(entity.hosts) > 1,
         )
         try:
             async with asyncio.timeout(timeout_s):

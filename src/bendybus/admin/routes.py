@@ -4,6 +4,7 @@
     GET             /$Resources/queues, .../topics      queues or topics, in pages
     PUT GET DELETE  /{queue or topic}                   one of them; PUT with `If-Match: *` updates it
                     /{topic}/Subscriptions...           topic_routes.py
+    POST            /$reset                             every message out of every entity: ours, for tests
 
 Every path that nobody else serves ends here, so these routes come last. Whatever
 is wrong with a request is answered with an Error document; access is checked
@@ -22,13 +23,11 @@ from starlette.types import Receive, Scope, Send
 
 from bendybus.admin import atom
 from bendybus.admin.access import authorise
-from bendybus.admin.answers import NAMESPACE_NAME, Answers, api_version, is_update, read_body
+from bendybus.admin.answers import Answers, api_version, is_update, read_body
 from bendybus.admin.queues import FIRST_WITH_PARTITIONS, queue_elements, read_queue
 from bendybus.admin.rest_bodies import RequestBody
 from bendybus.admin.topic_routes import Child, TopicRequests
 from bendybus.auth.rights import Right
-from bendybus.auth.rules import KeyRing
-from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Topic
@@ -40,6 +39,7 @@ from bendybus.errors import (
     InvalidOperation,
     MethodNotAllowed,
 )
+from bendybus.namespaces import Namespace
 
 __all__ = ["management_routes"]
 
@@ -52,19 +52,22 @@ SUPPLEMENTARY: Final = {
 
 METHODS: Final = ("GET", "HEAD", "PUT", "DELETE")
 
+RESET: Final = "$reset"
 
-def management_routes(broker: Broker, keys: KeyRing) -> list[BaseRoute]:
-    """To be put after all other routes of the server."""
-    api = _ManagementApi(broker, keys)
+
+def management_routes(namespace: Namespace) -> list[BaseRoute]:
+    """To be put after all other routes of the namespace."""
+    api = _ManagementApi(namespace)
     # An object and not a function: every verb comes here, so that every refusal has the same shape.
     return [Route("/{path:path}", api)]
 
 
 class _ManagementApi:
-    def __init__(self, broker: Broker, keys: KeyRing) -> None:
-        self._broker = broker
-        self._keys = keys
-        self._topics = TopicRequests(broker, self._refuse_old_version, self._authorise_forwarding)
+    def __init__(self, namespace: Namespace) -> None:
+        self._name = namespace.name
+        self._broker = namespace.broker
+        self._keys = namespace.keys
+        self._topics = TopicRequests(self._broker, self._refuse_old_version, self._authorise_forwarding)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
@@ -86,9 +89,12 @@ class _ManagementApi:
             return atom.error_response(refusal, path, now())
 
     async def _answer(self, request: Request, path: str) -> Response:
+        if request.method == "POST" and path == RESET:
+            await self._broker.empty()
+            return Response(status_code=200)
         if request.method not in METHODS:
             raise MethodNotAllowed(f"{request.method[:60]} is not a request that '{path[:200]}' answers.")
-        answers = Answers(request, api_version(request))
+        answers = Answers(request, api_version(request), self._name)
         method, well_known = request.method, path.lower()
         if well_known in ("$namespaceinfo", "$resources/queues", "$resources/topics"):
             if method not in ("GET", "HEAD"):
@@ -147,18 +153,18 @@ class _ManagementApi:
             shown.append(("MessagingUnits", "1"))
         shown += [
             ("ModifiedTime", created_at),
-            ("Name", NAMESPACE_NAME),
+            ("Name", self._name),
             ("NamespaceType", "Messaging"),
         ]
         founded = self._broker.created_at
         body = atom.entry(
             answers.url("$namespaceinfo", {}),
-            NAMESPACE_NAME,
+            self._name,
             "NamespaceInfo",
             "".join(atom.element(*one) for one in shown),
             founded,
             founded,
-            NAMESPACE_NAME,
+            self._name,
         )
         return answers.one(body)
 

@@ -31,6 +31,7 @@ __all__ = [
     "SAS_PREFIX",
     "SasToken",
     "make_token",
+    "signer",
     "verify",
 ]
 
@@ -104,8 +105,8 @@ class SasToken:
             yield twice
 
 
-def verify(token: SasToken, ring: KeyRing, now: Instant) -> AccessRule:
-    """The rule whose key signed this token; `Unauthorized` if none did or the time is over."""
+def signer(token: SasToken, ring: KeyRing) -> AccessRule | None:
+    """The rule whose key signed this token, if any did: whether it still holds is another question."""
     path = token.path
     offered = token.signature.encode()
     signed: AccessRule | None = None
@@ -113,6 +114,13 @@ def verify(token: SasToken, ring: KeyRing, now: Instant) -> AccessRule:
         for key in rule.keys:
             if hmac.compare_digest(offered, _signature(token.resource, token.expiry, key)):
                 signed = signed or rule
+    return signed
+
+
+def verify(token: SasToken, ring: KeyRing, now: Instant) -> AccessRule:
+    """The rule whose key signed this token; `Unauthorized` if none did or the time is over."""
+    path = token.path
+    signed = signer(token, ring)
     if signed is None:
         # One text for an unknown rule and for a wrong key: which rules exist is not told.
         raise Unauthorized(

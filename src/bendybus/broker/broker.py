@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final, TypeVar
 
-from bendybus.broker.clock import now
+from bendybus.broker.clock import Clock
 from bendybus.broker.draining import Drains
+from bendybus.broker.emptying import empty
 from bendybus.broker.entity import Entity
 from bendybus.broker.forwarding import Forwarder
 from bendybus.broker.health import STALL_AFTER_S
 from bendybus.broker.host import Host
+from bendybus.broker.idle import is_idle
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.placing import (
     Claims,
@@ -47,6 +49,7 @@ from bendybus.domain.entities import (
     normalise_path,
 )
 from bendybus.domain.fanout import Contents, Opaque
+from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
 from bendybus.errors import (
     ArgumentError,
     BrokerError,
@@ -81,6 +84,7 @@ class Broker:
         contents: Contents | None = None,
         unopened: Mapping[str, StoreUnavailable] | None = None,
         stall_after_s: float = STALL_AFTER_S,
+        clock: Clock | None = None,
     ) -> None:
         """`contents` looks into messages for the rules of topics.
 
@@ -96,12 +100,12 @@ class Broker:
         """When the namespace was first served."""
         self.authorization_rules: tuple[AuthorizationRule, ...] = ()
         """The namespace's own; an entity's are in its description."""
-        self._stores: dict[str, AttachedStore] = {}
+        self.stores_by_name: dict[str, AttachedStore] = {}
         self._queues: dict[str, Queue] = {}
         self.topics = Topics(self, contents or Opaque())
         self.records: dict[str, EntityRecord] = {}
         """What the catalog says, by the path in lower case."""
-        self._forwarders: dict[str, Forwarder] = {}
+        self.forwarders: dict[str, Forwarder] = {}
         self.changing = asyncio.Lock()
         """Entities are created, updated and deleted one after the other."""
         self._started_at = Instant(0)
@@ -111,17 +115,18 @@ class Broker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.cache = PayloadCache()
         self.drains = Drains(self)
+        self.clock = clock or Clock()
 
     # -- life ---------------------------------------------------------------------
 
     def start(self) -> None:
         """Take up what the catalog names; the partitions load in the background."""
         self._loop = loop = asyncio.get_running_loop()
-        self._started_at = now()
-        self._stores = {
+        self._started_at = self.clock.now()
+        self.stores_by_name = {
             store.name: AttachedStore(store, loop, stall_after_s=self._stall_after_s) for store in self._given
         }
-        for store in self._stores.values():
+        for store in self.stores_by_name.values():
             store.start()
         self.created_at = self._founded()
         self.authorization_rules = rules_from_record(self.catalog.namespace().get("authorization_rules"))
@@ -134,37 +139,44 @@ class Broker:
         ):
             for record in records:
                 if record.kind == kind:
-                    open_entity(record, places(record, claims, self._stores, away))
+                    open_entity(record, places(record, claims, self.stores_by_name, away))
         for name, reason in away.items():
-            self._stores[name].begin_away(reason, opened=name not in self._unopened)
+            self.stores_by_name[name].begin_away(reason, opened=name not in self._unopened)
         self._ticker = loop.call_later(TICK_S, self._tick)
         self.drains.start(self.catalog.namespace().get("draining"))
 
     async def stop(self) -> None:
         """Let everything that was submitted reach the disk, then let go of the stores."""
         await self.drains.stop()
-        for forwarder in self._forwarders.values():
+        for forwarder in self.forwarders.values():
             forwarder.close()
         # Time goes on meanwhile: what a stalled store does not answer is answered for it.
         await self.drain()
         if self._ticker is not None:
             self._ticker.cancel()
-        for store in self._stores.values():
+        for store in self.stores_by_name.values():
             store.stop()
 
     async def drain(self) -> None:
         """Return when everything submitted so far is on disk, or has failed."""
         # Again, as long as one is busy: what one store refuses may go to another.
-        while busy := [store for store in self._stores.values() if not store.writer.idle]:
+        while busy := [store for store in self.stores_by_name.values() if not store.writer.idle]:
             for store in busy:
                 await store.writer.drain()
+
+    async def recovered(self) -> None:
+        """Return when all stores answer, and what they hold has been loaded."""
+        for store in self.stores_by_name.values():
+            await store.recovered()
+        for entity in self.entities():
+            await entity.loaded()
 
     def _founded(self) -> Instant:
         namespace = self.catalog.namespace()
         at = namespace.get("created_at")
         if isinstance(at, int):
             return Instant(at)
-        self.catalog.describe_namespace({**namespace, "created_at": (at := now())})
+        self.catalog.describe_namespace({**namespace, "created_at": (at := self.clock.now())})
         return at
 
     def _take_up(self, records: Iterable[EntityRecord]) -> tuple[Claims, dict[str, StoreUnavailable]]:
@@ -172,7 +184,7 @@ class Broker:
         away: dict[str, StoreUnavailable] = dict(self._unopened)
         claims: Claims = {}
         placed = placed_in(records)
-        for name, store in self._stores.items():
+        for name, store in self.stores_by_name.items():
             if name not in away:
                 try:
                     claims |= take_up(store, placed.get(name, set()))
@@ -182,7 +194,10 @@ class Broker:
 
     def _open_queue(self, record: EntityRecord, at: Iterable[Place]) -> Queue:
         queue = Queue(
-            QueueDescription.from_record(record.description), record.partition_count, self.keep_time
+            QueueDescription.from_record(record.description),
+            record.partition_count,
+            self.keep_time,
+            self.clock,
         )
         for number, key, store, epoch in at:
             queue.hosts.append(PartitionHost(queue, number, key, store, self.cache, epoch))
@@ -200,7 +215,7 @@ class Broker:
             if host.key is not None:
                 host.load()
         if isinstance(entity, Queue):
-            forwarder = self._forwarders[normalise_path(record.path)] = Forwarder(entity, self.find_target)
+            forwarder = self.forwarders[normalise_path(record.path)] = Forwarder(entity, self.find_target)
             forwarder.wake()
 
     def keep_time(self, host: Host[Any]) -> None:
@@ -219,13 +234,17 @@ class Broker:
         for topic in self.topics:
             yield from topic.subscriptions
 
+    def entities(self) -> list[Target]:
+        """Queues, subscriptions and topics."""
+        return [*self.sources(), *self.topics]
+
     def stores(self) -> Iterable[AttachedStore]:
-        return self._stores.values()
+        return self.stores_by_name.values()
 
     def store(self, name: str) -> AttachedStore:
-        attached = self._stores.get(name)
+        attached = self.stores_by_name.get(name)
         if attached is None:
-            known = ", ".join(self._stores)
+            known = ", ".join(self.stores_by_name)
             raise StoreNotFound(f"There is no messaging store '{name}'; there are {known}.")
         return attached
 
@@ -233,13 +252,13 @@ class Broker:
         """Work with another store, which has been opened: entities made from now on use it too."""
         assert self._loop is not None, "a broker that has not started is given its stores"
         async with self.changing:
-            if store.name in self._stores:
+            if store.name in self.stores_by_name:
                 raise EntityExists(f"There is a messaging store '{store.name}' already.")
             attached = AttachedStore(store, self._loop, stall_after_s=self._stall_after_s)
             # What an earlier life as one of ours may have left in it.
             await asyncio.to_thread(sweep, attached, frozenset())
             attached.start()
-            self._stores[store.name] = attached
+            self.stores_by_name[store.name] = attached
 
     async def detach(self, name: str, forget: Callable[[], None]) -> None:
         """Let go of a store that keeps nothing; `forget` sees to it that the next start does not have it."""
@@ -253,7 +272,7 @@ class Broker:
             self.drains.refuse_last(name)
             await asyncio.to_thread(forget)
             await self.drains.forget(name)
-            del self._stores[name]
+            del self.stores_by_name[name]
             await asyncio.to_thread(attached.stop)
 
     def find(self, path: str) -> Queue:
@@ -298,6 +317,20 @@ class Broker:
         for description in descriptions:
             await self.ensure_queue(description)
 
+    async def ensure(
+        self,
+        topics: Iterable[TopicDescription],
+        queues: Sequence[QueueDescription],
+        subscriptions: Iterable[SubscriptionDescription],
+    ) -> None:
+        """Have all of these, as they are described."""
+        # Topics forward nothing, and nothing is forwarded to a subscription.
+        for topic in topics:
+            await self.topics.ensure(topic)
+        await self.ensure_queues(queues)
+        for subscription in subscriptions:
+            await self.topics.ensure_subscription(subscription)
+
     async def update_queue(self, description: QueueDescription) -> Queue:
         """Change what may be changed; an immutable property is refused with its name (P-07)."""
         async with self.changing:
@@ -314,14 +347,14 @@ class Broker:
     async def keep(self, entity: Entity[Any, D], description: D) -> None:
         """Describe an entity anew: on disk, then in memory, then to those who watch."""
         key = normalise_path(entity.path)
-        record = replace(self.records[key], description=description.to_record(), updated_at=now())
+        record = replace(self.records[key], description=description.to_record(), updated_at=self.clock.now())
         await asyncio.to_thread(self.catalog.replace, record)
         self.records[key] = record
         entity.description, entity.updated_at = description, record.updated_at
         for host in entity.hosts:
             host.describe(description)
-        if key in self._forwarders:
-            self._forwarders[key].wake()
+        if key in self.forwarders:
+            self.forwarders[key].wake()
         self.tell_of(entity)
 
     async def delete_queue(self, path: str) -> None:
@@ -330,20 +363,39 @@ class Broker:
             queue = self._find_queue(path)
             queue.refuse_unhealthy()
             await asyncio.to_thread(self.catalog.remove, queue.path)
-            del self._queues[normalise_path(queue.path)]
             await self.forget(queue)
+
+    async def delete(self, entity: Target) -> None:
+        """Whatever it is."""
+        if isinstance(entity, Topic):
+            await self.topics.delete(entity.path)
+        elif isinstance(entity, Subscription):
+            await self.topics.delete_subscription(entity.topic_path, entity.name)
+        else:
+            await self.delete_queue(entity.path)
 
     async def forget(self, *entities: Entity[Any, Any]) -> None:
         """The catalog names these no more: close them, and clear away what they leave."""
         for entity in entities:
             key = normalise_path(entity.path)
             del self.records[key]
-            if key in self._forwarders:
-                self._forwarders.pop(key).close()
+            self._queues.pop(key, None)
+            self.topics.leave(entity)
+            if key in self.forwarders:
+                self.forwarders.pop(key).close()
             entity.close()
             self.tell_of(entity)
         for entity in entities:
             await drop_partitions([host.store for host in entity.hosts], entity.path)
+
+    async def empty(self) -> None:
+        """Take every message out of every entity (B-08); who is connected stays connected.
+
+        What was acknowledged before is gone; what is sent meanwhile waits, and stays. As when creating,
+        the catalog has the last word: an entity that a crash finds half emptied does not exist.
+        """
+        async with self.changing:
+            await empty(self)
 
     def _find_queue(self, path: str) -> Queue:
         queue = self._queues.get(normalise_path(path))
@@ -387,9 +439,8 @@ class Broker:
         placement = choose(self.drains.open_stores(), count, first=len(counted))
         return self.new_record(kind, description, placement)
 
-    @staticmethod
-    def new_record(kind: EntityKind, description: Described, placement: Sequence[str]) -> EntityRecord:
-        at = now()
+    def new_record(self, kind: EntityKind, description: Described, placement: Sequence[str]) -> EntityRecord:
+        at = self.clock.now()
         return EntityRecord(
             path=description.path,
             kind=kind,
@@ -405,14 +456,14 @@ class Broker:
         """Partitions first and the catalog last: all of it, or nothing (P-32)."""
         claims: Claims = {}
         try:
-            await make_partitions(record, self._stores, claims)
+            await make_partitions(record, self.stores_by_name, claims)
             await asyncio.to_thread(self.catalog.add, record)
         except Exception as failure:
-            await drop_partitions([self._stores[name] for name in record.placement], record.path)
+            await drop_partitions([self.stores_by_name[name] for name in record.placement], record.path)
             raise StoreUnavailable(
                 f"{label} was not created: {failure} Please retry the operation."
             ) from failure
-        return places(record, claims, self._stores, away=())
+        return places(record, claims, self.stores_by_name, away=())
 
     def check_forwarding(self, description: QueueDescription) -> None:
         """ "The target must exist" when forwarding is set up; should it be deleted later, letters go dead."""
@@ -435,42 +486,47 @@ class Broker:
     def _tick(self) -> None:
         assert self._loop is not None
         self._ticker = self._loop.call_later(TICK_S, self._tick)
-        # First: what a stalled store keeps waiting must not wait for others' timers.
-        for store in self._stores.values():
+        # First: what a stalled store keeps waiting must not wait for others' timers. By the machine's time.
+        for store in self.stores_by_name.values():
             store.check(self._loop.time())
-        at = now()
+        at = self.clock.now()
+        self._end_what_is_due(at)
+        for entity in self._idle(at):
+            self._loop.create_task(self._delete_idle(entity))
+
+    def _end_what_is_due(self, at: Instant) -> None:
         for host in tuple(self._timed):
             if not host.tick(at):
                 self._timed.discard(host)
-        entities: list[Target] = [*self.sources(), *self.topics]
-        for entity in [entity for entity in entities if self._is_idle(entity, at)]:
-            self._loop.create_task(self._delete_idle(entity))
 
-    def _is_idle(self, entity: Target, at: Instant) -> bool:
-        """Nobody has sent, received, looked or changed anything for as long as AutoDeleteOnIdle says.
+    async def advance(self, by_ms: int) -> None:
+        """Move the clock on; return when all that fell due has been done and is on disk.
 
-        When the server was down nobody could: that time does not count. One that forwards is at work.
+        It is one leap, as if the machine had slept: what fell due on the way is done on arrival, once.
         """
-        limit_s = entity.description.auto_delete_on_idle_s
-        if limit_s is None or entity.loading:
-            return False
-        if isinstance(entity, Queue) and (entity.awaited or entity.description.forward_to is not None):
-            return False
-        last = max(entity.accessed_at, entity.updated_at, self._started_at)
-        return at - last > limit_s * 1000 and not any(
-            host.partition is None or host.partition.scheduled_count for host in entity.hosts
-        )
+        for entity in self.entities():
+            await entity.loaded()
+        self.clock.move_on(by_ms)
+        # A thousand messages may be due at once, and a partition takes only so many in one go.
+        while any(host.due(self.clock.now()) for host in self._timed):
+            self._end_what_is_due(self.clock.now())
+            for topic in tuple(self.topics):
+                for host in topic.hosts:
+                    await host.activated()
+            await self.drain()
+            for forwarder in tuple(self.forwarders.values()):
+                await forwarder.settled()
+        for entity in self._idle(self.clock.now()):
+            await self._delete_idle(entity)
+
+    def _idle(self, at: Instant) -> list[Target]:
+        return [entity for entity in self.entities() if is_idle(entity, at, since=self._started_at)]
 
     async def _delete_idle(self, entity: Target) -> None:
-        if entity.deleted or not self._is_idle(entity, now()):
+        if entity.deleted or not is_idle(entity, self.clock.now(), since=self._started_at):
             return
         try:
-            if isinstance(entity, Topic):
-                await self.topics.delete(entity.path)
-            elif isinstance(entity, Subscription):
-                await self.topics.delete_subscription(entity.topic_path, entity.name)
-            else:
-                await self.delete_queue(entity.path)
+            await self.delete(entity)
             logger.info("'%s' was idle for too long and has been deleted", entity.path)
         except BrokerError as reason:
             logger.warning("'%s' is idle and cannot be deleted now: %s", entity.path, reason)

@@ -180,7 +180,9 @@ class Drains:
         if not ready:
             raise StoreUnavailable("No store that could take partitions answers.")
         own = [host.store for host in entity.hosts]
-        return min(ready, key=lambda store: (own.count(store), len(store.hosts)))
+        chosen = min(ready, key=lambda store: (own.count(store), len(store.hosts)))
+        chosen.refuse_incomplete()
+        return chosen
 
     async def _sweep(self, source: AttachedStore) -> None:
         """It keeps nothing that anybody wants; what earlier moves could not drop goes too."""

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
+from bendybus.broker.clock import Clock
 from bendybus.broker.health import StoreState
 from bendybus.broker.host import Availability, Host
 from bendybus.domain.entities import Described, normalise_path
@@ -48,8 +49,16 @@ class _Ready:
 
 
 class Entity(ABC, Generic[H, D]):
-    def __init__(self, description: D, partition_count: int, keep_time: Callable[[Host[Any]], None]) -> None:
+    def __init__(
+        self,
+        description: D,
+        partition_count: int,
+        keep_time: Callable[[Host[Any]], None],
+        clock: Clock | None = None,
+    ) -> None:
         self.description = description
+        self.now = (clock or Clock()).now
+        """The time in the entity's namespace: what everything about its messages goes by."""
         self.hosts: list[H] = []
         """By partition number; the broker fills it once, when it opens the entity."""
         self.keep_time = keep_time

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bendybus.broker.clock import now
 from bendybus.broker.host import Host
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
@@ -88,6 +87,17 @@ class Forwarder:
         for task in self._moving.values():
             task.cancel()
 
+    def drop(self) -> None:
+        """What is under way is to be forgotten, at both ends; go on with what comes later."""
+        moving, self._moving = self._moving, {}
+        for task in moving.values():
+            task.cancel()
+
+    async def settled(self) -> None:
+        """Return when nothing is being moved, or only waits for a destination that is away."""
+        while moving := [task for task in self._moving.values() if not task.done()]:
+            await asyncio.wait(moving)
+
     def _routes(self) -> Iterator[tuple[SubQueue, EntityPath]]:
         description = self._queue.description
         if description.forward_to is not None:
@@ -121,7 +131,7 @@ class Forwarder:
         del self._moving[host]
 
     def _resume(self, host: PartitionHost) -> None:
-        del self._moving[host]
+        self._moving.pop(host, None)
         if not self._queue.deleted:
             self.wake()
 
@@ -174,7 +184,7 @@ class Forwarder:
         detects = description.requires_duplicate_detection
         identities = Identities(partitioned=partitioned) if detects else None
         forwarded, key = readmit(
-            message, payload, now(), description, identities, source=self._queue.description.path
+            message, payload, destination.now(), description, identities, source=self._queue.description.path
         )
         limit = description.max_message_size_kb * 1024
         if forwarded.size > limit:

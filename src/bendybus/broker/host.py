@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from bendybus.broker.doubts import Doubts
+from bendybus.broker.health import StoreState
 from bendybus.broker.stores import AttachedStore, PayloadCache
 from bendybus.broker.writer import OnCommitted, Share
 from bendybus.domain.commands import Command, Peek, Reply, Tick
@@ -108,6 +109,10 @@ class Host(ABC, Generic[P]):
     def path(self) -> EntityPath:
         return self._entity.path
 
+    def now(self) -> Instant:
+        """The time in its namespace."""
+        return self._entity.now()
+
     @property
     def key(self) -> PartitionKey | None:
         """The store's number for it; None while the store has never been open."""
@@ -177,6 +182,34 @@ class Host(ABC, Generic[P]):
         if messages:
             logger.warning("%s: %d messages, reported as not stored, are taken back", self, len(messages))
             self.store.writer.submit((self._share(partition, [RemoveMessages(messages)]),), removed)
+
+    def let_go(self) -> None:
+        """All messages are about to be taken away: what is asked from now on waits for `begin_anew`."""
+        if self._held is not None:
+            messages = list(self._held.confirmed())
+            self._cache.forget(messages)
+            # A receiver may keep some that are locked for it: it must not send them now.
+            for message in messages:
+                message.lock_token = None
+        self._partition = self._held = self._epoch = self._journal = self._load_under_way = None
+        self.availability = Availability.LOADING
+        self._entity.availability_changed(self)
+
+    def begin_anew(self, key: PartitionKey) -> None:
+        """Its store has made an empty partition in the place of the old one."""
+        self._key = key
+        if self.store.state is StoreState.AWAY:
+            # It is loaded when its store is back.
+            self._forget(Availability.UNAVAILABLE, self._unavailable())
+        else:
+            self.load()
+
+    def look_again(self, cause: Exception) -> None:
+        """Its store has failed in making it anew, and has to be asked what it has now."""
+        self._key = None
+        self._fail(cause)
+        self._reload_at = 0.0
+        self.store.recover()
 
     def _late(self, this: object) -> None:
         """It takes so long to load that nobody should wait for it, or count on it."""
@@ -343,6 +376,11 @@ class Host(ABC, Generic[P]):
         if deadline is not None and deadline <= at:
             self.submit(Tick(), ignore)
         return deadline is not None
+
+    def due(self, at: Instant) -> bool:
+        """Whether something here has run out."""
+        deadline = None if self._partition is None else self._partition.next_deadline()
+        return deadline is not None and deadline <= at
 
     async def loaded(self) -> None:
         """Return when the partition is not being loaded, or no longer."""

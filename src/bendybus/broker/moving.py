@@ -315,6 +315,7 @@ class Move:
             await self._target.commit([self._share(each, ()) for each in copies])
             new_places = [self._compared(each) for each in copies]
             self._refuse_interrupted()
+            self._target.refuse_incomplete()
             records = list(self._records())
             await asyncio.to_thread(self._broker.catalog.replace, *records)
         except BaseException:

@@ -13,7 +13,6 @@ from functools import partial
 from os import urandom
 from typing import TYPE_CHECKING, Final
 
-from bendybus.broker.clock import now
 from bendybus.broker.holders import SessionHolders
 from bendybus.broker.host import Host, Mailbox, OnReply, ignore
 from bendybus.broker.stores import AttachedStore, PayloadCache
@@ -82,6 +81,10 @@ class PartitionHost(Host[Partition]):
         partition.restore(snapshot.messages, snapshot.identities, snapshot.transferred, sessions)
         return partition
 
+    def let_go(self) -> None:
+        super().let_go()
+        self.holders.lose_all()
+
     def _tell_forgotten(self, mailbox: Mailbox, reason: BrokerError) -> None:
         super()._tell_forgotten(mailbox, reason)
         self.holders.lose_all()
@@ -94,7 +97,7 @@ class PartitionHost(Host[Partition]):
             self._submit_later(command, done)
             return
         try:
-            reply, effects = partition.apply(command, now())
+            reply, effects = partition.apply(command, self.queue.now())
         except BrokerError as refusal:
             done(refusal)
             return
@@ -140,7 +143,7 @@ class PartitionHost(Host[Partition]):
 
     def _apply_at_once(self, partition: Partition, command: Command) -> Reply:
         """Lock something, without waiting for any commit."""
-        self.queue.accessed_at = at = now()
+        self.queue.accessed_at = at = self.queue.now()
         reply, effects = partition.apply(command, at)
         if effects:
             # Messages whose time was up made way. Who locked the others need not wait for that.
@@ -273,7 +276,7 @@ class PartitionHost(Host[Partition]):
 
     def _confirm(self, partition: Partition, number: SequenceNumber) -> None:
         """All up to this number are durable: whoever waits may have them."""
-        _, effects = partition.apply(Confirm(number), now())
+        _, effects = partition.apply(Confirm(number), self.queue.now())
         self.queue.keep_time(self)
         self._tell(effects)
 

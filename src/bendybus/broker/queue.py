@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
+from bendybus.broker.clock import Clock
 from bendybus.broker.entity import Entity
 from bendybus.broker.host import Availability, Host
 from bendybus.broker.partition_host import PartitionHost
@@ -36,9 +37,13 @@ class Waiter(Protocol):
 
 class Queue(Entity[PartitionHost, QueueDescription]):
     def __init__(
-        self, description: QueueDescription, partition_count: int, keep_time: Callable[[Host[Any]], None]
+        self,
+        description: QueueDescription,
+        partition_count: int,
+        keep_time: Callable[[Host[Any]], None],
+        clock: Clock | None = None,
     ) -> None:
-        super().__init__(description, partition_count, keep_time)
+        super().__init__(description, partition_count, keep_time, clock)
         self.consumer_leases = ConsumerLeases()
         self._waiting: dict[SubQueue, dict[Waiter, None]] = {subqueue: {} for subqueue in SubQueue}
         self._next_to_ask = 0

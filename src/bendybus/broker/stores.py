@@ -15,6 +15,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bendybus.broker.clock import now
@@ -40,6 +41,9 @@ PAYLOAD_CACHE_BYTES: Final = 16 * 1024 * 1024
 RECOVER_AFTER_S: Final = 1.0
 RECOVER_AFTER_MAX_S: Final = 30.0
 SOUND_AFTER_S: Final = 60.0
+
+# How often somebody looks who waits for a store to be back.
+LOOK_AGAIN_S: Final = 0.01
 
 T = TypeVar("T")
 
@@ -184,6 +188,11 @@ class AttachedStore:
         if failure is not None:
             raise failure
 
+    def refuse_incomplete(self) -> None:
+        """`StoreUnavailable` while it is not known what it keeps: then it may be swept of what is unknown."""
+        if any(host.key is None for host in self.hosts):
+            raise StoreUnavailable(f"The messaging store '{self.name}' has not said yet what it keeps.")
+
     def refuse_away(self) -> None:
         if self.state is StoreState.AWAY:
             raise StoreUnavailable(f"The messaging store '{self.name}' is away: {self.reason}")
@@ -280,6 +289,12 @@ class AttachedStore:
                 return
             self._recovery.cancel()
         self._recovery = self._loop.call_later(delay_s, self.recover)
+
+    async def recovered(self) -> None:
+        """Return when the store answers; one that is away is tried again at once."""
+        while self.state is StoreState.AWAY or any(host.wants_load(inf) for host in self.hosts):
+            self.recover()
+            await asyncio.sleep(LOOK_AGAIN_S)
 
     def recover(self) -> None:
         """Claim at once all partitions to be loaded: that shows whether the store can be written to."""

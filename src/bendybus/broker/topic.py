@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 from uuid import uuid4
 
+from bendybus.broker.clock import Clock
 from bendybus.broker.entity import Entity
 from bendybus.broker.host import Host
 from bendybus.broker.queue import Queue
@@ -33,8 +34,9 @@ class Topic(Entity[TopicHost, TopicDescription]):
         partition_count: int,
         keep_time: Callable[[Host[Any]], None],
         contents: Contents,
+        clock: Clock | None = None,
     ) -> None:
-        super().__init__(description, partition_count, keep_time)
+        super().__init__(description, partition_count, keep_time, clock)
         self._contents = contents
         self._subscriptions: dict[str, Subscription] = {}
         """By name, in lower case."""
@@ -107,8 +109,9 @@ class Subscription(Queue):
         description: SubscriptionDescription,
         partition_count: int,
         keep_time: Callable[[Host[Any]], None],
+        clock: Clock | None = None,
     ) -> None:
-        super().__init__(description, partition_count, keep_time)
+        super().__init__(description, partition_count, keep_time, clock)
         self.topic = topic
         self.description: SubscriptionDescription = description
 

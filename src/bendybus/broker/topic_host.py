@@ -9,12 +9,12 @@ due has its payload read first; its copies then take over the body that it leave
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from bendybus.broker.clock import now
 from bendybus.broker.host import Availability, Host, OnReply, ignore
 from bendybus.broker.stores import AttachedStore, PayloadCache
 from bendybus.broker.writer import OnCommitted, Share
@@ -58,8 +58,9 @@ class TopicHost(Host[TopicPartition]):
         """Partitions of subscriptions that publishing waits for."""
         self._away: set[Host[Any]] = set()
         """Partitions of subscriptions without which nothing can be published."""
-        self._publishing_due = 0
-        """Pages of scheduled messages that are out of the schedule and not yet published."""
+        self._activations = 0
+        self._activated = asyncio.Event()
+        self._activated.set()
         super().__init__(topic, number, key, store, cache, epoch)
         self.topic = topic
 
@@ -103,7 +104,7 @@ class TopicHost(Host[TopicPartition]):
 
     @property
     def at_rest(self) -> bool:
-        return not self._publishing_due
+        return self._activated.is_set()
 
     # -- commands -----------------------------------------------------------------
 
@@ -112,7 +113,7 @@ class TopicHost(Host[TopicPartition]):
         if partition is None or self.availability is not Availability.AVAILABLE:
             self._submit_later(command, done)
             return
-        at = now()
+        at = self.topic.now()
         try:
             reply, own, published = self._apply(partition, command, at, _is_retractable(command))
         except BrokerError as refusal:
@@ -193,38 +194,50 @@ class TopicHost(Host[TopicPartition]):
 
     def _confirm(self, partition: TopicPartition, reply: Reply) -> None:
         if isinstance(reply, Enqueued) and partition is self._held:
-            partition.apply(Confirm(SequenceNumber(reply.first + reply.count - 1)), now())
+            partition.apply(Confirm(SequenceNumber(reply.first + reply.count - 1)), self.topic.now())
             if reply.scheduled or partition.next_deadline() is not None:
                 self._entity.keep_time(self)
 
     # -- scheduled messages -------------------------------------------------------
 
+    async def activated(self) -> None:
+        """Return when all that was due has been published, or has to wait for its store."""
+        await self._activated.wait()
+
     def _activate(self, partition: TopicPartition, due: list[Message]) -> None:
+        self._activations += 1
+        self._activated.clear()
+        self._activate_page(partition, due)
+
+    def _end_activation(self) -> None:
+        self._activations -= 1
+        if not self._activations:
+            self._activated.set()
+
+    def _activate_page(self, partition: TopicPartition, due: list[Message]) -> None:
         """Publish these, as many at a time as fit into memory."""
         size, count = 0, 0
         while count < len(due) and (not count or size + due[count].size <= ACTIVATED_BYTES_MAX):
             size += due[count].size
             count += 1
         page, rest = due[:count], due[count:]
-        self._publishing_due += 1
 
         def published(reply: Reply | BrokerError) -> None:
-            self._publishing_due -= 1
-            if partition is not self._held:
+            if rest and partition is self._held and not isinstance(reply, BrokerError):
+                self._activate_page(partition, rest)
                 return
-            if isinstance(reply, BrokerError):
+            self._end_activation()
+            if isinstance(reply, BrokerError) and partition is self._held:
                 # They are out of the schedule, but their store still has them: begin again with that.
                 self._fail(reply)
-            elif rest:
-                self._activate(partition, rest)
 
         def read(payloads: list[bytes | None] | Exception) -> None:
             if partition is not self._held:
-                self._publishing_due -= 1
+                self._end_activation()
                 return
             if isinstance(payloads, Exception):
-                self._publishing_due -= 1
                 logger.error("%s: payloads cannot be read: %s", self, payloads)
+                self._end_activation()
                 self._fail(payloads)
                 return
             for message, payload in zip(page, payloads, strict=True):

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from bendybus.broker.clock import now
+from bendybus.broker.entity import Entity
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.placing import Place
 from bendybus.broker.topic import Subscription, Topic
@@ -78,7 +78,9 @@ class Topics:
 
     def open_topic(self, record: EntityRecord, at: Iterable[Place]) -> Topic:
         description = TopicDescription.from_record(record.description)
-        topic = Topic(description, record.partition_count, self._broker.keep_time, self._contents)
+        topic = Topic(
+            description, record.partition_count, self._broker.keep_time, self._contents, self._broker.clock
+        )
         for number, key, store, epoch in at:
             topic.hosts.append(TopicHost(topic, number, key, store, self._broker.cache, epoch))
         self._topics[normalise_path(record.path)] = topic
@@ -88,13 +90,22 @@ class Topics:
     def open_subscription(self, record: EntityRecord, at: Iterable[Place]) -> Subscription:
         description = SubscriptionDescription.from_record(record.description)
         topic = self.get(description.topic_path)
-        subscription = Subscription(topic, description, record.partition_count, self._broker.keep_time)
+        subscription = Subscription(
+            topic, description, record.partition_count, self._broker.keep_time, self._broker.clock
+        )
         for number, key, store, epoch in at:
             host = PartitionHost(subscription, number, key, store, self._broker.cache, epoch)
             subscription.hosts.append(host)
         topic.add(subscription)
         self._broker.opened(subscription, record)
         return subscription
+
+    def leave(self, entity: Entity[Any, Any]) -> None:
+        """This one, if it is a topic or a subscription, exists no more."""
+        if isinstance(entity, Topic):
+            del self._topics[normalise_path(entity.path)]
+        elif isinstance(entity, Subscription):
+            entity.topic.remove(entity)
 
     # -- topics -------------------------------------------------------------------
 
@@ -130,9 +141,6 @@ class Topics:
             subscriptions = list(topic.subscriptions)
             paths = [topic.path, *(subscription.path for subscription in subscriptions)]
             await asyncio.to_thread(broker.catalog.remove, *paths)
-            del self._topics[normalise_path(topic.path)]
-            for subscription in subscriptions:
-                topic.remove(subscription)
             await broker.forget(topic, *subscriptions)
 
     async def ensure(self, description: TopicDescription) -> Topic:
@@ -153,7 +161,7 @@ class Topics:
             description = replace(
                 description,
                 path=subscription_path(topic.path, description.name),
-                rules=tuple(map(_dated, description.rules)),
+                rules=tuple(map(self._dated, description.rules)),
             )
             if topic.subscription(description.name) is not None:
                 raise EntityExists(f"The messaging entity '{description.path}' already exists.")
@@ -190,7 +198,6 @@ class Topics:
             subscription = self.get_subscription(topic_path, name)
             subscription.refuse_unhealthy()
             await asyncio.to_thread(broker.catalog.remove, subscription.path)
-            subscription.topic.remove(subscription)
             await broker.forget(subscription)
 
     async def ensure_subscription(self, description: SubscriptionDescription) -> Subscription:
@@ -210,7 +217,7 @@ class Topics:
         """It holds from the next message on; `EntityExists` when its name is taken."""
         async with self._broker.changing:
             subscription = self.get_subscription(topic_path, name)
-            await self._keep(subscription, subscription.description.with_rule(_dated(rule)))
+            await self._keep(subscription, subscription.description.with_rule(self._dated(rule)))
 
     async def update_rule(self, topic_path: str, name: str, rule: RuleDescription) -> None:
         async with self._broker.changing:
@@ -245,6 +252,5 @@ class Topics:
         ]
         check_filter_quota(topic.path, [*others, changed])
 
-
-def _dated(rule: RuleDescription) -> RuleDescription:
-    return rule if rule.created_at else replace(rule, created_at=now())
+    def _dated(self, rule: RuleDescription) -> RuleDescription:
+        return rule if rule.created_at else replace(rule, created_at=self._broker.clock.now())

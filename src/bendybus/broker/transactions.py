@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from bendybus.broker.clock import now
 from bendybus.broker.host import Availability, Host
 from bendybus.domain.commands import Command
 from bendybus.errors import StoreUnavailable
@@ -30,7 +29,7 @@ async def commit(work: Sequence[tuple[Host[Any], Command]]) -> None:
     while loading := [host for host in by_host if host.availability is Availability.LOADING]:
         await loading[0].loaded()
     # From here to the submission nothing else runs: what has been checked still holds when it is applied.
-    at = now()
+    at = work[0][0].now()
     for host, commands in by_host.items():
         host.check(commands, at)
     prepared = [each for host, command in work for each in host.prepare(command, at)]

@@ -33,6 +33,12 @@ def serve(
     ] = None,
     tier: Annotated[str, typer.Option(help="basic, standard or premium.")] = "standard",
     config: Annotated[Path | None, typer.Option(help="The official emulator's Config.json.")] = None,
+    namespace: Annotated[
+        list[str] | None, typer.Option(help="A namespace to have besides; may be repeated.")
+    ] = None,
+    emulator: Annotated[
+        bool, typer.Option("--emulator", help="Take the official emulator's key, SAS_KEY_VALUE.")
+    ] = False,
     tls_cert: Annotated[Path | None, typer.Option(help="TLS certificate chain, PEM.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The certificate's key, PEM.")] = None,
     jwt_issuer: Annotated[
@@ -63,7 +69,7 @@ def serve(
     is made and kept in the data folder.
     """
     from bendybus.domain.entities import Tier  # noqa: PLC0415 - see main.py
-    from bendybus.server.settings import Settings, sas_key_from  # noqa: PLC0415
+    from bendybus.server.settings import WELL_KNOWN_KEY, Settings, sas_key_from  # noqa: PLC0415
 
     try:
         if tier not in list(Tier):
@@ -77,7 +83,8 @@ def serve(
             store_urls=tuple(store or ()),
             tier=Tier(tier),
             config=config,
-            sas_key=sas_key_from(os.environ),
+            namespaces=tuple(namespace or ()),
+            sas_key=sas_key_from(os.environ) or (WELL_KNOWN_KEY if emulator else None),
             tls_cert=tls_cert,
             tls_key=tls_key,
             jwt_issuer=jwt_issuer,

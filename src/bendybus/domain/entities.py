@@ -245,6 +245,11 @@ class Tier(StrEnum):
         """The sizes an entity may be created with (P-08, P-09)."""
         return PREMIUM_SIZES_MB if self is Tier.PREMIUM else STANDARD_SIZES_MB
 
+    @property
+    def message_size_kb(self) -> int:
+        """The largest message of an entity that is made without a word about it."""
+        return 1024 if self is Tier.PREMIUM else 256
+
     def partition_count(
         self, *, enable_partitioning: bool, premium_partitions: int = PREMIUM_PARTITIONS_DEFAULT
     ) -> int:

@@ -32,7 +32,6 @@ from bendybus.domain.filters import (
     DEFAULT_RULE,
     CorrelationFilter,
     RuleDescription,
-    SqlFilter,
     rule_from_record,
     rule_to_record,
 )
@@ -232,10 +231,13 @@ def check_topic_tier(tier: Tier, topic: TopicDescription) -> None:
 
 
 def count_filters(subscriptions: Iterable[SubscriptionDescription]) -> tuple[int, int]:
-    """How many SQL filters and how many correlation filters a topic's subscriptions have together."""
+    """How many SQL filters and how many correlation filters a topic's subscriptions have together.
+
+    The filters that are true or false are SQL filters in Service Bus: the default rule counts.
+    """
     filters = [rule.filter for subscription in subscriptions for rule in subscription.rules]
     return (
-        sum(isinstance(each, SqlFilter) for each in filters),
+        sum(not isinstance(each, CorrelationFilter) for each in filters),
         sum(isinstance(each, CorrelationFilter) for each in filters),
     )
 

@@ -121,7 +121,7 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
         return Attachment(Sender(connection, link, target), address.resource, Right.SEND, target)
     size_max = REQUEST_SIZE_MAX
     if address.kind is NodeKind.CBS:
-        handler = CbsNode(connection.keys, connection.claims).handle
+        handler = CbsNode(connection.keys_for, connection.claims).handle
         requester = Requester(connection, link, address, handler)
         right = managed = None
     else:
@@ -134,6 +134,7 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
             connection.transactions,
             connection.broker.topics,
             connection.session_locks,
+            connection.session_links,
         )
         requester = Requester(connection, link, address, management.handle)
         # The state of a session may have the size of a message, whatever that is.

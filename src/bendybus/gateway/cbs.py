@@ -7,6 +7,7 @@ by its text: some SDKs put SAS tokens under the name of another kind.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from bendybus.amqp.types import Int, Symbol
 from bendybus.auth.claims import Claims, put_token
@@ -23,8 +24,9 @@ logger = logging.getLogger(__name__)
 class CbsNode:
     """One connection's token desk."""
 
-    def __init__(self, keys: KeyRing, claims: Claims) -> None:
-        self._keys = keys
+    def __init__(self, keys_for: Callable[[str], KeyRing], claims: Claims) -> None:
+        self._keys_for = keys_for
+        """The keys that may have made a token: the first one may tell which namespace is meant."""
         self._claims = claims
 
     def handle(self, request: Request) -> Response:
@@ -37,7 +39,7 @@ class CbsNode:
                     "put-token needs the token's text as its body and its audience as 'name'."
                 )
             at = now()
-            self._claims.add(put_token(self._keys, token, audience, at), at)
+            self._claims.add(put_token(self._keys_for(token), token, audience, at), at)
         except BrokerError as error:
             logger.info("put-token refused: %s", error.description)
             return _status(error.status, error.description, error.condition)

@@ -43,6 +43,7 @@ from bendybus.gateway.requests import Replier
 from bendybus.gateway.session_receiver import SessionReceiver
 from bendybus.gateway.transactions import Transactions
 from bendybus.names import SessionId
+from bendybus.namespaces import CALLED_HOST, Namespace
 
 if TYPE_CHECKING:
     from bendybus.gateway.gateway import Gateway
@@ -69,14 +70,16 @@ WRITE_CHUNK_BYTES: Final = 256 * 1024
 class AmqpConnection(asyncio.Protocol):
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self.broker: Broker = gateway.broker
-        self.keys: KeyRing = gateway.keys
+        self.namespace = gateway.namespaces.only
+        """None until a host name or a key has said which of several is meant; then only `$cbs` is there."""
         self.claims = Claims()
         self.transactions = Transactions()
         self.writable = True
         self._engine = Connection.server(gateway.engine_config)
         self.session_locks: dict[tuple[Queue, SessionId], SessionLock] = {}
         """The sessions that this client's links hold."""
+        self.session_links: dict[tuple[Queue, str], SessionId] = {}
+        """The same by the names of the links."""
         self._attachments: dict[Link, Attachment] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._transport: asyncio.Transport | None = None
@@ -128,12 +131,11 @@ class AmqpConnection(asyncio.Protocol):
             return
         for event in self._engine.tick(at):
             self._handle(event)
-        instant = now()
-        self.transactions.tick(instant)
+        self.transactions.tick(now())
         for link, attachment in list(self._attachments.items()):
             self._check_claim(link, attachment)
-            if isinstance(attachment.node, Receiver):
-                attachment.node.tick(instant)
+            if isinstance(attachment.node, Receiver) and attachment.entity is not None:
+                attachment.node.tick(attachment.entity.now())
         self._flush()
 
     def entity_changed(self, entity: Entity[Any, Any]) -> None:
@@ -146,13 +148,43 @@ class AmqpConnection(asyncio.Protocol):
                     self._end(link, attachment, reason)
                     self.flush_soon()
 
-    def shut_down(self) -> None:
-        """The server stops: say so, and hang up."""
-        self._fail("The server is shutting down.")
+    def shut_down(self, reason: str) -> None:
+        """What the client came for is going away: say so, and hang up."""
+        self._fail(reason)
 
     def _fail(self, reason: str) -> None:
         self._engine.close(ProtocolError("amqp:connection:forced", reason))
         self._hang_up()
+
+    # -- the namespace ------------------------------------------------------------
+
+    @property
+    def broker(self) -> Broker:
+        if self.namespace is None:
+            raise Unauthorized("No token has been put that says which namespace is meant.")
+        return self.namespace.broker
+
+    def keys_for(self, token: str) -> KeyRing:
+        """The keys of this connection's namespace; while that is not known, the token's signature tells."""
+        if self.namespace is None:
+            self.namespace = self._gateway.namespaces.signed_by(token)
+        return KeyRing() if self.namespace is None else self.namespace.keys
+
+    def _named(self, hostname: str | None) -> Namespace | None:
+        """The namespace that the client called by its name: in AMQP, in TLS or in HTTP."""
+        namespaces, transport = self._gateway.namespaces, self._transport
+        if namespaces.only is not None or transport is None:
+            return namespaces.only
+        over_tls = getattr(transport.get_extra_info("ssl_object"), CALLED_HOST, None)
+        return namespaces.named_by(hostname, transport.get_extra_info(CALLED_HOST), over_tls)
+
+    def _enter(self, hostname: str | None) -> None:
+        """The client has opened: its host name stands, unless its login was another namespace's."""
+        named = self._named(hostname)
+        if self.namespace is None:
+            self.namespace = named
+        elif named is not None and named is not self.namespace:
+            self._fail(f"The login is not one of the namespace '{named.name}'.")
 
     # -- the nodes' side ----------------------------------------------------------
 
@@ -249,8 +281,9 @@ class AmqpConnection(asyncio.Protocol):
                     self._handle(held)
                 if self._engine.closed:
                     self._hang_up()
-            case ConnectionOpened():
+            case ConnectionOpened(remote):
                 self._opened = True
+                self._enter(remote.hostname)
             case ConnectionFailed(error):
                 logger.info("connection from %s broken off: %s", self.peer, error.description)
                 self._hang_up()
@@ -273,8 +306,10 @@ class AmqpConnection(asyncio.Protocol):
             return True
         try:
             _, rule_name, key = init.response.decode().split("\0")
-            for claim in log_in(self.keys, rule_name, key):
+            namespace = self._named(init.hostname) or self._gateway.namespaces.opened_by(rule_name, key)
+            for claim in log_in(KeyRing() if namespace is None else namespace.keys, rule_name, key):
                 self.claims.add(claim, now())
+            self.namespace = namespace
         except (Unauthorized, ValueError) as refusal:
             logger.info("login from %s refused: %s", self.peer, refusal)
             return False

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple, TypeAlias
 
 from bendybus.amqp.types import Array, Timestamp
 from bendybus.auth.rights import Right
-from bendybus.broker.clock import now
 from bendybus.broker.host import Availability
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
@@ -151,7 +150,7 @@ async def _consumer_lease(queue: Queue, subqueue: SubQueue, body: Body) -> Answe
     duration_ms = _whole(body, "duration-ms")
     if not 0 <= duration_ms <= LEASE_MAX_MS:
         raise ArgumentError(f"A lease lasts up to {LEASE_MAX_MS} ms, not {duration_ms}.")
-    at = now()
+    at = queue.now()
     if duration_ms == 0:
         queue.consumer_leases.release(subqueue, consumer)
         return {"expires-at": Timestamp(at)}

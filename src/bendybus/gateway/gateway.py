@@ -6,11 +6,10 @@ import asyncio
 import uuid
 from typing import Any, Final
 
-from bendybus.auth.rules import KeyRing
-from bendybus.broker.broker import Broker
 from bendybus.broker.entity import Entity
 from bendybus.engine.config import ConnectionConfig
 from bendybus.gateway.connection import AmqpConnection
+from bendybus.namespaces import Namespace, Namespaces
 
 __all__ = ["Gateway"]
 
@@ -24,11 +23,8 @@ TICK_S: Final = 1.0
 
 
 class Gateway:
-    def __init__(
-        self, broker: Broker, keys: KeyRing, *, handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S
-    ) -> None:
-        self.broker = broker
-        self.keys = keys
+    def __init__(self, namespaces: Namespaces, *, handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S) -> None:
+        self.namespaces = namespaces
         self.handshake_timeout_s = handshake_timeout_s
         self.engine_config = ConnectionConfig(
             container_id=f"bendybus-{uuid.uuid4().hex[:12]}", idle_timeout_s=IDLE_TIMEOUT_S
@@ -42,14 +38,23 @@ class Gateway:
 
     def start(self) -> None:
         self._ticker = asyncio.get_running_loop().call_later(TICK_S, self._tick)
-        self.broker.watch(self._entity_changed)
+
+    def admit(self, namespace: Namespace) -> None:
+        """Clients may come for this namespace."""
+        namespace.broker.watch(self._entity_changed)
+
+    def dismiss(self, namespace: Namespace) -> None:
+        """The namespace is no more: hang up on its clients."""
+        for connection in tuple(self._connections):
+            if connection.namespace is namespace:
+                connection.shut_down("The namespace has been deleted.")
 
     def stop(self) -> None:
         """Tell every client, and hang up."""
         if self._ticker is not None:
             self._ticker.cancel()
         for connection in tuple(self._connections):
-            connection.shut_down()
+            connection.shut_down("The server is shutting down.")
 
     @property
     def connection_count(self) -> int:

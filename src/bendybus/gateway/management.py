@@ -102,9 +102,11 @@ class ManagementNode:
         transactions: Transactions,
         topics: Topics,
         session_locks: Mapping[tuple[Queue, SessionId], SessionLock],
+        session_links: Mapping[tuple[Queue, str], SessionId],
     ) -> None:
         self._entity = entity
         self._session_locks = session_locks
+        self._session_links = session_links
         self._subqueue = address.subqueue
         self._resource = address.resource
         self._claims = claims
@@ -131,15 +133,15 @@ class ManagementNode:
             operation = _OPERATIONS.get(request.operation)
             if operation is None:
                 raise NotSupported(f"The operation '{request.operation}' is not supported.")
-            at = now()
-            self._claims.require(self._resource, operation.right, at)
-            self._entity.accessed_at = at
+            self._claims.require(self._resource, operation.right, now())
+            self._entity.accessed_at = self._entity.now()
             if not isinstance(request.body, Mapping):
                 raise ArgumentError(f"'{request.operation}' needs a map as its body.")
+            asked = self._with_session(request, request.body)
             if request.state is None:
-                body = await operation.run(self, request.body)
+                body = await operation.run(self, asked)
             else:
-                body = await self._enlist(request, request.body)
+                body = await self._enlist(request, asked)
         except BrokerError as error:
             return _status(error.status, error.description, error.condition)
         return _status(204, "No content") if body is None else _status(200, "OK", body=body)
@@ -270,7 +272,7 @@ class ManagementNode:
     # -- rules --------------------------------------------------------------------
 
     async def _add_rule_in_transaction(self, body: Body, transaction: Transaction) -> Answer:
-        rule = replace(read_rule(body), created_at=now())
+        rule = replace(read_rule(body), created_at=self._entity.now())
         transaction.change_rule(self._subscription, lambda description: description.with_rule(rule))
         return {}
 
@@ -341,6 +343,14 @@ class ManagementNode:
         return shares
 
     # -- sessions -----------------------------------------------------------------
+
+    def _with_session(self, request: Request, body: Body) -> Body:
+        """What names a link instead of a session is about the session that this link holds, as go has it."""
+        name = request.properties.get("associated-link-name")
+        if not self._session_links or not isinstance(name, str) or body.get("session-id") is not None:
+            return body
+        held = self._session_links.get((self._queue, name)) if isinstance(self._entity, Queue) else None
+        return body if held is None else {**body, "session-id": held}
 
     def _session(self, body: Body) -> SessionLock:
         """The lock of the session that the request names."""

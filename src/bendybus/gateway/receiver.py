@@ -17,7 +17,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from bendybus.amqp.performatives import TransactionalState
-from bendybus.broker.clock import now
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Complete, Reply, Settled
@@ -162,7 +161,7 @@ class Receiver:
         kept = self._kept
         count = min(len(kept), max(self._wanted(), 0))
         if count:
-            at = now()
+            at = self._queue.now()
             ready = [kept.popleft() for _ in range(count)]
             held = [
                 one for one in ready if one.message.lock_token == one.token and one.message.locked_until > at

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from bendybus.amqp.types import Char, Described, Int, Symbol, Timestamp, ULong
+from bendybus.amqp.types import Described, Int, Symbol, Timestamp, ULong
 from bendybus.domain.filters import (
     FALSE_EXPRESSION,
     TRUE_EXPRESSION,
@@ -90,11 +90,14 @@ def _correlation_filter(what: Mapping[object, object]) -> CorrelationFilter:
 
 
 def _value(name: object, value: object) -> Value:
-    """A property's value as the language has it; instants arrive as numbers."""
+    """A property's value as the language has it: instants arrive as numbers, and numbers in many sizes."""
     if isinstance(value, Timestamp):
         return _EPOCH + timedelta(milliseconds=value)
-    if value is None or isinstance(value, str | int | float | bool | UUID):
-        return str(value) if isinstance(value, Symbol | Char) else value
+    if value is None or isinstance(value, bool | UUID):
+        return value
+    for kind in (str, int, float):
+        if isinstance(value, kind):
+            return kind(value)
     raise ArgumentError(f"The property '{name}' of a correlation filter cannot be {value!r}.")
 
 

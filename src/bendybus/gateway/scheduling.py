@@ -13,7 +13,6 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from bendybus.broker.clock import now
 from bendybus.broker.host import Host
 from bendybus.broker.topic import Target
 from bendybus.domain.commands import CancelScheduled, Enqueue, Enqueued, Reserve
@@ -80,7 +79,7 @@ def _admit(
     partitioned = len(target.hosts) > 1
     detects = target.description.requires_duplicate_detection
     identities = Identities(partitioned=partitioned) if detects else None
-    messages, key = admit_all(payloads, now(), description, identities, partitioned=partitioned)
+    messages, key = admit_all(payloads, target.now(), description, identities, partitioned=partitioned)
     return messages, None if identities is None else identities.found, key
 
 

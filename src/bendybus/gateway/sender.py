@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from bendybus.amqp.performatives import Accepted, TransactionalState
-from bendybus.broker.clock import now
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Target
@@ -71,7 +70,8 @@ class Sender:
         """Everything that one socket read brought on this link."""
         keyless: _Run | None = None
         keyed: dict[PartitionHost | TopicHost, _Run] = {}
-        target, at = self._target if self._via is None else self._via, now()
+        target = self._target if self._via is None else self._via
+        at = target.now()
         target.accessed_at = at
         # An unpartitioned entity keeps the order in which things were sent, whatever their keys.
         keys_matter = len(target.hosts) > 1

@@ -99,6 +99,7 @@ class SessionReceiver(Receiver):
         # The lock is to run out in time, though nothing else may happen here.
         self._queue.keep_time(host)
         self._connection.session_locks[self._queue, accepted.lock.session_id] = accepted.lock
+        self._connection.session_links[self._queue, self._link.name] = accepted.lock.session_id
         self._link.accept(
             source=_answer_source(self._link.source, accepted.lock.session_id),
             properties={
@@ -187,6 +188,7 @@ class SessionReceiver(Receiver):
             place = self._queue, self._session.session_id
             if self._connection.session_locks.get(place) == self._session:
                 del self._connection.session_locks[place]
+            self._connection.session_links.pop((self._queue, self._link.name), None)
             self._host.submit(ReleaseSession(self._session), _ignore)
 
 

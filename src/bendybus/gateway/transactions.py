@@ -157,7 +157,7 @@ class Transaction:
         """Messages that stay locked until the transaction is over."""
         self._refuse_rule_changes()
         self.scope.enter(queue.top_level, host.number)
-        partition, at = host.partition, now()
+        partition, at = host.partition, queue.now()
         for token in tokens:
             message = None if partition is None else partition.locked(token)
             if message is None or message.locked_until <= at or token in self._tokens:
@@ -169,7 +169,7 @@ class Transaction:
         """What is to be remembered for a session that its receiver holds."""
         self._refuse_rule_changes()
         self.scope.enter(queue.top_level, host.number)
-        host.check([command], now())
+        host.check([command], host.now())
         self.work.append((host, command))
 
 

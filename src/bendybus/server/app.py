@@ -1,9 +1,8 @@
 """The composition root: settings in, a running server out.
 
 The one place that knows every concrete part. They start in the order of what
-stands on what (folder, stores, broker, gateway, listener) and stop in reverse;
-the line `ready <connection string>` on stdout is the promise that clients are
-now served.
+stands on what (folder, stores, brokers, the front) and stop in reverse; the line
+`ready <connection string>` on stdout is the promise that clients are now served.
 """
 
 from __future__ import annotations
@@ -12,37 +11,28 @@ import asyncio
 import gc
 import logging
 import signal
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from functools import partial
+from itertools import islice
 from typing import Final
 
-from prometheus_client import CollectorRegistry
-from starlette.routing import BaseRoute
-
-from bendybus.admin.rest_routes import RestMessages
-from bendybus.admin.routes import management_routes
 from bendybus.admin.rule_book import RootRule, RuleBook
-from bendybus.admin.rule_routes import AuthorizationRules
-from bendybus.auth.rules import KeyRing
+from bendybus.auth.rules import Issuer, KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.contents import AmqpContents
 from bendybus.errors import ConfigError, RequestError, StoreUnavailable
-from bendybus.gateway.gateway import Gateway
+from bendybus.namespaces import Namespace
 from bendybus.server.announcement import announce, withdraw
-from bendybus.server.emulator_config import EmulatorConfig, load_config
-from bendybus.server.fault_routes import fault_routes
-from bendybus.server.http import Health, http_app
-from bendybus.server.http_protocol import HttpHost
+from bendybus.server.emulator_config import NamespaceConfig, load_config
+from bendybus.server.front import Front
 from bendybus.server.key_sets import trusted_issuer
-from bendybus.server.listener import Listener
-from bendybus.server.metrics import BrokerCollector
-from bendybus.server.settings import STORES_DEFAULT, Settings, connection_string, refuse_exposed_keys
+from bendybus.server.naming import connection_strings, namespace_folders
+from bendybus.server.settings import STORES_DEFAULT, Settings, refuse_exposed_keys
 from bendybus.server.sockets import raise_descriptor_limit
 from bendybus.server.store_keeper import StoreKeeper
-from bendybus.server.store_routes import store_routes
 from bendybus.server.stores import examine_stores, messaging_stores, namespace_id
 from bendybus.server.tls import self_made_certificate, server_context
 from bendybus.store.faults import StoreFaults
@@ -50,7 +40,7 @@ from bendybus.store.folder import DataFolder
 from bendybus.store.protocol import MessagingStore
 from bendybus.store.sqlite.catalog import SqliteCatalog
 
-__all__ = ["Server", "run"]
+__all__ = ["Server", "loop_factory", "run"]
 
 logger = logging.getLogger(__name__)
 
@@ -68,11 +58,15 @@ class Server:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._exits = AsyncExitStack()
-        self._ready = False
-        self.faults: StoreFaults | None = None
-        """The switches of its stores, if it was started for development."""
-        self.connection_string = ""
+        self.connection_strings: dict[str, str] = {}
+        """By namespace; the first is the one to show."""
         self.ports: list[int] = []
+        self.faults: dict[str, StoreFaults] = {}
+        """The switches of each namespace's stores, if the server was started for development."""
+
+    @property
+    def connection_string(self) -> str:
+        return next(iter(self.connection_strings.values()), "")
 
     async def __aenter__(self) -> Server:
         async with AsyncExitStack() as exits:
@@ -81,22 +75,57 @@ class Server:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        self._ready = False
         await self._exits.aclose()
 
     async def _start(self, exits: AsyncExitStack) -> None:
         settings = self._settings
-        config = load_config(settings.config) if settings.config else EmulatorConfig()
+        configs = load_config(settings.config) if settings.config else ()
         folder = DataFolder(settings.data)
         folder.open()
         exits.callback(folder.close)
+        issuer = await trusted_issuer(settings, exits)
+        wanted = [*(config.name for config in configs), *settings.namespaces]
+        folders = namespace_folders(folder, wanted, settings, exits)
+        described = {config.name.lower(): config for config in configs}
+        opened: list[tuple[Namespace, RuleBook, StoreKeeper]] = []
+        for name, own in folders.items():
+            config = described.get(name.lower(), NamespaceConfig(name))
+            opened.append(await self._open_namespace(name, config, own, issuer, exits))
+        if len(folders) > 1:
+            folder.record_namespaces(list(folders))
+
+        front = Front(
+            self._tls([f"{name}.localhost" for name in folders] if len(folders) > 1 else []),
+            handshake_timeout_s=settings.handshake_timeout_s,
+            connections_max=settings.connections_max,
+        )
+        exits.push_async_callback(front.close)
+        for namespace, book, keeper in opened:
+            front.admit(namespace, book, keeper)
+        self.ports = await front.open(settings.addresses)
+        self.connection_strings = connection_strings(
+            [namespace for namespace, *_ in opened], settings.host, self.ports[0]
+        )
+        announce(settings.data, settings.host, self.ports[0], key_in_folder=settings.sas_key is None)
+        exits.callback(withdraw, settings.data)
+        front.ready = True
+
+    async def _open_namespace(
+        self,
+        name: str,
+        config: NamespaceConfig,
+        folder: DataFolder,
+        issuer: Issuer | None,
+        exits: AsyncExitStack,
+    ) -> tuple[Namespace, RuleBook, StoreKeeper]:
+        settings = self._settings
         root = _root_rule(settings, folder)
-        broker = self._broker(folder, exits)
-        keeper = StoreKeeper(broker, folder, self.faults, _close)
+        broker = self._broker(name, folder, exits)
+        keeper = StoreKeeper(broker, folder, self.faults.get(name), _close)
         exits.callback(keeper.close)
         broker.start()
         exits.push_async_callback(broker.stop)
-        keys = KeyRing(issuer=await trusted_issuer(settings, exits))
+        keys = KeyRing(issuer=issuer)
         book = RuleBook(broker, keys, root)
         book.open()
         try:
@@ -106,37 +135,17 @@ class Server:
         except RequestError as refusal:
             raise ConfigError(f"{settings.config}: {refusal}") from refusal
         refuse_exposed_keys(settings.host, [known for rule in keys for known in rule.keys])
+        return Namespace(name, broker, keys, self.faults.get(name)), book, keeper
 
-        gateway = Gateway(broker, keys, handshake_timeout_s=settings.handshake_timeout_s)
-        rest = RestMessages(broker, keys)
-        # Management last: every path may be an entity's.
-        management = management_routes(broker, keys)
-        own = [*fault_routes(broker, keys, self.faults), *store_routes(broker, keys, keeper)]
-        routes = [*own, rest, AuthorizationRules(book, keys), *management]
-        http = self._http(gateway, broker, routes)
-        listener = self._listener(gateway, http)
-        gateway.start()
-        exits.push_async_callback(self._drain, listener, rest, http, gateway, broker)
-        self.ports = [await listener.listen(host, port) for host, port in settings.addresses]
-        self.connection_string = connection_string(settings.host, self.ports[0], root.primary_key)
-        announce(settings.data, settings.host, self.ports[0], key_in_folder=settings.sas_key is None)
-        exits.callback(withdraw, settings.data)
-        self._ready = True
-
-    async def _ensure(self, broker: Broker, config: EmulatorConfig) -> None:
+    async def _ensure(self, broker: Broker, config: NamespaceConfig) -> None:
         """Have what the file asks for, from the start."""
         try:
-            # Topics forward nothing, and nothing is forwarded to a subscription.
-            for topic in config.topics:
-                await broker.topics.ensure(topic)
-            await broker.ensure_queues(config.queues)
-            for subscription in config.subscriptions:
-                await broker.topics.ensure_subscription(subscription)
+            await broker.ensure(config.topics, config.queues, config.subscriptions)
         except StoreUnavailable as reason:
             # The rest of the namespace is worth serving; the next start brings it to the description.
             logger.error("%s: not everything is as described: %s", self._settings.config, reason)
 
-    def _broker(self, folder: DataFolder, exits: AsyncExitStack) -> Broker:
+    def _broker(self, name: str, folder: DataFolder, exits: AsyncExitStack) -> Broker:
         catalog = SqliteCatalog(folder.catalog_path)
         catalog.open()
         exits.callback(catalog.close)
@@ -146,8 +155,8 @@ class Server:
         stores = messaging_stores(settings, folder, placed)
         examine_stores(stores, namespace_id(catalog))
         if settings.development:
-            self.faults = StoreFaults(stores)
-            stores = self.faults.stores
+            self.faults[name] = faults = StoreFaults(stores)
+            stores = faults.stores
         unopened: dict[str, StoreUnavailable] = {}
         for store in stores:
             try:
@@ -170,43 +179,12 @@ class Server:
             stall_after_s=settings.stall_after_s,
         )
 
-    def _http(self, gateway: Gateway, broker: Broker, routes: Sequence[BaseRoute]) -> HttpHost:
-        registry = CollectorRegistry()
-        registry.register(BrokerCollector(broker, gateway))
-        app = http_app(
-            amqp=gateway.protocol, health=partial(self._health, broker), registry=registry, routes=routes
-        )
-        return HttpHost(app, head_timeout_s=self._settings.handshake_timeout_s)
-
-    def _listener(self, gateway: Gateway, http: HttpHost) -> Listener:
+    def _tls(self, host_names: Sequence[str]) -> ssl.SSLContext:
         settings = self._settings
         if settings.tls_cert is not None and settings.tls_key is not None:
-            certificate, key = settings.tls_cert, settings.tls_key
-        else:
-            certificate, key = self_made_certificate(settings.data, (settings.host, *settings.host_names))
-        return Listener(
-            amqp=gateway.protocol,
-            http=http.protocol,
-            tls=server_context(certificate, key),
-            handshake_timeout_s=settings.handshake_timeout_s,
-            connections_max=settings.connections_max,
-        )
-
-    def _health(self, broker: Broker) -> Health:
-        return Health(self._ready, {"stores": {store.name: store.state.value for store in broker.stores()}})
-
-    async def _drain(
-        self, listener: Listener, rest: RestMessages, http: HttpHost, gateway: Gateway, broker: Broker
-    ) -> None:
-        """No newcomers; what was accepted becomes durable and is answered; then goodbye."""
-        listener.stop_accepting()
-        rest.stop()
-        if self.faults is not None:
-            self.faults.heal_all()
-        await broker.drain()
-        gateway.stop()
-        await http.close()
-        await listener.close()
+            return server_context(settings.tls_cert, settings.tls_key)
+        names = (settings.host, *settings.host_names, *host_names)
+        return server_context(*self_made_certificate(settings.data, names))
 
 
 def _close(store: MessagingStore) -> None:
@@ -227,7 +205,7 @@ def run(settings: Settings) -> None:
     )
     raise_descriptor_limit()
     gc.set_threshold(*GC_THRESHOLDS)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(settings))
 
 
@@ -244,12 +222,15 @@ async def _serve(settings: Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with Server(settings) as server:
         sys.stdout.write(f"ready {server.connection_string}\n")
+        for name, shown in islice(server.connection_strings.items(), 1, None):
+            sys.stdout.write(f"namespace {name} {shown}\n")
         sys.stdout.flush()
         await stop.wait()
         logger.info("stopping")
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Makes the fastest event loop there is here."""
     try:
         import uvloop  # noqa: PLC0415 - where there is none (Windows), asyncio's own loop serves
     except ImportError:

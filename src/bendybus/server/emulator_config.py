@@ -2,41 +2,40 @@
 
 Nothing in the file is passed over in silence: an unknown key, a wrong type and a
 feature that this broker does not have yet are all refused, each with the file, the
-place in it, the value and what is allowed. Ranges are checked by the description
-itself (domain/entities.py). `AuthorizationRules` and `EnablePartitioning` are ours:
-the emulator knows neither.
+place in it, the value and what is allowed (places.py). Ranges are checked by the
+description itself (domain/entities.py), so the emulator's own caps are not here.
+`AuthorizationRules`, `EnablePartitioning` and a second namespace are ours: the
+emulator knows none of them.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 from bendybus.auth.rights import Right
 from bendybus.auth.rules import ROOT_RULE_NAME
 from bendybus.domain.access import RULES_MAX, AuthorizationRule
-from bendybus.domain.durations import parse_duration
-from bendybus.domain.entities import EntityStatus, QueueDescription, normalise_path
+from bendybus.domain.entities import QueueDescription, normalise_path
 from bendybus.domain.filters import CorrelationFilter, RuleDescription, SqlRuleAction, sql_filter
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription, subscription_path
 from bendybus.errors import ArgumentError, ConfigError
 from bendybus.names import EntityPath
+from bendybus.namespaces import NAMESPACE_DEFAULT, check_namespace_name
+from bendybus.server.places import Place, read_json
 
-__all__ = ["EmulatorConfig", "load_config"]
-
-# Ten thousand queues with every property written out come to about 6 MB.
-FILE_SIZE_MAX: Final = 32 * 1024 * 1024
+__all__ = ["NamespaceConfig", "load_config"]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class EmulatorConfig:
-    """What a Config.json asks for."""
+class NamespaceConfig:
+    """What a Config.json asks for in one namespace."""
 
+    name: str = NAMESPACE_DEFAULT
     queues: tuple[QueueDescription, ...] = ()
     topics: tuple[TopicDescription, ...] = ()
     subscriptions: tuple[SubscriptionDescription, ...] = ()
@@ -44,110 +43,53 @@ class EmulatorConfig:
     """By queue or topic; the namespace's own under the empty name."""
 
 
-def load_config(file: Path) -> EmulatorConfig:
-    """Read a Config.json; `ConfigError` says what is wrong with it and where."""
-    try:
-        if file.stat().st_size > FILE_SIZE_MAX:
-            raise ConfigError(f"{file}: larger than {FILE_SIZE_MAX // 2**20} MB")
-        # The vendor's own samples are saved with a byte order mark.
-        content = json.loads(file.read_text(encoding="utf-8-sig"), object_pairs_hook=_no_key_twice)
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{file}: not JSON: {error}") from error
-    return _Reader(file).config(_Place(file, "$", content))
+def load_config(file: Path) -> tuple[NamespaceConfig, ...]:
+    """The namespaces of a Config.json; `ConfigError` says what is wrong with it and where."""
+    # `$schema` is what editors go by when they help to write the file.
+    user_config = read_json(file).members("UserConfig", "$schema").get("UserConfig")
+    if user_config is None:
+        raise ConfigError(f"{file}: $ has no 'UserConfig'")
+    # `Logging` says where the emulator writes its log; ours goes to stderr either way.
+    places = user_config.members("Namespaces", "Logging").get("Namespaces")
+    namespaces = [(place, _Reader(file).namespace(place)) for place in (places.items() if places else ())]
+    if len(namespaces) > 1:
+        _refuse_unclear_names(namespaces)
+    return tuple(namespace for _, namespace in namespaces)
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A value and where it stands, so that every complaint can say both."""
-
-    file: Path
-    path: str
-    value: object
-
-    def refuse(self, allowed: str) -> NoReturn:
-        shown = json.dumps(self.value, ensure_ascii=False)
-        shown = shown if len(shown) <= 60 else shown[:57] + "..."
-        raise ConfigError(f"{self.file}: {self.path} is {shown}; {allowed}")
-
-    def members(self, *known: str) -> dict[str, _Place]:
-        """The members of an object; null counts as absent, an unknown name is refused."""
-        if not isinstance(self.value, dict):
-            self.refuse("expected an object")
-        for name in self.value:
-            if name not in known:
-                raise ConfigError(
-                    f"{self.file}: {self.path} has the unknown key '{name}'; known are {', '.join(known)}"
-                )
-        return {
-            name: _Place(self.file, f"{self.path}.{name}", value)
-            for name, value in self.value.items()
-            if value is not None
-        }
-
-    def items(self) -> Iterator[_Place]:
-        if not isinstance(self.value, list):
-            self.refuse("expected a list")
-        for index, value in enumerate(self.value):
-            yield _Place(self.file, f"{self.path}[{index}]", value)
-
-    def text(self) -> str:
-        return self.value if isinstance(self.value, str) else self.refuse("expected a text")
-
-    def name(self) -> str:
-        return self.text().strip() or self.refuse("expected a name")
-
-    def text_or_nothing(self) -> str | None:
-        """The vendor's samples write an empty text where nothing is meant."""
-        return self.text() or None
-
-    def boolean(self) -> bool:
-        return self.value if isinstance(self.value, bool) else self.refuse("expected true or false")
-
-    def integer(self) -> int:
-        # To Python true is the number 1; to whoever wrote the file it is not.
-        if isinstance(self.value, int) and not isinstance(self.value, bool):
-            return self.value
-        return self.refuse("expected a whole number")
-
-    def duration(self) -> float | None:
+def _refuse_unclear_names(namespaces: list[tuple[Place, NamespaceConfig]]) -> None:
+    """One alone may be called anything; several are told apart by what they are called."""
+    seen: set[str] = set()
+    for place, namespace in namespaces:
+        name = place.members(*NAMESPACE_MEMBERS).get("Name") or place.refuse("one of several needs a 'Name'")
         try:
-            return parse_duration(self.text())
-        except ArgumentError:
-            self.refuse("expected an ISO 8601 duration such as PT1M or P14D")
+            check_namespace_name(namespace.name)
+        except ArgumentError as error:
+            name.refuse(str(error))
+        if namespace.name.lower() in seen:
+            name.refuse("another namespace of this file has that name (case does not count)")
+        seen.add(namespace.name.lower())
 
-    def bounded_duration(self) -> float:
-        seconds = self.duration()
-        return seconds if seconds is not None else self.refuse("this duration cannot be unlimited")
 
-    def status(self) -> EntityStatus:
-        try:
-            return EntityStatus(self.text())
-        except ValueError:
-            self.refuse(f"allowed are {', '.join(EntityStatus)}")
-
-    def right(self) -> Right:
-        return Right.named(self.text()) or self.refuse("allowed are Send, Listen, Manage")
-
+NAMESPACE_MEMBERS: Final = ("Name", "Queues", "Topics", "AuthorizationRules")
 
 # Property in the file -> field of the description, and how its value is read.
-QUEUE_PROPERTIES: Final[Mapping[str, tuple[str, Callable[[_Place], object]]]] = {
-    "DeadLetteringOnMessageExpiration": ("dead_letter_on_expiry", _Place.boolean),
-    "DefaultMessageTimeToLive": ("default_message_ttl_s", _Place.duration),
-    "DuplicateDetectionHistoryTimeWindow": ("duplicate_detection_window_s", _Place.bounded_duration),
-    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_to", _Place.text_or_nothing),
-    "ForwardTo": ("forward_to", _Place.text_or_nothing),
-    "LockDuration": ("lock_duration_s", _Place.bounded_duration),
-    "MaxDeliveryCount": ("max_delivery_count", _Place.integer),
-    "RequiresDuplicateDetection": ("requires_duplicate_detection", _Place.boolean),
-    "RequiresSession": ("requires_session", _Place.boolean),
-    "EnablePartitioning": ("enable_partitioning", _Place.boolean),
-    "MaxSizeInMegabytes": ("max_size_mb", _Place.integer),
-    "MaxMessageSizeInKilobytes": ("max_message_size_kb", _Place.integer),
-    "Status": ("status", _Place.status),
-    "UserMetadata": ("user_metadata", _Place.text_or_nothing),
-    "AutoDeleteOnIdle": ("auto_delete_on_idle_s", _Place.duration),
+QUEUE_PROPERTIES: Final[Mapping[str, tuple[str, Callable[[Place], object]]]] = {
+    "DeadLetteringOnMessageExpiration": ("dead_letter_on_expiry", Place.boolean),
+    "DefaultMessageTimeToLive": ("default_message_ttl_s", Place.duration),
+    "DuplicateDetectionHistoryTimeWindow": ("duplicate_detection_window_s", Place.bounded_duration),
+    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_to", Place.text_or_nothing),
+    "ForwardTo": ("forward_to", Place.text_or_nothing),
+    "LockDuration": ("lock_duration_s", Place.bounded_duration),
+    "MaxDeliveryCount": ("max_delivery_count", Place.integer),
+    "RequiresDuplicateDetection": ("requires_duplicate_detection", Place.boolean),
+    "RequiresSession": ("requires_session", Place.boolean),
+    "EnablePartitioning": ("enable_partitioning", Place.boolean),
+    "MaxSizeInMegabytes": ("max_size_mb", Place.integer),
+    "MaxMessageSizeInKilobytes": ("max_message_size_kb", Place.integer),
+    "Status": ("status", Place.status),
+    "UserMetadata": ("user_metadata", Place.text_or_nothing),
+    "AutoDeleteOnIdle": ("auto_delete_on_idle_s", Place.duration),
 }
 
 
@@ -180,7 +122,7 @@ SUBSCRIPTION_PROPERTIES: Final = {
         "UserMetadata",
         "AutoDeleteOnIdle",
     )
-} | {"DeadLetteringOnFilterEvaluationExceptions": ("dead_letter_on_filter_errors", _Place.boolean)}
+} | {"DeadLetteringOnFilterEvaluationExceptions": ("dead_letter_on_filter_errors", Place.boolean)}
 
 # Key of a correlation filter in the file -> its field.
 CORRELATION_FIELDS: Final = {
@@ -196,7 +138,7 @@ CORRELATION_FIELDS: Final = {
 
 
 class _Reader:
-    """Walks one file from the top and collects what it finds."""
+    """Walks through one namespace and collects what it finds."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -205,38 +147,26 @@ class _Reader:
         self._subscriptions: dict[str, SubscriptionDescription] = {}
         self._rules: dict[str, tuple[AuthorizationRule, ...]] = {}
 
-    def config(self, root: _Place) -> EmulatorConfig:
-        user_config = root.members("UserConfig").get("UserConfig")
-        if user_config is None:
-            raise ConfigError(f"{self._file}: $ has no 'UserConfig'")
-        # `Logging` says where the emulator writes its log; ours goes to stderr either way.
-        members = user_config.members("Namespaces", "Logging")
-        if "Namespaces" in members:
-            namespaces = list(members["Namespaces"].items())
-            if len(namespaces) > 1:
-                namespaces[1].refuse("a server has one namespace")
-            for namespace in namespaces:
-                self._read_namespace(namespace)
-        return EmulatorConfig(
+    def namespace(self, place: Place) -> NamespaceConfig:
+        members = place.members(*NAMESPACE_MEMBERS)
+        name = members["Name"].name() if "Name" in members else NAMESPACE_DEFAULT
+        if "AuthorizationRules" in members:
+            self._read_rules(members["AuthorizationRules"], scope="")
+        if "Queues" in members:
+            for queue in members["Queues"].items():
+                self._read_queue(queue)
+        if "Topics" in members:
+            for topic in members["Topics"].items():
+                self._read_topic(topic)
+        return NamespaceConfig(
+            name,
             tuple(self._queues.values()),
             tuple(self._topics.values()),
             tuple(self._subscriptions.values()),
             self._rules,
         )
 
-    def _read_namespace(self, namespace: _Place) -> None:
-        members = namespace.members("Name", "Queues", "Topics", "AuthorizationRules")
-        if "AuthorizationRules" in members:
-            self._read_rules(members["AuthorizationRules"], scope="")
-        if "Queues" in members:
-            for queue in members["Queues"].items():
-                self._read_queue(queue)
-
-        if "Topics" in members:
-            for topic in members["Topics"].items():
-                self._read_topic(topic)
-
-    def _read_queue(self, place: _Place) -> None:
+    def _read_queue(self, place: Place) -> None:
         members = place.members("Name", "Properties", "AuthorizationRules")
         path = self._new_name(place, members, "queue")
         values = _values(members, QUEUE_PROPERTIES)
@@ -247,7 +177,7 @@ class _Reader:
 
     # -- topics -------------------------------------------------------------------
 
-    def _read_topic(self, place: _Place) -> None:
+    def _read_topic(self, place: Place) -> None:
         members = place.members("Name", "Properties", "Subscriptions", "AuthorizationRules")
         path = self._new_name(place, members, "topic")
         values = _values(members, TOPIC_PROPERTIES)
@@ -259,7 +189,7 @@ class _Reader:
             for subscription in members["Subscriptions"].items():
                 self._read_subscription(topic.path, subscription)
 
-    def _read_subscription(self, topic: str, place: _Place) -> None:
+    def _read_subscription(self, topic: str, place: Place) -> None:
         members = place.members("Name", "Properties", "Rules")
         if "Name" not in members:
             place.refuse("a subscription needs a 'Name'")
@@ -274,7 +204,7 @@ class _Reader:
         made = self._described(place, lambda: SubscriptionDescription.of(topic, name, **values))
         self._subscriptions[normalise_path(made.path)] = made
 
-    def _read_rule(self, place: _Place) -> RuleDescription:
+    def _read_rule(self, place: Place) -> RuleDescription:
         members = place.members("Name", "Properties")
         if "Name" not in members or "Properties" not in members:
             place.refuse("a rule needs a 'Name' and 'Properties'")
@@ -295,7 +225,7 @@ class _Reader:
 
     # -- all of them --------------------------------------------------------------
 
-    def _new_name(self, place: _Place, members: Mapping[str, _Place], kind: str) -> str:
+    def _new_name(self, place: Place, members: Mapping[str, Place], kind: str) -> str:
         if "Name" not in members:
             place.refuse(f"a {kind} needs a 'Name'")
         path = members["Name"].name()
@@ -304,13 +234,13 @@ class _Reader:
                 members["Name"].refuse(f"another {what} of this file has that name (case does not count)")
         return path
 
-    def _described(self, place: _Place, describe: Callable[[], T]) -> T:
+    def _described(self, place: Place, describe: Callable[[], T]) -> T:
         try:
             return describe()
         except ArgumentError as error:
             raise ConfigError(f"{self._file}: {place.path}: {error}") from error
 
-    def _read_rules(self, place: _Place, scope: str) -> None:
+    def _read_rules(self, place: Place, scope: str) -> None:
         rules: dict[str, AuthorizationRule] = {}
         for each in place.items():
             members = each.members("Name", "PrimaryKey", "SecondaryKey", "Rights")
@@ -328,7 +258,7 @@ class _Reader:
         if rules:
             self._rules[scope] = tuple(rules.values())
 
-    def _rule(self, place: _Place, name: str, members: Mapping[str, _Place]) -> AuthorizationRule:
+    def _rule(self, place: Place, name: str, members: Mapping[str, Place]) -> AuthorizationRule:
         key = members["PrimaryKey"].text()
         if not key:
             # Not shown by refuse(): a key has no place in an error's text, not even a bad one.
@@ -346,14 +276,14 @@ class _Reader:
 
 
 def _values(
-    members: Mapping[str, _Place], known: Mapping[str, tuple[str, Callable[[_Place], object]]]
+    members: Mapping[str, Place], known: Mapping[str, tuple[str, Callable[[Place], object]]]
 ) -> dict[str, Any]:
     """The properties of an entity as fields of its description."""
     properties = members["Properties"].members(*known) if "Properties" in members else {}
     return {known[name][0]: known[name][1](value) for name, value in properties.items()}
 
 
-def _expression(place: _Place) -> str:
+def _expression(place: Place) -> str:
     members = place.members("SqlExpression")
     return (
         members["SqlExpression"].text()
@@ -362,7 +292,7 @@ def _expression(place: _Place) -> str:
     )
 
 
-def _correlation_filter(place: _Place) -> CorrelationFilter:
+def _correlation_filter(place: Place) -> CorrelationFilter:
     members = place.members(*CORRELATION_FIELDS, "Properties")
     fields = {
         field: members[name].text_or_nothing()
@@ -373,12 +303,3 @@ def _correlation_filter(place: _Place) -> CorrelationFilter:
     if not isinstance(given, dict):
         members["Properties"].refuse("expected an object")
     return CorrelationFilter(**fields, properties=given)
-
-
-def _no_key_twice(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Plain JSON reading would quietly keep the last of two equal keys."""
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        twice = next(name for name, _ in pairs if sum(name == other for other, _ in pairs) > 1)
-        raise ValueError(f"the key '{twice}' stands twice in one object")
-    return members

@@ -1,6 +1,6 @@
 """Fault controls over HTTP: what is wrong with which store, and the switches for it (B-09).
 
-    GET     /$faults/stores           all stores: state, and the fault that is switched on
+    GET     /$faults/stores           all stores of the namespace: state, and the fault that is switched on
     PUT     /$faults/stores/{name}    {"fault": "pause" | "slow" | "fail" | "heal", ...}
     DELETE  /$faults/stores/{name}    heal
 
@@ -20,10 +20,9 @@ from starlette.routing import BaseRoute, Route
 
 from bendybus.admin.access import authorise
 from bendybus.auth.rights import Right
-from bendybus.auth.rules import KeyRing
-from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.errors import ArgumentError, BrokerError, InvalidOperation
+from bendybus.namespaces import Namespace
 from bendybus.store.faults import Fault, FaultKind, StoreFaults
 
 __all__ = ["fault_routes", "json_body"]
@@ -31,9 +30,9 @@ __all__ = ["fault_routes", "json_body"]
 BODY_BYTES_MAX: Final = 4096
 
 
-def fault_routes(broker: Broker, keys: KeyRing, faults: StoreFaults | None) -> list[BaseRoute]:
+def fault_routes(namespace: Namespace) -> list[BaseRoute]:
     """To be tried before the management API, to which every path may be an entity's."""
-    api = _FaultApi(broker, keys, faults)
+    api = _FaultApi(namespace)
     return [
         Route("/$faults/stores", api.show, methods=["GET"]),
         Route("/$faults/stores/{name}", api.switch, methods=["PUT", "DELETE"]),
@@ -41,10 +40,10 @@ def fault_routes(broker: Broker, keys: KeyRing, faults: StoreFaults | None) -> l
 
 
 class _FaultApi:
-    def __init__(self, broker: Broker, keys: KeyRing, faults: StoreFaults | None) -> None:
-        self._broker = broker
-        self._keys = keys
-        self._faults = faults
+    def __init__(self, namespace: Namespace) -> None:
+        self._broker = namespace.broker
+        self._keys = namespace.keys
+        self._faults = namespace.faults
 
     async def show(self, request: Request) -> Response:
         return await self._answer(request, self._show)

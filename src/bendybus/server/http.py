@@ -47,8 +47,11 @@ def http_app(
 
     async def show_health(request: Request) -> Response:
         state = health()
-        status = "ready" if state.ready else "not ready"
-        return JSONResponse({"status": status, **state.details}, status_code=200 if state.ready else 503)
+        # The words of the vendor's emulator, for whoever waits for them.
+        status = "healthy" if state.ready else "unhealthy"
+        message = "The server takes connections." if state.ready else "The server is starting or stopping."
+        answer = {"status": status, "message": message, **state.details}
+        return JSONResponse(answer, status_code=200 if state.ready else 503)
 
     async def show_metrics(request: Request) -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

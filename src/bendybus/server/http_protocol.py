@@ -13,6 +13,7 @@ import time
 from email.utils import formatdate
 from typing import Final
 
+import httptools
 from starlette.types import ASGIApp
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -93,6 +94,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_arrived()
         _refresh_date(self.server_state)
         super().on_headers_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        # "A server MUST accept the absolute-form in requests" [RFC 9112 3.2.2]; the Java SDK uses it. For
+        # WebSockets uvicorn passes the target on as it came, so it gets the path that it found in it.
+        target = httptools.parse_url(self.url)
+        self.url = target.path + (b"?" + target.query if target.query else b"")
+        super().handle_websocket_upgrade()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_arrived()

@@ -8,11 +8,11 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from bendybus.broker.broker import Broker
 from bendybus.broker.health import StoreState
 from bendybus.broker.host import Availability
 from bendybus.domain.messages import SubQueue
 from bendybus.gateway.gateway import Gateway
+from bendybus.namespaces import Namespace
 
 __all__ = ["BrokerCollector"]
 
@@ -20,63 +20,77 @@ AVAILABLE: Final = {StoreState.AVAILABLE: 1.0, StoreState.SLOW: 0.5, StoreState.
 
 
 class BrokerCollector(Collector):
-    def __init__(self, broker: Broker, gateway: Gateway) -> None:
-        self._broker = broker
+    def __init__(self, namespaces: Iterable[Namespace], gateway: Gateway) -> None:
+        self._namespaces = namespaces
         self._gateway = gateway
 
     def collect(self) -> Iterable[Metric]:
         yield GaugeMetricFamily(
             "bendybus_connections", "AMQP connections open now.", value=self._gateway.connection_count
         )
-        yield GaugeMetricFamily(
-            "bendybus_payload_cache_bytes", "Payloads kept in memory.", value=self._broker.cache.used_bytes
+        cached = GaugeMetricFamily(
+            "bendybus_payload_cache_bytes", "Payloads kept in memory.", labels=("namespace",)
         )
+        for namespace in self._namespaces:
+            cached.add_metric((namespace.name,), namespace.broker.cache.used_bytes)
+        yield cached
         yield from self._queues()
         yield from self._stores()
 
     def _queues(self) -> Iterable[Metric]:
         messages = GaugeMetricFamily(
-            "bendybus_messages", "Messages held.", labels=("entity", "partition", "subqueue", "state")
+            "bendybus_messages",
+            "Messages held.",
+            labels=("namespace", "entity", "partition", "subqueue", "state"),
         )
-        size = GaugeMetricFamily("bendybus_size_bytes", "Bytes held.", labels=("entity", "partition"))
+        size = GaugeMetricFamily(
+            "bendybus_size_bytes", "Bytes held.", labels=("namespace", "entity", "partition")
+        )
         available = GaugeMetricFamily(
             "bendybus_partition_available",
             "1 while the partition takes commands.",
-            labels=("entity", "partition", "store"),
+            labels=("namespace", "entity", "partition", "store"),
         )
-        for queue in self._broker.sources():
-            for host in queue.hosts:
-                name = str(host.number)
-                up = host.availability is Availability.AVAILABLE
-                available.add_metric((queue.path, name, host.store.name), float(up))
-                if host.partition is None:
-                    continue
-                size.add_metric((queue.path, name), host.partition.size_bytes)
+        partitions = (
+            (namespace.name, queue, host)
+            for namespace in self._namespaces
+            for queue in namespace.broker.sources()
+            for host in queue.hosts
+        )
+        for namespace_name, queue, host in partitions:
+            place = (namespace_name, queue.path, str(host.number))
+            up = host.availability is Availability.AVAILABLE
+            available.add_metric((*place, host.store.name), float(up))
+            if host.partition is not None:
+                size.add_metric(place, host.partition.size_bytes)
                 for subqueue in SubQueue:
                     counts = host.partition.counts(subqueue)
                     for state in ("active", "deferred", "scheduled", "locked"):
-                        labels = (queue.path, name, subqueue.name.lower(), state)
+                        labels = (*place, subqueue.name.lower(), state)
                         messages.add_metric(labels, getattr(counts, state))
         yield from (messages, size, available)
 
     def _stores(self) -> Iterable[Metric]:
-        commits = CounterMetricFamily("bendybus_store_commits", "Commits made durable.", labels=("store",))
-        stored = CounterMetricFamily("bendybus_messages_stored", "Messages made durable.", labels=("store",))
+        labels = ("namespace", "store")
+        commits = CounterMetricFamily("bendybus_store_commits", "Commits made durable.", labels=labels)
+        stored = CounterMetricFamily("bendybus_messages_stored", "Messages made durable.", labels=labels)
         available = GaugeMetricFamily(
             "bendybus_store_available",
             "1 while the store answers, 0.5 while it is slow, 0 while it is away.",
-            labels=("store",),
+            labels=labels,
         )
         waiting = GaugeMetricFamily(
             "bendybus_store_waiting_seconds",
             "How long the store has been with the call that is under way.",
-            labels=("store",),
+            labels=labels,
         )
-        failures = CounterMetricFamily("bendybus_store_failures", "Times it went away.", labels=("store",))
-        for store in self._broker.stores():
-            commits.add_metric((store.name,), store.writer.commits)
-            stored.add_metric((store.name,), store.writer.messages_stored)
-            available.add_metric((store.name,), AVAILABLE[store.state])
-            waiting.add_metric((store.name,), store.waiting_s)
-            failures.add_metric((store.name,), store.failures)
+        failures = CounterMetricFamily("bendybus_store_failures", "Times it went away.", labels=labels)
+        for namespace in self._namespaces:
+            for store in namespace.broker.stores():
+                place = (namespace.name, store.name)
+                commits.add_metric(place, store.writer.commits)
+                stored.add_metric(place, store.writer.messages_stored)
+                available.add_metric(place, AVAILABLE[store.state])
+                waiting.add_metric(place, store.waiting_s)
+                failures.add_metric(place, store.failures)
         yield from (commits, stored, available, waiting, failures)

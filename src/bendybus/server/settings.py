@@ -58,9 +58,11 @@ class Settings:
     tier: Tier = Tier.STANDARD
     premium_partitions: int = PREMIUM_PARTITIONS_DEFAULT
     config: Path | None = None
-    """The official emulator's Config.json: the queues to have from the start."""
+    """The official emulator's Config.json: the namespaces and queues to have from the start."""
+    namespaces: tuple[str, ...] = ()
+    """Namespaces to have, besides those of Config.json and of the data folder."""
     sas_key: str | None = field(default=None, repr=False)
-    """The root rule's key; None: the data folder's own."""
+    """The root rule's key in every namespace; None: each namespace's own, kept in the data folder."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
     host_names: tuple[str, ...] = ()

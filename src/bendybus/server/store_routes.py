@@ -21,20 +21,19 @@ from starlette.routing import BaseRoute, Route
 
 from bendybus.admin.access import authorise
 from bendybus.auth.rights import Right
-from bendybus.auth.rules import KeyRing
-from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.broker.stores import AttachedStore
-from bendybus.errors import ArgumentError, BrokerError
+from bendybus.errors import ArgumentError, BrokerError, InvalidOperation
+from bendybus.namespaces import Namespace
 from bendybus.server.fault_routes import json_body
 from bendybus.server.store_keeper import StoreKeeper
 
 __all__ = ["store_routes"]
 
 
-def store_routes(broker: Broker, keys: KeyRing, keeper: StoreKeeper) -> list[BaseRoute]:
+def store_routes(namespace: Namespace, keeper: StoreKeeper | None) -> list[BaseRoute]:
     """To be tried before the management API, to which every path may be an entity's."""
-    api = _StoreApi(broker, keys, keeper)
+    api = _StoreApi(namespace, keeper)
     return [
         Route("/$stores", api.all_stores, methods=["GET", "POST"]),
         Route("/$stores/{name}", api.one_store, methods=["GET", "PUT", "DELETE"]),
@@ -42,9 +41,9 @@ def store_routes(broker: Broker, keys: KeyRing, keeper: StoreKeeper) -> list[Bas
 
 
 class _StoreApi:
-    def __init__(self, broker: Broker, keys: KeyRing, keeper: StoreKeeper) -> None:
-        self._broker = broker
-        self._keys = keys
+    def __init__(self, namespace: Namespace, keeper: StoreKeeper | None) -> None:
+        self._broker = namespace.broker
+        self._keys = namespace.keys
         self._keeper = keeper
 
     async def all_stores(self, request: Request) -> Response:
@@ -77,7 +76,7 @@ class _StoreApi:
             raise ArgumentError("'url' must be the store's address, such as sqlite:///PATH.")
         if name is not None and not isinstance(name, str):
             raise ArgumentError("'name' must be text.")
-        attached = await self._keeper.attach(url, name)
+        attached = await self._the_keeper().attach(url, name)
         return self._shown(self._broker.store(attached)), HTTPStatus.CREATED
 
     async def _drain(self, request: Request) -> tuple[object, HTTPStatus]:
@@ -90,8 +89,13 @@ class _StoreApi:
 
     async def _retire(self, request: Request) -> tuple[object, HTTPStatus]:
         name = request.path_params["name"]
-        await self._keeper.retire(name)
+        await self._the_keeper().retire(name)
         return {"name": name, "retired": True}, HTTPStatus.OK
+
+    def _the_keeper(self) -> StoreKeeper:
+        if self._keeper is None:
+            raise InvalidOperation("This namespace keeps the stores that it was made with.")
+        return self._keeper
 
     def _shown(self, store: AttachedStore) -> dict[str, object]:
         partitions = [host.partition for host in store.hosts]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from bendybus.errors import ConfigError
+from bendybus.namespaces import CALLED_HOST
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -44,7 +45,13 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
         context.load_cert_chain(certificate, key)
     except OSError as error:
         raise ConfigError(f"cannot use TLS certificate {certificate} with key {key}: {error}") from error
+    context.sni_callback = _keep_called_host
     return context
+
+
+def _keep_called_host(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+    """The standard library tells a server only here which name its client asked for."""
+    setattr(connection, CALLED_HOST, name)
 
 
 def self_made_certificate(data: Path, host_names: Iterable[str] = ()) -> tuple[Path, Path]:

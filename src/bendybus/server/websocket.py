@@ -14,6 +14,8 @@ from typing import Any, Final
 from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from bendybus.namespaces import CALLED_HOST
+
 __all__ = ["AMQP_SUBPROTOCOL", "WebSocketTransport", "serve_amqp"]
 
 logger = logging.getLogger(__name__)
@@ -51,11 +53,13 @@ class WebSocketTransport(asyncio.Transport):
     """What an AMQP protocol writes to when its peer came through a WebSocket."""
 
     def __init__(self, websocket: WebSocket, protocol: asyncio.Protocol) -> None:
+        headers: dict[bytes, bytes] = dict(websocket.scope.get("headers", ()))
         super().__init__(
             {
                 "peername": websocket.scope.get("client"),
                 "sockname": websocket.scope.get("server"),
                 "websocket": True,
+                CALLED_HOST: headers.get(b"host", b"").decode("latin-1"),
             }
         )
         self._websocket = websocket

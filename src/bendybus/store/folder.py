@@ -8,6 +8,8 @@
                     own that were retired
     catalog.db      what exists (sqlite/catalog.py)
     store-N.db      the messaging stores (sqlite/store.py), each with a log beside it
+    namespaces.json once there are several: their names, first the one that the files above belong to
+    namespaces/     a folder like this one for each of the others
     server.json     where its server listens, while it runs (server/announcement.py)
 
 Only names and small files are dealt with here; databases are opened by their
@@ -20,7 +22,7 @@ import base64
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -91,6 +93,34 @@ class DataFolder:
             os.close(self._lock)
             self._lock = None
 
+    # -- namespaces -----------------------------------------------------------
+
+    def namespaces(self) -> list[str]:
+        """The names of all, first the one of this very folder; none while it is alone and needs no name."""
+        file = self._path / "namespaces.json"
+        try:
+            content = json.loads(file.read_bytes())
+            version, names = int(content["format"]), [str(name) for name in content["names"]]
+        except FileNotFoundError:
+            return []
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreCorrupted(f"{file} is damaged: {error!r}") from error
+        _refuse_newer(file, version)
+        for name in names[1:]:
+            if not self.of_namespace(name).path.is_dir():
+                raise StoreCorrupted(f"the folder {self.of_namespace(name).path} of a namespace is missing")
+        return names
+
+    def record_namespaces(self, names: Sequence[str]) -> None:
+        """To be called when their folders exist. Names may be added, never taken away or moved."""
+        if list(names) != self.namespaces():
+            text = json.dumps({"format": FORMAT_VERSION, "names": list(names)})
+            _write_whole(self._path / "namespaces.json", text.encode("utf-8"))
+
+    def of_namespace(self, name: str) -> DataFolder:
+        """The folder of one that is not the first; to be opened by itself."""
+        return DataFolder(self._path / "namespaces" / name.lower())
+
     # -- messaging stores -----------------------------------------------------
 
     def store_paths(self, asked: int | None = None, default: int = 1) -> list[Path]:
@@ -145,10 +175,7 @@ class DataFolder:
             return 0
         except (ValueError, KeyError, TypeError) as error:
             raise StoreCorrupted(f"{file} is damaged: {error!r}") from error
-        if version > FORMAT_VERSION:
-            raise SchemaTooNew(
-                f"{file} has format {version}; this Bendybus knows formats up to {FORMAT_VERSION}"
-            )
+        _refuse_newer(file, version)
         return stores
 
     # -- secrets --------------------------------------------------------------
@@ -171,6 +198,11 @@ class DataFolder:
 
     def _root_key_file(self, which: Literal["primary", "secondary"]) -> Path:
         return self._path / ("root.key" if which == "primary" else "root-secondary.key")
+
+
+def _refuse_newer(file: Path, version: int) -> None:
+    if version > FORMAT_VERSION:
+        raise SchemaTooNew(f"{file} has format {version}; this Bendybus knows formats up to {FORMAT_VERSION}")
 
 
 def _write_whole(path: Path, content: bytes) -> None:

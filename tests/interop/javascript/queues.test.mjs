@@ -2,23 +2,9 @@
 
 import assert from "node:assert/strict";
 import { after, test } from "node:test";
-import { ServiceBusAdministrationClient, ServiceBusClient } from "@azure/service-bus";
-
-const { BENDYBUS_CONNECTION_STRING, BENDYBUS_TLS_CONNECTION_STRING } = process.env;
-const client = new ServiceBusClient(BENDYBUS_CONNECTION_STRING, { retryOptions: { maxRetries: 0 } });
-const administration = new ServiceBusAdministrationClient(BENDYBUS_TLS_CONNECTION_STRING);
+import { administration, client, received } from "./broker.mjs";
 
 after(() => client.close());
-
-const received = async (receiver, count) => {
-  const messages = [];
-  while (messages.length < count) {
-    const more = await receiver.receiveMessages(count - messages.length, { maxWaitTimeInMs: 10_000 });
-    assert.notEqual(more.length, 0, `only ${messages.length} of ${count} came`);
-    messages.push(...more);
-  }
-  return messages;
-};
 
 for (const enablePartitioning of [false, true]) {
   const kind = enablePartitioning ? "partitioned" : "plain";
@@ -85,6 +71,55 @@ for (const enablePartitioning of [false, true]) {
     await sender.cancelScheduledMessages(numbers);
   });
 
+  onQueue("an iterator gives one after the other", async ({ sender, receiver }) => { // P-25
+    await sender.sendMessages(["a", "b", "c"].map((body) => ({ body, partitionKey: "k" })));
+    const bodies = [];
+    for await (const message of receiver.getMessageIterator()) {
+      bodies.push(message.body);
+      await receiver.completeMessage(message);
+      if (bodies.length === 3) break;
+    }
+    assert.deepEqual(bodies, ["a", "b", "c"]);
+  });
+
+  onQueue("every property arrives", async ({ sender, receiver }) => { // P-05 P-12
+    const sent = {
+      body: new Uint8Array([1, 2, 3]), messageId: "m", contentType: "t", correlationId: "c", partitionKey: "k",
+      subject: "s", to: "to", replyTo: "r", replyToSessionId: "rs", timeToLive: 3_600_000,
+      applicationProperties: { text: "v", number: 5, flag: true, none: null },
+    };
+    await sender.sendMessages(sent);
+    const [message] = await received(receiver, 1);
+    await receiver.completeMessage(message);
+    for (const [name, value] of Object.entries(sent)) {
+      if (name !== "body") assert.deepEqual(message[name], value, name);
+    }
+    assert.deepEqual([...message.body], [1, 2, 3]);
+    assert.ok(message.lockedUntilUtc > message.enqueuedTimeUtc && message.expiresAtUtc > message.enqueuedTimeUtc);
+  });
+
+  onQueue("AMQP messages keep their sections", async ({ sender, receiver }) => { // P-05
+    await sender.sendMessages({ bodyType: "value", body: { nested: [1, 2] }, applicationProperties: { a: 1 } });
+    await sender.sendMessages({ bodyType: "sequence", body: [[1, 2]] });
+    const messages = await received(receiver, 2);
+    const byType = Object.fromEntries(messages.map((message) => [message._rawAmqpMessage.bodyType, message.body]));
+    assert.deepEqual(byType, { value: { nested: [1, 2] }, sequence: [[1, 2]] });
+  });
+
+  onQueue("scheduled messages come when they are due", async ({ sender, receiver }) => { // P-35
+    await sender.scheduleMessages({ body: "soon" }, new Date(Date.now() + 1000));
+    const [message] = await received(receiver, 1);
+    assert.equal(message.body, "soon");
+    await receiver.completeMessage(message);
+  });
+
+  onQueue("what was settled cannot be settled again", async ({ sender, receiver }) => { // P-05
+    await sender.sendMessages({ body: "x" });
+    const [message] = await received(receiver, 1);
+    await receiver.completeMessage(message);
+    await assert.rejects(receiver.renewMessageLock(message), { code: "MessageLockLost" });
+  });
+
   onQueue("subscribing streams", async ({ sender, receiver }) => {
     const { promise, resolve, reject } = deferred();
     const subscription = receiver.subscribe({
@@ -143,19 +178,4 @@ test("a missing queue is named", async () => {
   await assert.rejects(client.createSender("nowhere").sendMessages({ body: 1 }), {
     code: "MessagingEntityNotFound",
   });
-});
-
-test("queues are administered", async () => {
-  const made = await administration.createQueue("js-made", { enablePartitioning: true, lockDuration: "PT30S" });
-  assert.deepEqual([made.enablePartitioning, made.maxSizeInMegabytes, made.lockDuration], [true, 16384, "PT30S"]);
-  made.maxDeliveryCount = 3;
-  assert.equal((await administration.updateQueue(made)).maxDeliveryCount, 3);
-  assert.equal((await administration.getQueueRuntimeProperties("js-made")).totalMessageCount, 0);
-  await assert.rejects(administration.createQueue("js-made"), { code: "MessageEntityAlreadyExistsError" });
-  const names = [];
-  for await (const queue of administration.listQueues()) names.push(queue.name);
-  assert.ok(names.includes("js-made"));
-  await administration.deleteQueue("js-made");
-  assert.equal(await administration.queueExists("js-made"), false);
-  assert.equal((await administration.getNamespaceProperties()).messagingSku, "Standard");
 });

@@ -7,7 +7,6 @@ from collections import Counter
 
 import pytest
 
-from bendybus.broker import broker as broker_module
 from bendybus.broker.broker import Broker
 from bendybus.broker.host import Availability
 from bendybus.domain.commands import Enqueue
@@ -374,10 +373,111 @@ def test_the_namespace_remembers_when_it_was_made(with_broker):
     assert with_broker(look) == with_broker(look) > 0
 
 
+def test_emptying_takes_everything_out_and_leaves_the_entities(with_broker, catalog, stores):  # B-08
+    async def test(broker):
+        queue, plain = await broker.create_queue(ORDERS), await broker.create_queue(PLAIN)
+        for host in (*queue.hosts, *plain.hosts):
+            await host.ask(Enqueue([message("lost"), message("lost")]))
+        (kept,) = queue.hosts[3].lock(1, 1000, SubQueue.MAIN)
+        under_way = []
+        plain.hosts[0].submit(Enqueue([message("lost")]), under_way.append)
+        await broker.empty()
+        assert len(under_way) == 1
+        await queue.loaded()
+        assert broker.find("orders") is queue and not queue.deleted
+        assert not any(list(host.partition.confirmed()) for host in (*queue.hosts, *plain.hosts))
+        # A receiver that keeps a message for later sees that it is no longer its own.
+        assert kept.lock_token is None
+        assert broker.cache.used_bytes == 0
+        assert (await queue.hosts[3].ask(Enqueue([message("new")]))).first & 0xFFFF == 1
+
+    with_broker(test)
+    assert [record.path for record in catalog.entities()] == ["Orders", "plain"]
+    assert sum(len(store.partitions()) for store in stores) == 17
+
+
+def test_what_is_sent_while_a_queue_is_emptied_stays(with_broker):  # B-08
+    async def test(broker):
+        queue = await broker.create_queue(PLAIN)
+        await queue.loaded()
+        replies = []
+        emptying = asyncio.create_task(broker.empty())
+        await asyncio.sleep(0)
+        assert queue.loading
+        queue.hosts[0].submit(Enqueue([message("stays")]), replies.append)
+        await emptying
+        await queue.loaded()
+        await broker.drain()
+        assert len(replies) == 1
+        assert len(list(queue.hosts[0].partition.confirmed())) == 1
+
+    with_broker(test)
+
+
+def test_emptying_is_refused_while_a_partition_is_away(with_broker, stores):
+    async def test(broker):
+        queue = await broker.create_queue(ORDERS)
+        await queue.hosts[0].ask(Enqueue([message("kept")]))
+        stores[1].outage = StoreUnavailable("away")
+        with pytest.raises(StoreUnavailable):
+            await queue.hosts[1].ask(Enqueue([message()]))
+        with pytest.raises(StoreUnavailable, match="Nothing was changed"):
+            await broker.empty()
+        assert len(list(queue.hosts[0].partition.confirmed())) == 1
+        stores[1].outage = None
+
+    with_broker(test)
+
+
+def test_a_store_that_fails_while_it_is_emptied_keeps_what_it_has(with_broker, stores):
+    async def test(broker):
+        paths = [EntityPath(name) for name in ("one", "two", "three")]  # each in a store of its own
+        queues = [await broker.create_queue(QueueDescription(path)) for path in paths]
+        for queue in queues:
+            await queue.hosts[0].ask(Enqueue([message("x")]))
+        broken = queues[1].hosts[0].store.store
+        drop, broken.drop_partitions = broken.drop_partitions, _refuse
+        with pytest.raises(StoreUnavailable, match="Not everything was emptied: away"):
+            await broker.empty()
+        await broker.recovered()
+        left = [len(list(queue.hosts[0].partition.confirmed())) for queue in queues]
+        assert left == [0, 1, 0]
+        broken.drop_partitions = drop
+        await broker.empty()
+        assert not list(queues[1].hosts[0].partition.confirmed())
+
+    with_broker(test)
+
+
+def _refuse(path):
+    raise StoreUnavailable("away.")
+
+
+def test_what_falls_due_has_happened_when_the_clock_has_moved(with_broker, stores):
+    async def test(broker):
+        queue = await broker.create_queue(PLAIN)
+        (host,) = queue.hosts
+        await host.ask(Enqueue([message("locked")]))
+        (locked,) = host.lock(1, 1000, SubQueue.MAIN)
+        before = broker.clock.now()
+        await broker.advance(59_000)
+        assert locked.lock_token is not None
+        await broker.advance(2_000)
+        assert (locked.lock_token, locked.delivery_count) == (None, 1)
+        assert host.available(SubQueue.MAIN) == 1
+        assert broker.clock.now() >= before + 61_000 and queue.now() >= before + 61_000
+        # And it is in the store, not only in memory.
+        (record,) = [record for store in stores for record in store.partitions()]
+        (store,) = [store for store in stores if store.partitions()]
+        assert [stored.delivery_count for stored in store.load(record.key).messages] == [1]
+
+    with_broker(test)
+
+
 # -- idle queues --------------------------------------------------------------------
 
 
-def test_a_queue_that_nobody_uses_is_deleted_after_its_idle_time(with_broker, monkeypatch):
+def test_a_queue_that_nobody_uses_is_deleted_after_its_idle_time(with_broker):
     async def test(broker):
         kept = await broker.create_queue(PLAIN)
         idle, used, awaited = [
@@ -386,9 +486,8 @@ def test_a_queue_that_nobody_uses_is_deleted_after_its_idle_time(with_broker, mo
         ]
         for queue in (idle, used, awaited):
             await queue.loaded()
-        later = broker_module.now() + 301_000
-        monkeypatch.setattr(broker_module, "now", lambda: later)
-        used.accessed_at = later - 1000
+        broker.clock.move_on(301_000)
+        used.accessed_at = broker.clock.now()
         awaited.wait(object(), SubQueue.MAIN)
         broker._tick()
         async with asyncio.timeout(10):

@@ -223,3 +223,24 @@ def test_what_was_sent_but_not_yet_removed_is_dropped_after_a_restart(
             assert left.load(target.hosts[0]._key).transferred
 
     asyncio.run(run())
+
+
+def test_what_was_being_forwarded_is_gone_after_emptying_and_forwarding_goes_on(
+    catalog: SqliteCatalog, stores: list[GatedStore]
+) -> None:  # B-08
+    async def run() -> None:
+        async with at_work(catalog, stores) as broker:
+            target = await broker.create_queue(queue("target"))
+            source = await broker.create_queue(queue("source", enable_partitioning=True, forward_to="target"))
+            for turns in range(20):
+                await send(source, *map(str, range(5)))
+                # Wherever on their way the emptying meets them.
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await broker.empty()
+                for subqueue in (SubQueue.MAIN, SubQueue.OUTBOX):
+                    assert await held(source, subqueue) == await held(target, subqueue) == []
+            await send(source, "later")
+            assert len(await until_held(target, 1)) == 1
+
+    asyncio.run(run())

@@ -616,7 +616,7 @@ def test_a_transaction_settles_at_a_subscription_and_sends_to_its_topic(with_bro
     with_broker(test)
 
 
-def test_idle_topics_and_subscriptions_are_deleted(with_broker, monkeypatch):
+def test_idle_topics_and_subscriptions_are_deleted(with_broker):
     async def test(broker):
         await broker.topics.create(replace(PLAIN, auto_delete_on_idle_s=300))
         await broker.topics.create(NEWS)
@@ -626,9 +626,8 @@ def test_idle_topics_and_subscriptions_are_deleted(with_broker, monkeypatch):
         for each in broker.sources():
             await each.loaded()
         await broker.topics.get("plain").loaded()
-        monkeypatch.setattr("bendybus.broker.broker.now", lambda: Instant(now() + 301_000))
-        while broker.topics.find("plain") or len(broker.topics.get("News").subscriptions) > 1:
-            await asyncio.sleep(0.02)
+        await broker.advance(301_000)
+        assert broker.topics.find("plain") is None
         assert [each.name for each in broker.topics.get("News").subscriptions] == ["busy"]
 
     with_broker(test)
@@ -640,5 +639,61 @@ def test_a_peek_at_a_topic_is_refused(with_broker):
         with pytest.raises(InvalidOperation, match="its subscriptions have its messages"):
             await topic.hosts[0].ask(Lock(1, bytes(14)))
         assert SequenceNumber(1) == topic.hosts[0].partition.next_sequence_number
+
+    with_broker(test)
+
+
+# -- emptying, and time that is moved ----------------------------------------------------
+
+
+def test_emptying_takes_copies_schedules_and_states_and_leaves_the_rules(with_broker):  # B-08
+    async def test(broker):
+        topic = await broker.topics.create(replace(NEWS, requires_duplicate_detection=True))
+        one = await broker.topics.create_subscription(subscription("one", "News"))
+        await broker.topics.add_rule("News", "one", rule("more", "n = 1"))
+        await publish(topic, "again", key="k")
+        await publish(topic, "later", key="k", due=Instant(now() + 3_600_000))
+        generation = one.generation
+        await broker.empty()
+        assert await bodies(one) == []
+        assert sum(host.partition.scheduled_count for host in topic.hosts) == 0
+        assert one.generation != generation
+        assert [each.name for each in one.description.rules] == [DEFAULT_RULE_NAME, "more"]
+        # Nobody remembers its identity either.
+        await publish(topic, "again", key="k")
+        assert await bodies(one) == ["again"]
+
+    with_broker(test)
+
+    async def restarted(broker):
+        assert await bodies(broker.topics.get_subscription("News", "one")) == ["again"]
+
+    with_broker(restarted)
+
+
+def test_a_topic_whose_catalog_fails_in_emptying_is_gone_with_its_subscriptions(
+    with_broker, catalog, monkeypatch
+):
+    async def test(broker):
+        await plain(broker, "one")
+        monkeypatch.setattr(catalog, "add", lambda record: 1 / 0)
+        with pytest.raises(StoreUnavailable, match="Not everything was emptied"):
+            await broker.empty()
+        assert broker.topics.find("plain") is None
+        assert not broker.records
+
+    with_broker(test)
+
+
+def test_what_is_scheduled_at_a_topic_is_published_when_the_clock_has_moved(with_broker):
+    async def test(broker):
+        topic, (one,) = await plain(broker, "one", default_message_ttl_s=3600)
+        await publish(topic, "now")
+        await publish(topic, "later", due=Instant(now() + 7_200_000))
+        await broker.advance(7_201_000)
+        # It begins to live when it is published; the other one is past its time.
+        assert await bodies(one) == ["later"]
+        await broker.advance(3_601_000)
+        assert await bodies(one) == []
 
     with_broker(test)

@@ -38,7 +38,8 @@ def test_arguments_become_settings(started: list[Settings], monkeypatch: pytest.
     monkeypatch.setenv("BENDYBUS_SAS_KEY", "mine")
     arguments = (
         "serve --data here --host ::1 --port 0 --admin-port 0 --stores 2 --tier premium --config c.json "
-        "--tls-cert c.crt --tls-key c.key --stall-after 5 --development --log-level debug"
+        "--namespace a --namespace b --tls-cert c.crt --tls-key c.key --stall-after 5 --development "
+        "--log-level debug"
     )
     assert runner.invoke(app, arguments.split()).exit_code == 0
     assert started == [
@@ -50,6 +51,7 @@ def test_arguments_become_settings(started: list[Settings], monkeypatch: pytest.
             stores=2,
             tier=Tier.PREMIUM,
             config=Path("c.json"),
+            namespaces=("a", "b"),
             sas_key="mine",
             tls_cert=Path("c.crt"),
             tls_key=Path("c.key"),
@@ -58,6 +60,15 @@ def test_arguments_become_settings(started: list[Settings], monkeypatch: pytest.
             log_level="debug",
         )
     ]
+
+
+def test_in_the_emulators_place_its_key_is_taken_unless_another_is_set(
+    started: list[Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert runner.invoke(app, ["serve", "--emulator"]).exit_code == 0
+    monkeypatch.setenv("BENDYBUS_SAS_KEY", "mine")
+    assert runner.invoke(app, ["serve", "--emulator"]).exit_code == 0
+    assert [settings.sas_key for settings in started] == ["SAS_KEY_VALUE", "mine"]
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ from bendybus.domain.commands import (
 from bendybus.domain.effects import (
     Effect,
     ForgetIdentities,
+    MarkTransferred,
     MessagesAvailable,
     RememberIdentities,
     RemoveMessages,
@@ -53,7 +54,7 @@ from bendybus.domain.effects import (
     UpdateMessages,
 )
 from bendybus.domain.entities import QueueDescription
-from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
+from bendybus.domain.messages import Amendment, Message, MessageState, Origin, SubQueue
 from bendybus.domain.partition import Partition
 from bendybus.domain.schedule import postpone
 from bendybus.domain.session_commands import (
@@ -75,7 +76,9 @@ from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, Sequ
 Settlement: TypeAlias = Complete | Abandon | Release | Defer | DeadLetter
 
 PARTITION: Final = PartitionNumber(3)
-SUBQUEUES: Final = st.sampled_from([SubQueue.MAIN, SubQueue.MAIN, SubQueue.DEAD_LETTER])
+SUBQUEUES: Final = st.sampled_from(
+    [SubQueue.MAIN, SubQueue.MAIN, SubQueue.MAIN, SubQueue.DEAD_LETTER, SubQueue.TRANSFER_DEAD_LETTER]
+)
 UNLOCKED: Final = Instant(0)
 UNKNOWN: Final = LockToken(b"never granted :-)")
 # The empty string names a session like any other.
@@ -98,6 +101,11 @@ class Record:
     amendment: Amendment | None = None
     due: Instant | None = None
     """Of a scheduled message alone."""
+    enqueued: Instant | None = None
+    """Of all others."""
+    hops: int = 0
+    ticket: SequenceNumber | None = None
+    """The number that is confirmed when this message is, where that is not its own."""
     confirmed: bool = False
     token: LockToken | None = None
     until: Instant = UNLOCKED
@@ -111,6 +119,7 @@ class Record:
 
 
 def row(message: Message) -> Record:
+    scheduled = message.state is MessageState.SCHEDULED
     return Record(
         message.sequence_number,
         message.size,
@@ -120,7 +129,9 @@ def row(message: Message) -> Record:
         message.state,
         message.delivery_count,
         message.amendment,
-        message.enqueued_at if message.state is MessageState.SCHEDULED else None,
+        message.enqueued_at if scheduled else None,
+        None if scheduled else message.enqueued_at,
+        0 if message.origin is None else message.origin.hops,
     )
 
 
@@ -128,7 +139,9 @@ def from_row(stored: Record) -> Message:
     message = Message(None, size=stored.size, expires_at=stored.expires_at, session_id=stored.session)
     message.sequence_number, message.subqueue, message.state = stored.number, stored.subqueue, stored.state
     message.delivery_count, message.amendment = stored.delivery_count, stored.amendment
-    message.enqueued_at = stored.due or UNLOCKED
+    message.enqueued_at = stored.due or stored.enqueued or UNLOCKED
+    if stored.hops:
+        message.origin = Origin(SequenceNumber(0), hops=stored.hops)
     return message
 
 
@@ -153,6 +166,8 @@ class PartitionMachine(RuleBasedStateMachine):
         self.held_until: dict[SessionLock, Instant] = {}
         self.states: dict[SessionId, tuple[int, Instant]] = {}
         """Of the sessions that have one: its size, and when it was set; as the store knows it."""
+        self.transferred: dict[str, SequenceNumber] = {}
+        """Up to which number each outbox has arrived; as the store knows it."""
 
     has_sessions = False
 
@@ -211,6 +226,8 @@ class PartitionMachine(RuleBasedStateMachine):
                 self.states.pop(session_id, None)
                 if state is not None:
                     self.states[session_id] = len(state), at
+            case MarkTransferred(source, number):
+                self.transferred[source] = number
         stored = [record.number for record in self.store.values()]
         assert len(stored) == len(set(stored)), "no two messages have one number"
 
@@ -305,9 +322,9 @@ class PartitionMachine(RuleBasedStateMachine):
             if place in duplicates:
                 continue
             number = SequenceNumber(next(numbers))
-            record = Record(number, message.size, self.expiry(ttl_s), message.session_id)
+            record = Record(number, message.size, self.expiry(ttl_s), message.session_id, enqueued=self.now)
             if delay is not None:
-                some = True
+                some, record.enqueued = True, None
                 due = Instant(self.now + delay * 1000)
                 expires_at = None if ttl_s is None else Instant(due + ttl_s * 1000)
                 record.expires_at, record.due, record.state = expires_at, due, MessageState.SCHEDULED
@@ -341,7 +358,7 @@ class PartitionMachine(RuleBasedStateMachine):
         number = SequenceNumber(self.partition.next_sequence_number - 1 - back)
         self.apply(Confirm(number))
         for record in self.records.values():
-            record.confirmed = record.confirmed or record.number <= number
+            record.confirmed = record.confirmed or (record.ticket or record.number) <= number
 
     @rule(amount=st.integers(0, 4), subqueue=SUBQUEUES, delete=st.booleans())
     def take(self, amount: int, subqueue: SubQueue, delete: bool) -> None:
@@ -373,7 +390,7 @@ class PartitionMachine(RuleBasedStateMachine):
         tokens = data.draw(st.lists(st.sampled_from(self.tokens[-12:]), max_size=4))
         held = [self.held(token) for token in tokens]
         refused = kind is DeadLetter and any(
-            record is not None and record.subqueue is DEAD and record.until > self.now for record in held
+            record is not None and record.subqueue is not MAIN and record.until > self.now for record in held
         )
         if refused:
             try:
@@ -389,16 +406,19 @@ class PartitionMachine(RuleBasedStateMachine):
             if record is None:
                 lost.append(token)
                 continue
-            record.token = None
-            if kind is Complete:
-                self.forget(record)
-            elif kind is Abandon:
-                self.fail(record)
-            elif kind is Defer:
-                record.state = MessageState.DEFERRED
-            elif kind is DeadLetter:
-                self.bury(record, None, None)
+            self.settle_record(record, kind)
         assert reply == Settled(lost)
+
+    def settle_record(self, record: Record, kind: type[Settlement]) -> None:
+        record.token = None
+        if kind is Complete:
+            self.forget(record)
+        elif kind is Abandon:
+            self.fail(record)
+        elif kind is Defer:
+            record.state = MessageState.DEFERRED
+        elif kind is DeadLetter:
+            self.bury(record, None, None)
 
     @rule(data=st.data())
     def renew(self, data: st.DataObject) -> None:
@@ -486,7 +506,8 @@ class PartitionMachine(RuleBasedStateMachine):
             self.gone.add(old)
             ttl_s = None if record.expires_at is None else (record.expires_at - at) / 1000
             record.number, record.expires_at = SequenceNumber(number), self.expiry(ttl_s)
-            record.state, record.due, record.confirmed = MessageState.ACTIVE, None, False
+            record.state, record.due, record.enqueued = MessageState.ACTIVE, None, self.now
+            record.ticket, record.confirmed = None, False
             self.records[record.number] = record
         if confirm:
             self.confirm(back=0)
@@ -527,7 +548,8 @@ class PartitionMachine(RuleBasedStateMachine):
             )
             found = self.peeked(self.partition, subqueue)
             assert [(row(each), each.lock_token) for each in found] == [
-                (replace(each, confirmed=False, token=None, until=UNLOCKED), each.token) for each in records
+                (replace(each, ticket=None, confirmed=False, token=None, until=UNLOCKED), each.token)
+                for each in records
             ]
             assert not self.gone & set(numbers(found))
 
@@ -564,7 +586,8 @@ class PartitionMachine(RuleBasedStateMachine):
         restored = Partition(PARTITION, self.partition.description, self.partition.next_sequence_number)
         states = [(session_id, size, at) for session_id, (size, at) in self.states.items()]
         stored = [from_row(each) for each in self.store.values()]
-        restored.restore(stored, sorted(self.identities), sessions=states)
+        restored.restore(stored, sorted(self.identities), self.transferred, states)
+        assert restored._intake._transferred == self.partition._intake._transferred
         histories = [each._intake._history for each in (restored, self.partition)]
         if histories[0] is not None and histories[1] is not None:
             assert dict(histories[0]._accepted) == dict(histories[1]._accepted)

@@ -127,7 +127,7 @@ def test_rules_are_found_in_any_case_and_keep_their_spelling():
 
 def test_filters_are_counted_by_their_kind():
     other = SubscriptionDescription.of("t", "o", rules=(RuleDescription("c", CorrelationFilter(to="x")),))
-    assert count_filters([SubscriptionDescription.of("t", "s", rules=(DEFAULT_RULE, RED)), other]) == (1, 1)
+    assert count_filters([SubscriptionDescription.of("t", "s", rules=(DEFAULT_RULE, RED)), other]) == (2, 1)
 
 
 def test_the_texts_of_the_true_and_the_false_filter_are_known():

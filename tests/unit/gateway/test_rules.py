@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from bendybus.amqp.codec import decode, encode
-from bendybus.amqp.types import Described, Int, Symbol, Timestamp, ULong
+from bendybus.amqp.types import Char, Described, Float32, Int, Symbol, Timestamp, ULong
 from bendybus.domain.filters import (
     CorrelationFilter,
     FalseFilter,
@@ -54,6 +54,17 @@ def test_a_correlation_rule_is_read() -> None:
         label="l",
         properties={"n": 1, "at": datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), "s": "x"},
     )
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"), [(Int(5), int), (ULong(5), int), (True, bool), (Float32(0.5), float), (Char("x"), str)]
+)
+def test_values_are_kept_without_their_types_on_the_wire(sent: object, kept: type) -> None:
+    # `in range(...)` tries one number after the other for a class derived from int: over HTTP such a rule
+    # was shown after a minute.
+    rule_filter = read_rule(body(correlation_filter={"properties": {"n": sent}})).filter
+    assert isinstance(rule_filter, CorrelationFilter)
+    assert type(rule_filter.properties["n"]) is kept
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ class FakeLink:
 
     source: Source
     properties: dict[str, object] = field(default_factory=dict)
+    name: str = "link"
     credit: int = 0
     drain: bool = False
     crowded: bool = False
@@ -51,6 +52,7 @@ class FakeLink:
 class FakeConnection:
     writable: bool = True
     session_locks: dict[tuple[Queue, SessionId], SessionLock] = field(default_factory=dict)
+    session_links: dict[tuple[Queue, str], SessionId] = field(default_factory=dict)
     ended: asyncio.Future[BrokerError] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -127,7 +129,7 @@ def test_a_link_that_closes_while_its_payloads_are_read_gives_all_back(in_yard):
         gate.set()
         await yard.read_back()
         assert link.sent == []
-        assert connection.session_locks == {}
+        assert connection.session_locks == {} == connection.session_links
         assert yard.host.available(MAIN) == 1
         assert yard.host.partition.counts().locked == 0
 

@@ -13,7 +13,7 @@ from bendybus.domain.entities import EntityStatus, QueueDescription
 from bendybus.domain.filters import CorrelationFilter, RuleDescription, SqlFilter, SqlRuleAction
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
 from bendybus.errors import ConfigError
-from bendybus.server.emulator_config import QUEUE_PROPERTIES, load_config
+from bendybus.server.emulator_config import QUEUE_PROPERTIES, NamespaceConfig, load_config
 
 
 def _file(folder: Path, **namespace: Any) -> Path:
@@ -25,6 +25,11 @@ def _file(folder: Path, **namespace: Any) -> Path:
 
 def _with_queue(folder: Path, **properties: Any) -> Path:
     return _file(folder, Queues=[{"Name": "q", "Properties": properties}])
+
+
+def _only(file: Path) -> NamespaceConfig:
+    (namespace,) = load_config(file)
+    return namespace
 
 
 # As the vendor's own sample writes a queue, with what this broker cannot do yet switched off.
@@ -42,7 +47,7 @@ VENDORS_QUEUE = {
 
 
 def test_the_vendors_sample_queue_is_read(tmp_path) -> None:
-    (queue,) = load_config(_with_queue(tmp_path, **VENDORS_QUEUE)).queues
+    (queue,) = _only(_with_queue(tmp_path, **VENDORS_QUEUE)).queues
     assert queue == QueueDescription(
         "q",
         lock_duration_s=60,
@@ -63,7 +68,7 @@ def test_our_own_properties_are_read(tmp_path) -> None:
         DefaultMessageTimeToLive="P10675199DT2H48M5.4775807S",
         DeadLetteringOnMessageExpiration=True,
     )
-    assert load_config(file).queues == (
+    assert _only(file).queues == (
         QueueDescription(
             "q",
             enable_partitioning=True,
@@ -84,13 +89,13 @@ def test_every_property_has_a_field_in_the_description() -> None:
 def test_a_queue_needs_no_properties(tmp_path) -> None:
     queues = [{"Name": "a"}, {"Name": "b/c", "Properties": {"LockDuration": None}}]
     file = _file(tmp_path, Queues=queues, Topics=[])
-    assert load_config(file).queues == (QueueDescription("a"), QueueDescription("b/c"))
+    assert _only(file).queues == (QueueDescription("a"), QueueDescription("b/c"))
 
 
 def test_a_byte_order_mark_is_no_mistake(tmp_path) -> None:
     file = tmp_path / "Config.json"
     file.write_text('\ufeff{"UserConfig": {}}', encoding="utf-8")
-    assert load_config(file).queues == ()
+    assert load_config(file) == ()
 
 
 def test_rules_are_read_for_the_namespace_and_for_a_queue(tmp_path) -> None:
@@ -98,7 +103,7 @@ def test_rules_are_read_for_the_namespace_and_for_a_queue(tmp_path) -> None:
     sender = {"Name": "sender", "PrimaryKey": "three", "Rights": ["Send", "listen"]}
     queue = {"Name": "q", "AuthorizationRules": [sender]}
     file = _file(tmp_path, AuthorizationRules=[reader], Queues=[queue])
-    assert load_config(file).rules == {
+    assert _only(file).rules == {
         "": (AuthorizationRule("reader", ("Listen",), "one", "two"),),
         "q": (AuthorizationRule("sender", ("Send", "Listen"), "three"),),
     }
@@ -164,7 +169,7 @@ VENDORS_TOPIC = {
 
 
 def test_the_vendors_sample_topic_is_read(tmp_path) -> None:
-    config = load_config(_file(tmp_path, Topics=[VENDORS_TOPIC]))
+    (config,) = load_config(_file(tmp_path, Topics=[VENDORS_TOPIC]))
     assert config.topics == (
         TopicDescription("topic.1", default_message_ttl_s=3600, duplicate_detection_window_s=20),
     )
@@ -289,7 +294,15 @@ def test_a_wrong_shape_is_told_with_its_place(tmp_path, namespace, told) -> None
         ("[" * 100_000, "not JSON"),
         ("[]", r"\$ is \[\]; expected an object"),
         ("{}", "has no 'UserConfig'"),
-        ('{"UserConfig": {"Namespaces": [{}, {}]}}', "a server has one namespace"),
+        ('{"UserConfig": {"Namespaces": [{}, {}]}}', r"Namespaces\[0\] is {}; one of several needs a 'Name'"),
+        (
+            '{"UserConfig": {"Namespaces": [{"Name": "a"}, {"Name": "A"}]}}',
+            r"Namespaces\[1\].Name is \"A\"; another namespace of this file has that name",
+        ),
+        (
+            '{"UserConfig": {"Namespaces": [{"Name": "a"}, {"Name": "b.c"}]}}',
+            "cannot name one of several namespaces",
+        ),
         ('{"UserConfig": {}, "UserConfig": {}}', "'UserConfig' stands twice"),
     ],
 )

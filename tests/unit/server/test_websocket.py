@@ -104,6 +104,25 @@ def test_the_stream_flows_both_ways_with_and_without_tls(run, bridge, client_tls
     run(work())
 
 
+def test_a_client_may_name_the_whole_address(run, bridge) -> None:
+    # As the Java SDK does. "A server MUST accept the absolute-form in requests" [RFC 9112 3.2.2]
+    async def work() -> None:
+        async with bridge() as open_house:
+            reader, writer = await asyncio.open_connection("127.0.0.1", open_house.port)
+            writer.write(
+                b"GET https://127.0.0.1/$servicebus/websocket HTTP/1.1\r\nConnection: Upgrade,Keep-Alive\r\n"
+                b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+                b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+                b"Sec-WebSocket-Protocol: AMQPWSB10\r\nHost: 127.0.0.1\r\n\r\n"
+            )
+            status = await reader.readline()
+            writer.close()
+            await writer.wait_closed()
+            assert b" 101 " in status
+
+    run(work())
+
+
 def test_messages_are_pieces_of_one_stream(run, bridge) -> None:
     async def work() -> None:
         async with bridge() as open_house, _connect(open_house) as client:

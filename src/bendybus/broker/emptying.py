@@ -1,0 +1,77 @@
+"""Emptying a namespace: every entity gets new partitions in the place of its old ones (B-08).
+
+Cheaper than taking messages out, whatever there are, and nothing of the old ones
+stays: numbers, duplicate histories, session states. A topic and its subscriptions
+leave the catalog and come back together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from bendybus.broker.entity import Entity
+from bendybus.broker.placing import Claims, make_partitions
+from bendybus.domain.entities import normalise_path
+from bendybus.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from bendybus.broker.broker import Broker
+
+__all__ = ["empty"]
+
+
+async def empty(broker: Broker) -> None:
+    """To be called when no entity changes; `StoreUnavailable` when not everything could be emptied."""
+    entities = broker.entities()
+    for entity in entities:
+        await entity.loaded()
+        entity.refuse_unhealthy()
+    for forwarder in broker.forwarders.values():
+        forwarder.drop()
+    for entity in entities:
+        for host in entity.hosts:
+            host.let_go()
+    families: list[list[Entity[Any, Any]]] = [[queue] for queue in broker.queues()]
+    families += [[topic, *topic.subscriptions] for topic in broker.topics]
+    failures = [failure for family in families if (failure := await _begin_anew(broker, family)) is not None]
+    for entity in entities:
+        await entity.loaded()
+    if failures:
+        raise StoreUnavailable(f"Not everything was emptied: {failures[0]} Please retry the operation.")
+
+
+async def _begin_anew(broker: Broker, family: Sequence[Entity[Any, Any]]) -> Exception | None:
+    """Partitions made anew for these; where a store fails, what it has is loaded again."""
+    # Another generation: its numbers begin anew too, and nobody must take them for the old ones.
+    records = [
+        replace(broker.records[normalise_path(entity.path)], generation=uuid.uuid4().hex) for entity in family
+    ]
+    claims: Claims = {}
+    failed: Exception | None = None
+    try:
+        await asyncio.to_thread(broker.catalog.remove, *[record.path for record in records])
+        for record in records:
+            try:
+                await make_partitions(record, broker.stores_by_name, claims)
+            except Exception as failure:
+                failed = failed or failure
+        for record in records:
+            await asyncio.to_thread(broker.catalog.add, record)
+    except Exception as failure:
+        await broker.forget(*family)
+        return failure
+    for entity, record in zip(family, records, strict=True):
+        broker.records[normalise_path(entity.path)] = record
+        entity.generation = record.generation
+        for host in entity.hosts:
+            claim = claims.get((host.store.name, entity.path, host.number))
+            if claim is not None:
+                host.begin_anew(claim[0])
+            else:
+                assert failed is not None, "a partition was made, or why not is known"
+                host.look_again(failed)
+    return failed

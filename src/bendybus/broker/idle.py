@@ -1,0 +1,26 @@
+"""AutoDeleteOnIdle: which entities nobody has used for so long that they are to be deleted."""
+
+from __future__ import annotations
+
+from bendybus.broker.queue import Queue
+from bendybus.broker.topic import Target
+from bendybus.names import Instant
+
+__all__ = ["is_idle"]
+
+
+def is_idle(entity: Target, at: Instant, *, since: Instant) -> bool:
+    """Nobody has sent, received, looked or changed anything for as long as AutoDeleteOnIdle says.
+
+    When the server was down, before `since`, nobody could: that time does not count. One that forwards is
+    at work.
+    """
+    limit_s = entity.description.auto_delete_on_idle_s
+    if limit_s is None or entity.loading:
+        return False
+    if isinstance(entity, Queue) and (entity.awaited or entity.description.forward_to is not None):
+        return False
+    last = max(entity.accessed_at, entity.updated_at, since)
+    return at - last > limit_s * 1000 and not any(
+        host.partition is None or host.partition.scheduled_count for host in entity.hosts
+    )

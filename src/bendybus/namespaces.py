@@ -1,0 +1,112 @@
+"""The namespaces of a server, and how a client's is found.
+
+A host name whose first label is a namespace's name says which one is meant:
+`orders.localhost`. Under any other name the client's key decides: the namespace
+whose rule made the signature, or takes the login. Of several that share a key the
+first is meant. A server with one namespace asks nothing: every client is in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from bendybus.auth.rules import KeyRing
+from bendybus.auth.sas import SAS_PREFIX, SasToken, signer
+from bendybus.broker.broker import Broker
+from bendybus.errors import ArgumentError, Unauthorized
+from bendybus.store.faults import StoreFaults
+
+__all__ = [
+    "CALLED_HOST",
+    "NAMESPACE_DEFAULT",
+    "Namespace",
+    "Namespaces",
+    "check_namespace_name",
+]
+
+NAMESPACE_DEFAULT: Final = "bendybus"
+
+# Under this name a WebSocket's transport and a TLS connection keep the host name that was called.
+CALLED_HOST: Final = "bendybus_called_host"
+
+# A label of a host name [RFC 1123 2.1]; one that begins with a digit could be an address's first part.
+_NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", re.IGNORECASE)
+
+
+def check_namespace_name(name: str) -> str:
+    """The name, or `ArgumentError` when no host name could begin with it."""
+    if not _NAME.fullmatch(name) or name.lower() == "localhost":
+        raise ArgumentError(
+            f"'{name[:80]}' cannot name one of several namespaces, as it has to be part of a host name: "
+            "a letter, then up to 62 letters, digits and '-', and not 'localhost'."
+        )
+    return name
+
+
+@dataclass(eq=False, slots=True)
+class Namespace:
+    """What entities there are, and who may use them."""
+
+    name: str
+    broker: Broker
+    keys: KeyRing
+    faults: StoreFaults | None = None
+    """The switches of its stores, if they may be made to fail."""
+
+
+class Namespaces:
+    """All namespaces of a server. The first is the one whose connection string is shown."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Namespace] = {}
+        self.only: Namespace | None = None
+        """The one there is, while there is one and no more."""
+
+    def __iter__(self) -> Iterator[Namespace]:
+        return iter(self._by_name.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._by_name
+
+    def add(self, namespace: Namespace) -> None:
+        assert namespace.name not in self, f"there are two namespaces called {namespace.name}"
+        self._by_name[namespace.name.lower()] = namespace
+        self._count()
+
+    def remove(self, namespace: Namespace) -> None:
+        del self._by_name[namespace.name.lower()]
+        self._count()
+
+    def _count(self) -> None:
+        self.only = next(iter(self._by_name.values())) if len(self._by_name) == 1 else None
+
+    # -- finding ------------------------------------------------------------------
+
+    def named_by(self, *hosts: str | None) -> Namespace | None:
+        """The namespace that one of these host names names, the first first; ports do not count."""
+        if self.only is not None:
+            return self.only
+        labels = (host.partition(".")[0].partition(":")[0].lower() for host in hosts if host)
+        return next((self._by_name[label] for label in labels if label in self._by_name), None)
+
+    def signed_by(self, token_text: str) -> Namespace | None:
+        """The namespace one of whose keys made this token, expired or not."""
+        if self.only is not None:
+            return self.only
+        if not token_text.startswith(SAS_PREFIX):
+            return None
+        try:
+            token = SasToken.parse(token_text)
+            return next((each for each in self if signer(token, each.keys) is not None), None)
+        except Unauthorized:
+            # What is wrong with the token is told by whoever has to believe it.
+            return None
+
+    def opened_by(self, rule_name: str, key: str) -> Namespace | None:
+        """The namespace that has a rule of this name with this key."""
+        if self.only is not None:
+            return self.only
+        return next((each for each in self if each.keys.opened_by(rule_name, key)), None)

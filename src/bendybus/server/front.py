@@ -1,0 +1,150 @@
+"""The front of the house: one port with AMQP and HTTP on it, for whichever namespaces there are.
+
+Namespaces come and go while it is open. AMQP connections find theirs in the
+gateway; an HTTP request finds its own here, by its host name or by its token, and
+is then served by that namespace's own routes, which know of no other. Who opens
+and closes the namespaces' brokers: app.py, and `bendybus.testing`.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+from starlette.datastructures import Headers
+from starlette.routing import BaseRoute, Match, Router
+from starlette.types import Receive, Scope, Send
+
+from bendybus.admin.rest_routes import RestMessages
+from bendybus.admin.routes import management_routes
+from bendybus.admin.rule_book import RuleBook
+from bendybus.admin.rule_routes import AuthorizationRules
+from bendybus.gateway.gateway import Gateway
+from bendybus.namespaces import Namespace, Namespaces
+from bendybus.server.fault_routes import fault_routes
+from bendybus.server.http import Health, http_app
+from bendybus.server.http_protocol import HttpHost
+from bendybus.server.listener import Listener
+from bendybus.server.metrics import BrokerCollector
+from bendybus.server.store_keeper import StoreKeeper
+from bendybus.server.store_routes import store_routes
+
+__all__ = ["Front"]
+
+
+class Front:
+    def __init__(self, tls: ssl.SSLContext, *, handshake_timeout_s: float, connections_max: int) -> None:
+        self.namespaces = Namespaces()
+        self.ready = False
+        """What `/health` says."""
+        self._gateway = Gateway(self.namespaces, handshake_timeout_s=handshake_timeout_s)
+        self._routes = _NamespaceRoutes(self.namespaces)
+        registry = CollectorRegistry()
+        registry.register(BrokerCollector(self.namespaces, self._gateway))
+        app = http_app(
+            amqp=self._gateway.protocol,
+            health=self._health,
+            registry=registry,
+            # Last: every path may be an entity's.
+            routes=[self._routes],
+        )
+        self._http = HttpHost(app, head_timeout_s=handshake_timeout_s)
+        self._listener = Listener(
+            amqp=self._gateway.protocol,
+            http=self._http.protocol,
+            tls=tls,
+            handshake_timeout_s=handshake_timeout_s,
+            connections_max=connections_max,
+        )
+
+    def admit(self, namespace: Namespace, book: RuleBook, keeper: StoreKeeper | None = None) -> None:
+        """From now on clients are served in this namespace; its broker has been started.
+
+        `keeper`: who attaches and retires its stores, if that can be done.
+        """
+        self.namespaces.add(namespace)
+        self._routes.admit(namespace, book, keeper)
+        self._gateway.admit(namespace)
+
+    def dismiss(self, namespace: Namespace) -> None:
+        """Send this namespace's clients away; its broker may then be stopped."""
+        self.namespaces.remove(namespace)
+        self._routes.dismiss(namespace)
+        self._gateway.dismiss(namespace)
+
+    async def open(self, addresses: Iterable[tuple[str, int]]) -> list[int]:
+        """Take connections on these addresses; gives the ports."""
+        self._gateway.start()
+        return [await self._listener.listen(host, port) for host, port in addresses]
+
+    def _health(self) -> Health:
+        """What the server is doing, and how its stores are: by name, of several namespaces by both names."""
+        alone = self.namespaces.only is not None
+        stores = {
+            store.name if alone else f"{namespace.name}/{store.name}": store.state.value
+            for namespace in self.namespaces
+            for store in namespace.broker.stores()
+        }
+        return Health(self.ready, {"stores": stores})
+
+    async def close(self) -> None:
+        """No newcomers; what was accepted becomes durable and is answered; then goodbye."""
+        self.ready = False
+        self._listener.stop_accepting()
+        self._routes.stop()
+        for namespace in self.namespaces:
+            if namespace.faults is not None:
+                namespace.faults.heal_all()
+            await namespace.broker.drain()
+        self._gateway.stop()
+        await self._http.close()
+        await self._listener.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """One namespace's own routes."""
+
+    rest: RestMessages
+    router: Router
+
+
+class _NamespaceRoutes(BaseRoute):
+    """All routes of all namespaces: finds the namespace, and lets it find the route."""
+
+    def __init__(self, namespaces: Namespaces) -> None:
+        self._namespaces = namespaces
+        self._served: dict[Namespace, _Served] = {}
+
+    def admit(self, namespace: Namespace, book: RuleBook, keeper: StoreKeeper | None) -> None:
+        rest = RestMessages(namespace.broker, namespace.keys)
+        # Management last: what is not a message operation is an entity.
+        rules = AuthorizationRules(book, namespace.keys)
+        own = [*fault_routes(namespace), *store_routes(namespace, keeper)]
+        routes = [*own, rest, rules, *management_routes(namespace)]
+        self._served[namespace] = _Served(rest, Router(routes, redirect_slashes=False))
+
+    def dismiss(self, namespace: Namespace) -> None:
+        self._served.pop(namespace).rest.stop()
+
+    def stop(self) -> None:
+        """Answer everybody who waits for a message."""
+        for served in self._served.values():
+            served.rest.stop()
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return (Match.FULL if scope["type"] == "http" and self._served else Match.NONE), {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._served[self._find(scope)].router(scope, receive, send)
+
+    def _find(self, scope: Scope) -> Namespace:
+        if self._namespaces.only is not None:
+            return self._namespaces.only
+        headers = Headers(scope=scope)
+        named = self._namespaces.named_by(headers.get("host"))
+        signed = named or self._namespaces.signed_by(headers.get("authorization", "").strip())
+        # Whoever has no token that counts is told so, and every namespace would say the same.
+        return signed or next(iter(self._namespaces))

@@ -1,0 +1,58 @@
+"""Several namespaces in one data folder: which there are, where each is kept, how each is reached.
+
+A namespace that is alone needs no name: it may be called differently at each start,
+as the vendor's emulator calls it, and its files are the data folder's own. From the
+day there is a second one the names are written down, and each further namespace has
+a folder of its own inside. What a folder has is served, named or not: as with queues,
+nothing is taken away by a line that is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+
+from bendybus.auth.rules import ROOT_RULE_NAME
+from bendybus.errors import ArgumentError, ConfigError
+from bendybus.namespaces import NAMESPACE_DEFAULT, Namespace, check_namespace_name
+from bendybus.server.settings import Settings, connection_string
+from bendybus.store.folder import DataFolder
+
+__all__ = ["connection_strings", "namespace_folders"]
+
+
+def namespace_folders(
+    folder: DataFolder, wanted: Sequence[str], settings: Settings, exits: AsyncExitStack
+) -> dict[str, DataFolder]:
+    """The namespaces to serve and the folder of each, open; first the data folder itself."""
+    names: dict[str, str] = {name.lower(): name for name in folder.namespaces()}
+    alone = not names
+    for name in wanted:
+        names.setdefault(name.lower(), name)
+    if alone and len(names) < 2:
+        return {next(iter(names.values()), NAMESPACE_DEFAULT): folder}
+    if settings.store_urls:
+        raise ConfigError("--store and several namespaces exclude each other: give each a server of its own")
+    folders: dict[str, DataFolder] = {}
+    for name in names.values():
+        try:
+            check_namespace_name(name)
+        except ArgumentError as error:
+            raise ConfigError(str(error)) from error
+        folders[name] = own = folder.of_namespace(name) if folders else folder
+        if own is not folder:
+            own.open()
+            exits.callback(own.close)
+    return folders
+
+
+def connection_strings(namespaces: Iterable[Namespace], host: str, port: int) -> dict[str, str]:
+    """What a client of each namespace on this machine needs: its key, or its name where others share that."""
+    strings: dict[str, str] = {}
+    taken: set[str] = set()
+    for namespace in namespaces:
+        key = next(rule.primary_key for rule in namespace.keys.named(ROOT_RULE_NAME, ""))
+        shown = f"{namespace.name.lower()}.localhost" if key in taken else host
+        taken.add(key)
+        strings[namespace.name] = connection_string(shown, port, key)
+    return strings

@@ -1,0 +1,196 @@
+"""Entities of 16, of 2 and of 1 partition: what a row of the contract says is shown on each of them.
+
+A test marked `on_each_kind` is written for one `Stand` and run at three at once, since most of its time
+it sleeps inside the SDK: 16 partitions and one as Standard has them, two as Premium has. The two servers
+run for the whole session; a stand's entities are its test's own. tests/unit/test_rows.py counts on this
+name: a test so marked shows its rows on all three, one marked `on_partitioned_kinds` on two.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import pytest
+from azure.servicebus import (
+    ServiceBusClient,
+    ServiceBusMessage,
+    ServiceBusReceivedMessage,
+    ServiceBusReceiver,
+    ServiceBusSender,
+)
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from fix_server import ServerProcess, namespace
+
+__all__ = ["KINDS", "Stand", "on_each_kind", "on_partitioned_kinds", "partition_of"]
+
+KINDS: Final = (16, 2, 1)
+PARTITION_SHIFT: Final = 48
+
+# Long enough for a loaded machine; who waits for something that comes does not wait so long.
+PATIENCE_S: Final = 20
+
+_numbers = count()
+
+
+def partition_of(message: ServiceBusReceivedMessage) -> int:
+    assert message.sequence_number is not None
+    return message.sequence_number >> PARTITION_SHIFT
+
+
+@dataclass
+class Stand:
+    """A client of one server, whose entities have this many partitions."""
+
+    partitions: int
+    server: ServerProcess
+    admin: ServiceBusAdministrationClient
+    client: ServiceBusClient
+    handles: list[Any] = field(default_factory=list)
+
+    @property
+    def partitioned(self) -> bool:
+        return self.partitions > 1
+
+    def queue(self, **options: Any) -> str:
+        """A new one; Premium decides by itself what is partitioned (P-09)."""
+        name = f"rows-{next(_numbers)}"
+        if self.partitions != 2:
+            options["enable_partitioning"] = self.partitioned
+        self.admin.create_queue(name, **options)
+        return name
+
+    def topic(self, *subscriptions: str, **options: Any) -> str:
+        name = f"rows-{next(_numbers)}"
+        if self.partitions != 2:
+            options["enable_partitioning"] = self.partitioned
+        self.admin.create_topic(name, **options)
+        for subscription in subscriptions:
+            self.admin.create_subscription(name, subscription)
+        return name
+
+    def sender(self, queue: str) -> ServiceBusSender:
+        # Without the thread that would keep an idle link alive, and that closing would wait for.
+        return self._kept(self.client.get_queue_sender(queue, keep_alive=0))
+
+    def topic_sender(self, topic: str) -> ServiceBusSender:
+        return self._kept(self.client.get_topic_sender(topic, keep_alive=0))
+
+    def receiver(self, queue: str, subscription: str | None = None, **options: Any) -> ServiceBusReceiver:
+        if subscription is not None:
+            return self._kept(self.client.get_subscription_receiver(queue, subscription, **options))
+        return self._kept(self.client.get_queue_receiver(queue, **options))
+
+    def _kept(self, handle: Any) -> Any:
+        self.handles.append(handle)
+        return handle
+
+    def receive(self, receiver: ServiceBusReceiver, number: int) -> list[ServiceBusReceivedMessage]:
+        """So many, which must come."""
+        messages: list[ServiceBusReceivedMessage] = []
+        while len(messages) < number:
+            more = receiver.receive_messages(number - len(messages), max_wait_time=PATIENCE_S)
+            assert more, f"only {len(messages)} of {number} messages came in {PATIENCE_S} s"
+            messages += more
+        return messages
+
+    def take(self, receiver: ServiceBusReceiver, number: int) -> list[ServiceBusReceivedMessage]:
+        """The same, and completed."""
+        messages = self.receive(receiver, number)
+        for message in messages:
+            receiver.complete_message(message)
+        return messages
+
+    def works(self, queue: str) -> None:
+        """A message goes in and comes out: whatever was refused before did no harm."""
+        self.sender(queue).send_messages(ServiceBusMessage("still here", session_id=None))
+        (message,) = self.take(self.receiver(queue), 1)
+        assert str(message) == "still here"
+
+
+Body: TypeAlias = Callable[..., None]
+
+
+def _run_at(kinds: Sequence[int], body: Body) -> Body:
+    def test(stands: Sequence[Stand], **fixtures: Any) -> None:
+        chosen = [stand for stand in stands if stand.partitions in kinds]
+        with ThreadPoolExecutor(len(chosen)) as pool:
+            runs = [(stand, pool.submit(body, stand, **fixtures)) for stand in chosen]
+        for stand, run in runs:
+            error = run.exception()
+            if error is not None:
+                error.add_note(f"at entities of {stand.partitions} partitions")
+                raise error
+
+    parameters = list(inspect.signature(body).parameters.values())
+    stands = inspect.Parameter("stands", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    others = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters[1:]]
+    test.__name__, test.__doc__, test.__module__ = body.__name__, body.__doc__, body.__module__
+    test.__signature__ = inspect.Signature([stands, *others])  # type: ignore[attr-defined]
+    test.pytestmark = list(getattr(body, "pytestmark", []))  # type: ignore[attr-defined]
+    return test
+
+
+def on_each_kind(body: Body) -> Body:
+    """The outermost decorator of a test whose first argument is a `Stand`."""
+    return _run_at(KINDS, body)
+
+
+def on_partitioned_kinds(body: Body) -> Body:
+    return _run_at((16, 2), body)
+
+
+@pytest.fixture(scope="session")
+def _kinds_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerProcess, ServerProcess]]:
+    def start(folder: Path, *options: str) -> ServerProcess:
+        server = ServerProcess(folder, namespace({}), options)
+        server.start()
+        return server
+
+    with ThreadPoolExecutor(2) as pool:
+        standard = pool.submit(start, tmp_path_factory.mktemp("standard"))
+        premium = pool.submit(start, tmp_path_factory.mktemp("premium"), "--tier", "premium")
+    servers = standard.result(), premium.result()
+    yield servers
+    for server in servers:
+        server.stop()
+        server.refuse_trouble()
+
+
+@pytest.fixture(scope="session")
+def _closing() -> Iterator[ThreadPoolExecutor]:
+    """Closes links while others work: each waits for a thread of the SDK that wakes once a second."""
+    with ThreadPoolExecutor(16, "closing") as pool:
+        yield pool
+
+
+@pytest.fixture
+def stands(
+    _kinds_servers: tuple[ServerProcess, ServerProcess], _closing: ThreadPoolExecutor
+) -> Iterator[list[Stand]]:
+    standard, premium = _kinds_servers
+    stands = [make_stand(kind, premium if kind == 2 else standard) for kind in KINDS]
+    yield stands
+    for stand in stands:
+        close_stand(stand, _closing)
+    for server in _kinds_servers:
+        server.refuse_trouble()
+
+
+def make_stand(partitions: int, server: ServerProcess) -> Stand:
+    admin = ServiceBusAdministrationClient.from_connection_string(
+        server.connection_string, connection_verify=str(server.certificate), retry_total=0
+    )
+    client = ServiceBusClient.from_connection_string(server.connection_string, retry_total=0)
+    return Stand(partitions, server, admin, client)
+
+
+def close_stand(stand: Stand, pool: ThreadPoolExecutor) -> list[Future[None]]:
+    stand.admin.close()
+    return [pool.submit(handle.close) for handle in stand.handles]

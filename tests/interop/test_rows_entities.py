@@ -1,0 +1,151 @@
+"""What the contract says of entities and their management, on 16, on 2 and on 1 partition (fix_kinds.py)."""
+
+from __future__ import annotations
+
+import pytest
+from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
+from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
+from azure.servicebus.exceptions import MessagingEntityNotFoundError
+from azure.servicebus.management import CorrelationRuleFilter, SqlRuleAction, SqlRuleFilter
+
+from bendybus.domain.routing import partition_of as partition_of_key
+from fix_kinds import PATIENCE_S, Stand, on_each_kind, partition_of
+
+KEYS = [f"key-{number}" for number in range(40)]
+
+
+@on_each_kind
+def test_a_topic_holds_subscriptions_and_they_hold_rules(stand: Stand) -> None:  # P-01 P-24 P-05
+    topic = stand.topic("all", "some")
+    admin = stand.admin
+    admin.create_rule(topic, "some", "sql", filter=SqlRuleFilter("n > 30"), action=SqlRuleAction("SET n = 0"))
+    admin.create_rule(topic, "some", "label", filter=CorrelationRuleFilter(label="wanted"))
+    admin.delete_rule(topic, "some", "$Default")
+    assert {rule.name for rule in admin.list_rules(topic, "some")} == {"sql", "label"}
+    sender = stand.topic_sender(topic)
+    for number, key in enumerate(KEYS):
+        properties: dict[str | bytes, object] = {"n": number}
+        subject = "wanted" if number == 3 else None
+        sender.send_messages(
+            ServiceBusMessage(key, partition_key=key, application_properties=properties, subject=subject)  # type: ignore[arg-type]
+        )
+    everything = stand.take(stand.receiver(topic, "all"), len(KEYS))
+    assert {str(message) for message in everything} == set(KEYS)
+    partitions = {partition_of(message) for message in everything}
+    assert partitions == {partition_of_key(key, stand.partitions) for key in KEYS}
+    chosen = stand.take(stand.receiver(topic, "some"), 10)
+    assert sorted(map(str, chosen)) == sorted([KEYS[3], *KEYS[31:]])
+    changed = {(message.application_properties or {})[b"n"] for message in chosen}
+    assert changed == {0, 3}  # by the action of the rule that chose them
+
+
+@on_each_kind
+def test_partitioning_is_fixed_at_creation(stand: Stand) -> None:  # P-07 P-09
+    queue = stand.admin.get_queue(stand.queue())
+    assert queue.enable_partitioning is stand.partitioned
+    queue.enable_partitioning = not stand.partitioned
+    if stand.partitions == 2:
+        # In Premium the namespace decides, and the flag has no effect (P-09).
+        stand.admin.update_queue(queue)
+    else:
+        with pytest.raises(HttpResponseError, match="EnablePartitioning"):
+            stand.admin.update_queue(queue)
+    assert stand.admin.get_queue(queue.name).enable_partitioning is stand.partitioned
+    stand.works(queue.name)
+
+
+@on_each_kind
+def test_the_effective_size_is_shown(stand: Stand) -> None:  # P-08 P-09
+    shown = stand.admin.get_queue(stand.queue(max_size_in_megabytes=5120))
+    assert shown.max_size_in_megabytes == 5120 * (16 if stand.partitions == 16 else 1)
+    topic = stand.admin.get_topic(stand.topic(max_size_in_megabytes=2048))
+    assert topic.max_size_in_megabytes == 2048 * (16 if stand.partitions == 16 else 1)
+
+
+@on_each_kind
+def test_counts_and_sizes_are_summed_over_the_partitions(stand: Stand) -> None:  # P-33
+    queue = stand.queue()
+    sender = stand.sender(queue)
+    for key in KEYS:
+        sender.send_messages(ServiceBusMessage(b"x" * 1000, partition_key=key))
+    receiver = stand.receiver(queue)
+    (dead,) = stand.receive(receiver, 1)
+    receiver.dead_letter_message(dead)
+    runtime = stand.admin.get_queue_runtime_properties(queue)
+    assert (runtime.active_message_count, runtime.dead_letter_message_count) == (len(KEYS) - 1, 1)
+    assert runtime.total_message_count == len(KEYS)
+    assert runtime.size_in_bytes is not None and runtime.size_in_bytes > 1000 * len(KEYS)
+    assert stand.admin.get_queue(queue).availability_status == "Available"
+
+
+@on_each_kind
+def test_deleting_and_making_anew_leaves_nothing_in_any_partition(stand: Stand) -> None:  # P-32
+    queue = stand.queue()
+    sender = stand.sender(queue)
+    for key in KEYS:
+        sender.send_messages(ServiceBusMessage("old", partition_key=key))
+    stand.admin.delete_queue(queue)
+    with pytest.raises(ResourceNotFoundError):
+        stand.admin.get_queue(queue)
+    with pytest.raises(MessagingEntityNotFoundError):
+        stand.client.get_queue_receiver(queue).receive_messages(max_wait_time=PATIENCE_S)
+    options = {} if stand.partitions == 2 else {"enable_partitioning": stand.partitioned}
+    stand.admin.create_queue(queue, **options)
+    assert stand.admin.get_queue_runtime_properties(queue).total_message_count == 0
+    stand.works(queue)
+
+
+@on_each_kind
+def test_forwarding_keeps_the_key_and_with_it_the_order(stand: Stand) -> None:  # P-34 P-12
+    target = stand.queue()
+    topic = stand.topic()
+    stand.admin.create_subscription(topic, "on", forward_to=target)
+    source = stand.queue(forward_to=target)
+    queue_sender, topic_sender = stand.sender(source), stand.topic_sender(topic)
+    for number in range(10):
+        for key in KEYS[:3]:
+            queue_sender.send_messages(ServiceBusMessage(f"q{number}", partition_key=key))
+            topic_sender.send_messages(ServiceBusMessage(f"t{number}", partition_key=key))
+    messages = stand.take(stand.receiver(target), 60)
+    for key in KEYS[:3]:
+        mine = [message for message in messages if message.partition_key == key]
+        assert len({partition_of(message) for message in mine}) == 1
+        for way in ("q", "t"):
+            came = [str(message) for message in mine if str(message).startswith(way)]
+            assert came == [f"{way}{number}" for number in range(10)]
+
+
+@on_each_kind
+def test_dead_letters_are_forwarded_with_their_reason(stand: Stand) -> None:  # P-34
+    target = stand.queue()
+    source = stand.queue(forward_dead_lettered_messages_to=target)
+    stand.sender(source).send_messages(ServiceBusMessage("bad", partition_key="k"))
+    receiver = stand.receiver(source)
+    (message,) = stand.receive(receiver, 1)
+    receiver.dead_letter_message(message, reason="Broken")
+    (letter,) = stand.take(stand.receiver(target), 1)
+    assert (letter.dead_letter_reason, letter.dead_letter_source) == ("Broken", source)
+    dead = stand.receiver(source, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+    assert dead.peek_messages(1, sequence_number=1) == []
+
+
+@on_each_kind
+def test_the_operations_of_the_management_node(stand: Stand) -> None:  # P-35
+    """What the other tests of these files leave out: sessions' locks, states and their enumeration."""
+    queue = stand.queue(requires_session=True)
+    sender = stand.sender(queue)
+    sessions = [f"s{number}" for number in range(20)]
+    for session in sessions:
+        sender.send_messages(ServiceBusMessage("x", session_id=session))
+    with stand.client.get_queue_receiver(queue, session_id="s7") as receiver:
+        until = receiver.session.locked_until_utc
+        assert until is not None and receiver.session.renew_lock() >= until
+        receiver.session.set_state("kept")
+        assert receiver.session.get_state() == b"kept"
+        assert [str(message) for message in receiver.peek_messages(5)] == ["x"]
+        (message,) = stand.receive(receiver, 1)
+        receiver.defer_message(message)
+        (deferred,) = receiver.receive_deferred_messages([message.sequence_number])
+        receiver.complete_message(deferred)
+        receiver.session.set_state(None)
+        assert receiver.session.get_state() is None
