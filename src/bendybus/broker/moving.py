@@ -313,7 +313,8 @@ class Move:
                 await self._bring_journal(each)
             # The counters, though nothing else may be left to bring.
             await self._target.commit([self._share(each, ()) for each in copies])
-            new_places = [self._compared(each) for each in copies]
+            # In a thread, since nobody changes a partition that is frozen, and others have work to do.
+            messages = [await asyncio.to_thread(self._compared, each) for each in copies]
             self._refuse_interrupted()
             self._target.refuse_incomplete()
             records = list(self._records())
@@ -323,7 +324,7 @@ class Move:
                 each.host.thaw()
             raise
         self._broker.records.update({normalise_path(record.path): record for record in records})
-        self._settle(copies, new_places)
+        self._settle(copies, messages)
 
     def _records(self) -> Iterator[EntityRecord]:
         for host in self._copies:
@@ -332,28 +333,32 @@ class Move:
             placement[host.number] = self._target.name
             yield replace(record, placement=tuple(placement))
 
-    def _compared(self, each: _Copy) -> list[tuple[Message, int]]:
-        """Every message in memory with its new place; `StoreError` unless the copy has just those."""
-        pairs = []
-        for message in each.partition.confirmed():
-            place = each.places.get(message.place)
-            if place is not None:
-                pairs.append((message, place))
-            elif isinstance(each.host, TopicHost) and message.state is not MessageState.SCHEDULED:
-                # It has been published and removed; memory will let go of it with the next confirmation.
-                continue
-            else:
-                raise StoreError(f"{each.host} cannot be moved: {message!r} is not in its copy.")
-        if len({place for _, place in pairs}) != len(each.places):
+    def _compared(self, each: _Copy) -> list[Message]:
+        """The messages in memory; `StoreError` unless the copy has just those."""
+        # No pair or set of theirs is made here: a million new objects would set the collector going.
+        places = each.places
+        messages = [message for message in each.partition.confirmed() if message.place in places]
+        if len(messages) != len(places):
             raise StoreError(f"{each.host} cannot be moved: its copy has more messages than it has itself.")
-        return pairs
+        if not isinstance(each.host, TopicHost):
+            is_whole = all(message.place in places for message in each.partition.confirmed())
+        else:
+            # What has been published stays in memory until the next confirmation.
+            is_whole = all(
+                message.place in places or message.state is not MessageState.SCHEDULED
+                for message in each.partition.confirmed()
+            )
+        if not is_whole:
+            raise StoreError(f"{each.host} cannot be moved: something is not in its copy.")
+        return messages
 
-    def _settle(self, copies: Sequence[_Copy], new_places: Sequence[list[tuple[Message, int]]]) -> None:
+    def _settle(self, copies: Sequence[_Copy], messages: Sequence[list[Message]]) -> None:
         """The catalog has it in the destination: so has memory, in one turn of the loop."""
         moved: set[int] = set()
-        for each, pairs in zip(copies, new_places, strict=True):
-            for message, place in pairs:
-                message.place = place
+        for each, moving in zip(copies, messages, strict=True):
+            places = each.places
+            for message in moving:
+                message.place = places[message.place]
                 origin = message.origin
                 if origin is not None and id(origin) not in moved:
                     moved.add(id(origin))
