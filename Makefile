@@ -5,9 +5,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test style types tests interop faults bench clean
+.PHONY: help run demo test style types tests interop faults cluster bench clean
 
 help:  ## What can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -15,7 +16,7 @@ help:  ## What can be made
 run: $(VENV)/.installed  ## Set up and start the broker with the queues of examples/Config.json
 	$(BIN)/bendybus serve --config examples/Config.json
 
-demo: $(VENV)/.installed-dev  ## A short tour: an unmodified Azure SDK against a broker of its own
+demo: $(VENV)/.installed-dev  ## A tour of a minute: an unmodified Azure SDK, a crash, pipelines on Spark
 	$(BIN)/python examples/tour.py
 
 test: tests  ## Set up and run the tests (under ten minutes)
@@ -27,8 +28,9 @@ style: $(VENV)/.installed-dev  ## ruff: rules and layout
 types: $(VENV)/.installed-dev  ## mypy --strict on src
 	$(BIN)/mypy
 
+# By the groups of tests/conftest.py: a file, or all of Spark, stays with one worker.
 tests: $(VENV)/.installed-dev
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
 interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make test`), Java's, Go's and JavaScript's where there is one
 	$(BIN)/pytest tests/interop
@@ -36,10 +38,15 @@ interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make te
 	PYTHONPATH=tests $(BIN)/python -m interop.go.run
 	PYTHONPATH=tests $(BIN)/python -m interop.javascript.run
 
-faults: $(VENV)/.installed-dev  ## kill -9 under load, 50 times, Spark's parts 40 times; a store away; count every message
+faults: $(VENV)/.installed-dev  ## 1,000 simulations; kill -9 under load, 50 times, Spark's parts 40 times; a store away; count every message
+	PYTHONPATH=tests $(BIN)/python -m faults.simulation --seeds 1000
 	$(BIN)/python tests/faults/crash_check.py --kills 50
 	$(BIN)/python tests/faults/outage_check.py
 	$(BIN)/python tests/faults/spark_check.py --kills 20
+	$(BIN)/python tests/faults/pipeline_check.py --kills 3
+
+cluster: $(VENV)/.installed-dev  ## A standalone Spark cluster loses a worker while it captures; count every message
+	$(BIN)/python tests/faults/cluster_check.py
 
 bench: $(VENV)/.installed-bench  ## Side by side with RabbitMQ 4, and Spark with the SDK: rates, CPU, latency
 	$(BIN)/python tests/bench/run.py $(ARGS)
@@ -62,7 +69,7 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/pip install --quiet --group dev --editable ".[spark]"
+	$(BIN)/pip install --quiet --group dev --editable ".[spark,delta]"
 	touch $@
 
 # Proton is compiled here; where that fails, its tests are skipped and say so.

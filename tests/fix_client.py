@@ -122,7 +122,7 @@ class Client(asyncio.Protocol):
         self.last_word: Error | None = None
         """What the server gave as its reason when it closed the connection."""
         self._loop = asyncio.get_running_loop()
-        self._awaited: set[asyncio.Future[Any]] = set()
+        self._awaited: dict[asyncio.Future[Any], None] = {}
         self._opened: asyncio.Future[None] = self.future()
         self._ended: asyncio.Future[Error | None] = self._loop.create_future()
         self._begun: dict[Session, asyncio.Future[None]] = {}
@@ -324,8 +324,8 @@ class Client(asyncio.Protocol):
     def future(self) -> asyncio.Future[Any]:
         """Something that the end of the connection answers with `ConnectionLost`."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._awaited.add(future)
-        future.add_done_callback(self._awaited.discard)
+        self._awaited[future] = None
+        future.add_done_callback(self._awaited.pop)
         return future
 
     async def wait(self, future: asyncio.Future[T]) -> T:

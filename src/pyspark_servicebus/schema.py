@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 from bendybus.errors import ArgumentError
 from pyspark_servicebus.options import ReadOptions
 
-__all__ = ["BODY", "COLUMNS", "PROPERTIES", "RAW", "check_writable", "read_schema"]
+__all__ = ["ALL_COLUMNS", "BODY", "COLUMNS", "PROPERTIES", "RAW", "check_writable", "read_schema"]
 
 BODY: Final = "body"
 PROPERTIES: Final = "application_properties"
@@ -78,6 +78,7 @@ _WRITABLE: Final[dict[str, tuple[type[DataType], ...]]] = {
 
 
 COLUMNS: Final = tuple(_READ)
+ALL_COLUMNS: Final = StructType([StructField(name, kind) for name, kind in _READ.items()])
 
 
 def read_schema(options: ReadOptions) -> StructType:

@@ -88,6 +88,8 @@ def make_queue(server: ServerProcess) -> Iterator[MakeQueue]:
             return made[-1]
 
         yield make
+    # Anew: a test may have taken longer than the server keeps an idle connection.
+    with ManagementClient(Target.parse(server.connection_string)) as management:
         for name in made:
             management.delete(name)
 

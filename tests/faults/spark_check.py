@@ -174,10 +174,14 @@ class Driver:
         return False
 
     def executors(self) -> list[int]:
-        return [pid for pid in _below(self._process.pid) if "CoarseGrainedExecutorBackend" in _command(pid)]
+        return [
+            pid
+            for pid in processes_below(self._process.pid)
+            if "CoarseGrainedExecutorBackend" in command_of(pid)
+        ]
 
     def kill(self) -> None:
-        for pid in [self._process.pid, *_below(self._process.pid)]:
+        for pid in [self._process.pid, *processes_below(self._process.pid)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()
@@ -189,7 +193,7 @@ class Driver:
         self._log.close()
 
 
-def _below(parent: int) -> list[int]:
+def processes_below(parent: int) -> list[int]:
     """All processes below this one."""
     parents: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -205,7 +209,7 @@ def _below(parent: int) -> list[int]:
     return found
 
 
-def _command(pid: int) -> str:
+def command_of(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:

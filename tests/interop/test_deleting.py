@@ -63,3 +63,20 @@ def test_a_nonsensical_count_is_refused_by_name(start_server: StartServer) -> No
             assert reply.application_properties["errorCondition"] == "com.microsoft:argument-error"
 
     run(start_server({"q": {}}), test)
+
+
+def test_one_session_s_messages_are_deleted_and_no_other_s(start_server: StartServer) -> None:  # B-04
+    server = start_server({"q": {"EnablePartitioning": True, "RequiresSession": True}})
+
+    async def test(client: Client) -> None:
+        sender = await client.sender("q")
+        await sender.send(
+            *(encode_message(properties=Properties(group_id=f"s{each % 2}"), data=b"x") for each in range(10))
+        )
+        requester = await client.requester("q/$management")
+        body = {"message-count": Int(100), "enqueued-time-utc": Timestamp(now() + 1000), "session-id": "s1"}
+        assert (await requester.ask(OPERATION, body)).value == {"message-count": 5}
+        assert (await requester.ask(OPERATION, body)).application_properties["statusCode"] == 204
+        assert (await delete(requester, 100)).value == {"message-count": 5}
+
+    run(server, test)

@@ -94,6 +94,13 @@ def test_the_spark_connector_stands_on_the_client(path: Path) -> None:
     assert inside <= SPARK_MAY_IMPORT
 
 
+@pytest.mark.parametrize("path", sorted(SPARK.glob("pipelines/*.py")), ids=lambda path: path.name)
+def test_pipelines_stand_on_the_connector_and_one_of_them_on_the_command_line(path: Path) -> None:
+    inside = {name.split(".")[1] for name in imports_of(path) if name.startswith("bendybus.")}
+    # The management client is the command line's.
+    assert inside <= SPARK_MAY_IMPORT | ({"admin", "cli"} if path.name == "entities.py" else set())
+
+
 @pytest.mark.parametrize(
     "path", [path for path in MODULES if layer_of(path) in PURE], ids=lambda path: str(path.relative_to(ROOT))
 )

@@ -110,7 +110,8 @@ class Broker:
         """Entities are created, updated and deleted one after the other."""
         self._started_at = Instant(0)
         self._watchers: list[Callable[[Entity[Any, Any]], None]] = []
-        self._timed: set[Host[Any]] = set()
+        # In the order in which they came, so that what happens can happen again: see tests/faults/simulation.
+        self._timed: dict[Host[Any], None] = {}
         self._ticker: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.cache = PayloadCache()
@@ -220,7 +221,7 @@ class Broker:
 
     def keep_time(self, host: Host[Any]) -> None:
         """Tick this partition from now on."""
-        self._timed.add(host)
+        self._timed[host] = None
 
     # -- entities -----------------------------------------------------------------
 
@@ -497,7 +498,7 @@ class Broker:
     def _end_what_is_due(self, at: Instant) -> None:
         for host in tuple(self._timed):
             if not host.tick(at):
-                self._timed.discard(host)
+                self._timed.pop(host, None)
 
     async def advance(self, by_ms: int) -> None:
         """Move the clock on; return when all that fell due has been done and is on disk.

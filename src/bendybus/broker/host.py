@@ -243,6 +243,9 @@ class Host(ABC, Generic[P]):
     def _clear(self, availability: Availability) -> Mailbox:
         if self._held is not None:
             self._cache.forget(self._held.confirmed())
+            # A link may keep some that were locked for it: they are no longer its to send.
+            for message in self._held.confirmed():
+                message.lock_token = None
         if self._epoch is not None:
             self._doubts.epoch = self._epoch
         self._partition = self._held = self._epoch = self._journal = None

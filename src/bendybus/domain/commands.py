@@ -194,11 +194,15 @@ class Peek:
 
 @dataclass(slots=True)
 class DeleteOldest:
-    """Remove up to `count` of the oldest available messages that were enqueued before then."""
+    """Remove up to `count` of the oldest available messages that were enqueued before then.
+
+    `session_id`: only those of this session.
+    """
 
     count: int
     enqueued_before: Instant
     subqueue: SubQueue = SubQueue.MAIN
+    session_id: SessionId | None = None
 
 
 @dataclass(slots=True)

@@ -271,6 +271,10 @@ class Intake:
         changes.update(due)
         return Enqueued(first, len(due))
 
+    def leave(self, messages: Sequence[Message]) -> None:
+        """What was due here goes elsewhere: it is nothing that this partition waits for."""
+        self._schedule.leave(messages)
+
     def cancel_scheduled(self, numbers: Sequence[SequenceNumber]) -> list[Message]:
         """Let go of these, all or none; they still count until whoever asks has removed them."""
         found = dict(zip(numbers, self._schedule.find(numbers), strict=True))

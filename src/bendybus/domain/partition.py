@@ -281,7 +281,10 @@ class Partition:
                 return self._peek(command)
             case DeleteOldest(count=count, enqueued_before=before, subqueue=subqueue):
                 stock.end_locks(at, changes)
-                messages = stock.take_older(count, before, subqueue, at, changes)
+                if command.session_id is None:
+                    messages = stock.take_older(count, before, subqueue, at, changes)
+                else:
+                    messages = stock.take_older_in_session(command.session_id, count, before, subqueue)
                 stock.remove(messages, changes)
                 return Deleted(len(messages))
             case Survey() | Browse() | DiscardThrough() | Discard():

@@ -110,6 +110,11 @@ class Schedule:
         self.activated += due
         return due
 
+    def leave(self, messages: Sequence[Message]) -> None:
+        """Activated ones that go elsewhere instead of becoming durable here."""
+        going = {message.sequence_number for message in messages}
+        self.activated = [each for each in self.activated if each.sequence_number not in going]
+
 
 def _take_through(messages: list[Message], number: SequenceNumber) -> list[Message]:
     """Remove from this list, which is in order, what has a number up to this one."""

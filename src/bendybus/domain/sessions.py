@@ -163,7 +163,7 @@ class Sessions:
         """The locks of those of these messages' sessions that have a holder."""
         found: dict[SessionLock, None] = {}
         if self._locked:
-            for session_id in {message.session_id for message in messages}:
+            for session_id in dict.fromkeys(message.session_id for message in messages):
                 session = None if session_id is None else self._locked.get(session_id)
                 if session is not None and session.lock is not None:
                     found[session.lock] = None

@@ -9,7 +9,7 @@ session holders may do: session_desk.py. Which command does what: partition.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Final
 
 from bendybus.domain.changes import Changes
@@ -21,7 +21,7 @@ from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
 from bendybus.domain.sessions import Session, Sessions
 from bendybus.domain.shelf import Shelf, Waiting
 from bendybus.errors import ArgumentError, InvalidOperation, MessageLockLost, MessageNotFound
-from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber
+from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber, SessionId
 
 __all__ = ["AMENDMENT_BYTES_MAX", "Stock"]
 
@@ -128,6 +128,21 @@ class Stock:
         if younger:
             self.shelves[subqueue].put(MessageState.ACTIVE, younger)
         return [message for message in taken if message.enqueued_at < enqueued_before]
+
+    def take_older_in_session(
+        self, session_id: SessionId, count: int, enqueued_before: Instant, subqueue: SubQueue
+    ) -> list[Message]:
+        """The same of one session's messages."""
+        available = self.shelves[subqueue].available
+        concerned = (
+            message
+            for message in available
+            if message.session_id == session_id and message.enqueued_at < enqueued_before
+        )
+        taken = list(islice(concerned, max(0, count)))
+        for message in taken:
+            available.remove(message)
+        return taken
 
     def drop_expired(self, waiting: Waiting, at: Instant, changes: Changes) -> None:
         """Expire what waits here and is due to."""

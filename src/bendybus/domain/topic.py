@@ -113,6 +113,7 @@ class TopicPartition:
             case Publish(messages=messages):
                 self._shelf.size_bytes -= sum(message.size for message in messages)
                 changes.removed += messages
+                self._intake.leave(messages)
                 return Done(), [*changes.effects(), PublishMessages(messages)]
             case Confirm(sequence_number=number):
                 self._intake.confirm(number)

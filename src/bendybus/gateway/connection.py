@@ -81,7 +81,7 @@ class AmqpConnection(asyncio.Protocol):
         self.session_links: dict[tuple[Queue, str], SessionId] = {}
         """The same by the names of the links."""
         self._attachments: dict[Link, Attachment] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._made_at = self._loop.time()
@@ -211,8 +211,8 @@ class AmqpConnection(asyncio.Protocol):
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run something that takes its time; it ends with the connection."""
         task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return task
 
     def find_replier(self, node: Address, session: Session, reply_to: str | None) -> Replier | None:
@@ -355,5 +355,5 @@ class AmqpConnection(asyncio.Protocol):
         attachments, self._attachments = self._attachments, {}
         for attachment in attachments.values():
             attachment.node.close()
-        for task in self._tasks:
+        for task in tuple(self._tasks):
             task.cancel()

@@ -29,7 +29,7 @@ class Gateway:
         self.engine_config = ConnectionConfig(
             container_id=f"bendybus-{uuid.uuid4().hex[:12]}", idle_timeout_s=IDLE_TIMEOUT_S
         )
-        self._connections: set[AmqpConnection] = set()
+        self._connections: dict[AmqpConnection, None] = {}
         self._ticker: asyncio.TimerHandle | None = None
 
     def protocol(self) -> AmqpConnection:
@@ -61,10 +61,10 @@ class Gateway:
         return len(self._connections)
 
     def joined(self, connection: AmqpConnection) -> None:
-        self._connections.add(connection)
+        self._connections[connection] = None
 
     def left(self, connection: AmqpConnection) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
 
     def _tick(self) -> None:
         self._ticker = asyncio.get_running_loop().call_later(TICK_S, self._tick)

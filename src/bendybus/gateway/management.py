@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from os import urandom
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -177,7 +178,8 @@ class ManagementNode:
                 peek = Peek(SequenceNumber(first), count - len(found), self._subqueue, session_id)
                 given = await host.ask(peek)
                 assert isinstance(given, Given)
-                messages = _first_bytes(given.messages, PEEK_BYTES_MAX - size)
+                # Copies: while payloads are read, a message may get another number or leave.
+                messages = list(map(copy, _first_bytes(given.messages, PEEK_BYTES_MAX - size)))
                 payloads = await host.payloads(messages)
             except Unavailable:
                 # "A slow or dead store delays nobody: the others' messages flow" (P-27)
@@ -238,12 +240,16 @@ class ManagementNode:
         wanted = min(wanted, DELETED_AT_ONCE_MAX)
         before = Instant(_whole_number(body, "enqueued-time-utc"))
         self._queue.refuse_receiving(self._subqueue)
+        session_id = body.get("session-id")
+        if session_id is not None and not isinstance(session_id, str):
+            raise ArgumentError(f"'session-id' must be a string, not {session_id!r}.")
+        session = None if session_id is None else SessionId(session_id)
         deleted = 0
         for host in self._queue.in_turn():
             if deleted >= wanted:
                 break
             try:
-                reply = await host.ask(DeleteOldest(wanted - deleted, before, self._subqueue))
+                reply = await host.ask(DeleteOldest(wanted - deleted, before, self._subqueue, session))
             except Unavailable:
                 # "A slow or dead store delays nobody" (P-27)
                 continue

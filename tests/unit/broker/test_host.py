@@ -270,3 +270,18 @@ def test_an_update_during_a_load_is_not_lost(in_yard):
         assert yard.host.partition.description.max_delivery_count == 3
 
     in_yard(test)
+
+
+def test_locks_that_a_lost_partition_had_granted_are_void(in_yard):
+    # P-28. Found by a simulation: a link kept the message for its next credit and sent it, though
+    # another had got and completed it since.
+    async def test(yard: Yard) -> None:
+        await send(yard, "one")
+        (kept,) = lock(yard)
+        assert kept.lock_token is not None
+        yard.store.fails_once = StoreUnavailable("the disk is away")
+        yard.host.submit(Enqueue([message("two")]), yard.replies.append)
+        await yard.settled()
+        assert kept.lock_token is None
+
+    in_yard(test)

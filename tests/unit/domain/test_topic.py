@@ -72,6 +72,19 @@ def test_scheduled_messages_are_stored_with_an_origin_and_given_a_new_number_whe
     assert topic.size_bytes == 0
 
 
+def test_a_scheduled_message_that_was_published_is_remembered_no_more():
+    # Found by a simulation: it stayed in memory, payload and all, until something else was sent.
+    topic = partition()
+    first, second = message("first", AT + 1000), message("second", AT + 1000)
+    topic.apply(Enqueue([first, second]), AT)
+    topic.apply(Confirm(SequenceNumber(2)), AT)
+    topic.apply(Tick(), Instant(AT + 1000))
+    topic.apply(Publish([first]), Instant(AT + 1001))
+    assert list(topic.confirmed()) == [second]
+    topic.apply(Publish([second]), Instant(AT + 1001))
+    assert list(topic.confirmed()) == []
+
+
 def test_a_cancelled_message_is_removed():
     topic = partition()
     later = message("later", AT + 1000)

@@ -1,0 +1,203 @@
+"""How `bendybus pipeline` runs a pipeline: options that all share, a Spark session, progress, the summary.
+
+What is wrong with a call is said before Spark is started, which takes seconds. The first
+SIGINT or SIGTERM lets a run end in order; the second ends it at once, and the next run
+goes on all the same. Spark is an extra: without it only this group of commands is missing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, get_type_hints
+
+import typer
+
+from bendybus.cli.command import Command, server_command
+from bendybus.cli.output import note, progress, show_one
+from bendybus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pyspark_servicebus.pipelines import Bus, Pipeline, Summary
+
+__all__ = ["SparkOptions", "pipeline_command"]
+
+Arguments = ParamSpec("Arguments")
+
+# A shuffle into 200 parts, Spark's default, is for clusters.
+LOCAL_SHUFFLE_PARTITIONS: Final = 8
+
+_OPTIONS: Final[dict[str, tuple[object, object]]] = {
+    "master": (
+        Annotated[
+            str | None,
+            typer.Option(metavar="URL", help="Spark's master.", show_default="$SPARK_MASTER, or local[*]"),
+        ],
+        None,
+    ),
+    "archive": (
+        Annotated[
+            str | None,
+            typer.Option(metavar="FILE", help="A packed environment that executors are to use (venv-pack)."),
+        ],
+        None,
+    ),
+    "conf": (
+        Annotated[
+            list[str] | None,
+            typer.Option(metavar="NAME=VALUE", help="A setting of Spark's; may be repeated."),
+        ],
+        None,
+    ),
+    "available_now": (
+        Annotated[
+            bool,
+            typer.Option(
+                "--available-now/--continuous", help="End when all that is there is done, or go on for ever."
+            ),
+        ],
+        True,
+    ),
+    "interval": (
+        Annotated[
+            float, typer.Option(min=0.1, metavar="SECONDS", help="With --continuous, between batches.")
+        ],
+        1.0,
+    ),
+    "summary": (
+        Annotated[Path | None, typer.Option(metavar="FILE", help="Write the summary there too, as JSON.")],
+        None,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """Where and how a pipeline runs; `run` does it."""
+
+    command: Command
+    master: str | None
+    archive: str | None
+    conf: list[str] | None
+    available_now: bool
+    interval: float
+    summary: Path | None
+
+    def bus(self) -> Bus:
+        """The namespace that the command was pointed at; says so where Spark is not installed."""
+        try:
+            from pyspark_servicebus.pipelines import Bus  # noqa: PLC0415 - see main.py
+        except ImportError as error:
+            raise ConfigError(
+                f"pipelines run on Spark, and '{error.name}' is not installed: pip install 'bendybus[spark]'"
+            ) from None
+        target = self.command.target()
+        certificate = os.environ.get("SSL_CERT_FILE")
+        options = {"certificate": certificate} if certificate and not target.plain else {}
+        return Bus(target.connection_string, options)
+
+    def run(self, pipeline: Pipeline, show: Callable[[Summary], None] | None = None) -> None:
+        """Check, run, and tell what came of it; `show` instead of the usual table."""
+        from pyspark_servicebus.pipelines import Progress, Run  # noqa: PLC0415 - see main.py
+
+        pipeline.check()
+        stopping = threading.Event()
+        spark = self._session()
+        with ended_by_signals(stopping), progress() as bar:
+            task = bar.add_task("Starting", total=None)
+
+            def tell(told: Progress) -> None:
+                bar.update(task, description=told.phase, completed=told.messages, total=told.total)
+
+            run = Run(self.available_now, tell, stopping, self.interval)
+            try:
+                summary = pipeline.run(spark, run)
+            finally:
+                spark.stop()
+        values = summary.to_json()
+        if self.summary is not None:
+            self.summary.write_text(json.dumps(values, indent=2) + "\n")
+        if self.command.as_json:
+            show_one(values, self.command.output)
+        elif show is not None:
+            show(summary)
+        else:
+            show_one(
+                {name: value for name, value in values.items() if not isinstance(value, list)},
+                self.command.output,
+            )
+        if summary.outcome == "stopped":
+            note("Stopped; run it again to go on.")
+
+    def _session(self) -> SparkSession:
+        from importlib.resources import files  # noqa: PLC0415 - see main.py
+
+        from pyspark_servicebus import spark_session  # noqa: PLC0415
+        from pyspark_servicebus.pipelines import shipped  # noqa: PLC0415
+
+        quiet = files("pyspark_servicebus.pipelines") / "log4j2.properties"
+        settings = {
+            "spark.ui.enabled": "false",
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet}",
+        }
+        master = self.master or os.environ.get("SPARK_MASTER") or "local[*]"
+        if master.startswith("local"):
+            settings["spark.sql.shuffle.partitions"] = str(LOCAL_SHUFFLE_PARTITIONS)
+        if self.archive is not None:
+            settings |= shipped(self.archive)
+        for each in self.conf or ():
+            name, separator, value = each.partition("=")
+            if not separator or not name.startswith("spark."):
+                raise ConfigError(f"--conf '{each}' is not a setting such as spark.executor.memory=2g")
+            settings[name] = value
+        return spark_session("bendybus", master, settings)
+
+
+def pipeline_command(
+    function: Callable[Concatenate[SparkOptions, Arguments], None],
+) -> Callable[..., None]:
+    """The function as a command against a server, with the options of Spark's besides its own."""
+
+    def run(command: Command, /, **arguments: Any) -> None:
+        shared = {name: arguments.pop(name) for name in _OPTIONS}
+        function(SparkOptions(command, **shared), **arguments)  # type: ignore[call-arg]
+
+    first, *own = inspect.signature(function).parameters.values()
+    hints = get_type_hints(function, include_extras=True, localns={"SparkOptions": SparkOptions})
+    parameters = [first.replace(name="command", annotation=Command)]
+    parameters += [each.replace(annotation=hints[each.name]) for each in own]
+    parameters += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (annotation, default) in _OPTIONS.items()
+    ]
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return server_command(run)
+
+
+@contextmanager
+def ended_by_signals(stopping: threading.Event) -> Iterator[None]:
+    """The first SIGINT or SIGTERM sets `stopping`, the second interrupts."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if stopping.is_set():
+            raise KeyboardInterrupt
+        stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,189 @@
+"""Capture: an entity streamed into Parquet files or a Delta table, each message once.
+
+    PATH/entity=orders/date=2026-11-15/partition=3/part-....parquet
+
+Each entity has a folder and a checkpoint of its own below PATH: Spark's file sink skips the
+batches of a second query with the same folder, silently. Parquet is exact for Spark, which
+knows the files of batches that were cut off; a Delta table (delta.py) is for all readers.
+`captured` reads what was captured.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+from urllib.parse import quote, unquote
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from bendybus.errors import ArgumentError, ConfigError
+from pyspark_servicebus.pipelines.checkpoint import Folder, own_checkpoint, query_name
+from pyspark_servicebus.pipelines.failures import spark_errors_told
+from pyspark_servicebus.pipelines.pipeline import Bus, Run, Summary, at_least_one, is_dead_letters, timed
+from pyspark_servicebus.pipelines.streams import run_stream
+from pyspark_servicebus.schema import ALL_COLUMNS
+
+__all__ = ["FORMATS", "Capture", "captured", "captured_entities"]
+
+FORMATS: Final = ("parquet", "delta")
+CHECKPOINTS: Final = "_checkpoints"
+
+# Columns of captured rows besides the source's own.
+CAPTURED_TIME: Final = "captured_time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    bus: Bus
+    entity: str
+    path: str
+    checkpoint: str | None = None
+    """Below `path` unless given."""
+    format: str = "parquet"
+    consume: bool = False
+    """Whether captured messages are completed; else the entity is only looked at."""
+    raw: bool = True
+    """Whether whole messages are kept too, so that a replay has every property in its own type."""
+    messages_per_trigger: int | None = None
+
+    def check(self) -> None:
+        if self.format not in FORMATS:
+            raise ArgumentError(f"'{self.format}' is none of the formats {', '.join(FORMATS)}.")
+        at_least_one("messages_per_trigger", self.messages_per_trigger)
+        if is_dead_letters(self.entity):
+            raise ArgumentError(
+                f"'{self.entity}' cannot be captured: dead letters arrive in no order. 'report' and 'triage' "
+                "read them."
+            )
+        if self.format == "delta":
+            require_delta()
+        if self.consume:
+            self.bus.check_consumable(self.entity)
+        else:
+            self.bus.check_readable(self.entity)
+
+    def run(self, spark: SparkSession, run: Run) -> Summary:
+        self.check()
+        checkpoint = self.checkpoint or _join(self.path, CHECKPOINTS, folder_name(self.entity))
+        sink = _join(self.path, folder_name(self.entity))
+        self._refuse_other_query(spark, sink, checkpoint)
+        identity = {
+            "pipeline": "capture",
+            "entity": self.entity,
+            "path": Folder(spark, sink).uri,
+            "format": self.format,
+            "mode": self._mode,
+        }
+        folder = own_checkpoint(spark, checkpoint, identity)
+        with timed() as seconds, spark_errors_told():
+            writer = self._rows(spark).writeStream.option("checkpointLocation", folder.uri)
+            if self.format == "delta":
+                from pyspark_servicebus.pipelines.delta import DeltaSink  # noqa: PLC0415 - needs delta-rs
+
+                spark.dataSource.register(DeltaSink)
+                writer = writer.format(DeltaSink.name()).option("table", Folder(spark, sink).uri)
+                writer = writer.option("query", query_name(folder))
+            else:
+                writer = writer.format("parquet").partitionBy("date", "partition").option("path", sink)
+            outcome = run_stream(writer, run, f"Capturing {self.entity}")
+        details = {"entity": self.entity, "path": sink, "format": self.format, "mode": self._mode}
+        return Summary(
+            "capture",
+            "stopped" if outcome.stopped else "finished",
+            outcome.messages,
+            seconds(),
+            {**details, "batches": outcome.batches, "checkpoint": checkpoint},
+        )
+
+    @property
+    def _mode(self) -> str:
+        return "consume" if self.consume else "browse"
+
+    def _rows(self, spark: SparkSession) -> DataFrame:
+        options = self.bus.source(
+            self.entity,
+            mode=self._mode,
+            includeRaw=str(self.raw).lower(),
+            maxMessagesPerTrigger=self.messages_per_trigger,
+        )
+        rows = spark.readStream.format("servicebus").options(**options).load()
+        return rows.withColumns(
+            {CAPTURED_TIME: F.current_timestamp(), "date": F.to_date("enqueued_time").cast("string")}
+        )
+
+    def _refuse_other_query(self, spark: SparkSession, sink: str, checkpoint: str) -> None:
+        """A sink knows the batches that it has by their numbers alone, whoever counted them."""
+        there = Folder(spark, sink)
+        if there.exists("_delta_log" if self.format == "parquet" else "_spark_metadata"):
+            raise ConfigError(f"'{sink}' holds a capture in the other format: use another path")
+        if there.exists("_spark_metadata") and not Folder(spark, checkpoint).exists("offsets"):
+            raise ConfigError(
+                f"'{sink}' was captured under another checkpoint than '{checkpoint}': name that one, or "
+                "capture to another path"
+            )
+
+
+def require_delta() -> None:
+    try:
+        import deltalake  # noqa: F401, PLC0415 - only looked for
+    except ImportError:
+        raise ConfigError("Delta tables need delta-rs: pip install 'bendybus[delta]'") from None
+
+
+# -- what was captured --------------------------------------------------------------------
+
+
+def captured_entities(spark: SparkSession, path: str) -> list[str]:
+    """The entities that were captured below `path`."""
+    return [
+        unquote(name.removeprefix("entity="))
+        for name in Folder(spark, path).folders()
+        if name.startswith("entity=")
+    ]
+
+
+def captured(spark: SparkSession, path: str, entity: str | None = None) -> DataFrame:
+    """The captured messages of one entity or of all, each once, with a column `entity`."""
+    entities = captured_entities(spark, path)
+    if entity is not None:
+        known = [each for each in entities if each.lower() == entity.lower()]
+        if not known:
+            raise ArgumentError(
+                f"'{path}' has no capture of '{entity}'; it has: {', '.join(entities) or 'none at all'}."
+            )
+        entities = known
+    if not entities:
+        raise ArgumentError(f"'{path}' holds no capture: there is no folder 'entity=...' in it.")
+    with spark_errors_told():
+        parts = [
+            _read(spark, _join(path, folder_name(each))).withColumn("entity", F.lit(each))
+            for each in entities
+        ]
+        return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+
+
+def _read(spark: SparkSession, folder: str) -> DataFrame:
+    there = Folder(spark, folder)
+    if not any(name.startswith("date=") for name in there.folders()):
+        # An entity that was empty all the time leaves no file that has a schema.
+        empty = spark.createDataFrame([], ALL_COLUMNS)
+        return empty.withColumns({CAPTURED_TIME: F.current_timestamp(), "date": F.current_date()})
+    if there.exists("_delta_log"):
+        require_delta()
+        from pyspark_servicebus.pipelines.delta import delta_files  # noqa: PLC0415 - needs delta-rs
+
+        files = delta_files(there.uri)
+        return spark.read.option("basePath", folder).parquet(*files)
+    return spark.read.parquet(folder)
+
+
+def folder_name(entity: str) -> str:
+    """As one folder, whatever is in the name: `entity=orders`, `entity=news%2Fsubscriptions%2Fall`."""
+    return f"entity={quote(entity.lower(), safe='-_. ')}"
+
+
+def _join(*parts: str) -> str:
+    return os.path.join(*parts)

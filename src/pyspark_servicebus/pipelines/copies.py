@@ -1,0 +1,139 @@
+"""Messages to be sent again: as they were first sent, with a mark that says what they are copies of.
+
+What the broker wrote into a message (its header's count, its annotations) is left out; the
+sender's own bytes are not touched. The mark is the annotation `x-opt-bendybus-source`: it
+tells a later run which copies have arrived, and applications do not look at it. A dead
+letter is revived: what dead-lettering added goes, and its lifetime begins anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+
+from bendybus.amqp.codec import encode as encode_value
+from bendybus.amqp.message import (
+    Header,
+    annotation,
+    application_properties,
+    encode_message,
+    map_entries,
+    read_header,
+    read_properties,
+)
+from bendybus.amqp.sections import Sections, scan
+from bendybus.amqp.types import Symbol
+
+__all__ = ["MARK", "as_sent", "checksum", "mark_of", "revived", "with_marks"]
+
+MARK: Final = "x-opt-bendybus-source"
+
+_BROKERS_OWN: Final = frozenset(
+    {
+        b"x-opt-enqueued-time",
+        b"x-opt-sequence-number",
+        b"x-opt-enqueue-sequence-number",
+        b"x-opt-locked-until",
+        b"x-opt-lock-token",
+        b"x-opt-message-state",
+        b"x-opt-partition-id",
+        b"x-opt-deadletter-source",
+        MARK.encode(),
+    }
+)
+_PAST: Final = frozenset({b"x-opt-scheduled-enqueue-time"})
+
+# What dead-lettering put among the sender's own properties.
+_ADDED: Final = ("DeadLetterReason", "DeadLetterErrorDescription")
+
+_ANNOTATIONS_START: Final = b"\x00\x53\x72\xd1"
+
+
+def as_sent(payload: bytes, mark: str | None = None) -> bytes:
+    """The message as its sender made it, and under `mark` if one is given."""
+    sections = scan(payload)
+    return _front(payload, sections, _BROKERS_OWN, mark) + payload[_bare_start(sections) :]
+
+
+def revived(payload: bytes, mark: str, message_id: str | None = None) -> bytes:
+    """A dead letter as it was before it died, under another id if one is given."""
+    sections = scan(payload)
+    properties = read_properties(payload, sections.properties)
+    # An end that was reckoned from the first sending would cut it short.
+    properties.absolute_expiry_time = properties.creation_time = None
+    if message_id is not None:
+        properties.message_id = message_id
+    own = application_properties(payload, sections.application_properties)
+    middle = encode_message(
+        properties=properties,
+        application_properties={name: value for name, value in own.items() if name not in _ADDED} or None,
+    )
+    body = payload[sections.body :] if sections.body >= 0 else b""
+    return _front(payload, sections, _BROKERS_OWN | _PAST, mark) + middle + body
+
+
+def _front(payload: bytes, sections: Sections, without: frozenset[bytes], mark: str | None) -> bytes:
+    header = read_header(payload, sections.header)
+    front = encode_message(header=Header(durable=True, ttl=header.ttl, priority=header.priority))
+    entries, count = map_entries(payload, sections.message_annotations, without)
+    if mark is not None:
+        entries += encode_value(Symbol(MARK)) + encode_value(mark)
+        count += 2
+    if not count:
+        return front
+    sizes = (len(entries) + 4).to_bytes(4, "big") + count.to_bytes(4, "big")
+    return front + _ANNOTATIONS_START + sizes + entries
+
+
+def _bare_start(sections: Sections) -> int:
+    starts = (sections.properties, sections.application_properties, sections.body, sections.footer)
+    return min((start for start in starts if start >= 0), default=sections.end)
+
+
+def mark_of(payload: bytes) -> str | None:
+    """What this message is a copy of; None for one that is none of ours."""
+    found = annotation(payload, scan(payload).message_annotations, MARK.encode())
+    return found if isinstance(found, str) else None
+
+
+def checksum(payload: bytes) -> str:
+    """Equal for a message and its copies: over all that the sender made, and nothing else."""
+    return hashlib.sha256(as_sent(payload)).hexdigest()
+
+
+# -- in tasks -----------------------------------------------------------------------------
+
+MARKED_SCHEMA: Final = "sequence_number long, state string, key string, mark string, checksum string"
+
+
+def with_marks(generation: str | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows with `amqp_message` as MARKED_SCHEMA has them: of originals where `generation` is given.
+
+    An original is marked by its number. One that was scheduled has a new number when its time has
+    come, so its content marks it: it is not sent by anybody else meanwhile.
+    """
+    for batch in batches:
+        payloads = batch.column("amqp_message").to_pylist()
+        sums = [checksum(payload) for payload in payloads]
+        if generation is None:
+            marks = [mark_of(payload) for payload in payloads]
+        else:
+            due = batch.column("scheduled_enqueue_time").to_pylist()
+            numbers = batch.column("sequence_number").to_pylist()
+            marks = [
+                f"{generation}/{number}" if when is None else f"{generation}/due/{digest}"
+                for number, when, digest in zip(numbers, due, sums, strict=True)
+            ]
+        yield pa.RecordBatch.from_arrays(
+            [
+                batch.column("sequence_number"),
+                batch.column("state"),
+                batch.column("key"),
+                pa.array(marks, pa.string()),
+                pa.array(sums, pa.string()),
+            ],
+            names=["sequence_number", "state", "key", "mark", "checksum"],
+        )

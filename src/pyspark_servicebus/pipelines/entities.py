@@ -1,0 +1,81 @@
+"""Queues as repartition manages them: described, copied with another choice, disabled, deleted.
+
+The one module that needs the management API, whose client is the command line's.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+from xml.etree import ElementTree
+
+from bendybus.admin.atom import SERVICE_BUS
+from bendybus.cli.entries import Entry
+from bendybus.cli.management import ManagementClient
+from bendybus.cli.properties import QUEUE, changed_elements
+from bendybus.cli.target import Target
+from bendybus.errors import EntityNotFound, InvalidOperation
+
+__all__ = ["Queues"]
+
+_RULES: Final = f"{{{SERVICE_BUS}}}AuthorizationRules"
+
+
+class Queues:
+    """The queues of a namespace; needs the right Manage.
+
+    Minutes may lie between two calls, which no connection survives: each call has its own.
+    """
+
+    def __init__(self, connection_string: str) -> None:
+        self._target = Target.parse(connection_string)
+
+    def find(self, name: str) -> Entry | None:
+        """`InvalidOperation` for something that is not a queue."""
+        with ManagementClient(self._target) as management:
+            try:
+                entry = management.get(name)
+            except EntityNotFound:
+                return None
+        if entry.kind != QUEUE.element:
+            raise InvalidOperation(
+                f"'{name}' is a {entry.kind.removesuffix('Description').lower()}, and only queues are "
+                "repartitioned."
+            )
+        return entry
+
+    def get(self, name: str) -> Entry:
+        entry = self.find(name)
+        if entry is None:
+            raise EntityNotFound(name)
+        return entry
+
+    def create_like(self, pattern: Entry, partition_count: int, name: str, **changed: object) -> None:
+        """A queue described as another is, its authorization rules included, but for what is named."""
+        # Shown for all partitions together, and set for one.
+        size = int(pattern.text("MaxSizeInMegabytes") or 0) // partition_count
+        children = list(changed_elements(QUEUE, pattern, {"MaxSizeInMegabytes": size or None, **changed}))
+        rules = pattern.description.find(_RULES)
+        if rules is not None and len(rules):
+            children.insert(_rules_place(children), ElementTree.tostring(rules, encoding="unicode"))
+        with ManagementClient(self._target) as management:
+            management.create(name, QUEUE.element, children)
+
+    def set_status(self, name: str, status: str) -> None:
+        entry = self.get(name)
+        if entry.text("Status") != status:
+            with ManagementClient(self._target) as management:
+                management.update(name, QUEUE.element, changed_elements(QUEUE, entry, {"Status": status}))
+
+    def delete(self, name: str) -> None:
+        """Gone when it returns, also if it was gone before."""
+        with ManagementClient(self._target) as management, suppress(EntityNotFound):
+            management.delete(name)
+
+
+def _rules_place(children: list[str]) -> int:
+    """Before `Status`; the service is said to mind the order."""
+    for place, child in enumerate(children):
+        if child.startswith("<Status"):
+            return place
+    return len(children)

@@ -1,0 +1,48 @@
+"""What Spark throws, in our own words: the error inside, by its class and its text.
+
+Errors of the data source are raised in other processes; Spark hands them on as texts with
+tracebacks of two languages around them. The last of ours in such a text is the cause.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from bendybus import errors
+from bendybus.errors import ArgumentError, BrokerError, Unavailable
+
+__all__ = ["spark_errors_told", "translated"]
+
+_OURS: Final = re.compile(r"^(?:.*\s)?bendybus\.errors\.([A-Za-z]+): (.+)$", re.MULTILINE)
+_LENGTH_MAX: Final = 400
+
+
+def translated(error: Exception) -> BrokerError:
+    text = str(error)
+    found = _OURS.findall(text)
+    if found:
+        name, message = found[-1]
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, BrokerError):
+            told = kind(message.strip())
+            # Some classes make a text of what they are given; the one that was told already is the better.
+            told.args = (message.strip(),)
+            return told
+    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    if type(error).__name__ in ("AnalysisException", "ParseException"):
+        return ArgumentError(f"Spark refuses this: {first[:_LENGTH_MAX]}")
+    return Unavailable(f"Spark has failed: {first[:_LENGTH_MAX]}")
+
+
+@contextmanager
+def spark_errors_told() -> Iterator[None]:
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise translated(error) from error

@@ -1,0 +1,185 @@
+"""What all pipelines share: the namespace, how a run is watched and stopped, what it says in the end.
+
+A pipeline is a value that says what is to be done. `check()` refuses what cannot work
+without starting Spark and without touching a message; `run(spark, run)` does it, and may
+be called again after any interruption. Where a run keeps its place: checkpoint.py.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
+
+from pyspark.sql import SparkSession
+
+from bendybus.client import BusClient, ClientSettings
+from bendybus.errors import ArgumentError, InvalidOperation, NotSupported
+
+__all__ = [
+    "Bus",
+    "EntityState",
+    "Pipeline",
+    "Progress",
+    "Run",
+    "Summary",
+    "at_least_one",
+    "dead_letters_of",
+    "is_dead_letters",
+    "origin_of",
+    "timed",
+]
+
+DEAD_LETTERS: Final = "$deadletterqueue"
+
+# Somebody waits for the answer of a check; queries go by their own, larger number.
+CHECK_RETRIES: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run has come."""
+
+    phase: str
+    messages: int
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How one run goes: until all that is there now is done or for ever; who watches; how it is stopped."""
+
+    available_now: bool = True
+    tell: Callable[[Progress], None] = lambda progress: None
+    stopping: threading.Event = field(default_factory=threading.Event)
+    interval_s: float = 1.0
+    """Between two micro-batches of a continuous run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a run did, for people and programs."""
+
+    pipeline: str
+    outcome: str
+    """`finished`, or `stopped` by whoever ran it: run it again to go on."""
+    messages: int
+    seconds: float
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "outcome": self.outcome,
+            "messages": self.messages,
+            "seconds": round(self.seconds, 3),
+            **self.details,
+        }
+
+
+class Pipeline(Protocol):
+    def check(self) -> None:
+        """Raise what stands against it; nothing is changed."""
+
+    def run(self, spark: SparkSession, run: Run) -> Summary: ...
+
+
+@contextmanager
+def timed() -> Iterator[Callable[[], float]]:
+    """How many seconds have gone by, whenever it is asked."""
+    began = time.monotonic()
+    yield lambda: time.monotonic() - began
+
+
+@dataclass(frozen=True, slots=True)
+class EntityState:
+    """What a broker with extensions tells about an entity."""
+
+    generation: str
+    partition_count: int
+    duplicate_detection: bool
+    active: int
+    deferred: int
+    scheduled: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bus:
+    """A namespace, by its connection string, and options of the data source that all of a run shares."""
+
+    connection_string: str = field(repr=False)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def source(self, entity: str, **more: object) -> dict[str, str]:
+        """Options for `servicebus`; those that are None are left out."""
+        own = {name: str(value) for name, value in more.items() if value is not None}
+        return {**self.options, **own, "connectionString": self.connection_string, "entity": entity}
+
+    def settings(self, entity: str | None = None) -> ClientSettings:
+        settings = ClientSettings.from_connection_string(self.connection_string, entity=entity)
+        return replace(settings, certificate=self.options.get("certificate"))
+
+    def client(self, entity: str | None = None) -> BusClient:
+        return BusClient(replace(self.settings(entity), retries=CHECK_RETRIES))
+
+    def check_readable(self, entity: str) -> EntityState | None:
+        """Raise unless `entity` is there and may be read; None where the namespace lacks our extensions."""
+        with self.client(entity) as client:
+            try:
+                info = client.management().request("bendybus:partition-info", {})
+            except NotSupported:
+                return None
+        assert info is not None
+        partitions = [each for each in info["partitions"] if each["available"]]
+        return EntityState(
+            generation=str(info["generation"]),
+            partition_count=int(info["partition-count"]),
+            duplicate_detection=bool(info["duplicate-detection"]),
+            active=sum(each["active"] for each in partitions),
+            deferred=sum(each["deferred"] for each in partitions),
+            scheduled=sum(each["scheduled"] for each in partitions),
+        )
+
+    def check_consumable(self, entity: str) -> None:
+        if self.check_readable(entity) is None:
+            raise NotSupported(f"'{entity}' can only be browsed: this namespace lacks what consuming needs.")
+        if is_dead_letters(entity):
+            raise InvalidOperation(f"'{entity}' cannot be streamed; use the pipeline 'triage'.")
+
+    def check_writable(self, entity: str) -> None:
+        """Raise unless messages may be sent to `entity`."""
+        with self.client(entity) as client:
+            client.sender().check()
+
+    def detects_duplicates(self, entity: str) -> bool:
+        """Whether `entity` drops what it has had; False where that cannot be known."""
+        try:
+            state = self.check_readable(entity)
+        except (InvalidOperation, NotSupported):
+            # A topic is written to, and not read.
+            return False
+        return state is not None and state.duplicate_detection
+
+
+def is_dead_letters(entity: str) -> bool:
+    return entity.lower().endswith(f"/{DEAD_LETTERS}")
+
+
+def dead_letters_of(entity: str) -> str:
+    return entity if is_dead_letters(entity) else f"{entity}/{DEAD_LETTERS}"
+
+
+def origin_of(entity: str) -> str:
+    """Where its messages were sent to: a subscription's to its topic."""
+    plain = entity[: -len(DEAD_LETTERS) - 1] if is_dead_letters(entity) else entity
+    topic, _, _ = plain.lower().partition("/subscriptions/")
+    return plain[: len(topic)]
+
+
+def at_least_one(name: str, value: int | None) -> None:
+    """Raise unless a number that was given is positive."""
+    if value is not None and value < 1:
+        raise ArgumentError(f"'{name}' must be at least 1, not {value}.")

@@ -1,0 +1,100 @@
+"""Route: a stream from one entity through a Spark SQL statement to another.
+
+The statement reads the view `messages`, whose columns are the source's, and what it selects
+is sent: it needs `body` or `amqp_message`, and keeps `partition_key` or `session_id` if
+order is to be kept. At least once; exactly once where the destination has duplicate
+detection, since a repeated micro-batch has the same ids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from bendybus.errors import ArgumentError, InvalidOperation
+from pyspark_servicebus.pipelines.checkpoint import default_checkpoint, own_checkpoint
+from pyspark_servicebus.pipelines.failures import spark_errors_told
+from pyspark_servicebus.pipelines.pipeline import Bus, Run, Summary, at_least_one, timed
+from pyspark_servicebus.pipelines.streams import run_stream
+from pyspark_servicebus.schema import check_writable
+
+__all__ = ["VIEW", "Route"]
+
+VIEW: Final = "messages"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    bus: Bus
+    source: str
+    destination: str
+    statement: str
+    checkpoint: str | None = None
+    consume: bool = True
+    """Whether routed messages are completed at the source; else it is only looked at."""
+    messages_per_trigger: int | None = None
+
+    def check(self) -> None:
+        if self.source.lower() == self.destination.lower():
+            raise InvalidOperation(f"'{self.source}' cannot be routed to itself: it would never end.")
+        if not self.statement.strip():
+            raise ArgumentError(f"The statement is empty; try 'SELECT * FROM {VIEW}'.")
+        at_least_one("messages_per_trigger", self.messages_per_trigger)
+        if self.consume:
+            self.bus.check_consumable(self.source)
+        else:
+            self.bus.check_readable(self.source)
+        self.bus.check_writable(self.destination)
+
+    def run(self, spark: SparkSession, run: Run) -> Summary:
+        self.check()
+        mode = "consume" if self.consume else "browse"
+        rows = self._rows(spark, mode)
+        path = self.checkpoint or default_checkpoint("route", self.source, self.destination)
+        identity = {
+            "pipeline": "route",
+            "source": self.source,
+            "destination": self.destination,
+            "mode": mode,
+        }
+        folder = own_checkpoint(spark, path, identity)
+        with timed() as seconds, spark_errors_told():
+            writer = (
+                rows.writeStream.format("servicebus")
+                .options(**self.bus.source(self.destination))
+                .option("checkpointLocation", folder.uri)
+            )
+            outcome = run_stream(writer, run, f"Routing {self.source} to {self.destination}")
+        details = {"source": self.source, "destination": self.destination, "mode": mode}
+        return Summary(
+            "route",
+            "stopped" if outcome.stopped else "finished",
+            outcome.messages,
+            seconds(),
+            {**details, "batches": outcome.batches, "checkpoint": path},
+        )
+
+    def _rows(self, spark: SparkSession, mode: str) -> DataFrame:
+        """What the statement gives; a mistake in it is told now."""
+        options = self.bus.source(
+            self.source,
+            mode=mode,
+            includeRaw=str("amqp_message" in self.statement.lower()).lower(),
+            maxMessagesPerTrigger=self.messages_per_trigger,
+        )
+        with spark_errors_told():
+            messages = spark.readStream.format("servicebus").options(**options).load()
+            rows = self._selected(spark, messages)
+        if not rows.isStreaming:
+            raise ArgumentError(f"The statement does not read the view '{VIEW}'.")
+        check_writable(rows.schema)
+        return rows
+
+    def _selected(self, spark: SparkSession, messages: DataFrame) -> DataFrame:
+        messages.createOrReplaceTempView(VIEW)
+        try:
+            return spark.sql(self.statement)
+        finally:
+            spark.catalog.dropTempView(VIEW)

@@ -1,0 +1,98 @@
+"""`bendybus pipeline` as a process: told apart from its Python by signals, exit codes and what it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Bendybus, MakeQueue
+from fix_server import Kind, ServerProcess
+
+# Spark starts in seconds, on a busy machine in many.
+PATIENCE_S = 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("capture", "nowhere", "sink"), "'nowhere' could not be found"),
+        (("replay", "sink", "nowhere"), "'nowhere' could not be found"),
+        (("report",), "needs an entity"),
+        (("triage", "nowhere"), "'nowhere"),
+        (("repartition", "nowhere", "new", "--yes"), "'nowhere' could not be found"),
+        (("repartition", "nowhere", "new"), "pass --yes"),
+        (("repartition", "nowhere", "new", "--yes", "--continuous"), "no --continuous"),
+        (("route", "nowhere", "there"), "--sql"),
+        (("route", "nowhere", "there", "--sql", "SELECT * FROM messages"), "'nowhere' could not be found"),
+    ],
+)
+def test_a_mistake_is_one_line_before_spark_is_started(
+    attempt: Bendybus, arguments: tuple[str, ...], told: str
+) -> None:
+    done = attempt("pipeline", *arguments)
+    assert done.returncode in (1, 2)
+    assert told in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert "SharedAccessKey" not in done.stderr
+
+
+def test_without_spark_the_extra_is_named(server: ServerProcess, tmp_path: Path) -> None:
+    (tmp_path / "pyspark.py").write_text("raise ImportError('not here', name='pyspark')\n")
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, "BENDYBUS_CONNECTION_STRING": server.connection_string}
+    command = [str(Path(sys.executable).with_name("bendybus"))]
+    done = subprocess.run(
+        [*command, "pipeline", "triage", "orders"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "'pyspark' is not installed: pip install 'bendybus[spark]'" in done.stderr
+    helped = subprocess.run(
+        [*command, "--help"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert helped.returncode == 0 and "pipeline" in helped.stdout
+
+
+@pytest.mark.timeout(2 * PATIENCE_S)
+def test_a_capture_goes_on_until_a_signal_and_sums_up(  # S-05, S-06
+    server: ServerProcess, make_queue: MakeQueue, bendybus: Bendybus, tmp_path: Path
+) -> None:
+    queue = make_queue(Kind.PARTITIONED)
+    bendybus("send", queue, "--body", "x", "--count", "20")
+    capture = subprocess.Popen(
+        [
+            *(str(Path(sys.executable).with_name("bendybus")), "pipeline", "capture", queue, "sink"),
+            *("--continuous", "--consume", "--interval", "0.2", "--master", "local[2]"),
+            *("--summary", "summary.json", "-o", "json"),
+        ],
+        env={**os.environ, "BENDYBUS_CONNECTION_STRING": server.connection_string},
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + PATIENCE_S
+    # The batch after the first completes what the first has taken.
+    while not list(tmp_path.glob("sink/_checkpoints/*/commits/1")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    capture.send_signal(signal.SIGTERM)
+    told, complaints = capture.communicate(timeout=PATIENCE_S)
+    assert capture.returncode == 0, complaints
+    summary = json.loads(told)
+    assert summary == json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["pipeline"], summary["outcome"], summary["mode"]) == ("capture", "stopped", "consume")
+    assert "Stopped; run it again to go on." in complaints
+    shown = json.loads(bendybus("queue", "show", queue, "-o", "json").stdout)
+    assert shown["messageCount"] == 0
+    metadata = (tmp_path / "sink" / f"entity={queue}" / "_spark_metadata").glob("[0-9]*")
+    assert any(".parquet" in path.read_text() for path in metadata)

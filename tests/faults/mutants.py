@@ -1,0 +1,187 @@
+"""Brokers with a fault in them, each of a kind that the simulation must find.
+
+A mutant replaces a function or two of the real broker, as a careless change
+might. That their seeds fail is what makes it worth something that the others do
+not; test_simulation.py lets each of them be found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from bendybus.broker import forwarding, host, partition_host, writer
+from bendybus.domain import partition, run, stock
+from bendybus.domain.changes import Changes
+from bendybus.domain.commands import Enqueued, Transferred
+from bendybus.domain.effects import (
+    DurableEffect,
+    MarkTransferred,
+    RememberIdentities,
+    RemoveMessages,
+    SaveSessionState,
+    UpdateMessages,
+)
+from bendybus.domain.messages import Message
+from bendybus.names import Instant, SequenceNumber
+from faults.simulation.ledger import Invariant
+
+__all__ = ["MUTANTS", "Mutant"]
+
+LOST, RESURRECTED, DUPLICATED = Invariant.LOST, Invariant.RESURRECTED, Invariant.DUPLICATED
+DISORDERED, PHANTOM, SHARED = Invariant.DISORDERED, Invariant.PHANTOM, Invariant.SHARED
+FORGOTTEN, TORN, MISCOUNTED = Invariant.FORGOTTEN, Invariant.TORN, Invariant.MISCOUNTED
+
+Mutate = Callable[[pytest.MonkeyPatch], None]
+
+
+def acknowledges_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    submit = writer.StoreWriter.submit
+
+    def hasty(self: Any, shares: Any, committed: Any) -> None:
+        submit(self, shares, _ignore)
+        committed(None)
+
+    patch.setattr(writer.StoreWriter, "submit", hasty)
+
+
+def shows_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
+    perform = partition_host.PartitionHost._perform
+
+    def eager(self: Any, partition: Any, command: Any, reply: Any, effects: Any, done: Any) -> None:
+        perform(self, partition, command, reply, effects, done)
+        if isinstance(reply, Enqueued):
+            self._confirm(partition, SequenceNumber(reply.first + reply.count - 1))
+
+    patch.setattr(partition_host.PartitionHost, "_perform", eager)
+
+
+def keeps_its_memory_after_a_failed_commit(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(host.Host, "_fail", lambda self, error: None)
+    patch.setattr(host.Host, "withdraw", lambda self: [])
+
+
+def forgets_on_disk(kind: type[DurableEffect]) -> Mutate:
+    """A kind of effect that never reaches the store."""
+    add = writer._add
+
+    def forgetful(changes: Any, effect: Any) -> None:
+        if not isinstance(effect, kind):
+            add(changes, effect)
+
+    return lambda patch: patch.setattr(writer, "_add", forgetful)
+
+
+def forgets_failed_deliveries(patch: pytest.MonkeyPatch) -> None:
+    def forgiving(self: Any, messages: list[Message], changes: Changes) -> None:
+        self.put_back(messages, changes)
+
+    patch.setattr(stock.Stock, "fail_delivery", forgiving)
+
+
+def commits_transactions_in_two_halves(patch: pytest.MonkeyPatch) -> None:
+    submit = writer.StoreWriter.submit
+
+    def halved(self: Any, shares: Sequence[Any], committed: Any) -> None:
+        if len(shares) < 2:
+            submit(self, shares, committed)
+            return
+        submit(self, shares[:1], _ignore)
+        asyncio.get_running_loop().call_later(0.01, submit, self, shares[1:], committed)
+
+    patch.setattr(writer.StoreWriter, "submit", halved)
+
+
+def removes_what_it_forwards_before_it_has_arrived(patch: pytest.MonkeyPatch) -> None:
+    send = forwarding.Forwarder._send
+
+    async def careless(self: Any, source: Any, target: Any, load: Any, away: Any) -> None:
+        source.submit(Transferred(load.numbers), _ignore)
+        await send(self, source, target, load, away)
+
+    patch.setattr(forwarding.Forwarder, "_send", careless)
+
+
+def puts_back_at_the_end(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(run.Run, "insert", run.Run.extend)
+
+
+def remembers_no_duplicates_after_a_start(patch: pytest.MonkeyPatch) -> None:
+    restore = partition.Partition.restore
+
+    def amnesic(self: Any, messages: Any, identities: Any = (), *others: Any) -> None:
+        restore(self, messages, (), *others)
+
+    patch.setattr(partition.Partition, "restore", amnesic)
+
+
+def ends_locks_early(patch: pytest.MonkeyPatch) -> None:
+    end_locks = stock.Stock.end_locks
+
+    def impatient(self: Any, at: Instant, changes: Changes) -> None:
+        end_locks(self, Instant(at + 4500), changes)
+
+    patch.setattr(stock.Stock, "end_locks", impatient)
+
+
+def sends_what_a_lost_partition_had_lent(patch: pytest.MonkeyPatch) -> None:
+    """Links keep locked messages for their next credit: those of a partition that was thrown away, too."""
+    clear = host.Host._clear
+
+    def trusting(self: Any, availability: Any) -> Any:
+        held = [] if self._partition is None else list(self._partition.confirmed())
+        tokens = [message.lock_token for message in held]
+        mailbox = clear(self, availability)
+        for message, token in zip(held, tokens, strict=True):
+            message.lock_token = token
+        return mailbox
+
+    patch.setattr(host.Host, "_clear", trusting)
+
+
+def _ignore(_: object) -> None:
+    """Nobody listens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    mutate: Mutate
+    found_as: tuple[Invariant, ...]
+    """What must be said about it; any of these."""
+    seed: int = 0
+    """The first that is likely to find it, to save time."""
+
+
+MUTANTS: dict[str, Mutant] = {
+    "acknowledges before the commit": Mutant(acknowledges_before_the_commit, (LOST,), seed=4),
+    "shows what is not durable": Mutant(shows_what_is_not_durable, (PHANTOM,), seed=7),
+    "keeps its memory after a failed commit": Mutant(
+        keeps_its_memory_after_a_failed_commit, (MISCOUNTED,), seed=4
+    ),
+    "does not store removals": Mutant(forgets_on_disk(RemoveMessages), (RESURRECTED,), seed=4),
+    "does not store settlements": Mutant(forgets_on_disk(UpdateMessages), (FORGOTTEN,), seed=4),
+    "does not store how far an outbox has arrived": Mutant(
+        forgets_on_disk(MarkTransferred), (DUPLICATED, RESURRECTED), seed=4
+    ),
+    "does not store the states of sessions": Mutant(forgets_on_disk(SaveSessionState), (FORGOTTEN,), seed=8),
+    "does not store what duplicates are known by": Mutant(
+        forgets_on_disk(RememberIdentities), (DUPLICATED, RESURRECTED), seed=11
+    ),
+    "remembers no duplicates after a start": Mutant(
+        remembers_no_duplicates_after_a_start, (DUPLICATED, RESURRECTED), seed=11
+    ),
+    "forgets failed deliveries": Mutant(forgets_failed_deliveries, (FORGOTTEN,), seed=4),
+    "commits transactions in two halves": Mutant(commits_transactions_in_two_halves, (TORN,)),
+    "removes what it forwards before it has arrived": Mutant(
+        removes_what_it_forwards_before_it_has_arrived, (LOST,), seed=4
+    ),
+    "puts back at the end": Mutant(puts_back_at_the_end, (DISORDERED,), seed=8),
+    "ends locks early": Mutant(ends_locks_early, (SHARED,), seed=12),
+    "sends what a lost partition had lent": Mutant(
+        sends_what_a_lost_partition_had_lent, (RESURRECTED, SHARED), seed=19
+    ),
+}

@@ -1,0 +1,96 @@
+"""Play many seeds and print what came of them, or one with everything that happened.
+
+    python -m faults.simulation --seeds 1000
+    python -m faults.simulation --seed 42 --trace
+
+Exit code 1 when an invariant was violated. A seed that fails is played again, alone, with `--seed`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+from faults.simulation.ledger import Invariant
+from faults.simulation.simulation import Outcome, simulate
+
+__all__ = ["main"]
+
+# Failing seeds that are named one by one.
+NAMED_MAX = 20
+
+
+def play(first: int, count: int, workers: int) -> Iterator[Outcome]:
+    seeds = range(first, first + count)
+    if workers == 1:
+        yield from map(simulate, seeds)
+        return
+    with ProcessPoolExecutor(workers) as pool:
+        yield from pool.map(simulate, seeds, chunksize=8)
+
+
+def play_aloud(seed: int, *, trace: bool) -> int:
+    outcome = simulate(seed, tell=print if trace else None)
+    for kind, what in outcome.violations:
+        print(f"{kind.value}: {what}")  # noqa: T201
+    print(  # noqa: T201
+        f"seed {seed}: {outcome.steps:,} steps, {outcome.virtual_s:.0f} s of virtual time, "
+        f"fingerprint {outcome.fingerprint}"
+    )
+    return 1 if outcome.violations else 0
+
+
+def show(outcomes: list[Outcome], seconds: float) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{len(outcomes):,} simulations of the whole broker in {seconds:.0f} s")
+    table.add_column("what happened")
+    table.add_column("count", justify="right")
+    counts: Counter[str] = Counter()
+    for outcome in outcomes:
+        counts.update(outcome.counts)
+    hours = sum(outcome.virtual_s for outcome in outcomes) / 3600
+    table.add_row("seeds", f"{len(outcomes):,}")
+    table.add_row("steps", f"{sum(outcome.steps for outcome in outcomes):,}")
+    table.add_row("hours of virtual time", f"{hours:,.1f}")
+    for name, number in counts.items():
+        table.add_row(name, f"{number:,}")
+    table.add_section()
+    violations = Counter(kind for outcome in outcomes for kind, _ in outcome.violations)
+    for kind in Invariant:
+        number = violations[kind]
+        table.add_row(kind.value, f"[{'red' if number else 'green'}]{number:,}")
+    console = Console()
+    console.print(table)
+    failed = [outcome for outcome in outcomes if outcome.violations]
+    for outcome in failed[:NAMED_MAX]:
+        kind, what = outcome.violations[0]
+        console.print(f"[red]seed {outcome.seed}[/]: {kind.value}: {what[:300]}", highlight=False)
+    verdict = f"[red]{len(failed)} seeds failed" if failed else "[green]everything holds"
+    console.print(f"{verdict}[/] (seeds {outcomes[0].seed} to {outcomes[-1].seed})", highlight=False)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="faults.simulation", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=1000, help="how many")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first of them")
+    parser.add_argument("--seed", type=int, help="play this one alone")
+    parser.add_argument("--trace", action="store_true", help="with --seed: tell everything that happens")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes to play in")
+    arguments = parser.parse_args()
+    if arguments.seed is not None:
+        return play_aloud(arguments.seed, trace=arguments.trace)
+    started = time.monotonic()
+    outcomes = list(play(arguments.first, arguments.seeds, arguments.workers))
+    show(outcomes, time.monotonic() - started)
+    return 1 if any(outcome.violations for outcome in outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

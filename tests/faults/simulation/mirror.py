@@ -1,0 +1,85 @@
+"""The broker's memory against the disks: when a store has nothing left to do, both say the same.
+
+Every loaded partition has each message of its store once, in the same state, and
+its counts and sizes are those of what a peek finds. Looked at whenever a partition
+has changed and its writer is idle, and everywhere when a life ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from bendybus.broker.broker import Broker
+from bendybus.broker.host import Host
+from bendybus.broker.partition_host import PartitionHost
+from bendybus.domain.commands import Given, Peek
+from bendybus.domain.messages import Message, MessageState, SubQueue
+from bendybus.domain.partition import Partition
+from bendybus.names import Instant, SequenceNumber
+from faults.simulation.ledger import Invariant, Ledger
+from faults.simulation.stores import VirtualStore
+
+__all__ = ["compare"]
+
+PEEKED = (SubQueue.MAIN, SubQueue.DEAD_LETTER, SubQueue.TRANSFER_DEAD_LETTER)
+
+
+def compare(ledger: Ledger, broker: Broker, *, everything: bool = False) -> None:
+    """Look at what has changed, or at everything, of all stores that are idle."""
+    idle = [each for each in broker.stores() if each.writer.idle]
+    hosts: dict[tuple[Any, Any], Host[Any]] = {}
+    for entity in (*broker.sources(), *broker.topics):
+        for host in entity.hosts:
+            if host.partition is not None and host.store in idle:
+                hosts[host.store.store, host.key] = host
+    looked_at = list(hosts) if everything else [place for place in ledger.dirty if place in hosts]
+    for place in looked_at:
+        ledger.dirty.pop(place, None)
+        _compare(ledger, hosts[place], *place)
+
+
+def _compare(ledger: Ledger, host: Host[Any], store: VirtualStore, key: Any) -> None:
+    contents = store.contents(key)
+    if contents is None:
+        return
+    shape = _shape if isinstance(host, PartitionHost) else _size
+    kept = Counter(map(shape, contents[1]))
+    remembered = Counter(map(shape, host.partition.confirmed()))
+    if kept != remembered:
+        ledger.violate(
+            Invariant.MISCOUNTED,
+            f"{host}: on disk {sorted(kept - remembered)}, in memory {sorted(remembered - kept)}",
+        )
+    elif isinstance(host, PartitionHost) and host.partition is not None:
+        _compare_counts(ledger, host, host.partition)
+
+
+def _compare_counts(ledger: Ledger, host: PartitionHost, partition: Partition) -> None:
+    for subqueue in PEEKED:
+        reply, _ = partition.apply(Peek(SequenceNumber(0), 1_000_000, subqueue), Instant(0))
+        assert isinstance(reply, Given)
+        counts, found = partition.counts(subqueue), _tally(reply.messages)
+        told = (counts.active, counts.deferred, counts.scheduled)
+        if told != found:
+            ledger.violate(Invariant.MISCOUNTED, f"{host}/{subqueue.name}: counts {told}, peek finds {found}")
+        size = sum(message.size for message in reply.messages)
+        if subqueue is not SubQueue.MAIN and counts.size_bytes != size:
+            ledger.violate(
+                Invariant.MISCOUNTED, f"{host}/{subqueue.name}: {counts.size_bytes} bytes, peek finds {size}"
+            )
+
+
+def _tally(messages: Iterable[Message]) -> tuple[int, int, int]:
+    states = Counter(message.state for message in messages)
+    return states[MessageState.ACTIVE], states[MessageState.DEFERRED], states[MessageState.SCHEDULED]
+
+
+def _size(message: Message) -> tuple[int]:
+    """All that can be said in a topic: what is due has its new number in memory before it is published."""
+    return (message.size,)
+
+
+def _shape(message: Message) -> tuple[int, int, int, int]:
+    return message.sequence_number, message.subqueue, message.state, message.delivery_count

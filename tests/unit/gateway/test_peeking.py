@@ -1,0 +1,37 @@
+"""Browsing by request, while what is looked at changes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bendybus.amqp.message import decode_message, encode_message
+from bendybus.auth.claims import Claims
+from bendybus.domain.commands import Enqueue, Post
+from bendybus.domain.messages import SubQueue
+from bendybus.envelope import admit
+from bendybus.gateway.addresses import Address
+from bendybus.gateway.management import ManagementNode
+from bendybus.gateway.transactions import Transactions
+from bendybus.names import EntityPath, Instant
+from fix_broker import Yard
+
+
+def test_a_peek_shows_messages_as_they_were_when_it_looked(in_yard):
+    # Found by a simulation: while the payload was read, the message left for another queue, and was
+    # shown under the number that it had in the outbox.
+    async def test(yard: Yard) -> None:
+        sent, _ = admit(encode_message(data=b"x"), Instant(0), yard.queue.description)
+        await yard.host.ask(Enqueue([sent]))
+        sent.payload = None
+        address = Address.parse("orders/$management")
+        node = ManagementNode(yard.queue, address, Claims(), Transactions(), None, {}, {})  # type: ignore[arg-type]
+        peek = asyncio.ensure_future(node._peek({"from-sequence-number": 0, "message-count": 10}))
+        await asyncio.sleep(0)
+        await yard.host.ask(Post(10, EntityPath("elsewhere"), SubQueue.MAIN))
+        assert sent.sequence_number == 2
+        found = await peek
+        assert found is not None
+        (entry,) = found["messages"]  # type: ignore[misc]
+        assert decode_message(entry["message"]).message_annotations["x-opt-sequence-number"] == 1
+
+    in_yard(test)
