@@ -10,6 +10,7 @@
     │   ├ Unauthorized          401   ├ QuotaExceeded        403   ├ MessageSizeExceeded 403
     │   ├ EntityNotFound        404   ├ MessageNotFound      404   ├ EntityExists    409
     │   ├ PreconditionFailed    412   ├ RuleNotFound         404   ├ MethodNotAllowed 405
+    │   ├ StoreNotFound         404
     │   ├ MessageLockLost       410   ├ SessionLockLost      410   ├ SessionCannotBeLocked 410
     │   ├ ConsumerLeaseHeld     409   ├ NotSupported         501
     │   ├ TransactionUnknown    404   ├ TransactionRolledBack 409  ├ TransactionTimedOut 408
@@ -67,6 +68,7 @@ __all__ = [
     "SetupError",
     "StoreCorrupted",
     "StoreError",
+    "StoreNotFound",
     "StoreUnavailable",
     "TransactionRolledBack",
     "TransactionTimedOut",
@@ -202,6 +204,13 @@ class MessageNotFound(RequestError):
 
 class RuleNotFound(RequestError):
     """No authorization rule of that name."""
+
+    condition = "amqp:not-found"
+    status = 404
+
+
+class StoreNotFound(RequestError):
+    """No messaging store of that name is attached."""
 
     condition = "amqp:not-found"
     status = 404

@@ -93,6 +93,13 @@ FAULTS: Final = [
     Asked("PUT", "$faults/stores/store-0", "Manage"),
     Asked("DELETE", "$faults/stores/store-0", "Manage"),
 ]
+STORES: Final = [
+    Asked("GET", "$stores", "Manage"),
+    Asked("POST", "$stores", "Manage"),
+    Asked("GET", "$stores/store-0", "Manage"),
+    Asked("PUT", "$stores/store-0", "Manage"),
+    Asked("DELETE", "$stores/store-0", "Manage"),
+]
 MANAGEMENT: Final = [
     Asked("GET", "q", "any"),
     Asked("HEAD", "q", "any"),
@@ -105,7 +112,7 @@ MANAGEMENT: Final = [
     Asked("PUT", "q/subscriptions/s/rules/r", "Manage"),
     Asked("DELETE", "q/subscriptions/s/rules/r", "Manage"),
 ]
-EVERYTHING: Final = [*REST.values(), *RULES, *MANAGEMENT, *OF_THE_NAMESPACE, *FAULTS]
+EVERYTHING: Final = [*REST.values(), *RULES, *MANAGEMENT, *OF_THE_NAMESPACE, *FAULTS, *STORES]
 
 # What the application is made of -> what is asked of it here. The first two tell how the server is,
 # not what is in it; what comes through a WebSocket is AMQP and has to prove itself there.
@@ -117,7 +124,9 @@ ROUTES: Final[dict[str, list[Asked] | None]] = {
     "/{path:path} *": [*MANAGEMENT, *OF_THE_NAMESPACE[5:]],
     "/$faults/stores GET,HEAD": FAULTS[:1],
     "/$faults/stores/{name} DELETE,PUT": FAULTS[1:],
-    # Finds the namespace, whose routes are the five above.
+    "/$stores GET,HEAD,POST": STORES[:2],
+    "/$stores/{name} DELETE,GET,HEAD,PUT": STORES[2:],
+    # Finds the namespace, whose routes are the seven above.
     "_NamespaceRoutes": None,
     "websocket /$servicebus/websocket": None,
     "websocket /$servicebus/websocket/": None,
@@ -300,8 +309,8 @@ def strangers(house: House, right: str, scope: str) -> Iterator[tuple[str, str |
 
 @pytest.mark.parametrize("asked", EVERYTHING, ids=str)
 def test_no_stranger_gets_through_an_http_route(house: House, asked: Asked) -> None:
-    scope = "" if asked in (*OF_THE_NAMESPACE, *FAULTS) else "q"
-    refusal = b'{"error":' if asked in FAULTS else b"<Error><Code>401</Code>"
+    scope = "" if asked in (*OF_THE_NAMESPACE, *FAULTS, *STORES) else "q"
+    refusal = b'{"error":' if asked in (*FAULTS, *STORES) else b"<Error><Code>401</Code>"
     for kind, token in strangers(house, asked.right, scope):
         status, body = house.ask(asked.method, asked.path, token)
         assert status in (401, 403), kind

@@ -105,3 +105,16 @@ def test_the_namespace_is_described_once_and_again(catalog: Catalog) -> None:
     catalog.describe_namespace({"tier": "premium", "partitions": 2})
     reopen(catalog)
     assert catalog.namespace() == {"tier": "premium", "partitions": 2}
+
+
+def test_several_entities_are_replaced_together_or_not_at_all(catalog: Catalog) -> None:
+    other = replace(ORDERS, path=EntityPath("Others"))
+    catalog.add(ORDERS)
+    with pytest.raises(EntityNotFound):
+        catalog.replace(replace(ORDERS, placement=("elsewhere", "store-1")), other)
+    assert catalog.entities() == [ORDERS]
+    catalog.add(other)
+    moved = [replace(each, placement=("elsewhere", "store-1")) for each in (ORDERS, other)]
+    catalog.replace(*moved)
+    reopen(catalog)
+    assert catalog.entities() == moved

@@ -20,7 +20,7 @@ from bendybus.names import (
     SequenceNumber,
     SessionId,
 )
-from bendybus.store.protocol import PartitionChanges, SessionRecord, SessionState
+from bendybus.store.protocol import PartitionChanges, PartitionKey, SessionRecord, SessionState
 
 Bench = Any  # the Workbench of conftest.py
 MakeMessage = Callable[..., Message]
@@ -628,3 +628,59 @@ def test_stores_are_told_apart_before_and_after_they_are_made(
     assert one.examine() == one.examine()
     assert new.examine() == new.examine()
     assert len({one.examine(), other.examine(), new.examine()}) == 3
+
+
+# -- single partitions are dropped ----------------------------------------------------
+
+
+def test_discarding_one_partition_leaves_the_others_of_its_entity(
+    bench: Bench, make_message: MakeMessage
+) -> None:  # P-03
+    bench.commit_all([[make_message(1, b"goes")], [make_message(2, b"stays")]])
+    gone = bench.loaded()[0].place
+    bench.store.discard([bench.keys[0]])
+    for _ in range(2):
+        assert [record.number for record in bench.store.partitions()] == [1]
+        assert bench.store.read([gone, bench.loaded(1)[0].place])[1] == b"stays"
+        with pytest.raises(StoreError):
+            bench.store.load(bench.keys[0])
+        with pytest.raises(StoreError):
+            bench.commit([make_message(3)])
+        while bench.store.tidy():
+            pass
+        assert bench.store.read([gone]) == [None]
+        bench.reopen()
+
+
+def test_a_discarded_partition_can_be_made_anew_and_is_empty(bench: Bench, make_message: MakeMessage) -> None:
+    bench.commit([make_message(1)])
+    bench.store.discard([bench.keys[0]])
+    (made,) = bench.store.create_partitions(EntityPath("orders"), [PartitionNumber(0)])
+    assert made.key != bench.keys[0]
+    assert bench.store.load(made.key).messages == []
+
+
+def test_discarding_leaves_a_body_to_the_copy_in_another_partition(
+    bench: Bench, make_message: MakeMessage
+) -> None:  # P-04
+    origin = Origin(SequenceNumber(5))
+    one, other = make_message(1, b"shared"), make_message(2, b"shared")
+    one.origin = other.origin = origin
+    bench.commit_all([[one], [other]])
+    bench.store.discard([bench.keys[0]])
+    while bench.store.tidy():
+        pass
+    assert bench.store.read([origin.body]) == [b"shared"]
+    bench.commit(removed=[other], partition=1)
+    assert bench.store.read([origin.body]) == [None]
+
+
+def test_discarding_what_is_not_there_is_no_error(bench: Bench) -> None:
+    bench.store.discard([])
+    bench.store.discard([bench.keys[0], PartitionKey(4711)])
+    bench.store.discard([bench.keys[0]])
+    assert [record.number for record in bench.store.partitions()] == [1]
+
+
+def test_a_store_says_of_what_kind_it_is(bench: Bench) -> None:
+    assert bench.store.kind in ("memory", "sqlite", "postgresql")

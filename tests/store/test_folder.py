@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bendybus.errors import ConfigError, DataFolderInUse, SchemaTooNew, StoreCorrupted
-from bendybus.store.folder import DataFolder
+from bendybus.store.folder import DataFolder, StoreList
 
 HOLDER = """
 import sys
@@ -163,3 +163,22 @@ def test_a_list_of_namespaces_from_the_future_is_told(folder: DataFolder) -> Non
     (folder.path / "namespaces.json").write_text('{"format": 9, "names": ["a"]}')
     with pytest.raises(SchemaTooNew, match="format 9"):
         folder.namespaces()
+
+
+def test_the_list_of_stores_is_kept_for_its_owners_eyes_only(folder: DataFolder) -> None:
+    assert folder.store_list() == StoreList()
+    kept = StoreList({"b": "postgresql://ann:hush@host/db"}, frozenset({"store-0"}))
+    folder.keep_store_list(kept)
+    assert folder.store_list() == kept
+    assert (folder.path / "stores.json").stat().st_mode & 0o777 == 0o600
+    assert "hush" not in repr(kept)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[]", '{"attached": ["hush"], "retired": []}', '{"attached": 1']
+)
+def test_a_damaged_list_of_stores_is_named_and_not_quoted(folder: DataFolder, content: str) -> None:
+    (folder.path / "stores.json").write_text(content)
+    with pytest.raises(StoreCorrupted, match=r"stores\.json is damaged") as refused:
+        folder.store_list()
+    assert "hush" not in str(refused.value)

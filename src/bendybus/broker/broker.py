@@ -17,6 +17,7 @@ from dataclasses import asdict, replace
 from typing import Any, Final, TypeVar
 
 from bendybus.broker.clock import Clock
+from bendybus.broker.draining import Drains
 from bendybus.broker.emptying import empty
 from bendybus.broker.entity import Entity
 from bendybus.broker.forwarding import Forwarder
@@ -24,7 +25,17 @@ from bendybus.broker.health import STALL_AFTER_S
 from bendybus.broker.host import Host
 from bendybus.broker.idle import is_idle
 from bendybus.broker.partition_host import PartitionHost
-from bendybus.broker.placing import Claims, Place, choose, drop_partitions, make_partitions, places, take_up
+from bendybus.broker.placing import (
+    Claims,
+    Place,
+    choose,
+    drop_partitions,
+    make_partitions,
+    placed_in,
+    places,
+    sweep,
+    take_up,
+)
 from bendybus.broker.queue import Queue
 from bendybus.broker.stores import AttachedStore, PayloadCache
 from bendybus.broker.topic import Subscription, Target, Topic
@@ -45,9 +56,10 @@ from bendybus.errors import (
     EntityExists,
     EntityNotFound,
     InvalidOperation,
+    StoreNotFound,
     StoreUnavailable,
 )
-from bendybus.names import EntityPath, Instant
+from bendybus.names import Instant
 from bendybus.store.catalog import Catalog, EntityKind, EntityRecord
 from bendybus.store.protocol import MessagingStore
 
@@ -103,6 +115,7 @@ class Broker:
         self._ticker: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.cache = PayloadCache()
+        self.drains = Drains(self)
         self.clock = clock or Clock()
 
     # -- life ---------------------------------------------------------------------
@@ -119,7 +132,7 @@ class Broker:
         self.created_at = self._founded()
         self.authorization_rules = rules_from_record(self.catalog.namespace().get("authorization_rules"))
         records = self.catalog.entities()
-        claims, away = self._take_up({record.path for record in records})
+        claims, away = self._take_up(records)
         for kind, open_entity in (
             ("queue", self._open_queue),
             ("topic", self.topics.open_topic),
@@ -131,9 +144,11 @@ class Broker:
         for name, reason in away.items():
             self.stores_by_name[name].begin_away(reason, opened=name not in self._unopened)
         self._ticker = loop.call_later(TICK_S, self._tick)
+        self.drains.start(self.catalog.namespace().get("draining"))
 
     async def stop(self) -> None:
         """Let everything that was submitted reach the disk, then let go of the stores."""
+        await self.drains.stop()
         for forwarder in self.forwarders.values():
             forwarder.close()
         # Time goes on meanwhile: what a stalled store does not answer is answered for it.
@@ -165,14 +180,15 @@ class Broker:
         self.catalog.describe_namespace({**namespace, "created_at": (at := self.clock.now())})
         return at
 
-    def _take_up(self, known: set[EntityPath]) -> tuple[Claims, dict[str, StoreUnavailable]]:
+    def _take_up(self, records: Iterable[EntityRecord]) -> tuple[Claims, dict[str, StoreUnavailable]]:
         """What all stores hold, and which of them are away."""
         away: dict[str, StoreUnavailable] = dict(self._unopened)
         claims: Claims = {}
+        placed = placed_in(records)
         for name, store in self.stores_by_name.items():
             if name not in away:
                 try:
-                    claims |= take_up(store, known)
+                    claims |= take_up(store, placed.get(name, set()))
                 except StoreUnavailable as failure:
                     away[name] = failure
         return claims, away
@@ -225,6 +241,40 @@ class Broker:
 
     def stores(self) -> Iterable[AttachedStore]:
         return self.stores_by_name.values()
+
+    def store(self, name: str) -> AttachedStore:
+        attached = self.stores_by_name.get(name)
+        if attached is None:
+            known = ", ".join(self.stores_by_name)
+            raise StoreNotFound(f"There is no messaging store '{name}'; there are {known}.")
+        return attached
+
+    async def attach(self, store: MessagingStore) -> None:
+        """Work with another store, which has been opened: entities made from now on use it too."""
+        assert self._loop is not None, "a broker that has not started is given its stores"
+        async with self.changing:
+            if store.name in self.stores_by_name:
+                raise EntityExists(f"There is a messaging store '{store.name}' already.")
+            attached = AttachedStore(store, self._loop, stall_after_s=self._stall_after_s)
+            # What an earlier life as one of ours may have left in it.
+            await asyncio.to_thread(sweep, attached, frozenset())
+            attached.start()
+            self.stores_by_name[store.name] = attached
+
+    async def detach(self, name: str, forget: Callable[[], None]) -> None:
+        """Let go of a store that keeps nothing; `forget` sees to it that the next start does not have it."""
+        async with self.changing:
+            attached = self.store(name)
+            placed = placed_in(self.records.values()).get(name)
+            if placed:
+                raise InvalidOperation(
+                    f"The messaging store '{name}' keeps {len(placed)} partitions; drain it first."
+                )
+            self.drains.refuse_last(name)
+            await asyncio.to_thread(forget)
+            await self.drains.forget(name)
+            del self.stores_by_name[name]
+            await asyncio.to_thread(attached.stop)
 
     def find(self, path: str) -> Queue:
         """The queue or subscription at this path, which can be received from."""
@@ -387,7 +437,7 @@ class Broker:
             partitioned_entities=sum(record.partition_count > 1 for record in counted),
         )
         # Begin with another store each time, so that unpartitioned entities spread too.
-        placement = choose(self.stores_by_name.values(), count, first=len(counted))
+        placement = choose(self.drains.open_stores(), count, first=len(counted))
         return self.new_record(kind, description, placement)
 
     def new_record(self, kind: EntityKind, description: Described, placement: Sequence[str]) -> EntityRecord:

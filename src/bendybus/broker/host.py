@@ -92,6 +92,11 @@ class Host(ABC, Generic[P]):
         self._epoch = epoch
         """Under which claim the partition is ours; None to claim it (again) when it is loaded."""
         self._partition: P | None = None
+        """What takes commands."""
+        self._held: P | None = None
+        """The same, and also while it takes none because it moves to another store (moving.py)."""
+        self._journal: list[DurableEffect] | None = None
+        """What is submitted to its store, for the one who copies it to another."""
         self._mailbox: Mailbox = []
         self._load_under_way: object | None = None
         """Stands for the load that is under way, so that one that was given up can be told from it."""
@@ -158,7 +163,7 @@ class Host(ABC, Generic[P]):
         partition, self._epoch, taken_back = read
         # The entity may have been updated while the partition was being built.
         partition.description = self._entity.description
-        self._partition = partition
+        self._partition = self._held = partition
         self.availability = Availability.AVAILABLE
         self._reload_after_s = RELOAD_AFTER_S
         self._take_back(partition, taken_back)
@@ -180,13 +185,13 @@ class Host(ABC, Generic[P]):
 
     def let_go(self) -> None:
         """All messages are about to be taken away: what is asked from now on waits for `begin_anew`."""
-        if self._partition is not None:
-            messages = list(self._partition.confirmed())
+        if self._held is not None:
+            messages = list(self._held.confirmed())
             self._cache.forget(messages)
             # A receiver may keep some that are locked for it: it must not send them now.
             for message in messages:
                 message.lock_token = None
-        self._partition = self._epoch = self._load_under_way = None
+        self._partition = self._held = self._epoch = self._journal = self._load_under_way = None
         self.availability = Availability.LOADING
         self._entity.availability_changed(self)
 
@@ -236,14 +241,14 @@ class Host(ABC, Generic[P]):
         self._tell_forgotten(self._clear(availability), reason)
 
     def _clear(self, availability: Availability) -> Mailbox:
-        if self._partition is not None:
-            self._cache.forget(self._partition.confirmed())
+        if self._held is not None:
+            self._cache.forget(self._held.confirmed())
             # A link may keep some that were locked for it: they are no longer its to send.
-            for message in self._partition.confirmed():
+            for message in self._held.confirmed():
                 message.lock_token = None
         if self._epoch is not None:
             self._doubts.epoch = self._epoch
-        self._partition = self._epoch = None
+        self._partition = self._held = self._epoch = self._journal = None
         self.availability = availability
         mailbox, self._mailbox = self._mailbox, []
         return mailbox
@@ -252,6 +257,49 @@ class Host(ABC, Generic[P]):
         for _, done in mailbox:
             done(reason)
         self._entity.availability_changed(self)
+
+    # -- moving to another store (moving.py) --------------------------------------
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether memory holds every message that it has read a place of."""
+        return True
+
+    def keep_journal(self) -> None:
+        """Note what is submitted from now on."""
+        self._journal = []
+
+    def take_journal(self) -> list[DurableEffect]:
+        """What was submitted since the last time."""
+        taken, self._journal = self._journal or [], None if self._journal is None else []
+        return taken
+
+    def end_journal(self) -> None:
+        self._journal = None
+
+    def freeze(self) -> None:
+        """Let commands wait, as while the partition is loaded, though memory still holds it."""
+        self._partition = None
+        self.availability = Availability.LOADING
+        self._entity.availability_changed(self)
+
+    def thaw(self) -> None:
+        """Take commands again, those first that have waited; nothing for one that was lost meanwhile."""
+        if self._held is None or self._partition is not None:
+            return
+        self._partition = self._held
+        self.availability = Availability.AVAILABLE
+        self._deliver_mailbox()
+        self._entity.keep_time(self)
+        self._entity.availability_changed(self)
+
+    def relocate(self, store: AttachedStore, key: PartitionKey, epoch: Epoch) -> None:
+        """Its messages are in this store from now on."""
+        self.store.hosts.pop(self, None)
+        store.hosts[self] = None
+        self.store, self._key, self._epoch = store, key, epoch
+        # Nothing is in doubt in a store that has taken everything in answered commits.
+        self._doubts = Doubts()
 
     # -- what its store says ------------------------------------------------------
 
@@ -305,6 +353,8 @@ class Host(ABC, Generic[P]):
 
     def _share(self, partition: P, effects: list[DurableEffect]) -> Share:
         assert self._epoch is not None and self._key is not None, "a loaded partition is a claimed one"
+        if self._journal is not None:
+            self._journal += effects
         return Share(self._key, self._epoch, partition.next_sequence_number, effects)
 
     async def ask(self, command: Command) -> Reply:
@@ -318,8 +368,8 @@ class Host(ABC, Generic[P]):
 
     def describe(self, description: object) -> None:
         """The entity was updated."""
-        if self._partition is not None:
-            self._partition.description = description
+        if self._held is not None:
+            self._held.description = description
 
     def tick(self, at: Instant) -> bool:
         """End what has run out; False when time no longer matters here."""
@@ -344,7 +394,7 @@ class Host(ABC, Generic[P]):
     @property
     def partition(self) -> P | None:
         """For those who only look: counts, sizes."""
-        return self._partition
+        return self._held
 
     def __repr__(self) -> str:
         return f"{self._entity.path}[{self.number}]"

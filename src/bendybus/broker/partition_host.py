@@ -251,13 +251,13 @@ class PartitionHost(Host[Partition]):
             if durable is not None:
                 # What is only a part of a transaction is not taken back alone.
                 self._doubts.note(command, reply, durable)
-            if partition is self._partition:
+            if partition is self._held:
                 logger.error("%s: %s", self, failure)
                 self._fail(failure)
             done(self._unavailable(failure))
             return
         done(reply)
-        if isinstance(reply, Enqueued) and partition is self._partition:
+        if isinstance(reply, Enqueued) and partition is self._held:
             if isinstance(command, Enqueue):
                 self._keep_payloads(command.messages, reply)
             self._confirm(partition, SequenceNumber(reply.first + reply.count - 1))
@@ -289,7 +289,7 @@ class PartitionHost(Host[Partition]):
 
         What is read back is not kept: a browse through a long backlog must not fill the memory.
         """
-        partition = self._partition
+        partition = self._held
         known = [message.payload for message in messages]
         cold = [message.body_place for message in messages if message.payload is None]
         if not cold:
@@ -299,7 +299,7 @@ class PartitionHost(Host[Partition]):
         def answer(payloads: list[bytes | None] | Exception) -> None:
             if isinstance(payloads, Exception):
                 # When the store is away it has told us so; else it is only slow, and our memory still true.
-                if partition is self._partition and not isinstance(payloads, StoreUnavailable):
+                if partition is self._held and not isinstance(payloads, StoreUnavailable):
                     logger.error("%s: payloads cannot be read: %s", self, payloads)
                     self._fail(payloads)
                 done(self._unavailable(payloads))

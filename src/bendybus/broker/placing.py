@@ -18,7 +18,18 @@ from bendybus.names import EntityPath, Epoch, PartitionNumber
 from bendybus.store.catalog import EntityRecord
 from bendybus.store.protocol import NEVER_CLAIMED, MessagingStore, PartitionKey, PartitionRecord
 
-__all__ = ["Claims", "Place", "choose", "drop_partitions", "make_partitions", "places", "take_up"]
+__all__ = [
+    "Claims",
+    "Place",
+    "choose",
+    "drop_partitions",
+    "make_partitions",
+    "placed_in",
+    "places",
+    "sweep",
+    "take_up",
+    "unplaced",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -29,22 +40,46 @@ Place: TypeAlias = tuple[PartitionNumber, PartitionKey | None, AttachedStore, Ep
 """A partition, where it is, and the claim to it; no key and claim while its store is away."""
 
 
-def take_up(store: AttachedStore, known: set[EntityPath]) -> Claims:
-    """Everything the store holds becomes ours, and what an interrupted create or delete left is removed.
+def placed_in(records: Iterable[EntityRecord]) -> dict[str, set[tuple[EntityPath, PartitionNumber]]]:
+    """Store -> the partitions that the catalog has there."""
+    placed: dict[str, set[tuple[EntityPath, PartitionNumber]]] = {}
+    for record in records:
+        for number, name in enumerate(record.placement):
+            placed.setdefault(name, set()).add((record.path, PartitionNumber(number)))
+    return placed
 
-    At once, since a claim of each would be a sync of each.
+
+def take_up(store: AttachedStore, placed: Container[tuple[EntityPath, PartitionNumber]]) -> Claims:
+    """Everything that belongs into the store becomes ours, and what does not is removed.
+
+    That was left by an interrupted create, delete or move. At once, since a claim of each would be a sync
+    of each.
     """
-    for path in sorted({record.entity for record in store.store.partitions()} - known):
-        logger.warning(
-            "store %s: removing partitions of '%s', which the catalog does not name", store.name, path
-        )
-        store.store.drop_partitions(path)
+    sweep(store, placed)
     records = store.store.partitions()
     epochs = store.store.claim([record.key for record in records])
     return {
         (store.name, record.entity, record.number): (record.key, epoch)
         for record, epoch in zip(records, epochs, strict=True)
     }
+
+
+def unplaced(
+    records: Iterable[PartitionRecord], placed: Container[tuple[EntityPath, PartitionNumber]]
+) -> list[PartitionRecord]:
+    """What a store holds and the catalog does not have there."""
+    return [record for record in records if (record.entity, record.number) not in placed]
+
+
+def sweep(store: AttachedStore, placed: Container[tuple[EntityPath, PartitionNumber]]) -> None:
+    """Remove the partitions that the catalog does not have here."""
+    litter = unplaced(store.store.partitions(), placed)
+    for path in dict.fromkeys(record.entity for record in litter):
+        logger.warning(
+            "store %s: removing partitions of '%s', which the catalog does not have there", store.name, path
+        )
+    if litter:
+        store.store.discard([record.key for record in litter])
 
 
 def places(

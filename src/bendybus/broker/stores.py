@@ -18,9 +18,10 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from bendybus.broker.clock import now
 from bendybus.broker.health import LOAD_PATIENCE_S, SLOW_AFTER_S, STALL_AFTER_S, Patience, StoreState
 from bendybus.broker.reader import StoreReader
-from bendybus.broker.writer import StoreWriter
+from bendybus.broker.writer import Share, StoreWriter
 from bendybus.domain.messages import Message
 from bendybus.errors import StoreError, StoreUnavailable
 from bendybus.names import EntityPath, Epoch, PartitionNumber, SessionId
@@ -92,6 +93,7 @@ class AttachedStore:
         self.state = StoreState.AVAILABLE
         self.reason = ""
         """Why it is away, for people."""
+        self.state_since = now()
         self.waiting_s = 0.0
         """How long the call that is under way has taken."""
         self.failures = 0
@@ -167,6 +169,30 @@ class AttachedStore:
         self.refuse_away()
         return await self.writer.run(call)
 
+    async def query(self, call: Callable[[], T]) -> T:
+        """Run something that only reads, however long it takes; refused while the store is away."""
+        self.refuse_away()
+        answer: asyncio.Future[T | Exception] = self._loop.create_future()
+        self._ask(call, lambda result: None if answer.done() else answer.set_result(result), _not_in_a_hurry)
+        result = await answer
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    async def commit(self, shares: Sequence[Share]) -> None:
+        """`StoreWriter.submit` for those who have time to wait; refused while the store is away."""
+        self.refuse_away()
+        answer: asyncio.Future[Exception | None] = self._loop.create_future()
+        self.writer.submit(shares, lambda failure: None if answer.done() else answer.set_result(failure))
+        failure = await answer
+        if failure is not None:
+            raise failure
+
+    def refuse_incomplete(self) -> None:
+        """`StoreUnavailable` while it is not known what it keeps: then it may be swept of what is unknown."""
+        if any(host.key is None for host in self.hosts):
+            raise StoreUnavailable(f"The messaging store '{self.name}' has not said yet what it keeps.")
+
     def refuse_away(self) -> None:
         if self.state is StoreState.AWAY:
             raise StoreUnavailable(f"The messaging store '{self.name}' is away: {self.reason}")
@@ -237,6 +263,7 @@ class AttachedStore:
 
     def _set_state(self, state: StoreState) -> None:
         self.state = state
+        self.state_since = now()
         self.writer.may_tidy = state is not StoreState.AWAY
 
     def _next_delay_s(self) -> float:
@@ -286,7 +313,7 @@ class AttachedStore:
             # The thread must not look at what the loop may change.
             unknown = {(host.path, host.number): host for host in hosts if host.key is None}
             known = {host: host.key for host in hosts if host.key is not None}
-            residents = {host.path for host in self.hosts}
+            residents = {(host.path, host.number) for host in self.hosts}
             probe = partial(self._probe, residents, unknown, known)
             self.writer.when_written(partial(self._run_probe, probe), self._not_yet)
 
@@ -300,7 +327,7 @@ class AttachedStore:
 
     def _probe(
         self,
-        residents: set[EntityPath],
+        residents: set[tuple[EntityPath, PartitionNumber]],
         unknown: dict[tuple[EntityPath, PartitionNumber], Host[Any]],
         known: dict[Host[Any], PartitionKey],
     ) -> dict[Host[Any], tuple[PartitionKey, Epoch]]:
@@ -311,9 +338,10 @@ class AttachedStore:
         if unknown:
             # The reader has nothing to do here yet, so its calls may be made from this thread.
             records = self.store.partitions()
-            for path in sorted({record.entity for record in records} - residents):
-                # Left behind by a create or delete that was cut short before the last start.
-                self.store.drop_partitions(path)
+            # Left behind by a create, delete or move that was cut short before the last start.
+            litter = [each.key for each in records if (each.entity, each.number) not in residents]
+            if litter:
+                self.store.discard(litter)
             for record in records:
                 host = unknown.get((record.entity, record.number))
                 if host is not None:
@@ -351,3 +379,7 @@ class AttachedStore:
             logger.error("store %s is still away: %s", self.name, failure)
             self.reason = str(failure)
         self._recover_later(RECOVER_AFTER_MAX_S if isinstance(failure, StoreError) else RECOVER_AFTER_S)
+
+
+def _not_in_a_hurry() -> None:
+    """Who asked knows that it may take long."""

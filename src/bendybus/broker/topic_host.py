@@ -102,6 +102,10 @@ class TopicHost(Host[TopicPartition]):
         # What is due waits for the subscriptions; `heed` sees to it that this is asked again.
         return self.availability is Availability.AVAILABLE and super().tick(at)
 
+    @property
+    def at_rest(self) -> bool:
+        return self._activated.is_set()
+
     # -- commands -----------------------------------------------------------------
 
     def submit(self, command: Command, done: OnReply) -> None:
@@ -174,7 +178,7 @@ class TopicHost(Host[TopicPartition]):
         if failure is not None:
             if durable is not None:
                 self._doubts.note(command, reply, durable)
-            if partition is self._partition:
+            if partition is self._held:
                 logger.error("%s: %s", self, failure)
                 self._fail(failure)
             done(self._unavailable(failure))
@@ -189,7 +193,7 @@ class TopicHost(Host[TopicPartition]):
             told(failure)
 
     def _confirm(self, partition: TopicPartition, reply: Reply) -> None:
-        if isinstance(reply, Enqueued) and partition is self._partition:
+        if isinstance(reply, Enqueued) and partition is self._held:
             partition.apply(Confirm(SequenceNumber(reply.first + reply.count - 1)), self.topic.now())
             if reply.scheduled or partition.next_deadline() is not None:
                 self._entity.keep_time(self)
@@ -219,16 +223,16 @@ class TopicHost(Host[TopicPartition]):
         page, rest = due[:count], due[count:]
 
         def published(reply: Reply | BrokerError) -> None:
-            if rest and partition is self._partition and not isinstance(reply, BrokerError):
+            if rest and partition is self._held and not isinstance(reply, BrokerError):
                 self._activate_page(partition, rest)
                 return
             self._end_activation()
-            if isinstance(reply, BrokerError) and partition is self._partition:
+            if isinstance(reply, BrokerError) and partition is self._held:
                 # They are out of the schedule, but their store still has them: begin again with that.
                 self._fail(reply)
 
         def read(payloads: list[bytes | None] | Exception) -> None:
-            if partition is not self._partition:
+            if partition is not self._held:
                 self._end_activation()
                 return
             if isinstance(payloads, Exception):

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from bendybus.broker.host import Host
+from bendybus.broker.host import Availability, Host
 from bendybus.domain.commands import Command
 from bendybus.errors import StoreUnavailable
 
@@ -26,8 +26,8 @@ async def commit(work: Sequence[tuple[Host[Any], Command]]) -> None:
     by_host: dict[Host[Any], list[Command]] = {}
     for host, command in work:
         by_host.setdefault(host, []).append(command)
-    for host in by_host:
-        await host.loaded()
+    while loading := [host for host in by_host if host.availability is Availability.LOADING]:
+        await loading[0].loaded()
     # From here to the submission nothing else runs: what has been checked still holds when it is applied.
     at = work[0][0].now()
     for host, commands in by_host.items():

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from bendybus.cli import deadletter, fault, namespace, pipeline, queue, rule, subscription, topic
+from bendybus.cli import deadletter, fault, namespace, pipeline, queue, rule, stores, subscription, topic
 from bendybus.cli.cert import cert
 from bendybus.cli.purge import purge
 from bendybus.cli.receive import peek, receive
@@ -59,5 +59,6 @@ app.command()(receive)
 app.command()(peek)
 app.add_typer(deadletter.app, name="dead-letter")
 app.command()(purge)
+app.add_typer(stores.app, name="store")
 app.add_typer(fault.app, name="fault")
 app.add_typer(pipeline.app, name="pipeline")

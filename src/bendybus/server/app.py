@@ -30,8 +30,9 @@ from bendybus.server.emulator_config import NamespaceConfig, load_config
 from bendybus.server.front import Front
 from bendybus.server.key_sets import trusted_issuer
 from bendybus.server.naming import connection_strings, namespace_folders
-from bendybus.server.settings import Settings, refuse_exposed_keys
+from bendybus.server.settings import STORES_DEFAULT, Settings, refuse_exposed_keys
 from bendybus.server.sockets import raise_descriptor_limit
+from bendybus.server.store_keeper import StoreKeeper
 from bendybus.server.stores import examine_stores, messaging_stores, namespace_id
 from bendybus.server.tls import self_made_certificate, server_context
 from bendybus.store.faults import StoreFaults
@@ -86,7 +87,7 @@ class Server:
         wanted = [*(config.name for config in configs), *settings.namespaces]
         folders = namespace_folders(folder, wanted, settings, exits)
         described = {config.name.lower(): config for config in configs}
-        opened: list[tuple[Namespace, RuleBook]] = []
+        opened: list[tuple[Namespace, RuleBook, StoreKeeper]] = []
         for name, own in folders.items():
             config = described.get(name.lower(), NamespaceConfig(name))
             opened.append(await self._open_namespace(name, config, own, issuer, exits))
@@ -99,11 +100,11 @@ class Server:
             connections_max=settings.connections_max,
         )
         exits.push_async_callback(front.close)
-        for namespace, book in opened:
-            front.admit(namespace, book)
+        for namespace, book, keeper in opened:
+            front.admit(namespace, book, keeper)
         self.ports = await front.open(settings.addresses)
         self.connection_strings = connection_strings(
-            [namespace for namespace, _ in opened], settings.host, self.ports[0]
+            [namespace for namespace, *_ in opened], settings.host, self.ports[0]
         )
         announce(settings.data, settings.host, self.ports[0], key_in_folder=settings.sas_key is None)
         exits.callback(withdraw, settings.data)
@@ -116,10 +117,12 @@ class Server:
         folder: DataFolder,
         issuer: Issuer | None,
         exits: AsyncExitStack,
-    ) -> tuple[Namespace, RuleBook]:
+    ) -> tuple[Namespace, RuleBook, StoreKeeper]:
         settings = self._settings
         root = _root_rule(settings, folder)
         broker = self._broker(name, folder, exits)
+        keeper = StoreKeeper(broker, folder, self.faults.get(name), _close)
+        exits.callback(keeper.close)
         broker.start()
         exits.push_async_callback(broker.stop)
         keys = KeyRing(issuer=issuer)
@@ -132,7 +135,7 @@ class Server:
         except RequestError as refusal:
             raise ConfigError(f"{settings.config}: {refusal}") from refusal
         refuse_exposed_keys(settings.host, [known for rule in keys for known in rule.keys])
-        return Namespace(name, broker, keys, self.faults.get(name)), book
+        return Namespace(name, broker, keys, self.faults.get(name)), book, keeper
 
     async def _ensure(self, broker: Broker, config: NamespaceConfig) -> None:
         """Have what the file asks for, from the start."""
@@ -148,6 +151,7 @@ class Server:
         exits.callback(catalog.close)
         settings = self._settings
         placed = {name for record in catalog.entities() for name in record.placement}
+        attached = folder.store_list().attached
         stores = messaging_stores(settings, folder, placed)
         examine_stores(stores, namespace_id(catalog))
         if settings.development:
@@ -159,12 +163,12 @@ class Server:
                 store.open()
             except StoreUnavailable as reason:
                 # One that holds nothing yet was more likely given wrongly: its operator is told at once.
-                if store.name not in placed:
+                if store.name not in placed and store.name not in attached:
                     raise
                 unopened[store.name] = reason
             exits.callback(_close, store)
         if not settings.store_urls and not unopened:
-            folder.record_stores(len(stores))
+            folder.record_stores(len(folder.store_paths(settings.stores, STORES_DEFAULT)))
         return Broker(
             catalog,
             stores,

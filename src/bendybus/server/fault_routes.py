@@ -25,7 +25,7 @@ from bendybus.errors import ArgumentError, BrokerError, InvalidOperation
 from bendybus.namespaces import Namespace
 from bendybus.store.faults import Fault, FaultKind, StoreFaults
 
-__all__ = ["fault_routes"]
+__all__ = ["fault_routes", "json_body"]
 
 BODY_BYTES_MAX: Final = 4096
 
@@ -80,12 +80,13 @@ class _FaultApi:
 
     async def _switch(self, request: Request, faults: StoreFaults) -> object:
         name = request.path_params["name"]
-        fault = Fault() if request.method == "DELETE" else _fault(await _body(request))
+        fault = Fault() if request.method == "DELETE" else _fault(await json_body(request))
         faults.switch(name, fault)
         return {"name": name, **_shown(fault)}
 
 
-async def _body(request: Request) -> object:
+async def json_body(request: Request) -> object:
+    """The body of a small request; `ArgumentError` when it is none."""
     body = b""
     try:
         async for chunk in request.stream():
@@ -97,7 +98,7 @@ async def _body(request: Request) -> object:
         # Nobody will read this; it only must not look like a fault of ours.
         raise ArgumentError("The body ended before its end.") from None
     except (ValueError, RecursionError):
-        raise ArgumentError('The body must be JSON such as {"fault": "pause"}.') from None
+        raise ArgumentError("The body must be JSON.") from None
 
 
 def _fault(body: object) -> Fault:

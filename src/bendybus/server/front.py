@@ -28,6 +28,8 @@ from bendybus.server.http import Health, http_app
 from bendybus.server.http_protocol import HttpHost
 from bendybus.server.listener import Listener
 from bendybus.server.metrics import BrokerCollector
+from bendybus.server.store_keeper import StoreKeeper
+from bendybus.server.store_routes import store_routes
 
 __all__ = ["Front"]
 
@@ -57,10 +59,13 @@ class Front:
             connections_max=connections_max,
         )
 
-    def admit(self, namespace: Namespace, book: RuleBook) -> None:
-        """From now on clients are served in this namespace; its broker has been started."""
+    def admit(self, namespace: Namespace, book: RuleBook, keeper: StoreKeeper | None = None) -> None:
+        """From now on clients are served in this namespace; its broker has been started.
+
+        `keeper`: who attaches and retires its stores, if that can be done.
+        """
         self.namespaces.add(namespace)
-        self._routes.admit(namespace, book)
+        self._routes.admit(namespace, book, keeper)
         self._gateway.admit(namespace)
 
     def dismiss(self, namespace: Namespace) -> None:
@@ -113,11 +118,12 @@ class _NamespaceRoutes(BaseRoute):
         self._namespaces = namespaces
         self._served: dict[Namespace, _Served] = {}
 
-    def admit(self, namespace: Namespace, book: RuleBook) -> None:
+    def admit(self, namespace: Namespace, book: RuleBook, keeper: StoreKeeper | None) -> None:
         rest = RestMessages(namespace.broker, namespace.keys)
         # Management last: what is not a message operation is an entity.
         rules = AuthorizationRules(book, namespace.keys)
-        routes = [*fault_routes(namespace), rest, rules, *management_routes(namespace)]
+        own = [*fault_routes(namespace), *store_routes(namespace, keeper)]
+        routes = [*own, rest, rules, *management_routes(namespace)]
         self._served[namespace] = _Served(rest, Router(routes, redirect_slashes=False))
 
     def dismiss(self, namespace: Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Which messaging stores a server works with: the data folder's own, or those given by URL.
+"""Which messaging stores a server works with: its data folder's own or those given by URL, and the attached.
 
 All of them are looked at before the first is opened, so that a server which is
 refused one has written to none.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Container, Sequence
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -22,8 +23,9 @@ from bendybus.store.folder import DataFolder
 from bendybus.store.protocol import MessagingStore
 from bendybus.store.sqlite.store import SqliteStore
 
-__all__ = ["examine_stores", "messaging_stores", "namespace_id"]
+__all__ = ["examine_stores", "messaging_stores", "namespace_id", "shown_url", "store_at"]
 
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 KNOWN = "known are sqlite:///PATH and postgresql://USER@HOST:PORT/DATABASE"
 
 
@@ -34,17 +36,28 @@ def messaging_stores(
 
     `placed`: the names of those that are known to hold partitions.
     """
-    if not settings.store_urls:
-        return [SqliteStore(path) for path in folder.store_paths(settings.stores, STORES_DEFAULT)]
+    listed = folder.store_list()
     stores: dict[str, MessagingStore] = {}
+    if not settings.store_urls:
+        own = [SqliteStore(path) for path in folder.store_paths(settings.stores, STORES_DEFAULT)]
+        stores = {store.name: store for store in own if store.name not in listed.retired}
     for url in settings.store_urls:
         try:
-            store = _store_at(url, placed)
+            store = store_at(url, placed)
             if store.name in stores:
                 raise ConfigError(f"there is another store by the name '{store.name}' already")
         except ConfigError as error:
-            raise ConfigError(f"--store {_shown(url)}: {error}") from None
+            raise ConfigError(f"--store {shown_url(url)}: {error}") from None
         stores[store.name] = store
+    for name, url in listed.attached.items():
+        # What the command line says of a store counts more than what was said when it was attached.
+        if name not in stores:
+            try:
+                stores[name] = store_at(url, placed, name)
+            except ConfigError as error:
+                raise ConfigError(f"the attached store {shown_url(url)}: {error}") from None
+    if not stores:
+        raise ConfigError("all messaging stores have been retired, and none is given by --store")
     return list(stores.values())
 
 
@@ -78,30 +91,35 @@ def examine_stores(stores: Sequence[MessagingStore], namespace: str) -> None:
         seen[identity] = store.name
 
 
-def _store_at(url: str, placed: Container[str]) -> MessagingStore:
+def store_at(url: str, placed: Container[str], name: str | None = None) -> MessagingStore:
+    """The store at this address, not yet opened; `name` instead of the one that the address gives it."""
+    if name is not None and not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"'{name}' is no store's name: letters, digits, '.', '_' and '-', up to 100 of them"
+        )
     try:
         scheme = urlsplit(url).scheme
     except ValueError:
         raise ConfigError(f"it cannot be read; {KNOWN}") from None
     if scheme == "sqlite":
-        return _sqlite_store(url, placed)
+        return _sqlite_store(url, placed, name)
     if scheme in ("postgresql", "postgres"):
-        return _postgres_store(url)
+        return _postgres_store(url, name)
     raise ConfigError(f"'{scheme}' is not a kind of store; {KNOWN}")
 
 
-def _sqlite_store(url: str, placed: Container[str]) -> MessagingStore:
+def _sqlite_store(url: str, placed: Container[str], name: str | None) -> MessagingStore:
     parts = urlsplit(url)
     path = Path(unquote(parts.path))
     if parts.netloc or parts.query or parts.fragment or not path.is_absolute() or not path.name:
         raise ConfigError("write sqlite:///PATH, with an absolute path")
-    has_partitions = path.stem in placed
+    has_partitions = (name or path.stem) in placed
     if not path.parent.is_dir() and not has_partitions:
         raise ConfigError(f"the folder {path.parent} does not exist")
-    return SqliteStore(path, has_partitions=has_partitions)
+    return SqliteStore(path, name, has_partitions=has_partitions)
 
 
-def _postgres_store(url: str) -> MessagingStore:
+def _postgres_store(url: str, name: str | None) -> MessagingStore:
     try:
         # Only whoever has such a store needs the driver.
         from bendybus.store.postgres.address import parse_address  # noqa: PLC0415
@@ -111,10 +129,11 @@ def _postgres_store(url: str) -> MessagingStore:
             f"PostgreSQL needs a package that is not installed ({error.name or error}): "
             f"pip install 'bendybus[postgres]'"
         ) from None
-    return PostgresStore(parse_address(url))
+    address = parse_address(url)
+    return PostgresStore(address if name is None else replace(address, name=name))
 
 
-def _shown(url: str) -> str:
+def shown_url(url: str) -> str:
     """The URL without whatever may be a password."""
     if not url.startswith("sqlite:"):
         url = re.sub(r"//.*@", "//***@", url)

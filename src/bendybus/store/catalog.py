@@ -54,8 +54,8 @@ class Catalog(Protocol):
     def add(self, record: EntityRecord) -> None:
         """`EntityExists` when the path is taken."""
 
-    def replace(self, record: EntityRecord) -> None:
-        """`EntityNotFound` when there is none of that path."""
+    def replace(self, *records: EntityRecord) -> None:
+        """All of them in one; `EntityNotFound` when there is none of such a path, and then all stay."""
 
     def remove(self, *paths: EntityPath) -> None:
         """All of them in one; `EntityNotFound` when there is none of such a path, and then all stay."""

@@ -96,6 +96,10 @@ class FaultyStore:
         return self._store.name
 
     @property
+    def kind(self) -> str:
+        return self._store.kind
+
+    @property
     def namespace(self) -> str | None:
         return self._store.namespace
 
@@ -127,6 +131,10 @@ class FaultyStore:
     def drop_partitions(self, entity: EntityPath) -> None:
         self._pass()
         self._store.drop_partitions(entity)
+
+    def discard(self, keys: Sequence[PartitionKey]) -> None:
+        self._pass()
+        self._store.discard(keys)
 
     def claim(self, keys: Sequence[PartitionKey]) -> list[Epoch]:
         self._pass()
@@ -163,6 +171,15 @@ class StoreFaults:
     def stores(self) -> list[MessagingStore]:
         """What the broker is to work with."""
         return list(self._stores.values())
+
+    def add(self, store: MessagingStore) -> MessagingStore:
+        """A store that is attached later; gives what the broker is to work with."""
+        self._stores[store.name] = FaultyStore(store)
+        return self._stores[store.name]
+
+    def remove(self, name: str) -> None:
+        """A store that is retired."""
+        self._stores.pop(name, None)
 
     def current(self) -> Mapping[str, Fault]:
         """Store -> what is wrong with it."""

@@ -4,6 +4,8 @@
     folder.json     the format's version and the number of messaging stores
     root.key        the namespace's root key, for its owner's eyes only; beside it the second one,
                     root-secondary.key; each made once, and replaced when somebody asks for another
+    stores.json     the stores that were attached since, by URL, for its owner's eyes only; and those of its
+                    own that were retired
     catalog.db      what exists (sqlite/catalog.py)
     store-N.db      the messaging stores (sqlite/store.py), each with a log beside it
     namespaces.json once there are several: their names, first the one that the files above belong to
@@ -20,17 +22,28 @@ import base64
 import fcntl
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
 from bendybus.errors import ConfigError, DataFolderInUse, SchemaTooNew, StoreCorrupted
 
-__all__ = ["ROOT_KEY_FILE", "DataFolder"]
+__all__ = ["ROOT_KEY_FILE", "DataFolder", "StoreList"]
 
 FORMAT_VERSION: Final = 1
 ROOT_KEY_BYTES: Final = 32
 ROOT_KEY_FILE: Final = "root.key"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreList:
+    """The stores of a data folder as they differ from what the command line says."""
+
+    attached: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Name -> URL, perhaps with a password in it."""
+    retired: frozenset[str] = frozenset()
+    """Names of the folder's own that are not to be used again."""
 
 
 class DataFolder:
@@ -124,10 +137,28 @@ class DataFolder:
                 f"stores can be added but not taken away"
             )
         paths = [self._path / f"store-{number}.db" for number in range(count)]
+        retired = self.store_list().retired
         for path in paths[:recorded]:
-            if not path.exists():
+            if not path.exists() and path.stem not in retired:
                 raise StoreCorrupted(f"the messaging store {path} is missing")
         return paths
+
+    def store_list(self) -> StoreList:
+        """What has been attached and retired while the server ran."""
+        file = self._path / "stores.json"
+        try:
+            content = json.loads(file.read_bytes())
+            attached = {str(name): str(url) for name, url in content["attached"].items()}
+            return StoreList(attached, frozenset(map(str, content["retired"])))
+        except FileNotFoundError:
+            return StoreList()
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            # Not the cause's own words: they may quote a URL, and with it a password.
+            raise StoreCorrupted(f"{file} is damaged: {type(error).__name__}") from None
+
+    def keep_store_list(self, stores: StoreList) -> None:
+        content = {"attached": dict(stores.attached), "retired": sorted(stores.retired)}
+        _write_whole(self._path / "stores.json", json.dumps(content).encode())
 
     def record_stores(self, count: int) -> None:
         """To be called when that many stores have been opened, and so exist."""

@@ -77,6 +77,10 @@ class MemoryStore:
     def name(self) -> str:
         return self._name
 
+    @property
+    def kind(self) -> str:
+        return "memory"
+
     def examine(self) -> str:
         self._check_available()
         if None not in (self.namespace, self._owner) and self.namespace != self._owner:
@@ -107,10 +111,14 @@ class MemoryStore:
         return [known[number] for number in sorted(set(numbers))]
 
     def drop_partitions(self, entity: EntityPath) -> None:
-        for record in self.partitions():
-            if record.entity == entity:
-                for message in self._partitions.pop(record.key).messages.values():
-                    self._release_body(message)
+        self.discard([record.key for record in self.partitions() if record.entity == entity])
+
+    def discard(self, keys: Sequence[PartitionKey]) -> None:
+        self._check_available()
+        for key in keys:
+            dropped = self._partitions.pop(key, None)
+            for message in () if dropped is None else dropped.messages.values():
+                self._release_body(message)
 
     def claim(self, keys: Sequence[PartitionKey]) -> list[Epoch]:
         self._check_available()
@@ -184,14 +192,15 @@ class MemoryStore:
     def load(self, key: PartitionKey) -> Snapshot:
         self._check_available()
         partition = self._partition(key)
-        messages = sorted(map(copy, partition.messages.values()), key=attrgetter("sequence_number"))
+        # A commit may run meanwhile, in another thread: a list of what is there now is made in one step.
+        messages = sorted(map(copy, list(partition.messages.values())), key=attrgetter("sequence_number"))
         return Snapshot(
             partition.next_sequence_number,
             messages,
             sorted(partition.identities),
             [
                 SessionRecord(each.session_id, len(each.state or b""), each.updated_at)
-                for each in partition.session_states.values()
+                for each in list(partition.session_states.values())
             ],
             dict(partition.transferred),
         )

@@ -41,9 +41,10 @@ class MemoryCatalog:
             raise EntityExists(f"The entity '{record.path}' exists already.")
         self._entities[record.path.lower()] = record
 
-    def replace(self, record: EntityRecord) -> None:
-        kept = self._found(record.path)
-        self._entities[record.path.lower()] = replace(record, path=kept.path)
+    def replace(self, *records: EntityRecord) -> None:
+        kept = [self._found(record.path) for record in records]
+        for record, known in zip(records, kept, strict=True):
+            self._entities[record.path.lower()] = replace(record, path=known.path)
 
     def remove(self, *paths: EntityPath) -> None:
         for path in paths:

@@ -111,6 +111,10 @@ class MessagingStore(Protocol):
     def name(self) -> str:
         """For people: in errors, metrics and the entity's overview."""
 
+    @property
+    def kind(self) -> str:
+        """For people: `sqlite`, `postgresql`."""
+
     namespace: str | None
     """Whose the store is to be, when it is opened; None for those who do not care."""
 
@@ -139,6 +143,12 @@ class MessagingStore(Protocol):
     def drop_partitions(self, entity: EntityPath) -> None:
         """Atomic, with all their messages; an unknown entity is no error."""
 
+    def discard(self, keys: Sequence[PartitionKey]) -> None:
+        """Drop these partitions alone: atomic, with all their messages; an unknown key is no error.
+
+        Bodies that other partitions share stay.
+        """
+
     def claim(self, keys: Sequence[PartitionKey]) -> list[Epoch]:
         """Become the owner of these partitions: from now on no commit under an earlier epoch succeeds.
 
@@ -159,7 +169,8 @@ class MessagingStore(Protocol):
     def load(self, key: PartitionKey) -> Snapshot:
         """Everything but the payloads, by sequence number.
 
-        Nothing may be committed to the partition meanwhile. `StoreError` when it is not here.
+        What is committed to the partition meanwhile may be in it or not, in parts; what was there before
+        and is left alone is in it. `StoreError` when it is not here.
         """
 
     def read(self, places: Sequence[int]) -> list[bytes | None]:

@@ -133,8 +133,10 @@ class VirtualStore(MemoryStore):
         return self._written(lambda: MemoryStore.create_partitions(self, entity, numbers))
 
     def drop_partitions(self, entity: EntityPath) -> None:
-        keys = [record.key for record in super().partitions() if record.entity == entity]
-        self._written(lambda: MemoryStore.drop_partitions(self, entity))
+        self.discard([record.key for record in super().partitions() if record.entity == entity])
+
+    def discard(self, keys: Sequence[PartitionKey]) -> None:
+        self._written(lambda: MemoryStore.discard(self, keys))
         if keys:
             self.watcher(self, keys)
 

@@ -7,7 +7,7 @@ import pytest
 from bendybus.errors import ConfigError, StoreUnavailable
 from bendybus.server.settings import STORES_DEFAULT, Settings
 from bendybus.server.stores import examine_stores, messaging_stores, namespace_id
-from bendybus.store.folder import DataFolder
+from bendybus.store.folder import DataFolder, StoreList
 from bendybus.store.memory import MemoryStore
 from bendybus.store.sqlite.catalog import SqliteCatalog
 
@@ -118,3 +118,31 @@ def test_the_same_store_twice_is_refused(folder, tmp_path):
 def test_a_number_and_urls_exclude_each_other(tmp_path):
     with pytest.raises(ConfigError, match="--stores and --store"):
         Settings(stores=2, store_urls=(f"sqlite://{tmp_path}/one.db",))
+
+
+def test_what_was_attached_is_there_without_being_named_and_what_was_retired_is_not(folder, tmp_path):
+    for store in messaging_stores(Settings(stores=3), folder):
+        store.open()
+        store.close()
+    folder.record_stores(3)
+    url = f"sqlite://{tmp_path}/far.db"
+    folder.keep_store_list(StoreList({"there": url}, frozenset({"store-1"})))
+    assert names(Settings(), folder) == ["store-0", "store-2", "there"]
+    # What was retired may be removed by hand.
+    (folder.path / "store-1.db").unlink()
+    assert names(Settings(), folder) == ["store-0", "store-2", "there"]
+    assert names(Settings(stores=4), folder) == ["store-0", "store-2", "store-3", "there"]
+    other = f"sqlite://{tmp_path}/other.db"
+    assert names(Settings(store_urls=(other,)), folder) == ["other", "there"]
+
+
+def test_an_attached_store_may_be_named_on_the_command_line_too(folder, tmp_path):
+    url = f"sqlite://{tmp_path}/far.db"
+    folder.keep_store_list(StoreList({"far": url}))
+    assert names(Settings(store_urls=(url,)), folder) == ["far"]
+
+
+def test_a_server_without_any_store_does_not_start(folder):
+    folder.keep_store_list(StoreList(retired=frozenset({"store-0"})))
+    with pytest.raises(ConfigError, match="all messaging stores have been retired"):
+        names(Settings(stores=1), folder)

@@ -119,6 +119,11 @@ SELECT key, entity, number FROM partition WHERE entity = %s AND number = ANY (%s
 -- The entity is gone as soon as this is durable; `clear_bodies` and its fellows sweep up behind it.
 UPDATE partition SET entity = NULL, number = NULL WHERE entity = %s RETURNING key;
 
+-- name: discard
+-- The same for some partitions, by their keys.
+UPDATE partition SET entity = NULL, number = NULL WHERE key = ANY (%s::bigint[]) AND entity IS NOT NULL
+RETURNING key;
+
 -- name: dropped_partitions
 -- Dropped, and not yet swept.
 SELECT key FROM partition WHERE entity IS NULL ORDER BY key;

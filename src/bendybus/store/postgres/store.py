@@ -82,6 +82,10 @@ class PostgresStore:
     def name(self) -> str:
         return self._address.name
 
+    @property
+    def kind(self) -> str:
+        return "postgresql"
+
     def examine(self) -> str:
         try:
             with closing(connect(self._address)) as connection:
@@ -130,6 +134,11 @@ class PostgresStore:
         with self._writer.use() as writer:
             keys = writer.execute(QUERIES["drop_partitions"], (entity,)).fetchall()
         self._dropped += [PartitionKey(key) for (key,) in keys]
+
+    def discard(self, keys: Sequence[PartitionKey]) -> None:
+        with self._writer.use() as writer:
+            dropped = writer.execute(QUERIES["discard"], (array(keys),)).fetchall()
+        self._dropped += [PartitionKey(key) for (key,) in dropped]
 
     def claim(self, keys: Sequence[PartitionKey]) -> list[Epoch]:
         with self._writer.use() as writer, writer.transaction():

@@ -63,22 +63,22 @@ class SqliteCatalog:
         ]
 
     def add(self, record: EntityRecord) -> None:
-        if not self._change("add", _row(record)):
+        with reported(self._path):
+            added = self._connection.execute(QUERIES["add"], _row(record)).rowcount == 1
+        if not added:
             raise EntityExists(f"The entity '{record.path}' exists already.")
 
-    def replace(self, record: EntityRecord) -> None:
-        if not self._change("replace", _row(record)):
-            raise EntityNotFound(record.path)
+    def replace(self, *records: EntityRecord) -> None:
+        with reported(self._path), transaction(self._connection):
+            for record in records:
+                if self._connection.execute(QUERIES["replace"], _row(record)).rowcount != 1:
+                    raise EntityNotFound(record.path)
 
     def remove(self, *paths: EntityPath) -> None:
         with reported(self._path), transaction(self._connection):
             for path in paths:
                 if self._connection.execute(QUERIES["remove"], (path,)).rowcount != 1:
                     raise EntityNotFound(path)
-
-    def _change(self, query: str, parameters: tuple[object, ...]) -> bool:
-        with reported(self._path):
-            return self._connection.execute(QUERIES[query], parameters).rowcount == 1
 
     @property
     def _connection(self) -> sqlite3.Connection:

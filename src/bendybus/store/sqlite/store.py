@@ -89,6 +89,10 @@ class SqliteStore:
     def name(self) -> str:
         return self._name
 
+    @property
+    def kind(self) -> str:
+        return "sqlite"
+
     def examine(self) -> str:
         path = self._path.resolve()
         with reported(path):
@@ -165,6 +169,12 @@ class SqliteStore:
             writer.execute(QUERIES["drop_partitions"], (entity,))
         self._keys.difference_update(keys)
         self._dropped += keys
+
+    def discard(self, keys: Sequence[PartitionKey]) -> None:
+        with reported(self._path), transaction(self._writer):
+            dropped = self._writer.execute(QUERIES["discard"], (to_json(list(keys)),)).fetchall()
+        self._keys.difference_update(keys)
+        self._dropped += [PartitionKey(key) for (key,) in dropped]
 
     def claim(self, keys: Sequence[PartitionKey]) -> list[Epoch]:
         with reported(self._path), transaction(self._writer):

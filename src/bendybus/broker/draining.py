@@ -1,0 +1,202 @@
+"""Emptying stores: which are to be emptied, and the one who moves their partitions to the others.
+
+A store that is draining gets no new partitions, and those it has move away one after
+the other. The catalog remembers which stores these are, so a server that is stopped
+or killed meanwhile goes on where it was. What cannot move now (a store is away, say)
+is tried again. How a partition moves: moving.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from bendybus.broker.health import StoreState
+from bendybus.broker.host import Host
+from bendybus.broker.moving import Move
+from bendybus.broker.placing import placed_in, unplaced
+from bendybus.broker.stores import AttachedStore
+from bendybus.broker.topic import Topic
+from bendybus.errors import EntityNotFound, InvalidOperation, StoreUnavailable
+
+if TYPE_CHECKING:
+    from bendybus.broker.broker import Broker
+    from bendybus.broker.topic import Target
+
+__all__ = ["Drains"]
+
+logger = logging.getLogger(__name__)
+
+# How long what could not be moved is left alone.
+RETRY_AFTER_S: Final = 1.0
+
+
+class Drains:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._draining: dict[str, None] = {}
+        """In the order in which they were asked for."""
+        self._task: asyncio.Task[None] | None = None
+        self._halt = asyncio.Event()
+        """Set when the one who moves is to look again whether it should."""
+        self._stopped = False
+        self._moving: tuple[AttachedStore, str, Move] | None = None
+        """From where, which partition, and how."""
+        self._problem = ""
+
+    # -- what is asked for --------------------------------------------------------
+
+    def start(self, names: object) -> None:
+        """Go on with what the catalog says."""
+        self._draining = {str(name): None for name in names} if isinstance(names, list) else {}
+        self._work()
+
+    async def stop(self) -> None:
+        """Let the partition that is moving come to its place; the others stay where they are."""
+        # Never cancelled: the catalog could be told of a move that memory does not know of.
+        self._stopped = True
+        self._halt.set()
+        if self._task is not None:
+            await self._task
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._draining
+
+    def open_stores(self) -> list[AttachedStore]:
+        """Those that new partitions may be placed in."""
+        return [store for store in self._broker.stores() if store.name not in self._draining]
+
+    def refuse_last(self, name: str) -> None:
+        """`InvalidOperation` when without this store there is none for new partitions."""
+        if not any(store.name != name for store in self.open_stores()):
+            raise InvalidOperation(
+                f"'{name}' is the last messaging store that takes partitions; attach another one first."
+            )
+
+    async def begin(self, name: str) -> None:
+        """Empty this store; durable when it returns, and done when it keeps nothing."""
+        async with self._broker.changing:
+            self._broker.store(name)
+            self.refuse_last(name)
+            if name not in self._draining:
+                await self._keep({**self._draining, name: None})
+        self._work()
+
+    async def end(self, name: str) -> None:
+        """Use this store again as any other; what has moved stays where it is."""
+        async with self._broker.changing:
+            self._broker.store(name)
+            await self.forget(name)
+
+    async def forget(self, name: str) -> None:
+        """`end`, for whoever holds `Broker.changing`."""
+        if name in self._draining:
+            await self._keep({each: None for each in self._draining if each != name})
+            self._halt.set()
+
+    async def _keep(self, draining: dict[str, None]) -> None:
+        catalog = self._broker.catalog
+        description = {**catalog.namespace(), "draining": list(draining)}
+        await asyncio.to_thread(catalog.describe_namespace, description)
+        self._draining = draining
+
+    def progress(self, name: str) -> dict[str, object]:
+        """How far the emptying of a store has come, for people."""
+        if name not in self._draining:
+            return {}
+        shown: dict[str, object] = {}
+        if self._moving is not None and self._moving[0].name == name:
+            _, shown["moving"], move = self._moving
+            shown["copied"] = move.copied
+        if self._problem and self._broker.store(name).hosts:
+            shown["problem"] = self._problem
+        return shown
+
+    # -- the work -----------------------------------------------------------------
+
+    def _work(self) -> None:
+        if self._draining and not self._stopped and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        """Until nothing that drains keeps anything."""
+        while not self._stopped and (waiting := self._waiting()):
+            self._halt.clear()
+            moved = False
+            for source, entity, number in waiting:
+                if self._stopped or source.name not in self._draining:
+                    break
+                moved |= await self._move(source, entity, number)
+            if not moved:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._halt.wait(), RETRY_AFTER_S)
+
+    def _waiting(self) -> list[tuple[AttachedStore, Target, int]]:
+        """Every partition that is to move; those of subscriptions move with their topics'."""
+        broker = self._broker
+        entities: list[Target] = [*broker.queues(), *broker.topics]
+        return [
+            (host.store, entity, host.number)
+            for entity in entities
+            for host in entity.hosts
+            if host.store.name in self._draining
+        ]
+
+    async def _move(self, source: AttachedStore, entity: Target, number: int) -> bool:
+        """Whether it has moved, or need not any more."""
+        if entity.deleted:
+            return True
+        try:
+            target = self._destination(source, entity)
+            move = Move(self._broker, partial(_together, entity, number), source, target)
+            self._moving = source, f"{entity.path}[{number}]", move
+            await move.run()
+        except EntityNotFound:
+            # Deleted meanwhile: there is nothing to move.
+            return True
+        except Exception as failure:
+            if str(failure) != self._problem:
+                logger.warning(
+                    "%s[%d] stays in store %s for now: %s", entity.path, number, source.name, failure
+                )
+            self._problem = str(failure)
+            return False
+        finally:
+            self._moving = None
+        self._problem = ""
+        logger.info("%s[%d] has moved from store %s to %s", entity.path, number, source.name, target.name)
+        if not source.hosts:
+            await self._sweep(source)
+        return True
+
+    def _destination(self, source: AttachedStore, entity: Target) -> AttachedStore:
+        """Of the stores that answer, the one with the fewest partitions of this entity, and of all."""
+        source.refuse_away()
+        ready = [store for store in self.open_stores() if store.state is StoreState.AVAILABLE]
+        if not ready:
+            raise StoreUnavailable("No store that could take partitions answers.")
+        own = [host.store for host in entity.hosts]
+        chosen = min(ready, key=lambda store: (own.count(store), len(store.hosts)))
+        chosen.refuse_incomplete()
+        return chosen
+
+    async def _sweep(self, source: AttachedStore) -> None:
+        """It keeps nothing that anybody wants; what earlier moves could not drop goes too."""
+        placed = placed_in(self._broker.records.values()).get(source.name, set())
+        try:
+            left = unplaced(await source.query(source.store.partitions), placed)
+            await source.run(partial(source.store.discard, [record.key for record in left]))
+        except Exception as failure:
+            logger.warning("store %s: what is left in it stays for now: %s", source.name, failure)
+        logger.info("store %s is empty", source.name)
+
+
+def _together(entity: Target, number: int) -> Sequence[Host[Any]]:
+    """The entity's partition, and those that share its store: the subscriptions' of a topic."""
+    if isinstance(entity, Topic):
+        return [entity.hosts[number], *(each.hosts[number] for each in entity.subscriptions)]
+    return [entity.hosts[number]]

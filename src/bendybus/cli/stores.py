@@ -1,0 +1,148 @@
+"""`bendybus store`: the messaging stores of a running server; add some, empty some, let some go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from bendybus.cli.command import Command, server_command
+from bendybus.errors import Unavailable
+
+if TYPE_CHECKING:
+    from bendybus.cli.target import Target
+
+__all__ = ["app"]
+
+HELP: Final = "Messaging stores: list, attach, drain, retire."
+COLUMNS: Final = ("Name", "Kind", "State", "Since", "Partitions", "Bytes", "Draining")
+
+# How often a drain is asked how far it has come.
+ASK_EVERY_S: Final = 0.2
+# A server that is being restarted is given so long: the drain goes on by itself.
+PATIENCE_S: Final = 30.0
+
+Name = Annotated[str, typer.Argument(help="The store, as 'bendybus store list' shows it.")]
+
+app = typer.Typer(help=HELP, no_args_is_help=True)
+
+
+@app.callback()
+def store() -> None:
+    """Messaging stores: list, attach, drain, retire."""
+
+
+@app.command("list")
+@server_command
+def list_stores(command: Command) -> None:
+    """List the messaging stores: where messages are kept, and how each store is."""
+    from bendybus.cli.json_api import ask_json  # noqa: PLC0415 - see main.py
+    from bendybus.cli.output import show_many  # noqa: PLC0415
+
+    stores = ask_json(command.target(), "GET", "/$stores")["stores"]
+    show_many(COLUMNS, map(_row, stores), stores if command.as_json else None)
+
+
+@app.command()
+@server_command
+def attach(
+    command: Command,
+    url: Annotated[str, typer.Argument(help="sqlite:///PATH or postgresql://USER@HOST:PORT/DATABASE.")],
+    name: Annotated[
+        str | None, typer.Option(help="What to call it.", show_default="the file's or the database's name")
+    ] = None,
+) -> None:
+    """Attach another messaging store, for good: entities made from now on use it too."""
+    from bendybus.cli.json_api import ask_json  # noqa: PLC0415 - see main.py
+
+    _show(command, ask_json(command.target(), "POST", "/$stores", {"url": url, "name": name}), "attached")
+
+
+@app.command()
+@server_command
+def drain(
+    command: Command,
+    name: Name,
+    wait: Annotated[bool, typer.Option(help="Wait until the store is empty, and show how far it is.")] = True,
+    stop: Annotated[bool, typer.Option("--stop", help="No further: use the store again.")] = False,
+) -> None:
+    """Empty a store: its partitions move to the others while messages flow.
+
+    May be interrupted at any time: the server goes on by itself, also after a restart.
+    """
+    from bendybus.cli.json_api import ask_json  # noqa: PLC0415 - see main.py
+
+    target = command.target()
+    answer = ask_json(target, "PUT", _path(name), {"draining": not stop})
+    if wait and not stop:
+        answer = _follow(target, answer)
+    _show(command, answer, "in use" if stop else "drained" if _is_empty(answer) else "draining")
+
+
+@app.command()
+@server_command
+def retire(command: Command, name: Name) -> None:
+    """Let go of a store that is empty; its file or database stays where it is."""
+    from bendybus.cli.json_api import ask_json  # noqa: PLC0415 - see main.py
+
+    _show(command, ask_json(command.target(), "DELETE", _path(name)), "retired")
+
+
+def _follow(target: Target, answer: dict[str, Any]) -> dict[str, Any]:
+    """Until it is empty, or somebody has stopped it."""
+    import time  # noqa: PLC0415 - see main.py
+
+    from bendybus.cli.json_api import ask_json  # noqa: PLC0415
+    from bendybus.cli.output import note, progress  # noqa: PLC0415
+
+    name, total, problem = answer["name"], answer["partitions"], ""
+    with progress() as bar:
+        task = bar.add_task(f"Draining {name}", total=total)
+        answered_at = time.monotonic()
+        while not _is_empty(answer) and answer["draining"]:
+            time.sleep(ASK_EVERY_S)
+            try:
+                answer = ask_json(target, "GET", _path(name))
+                answered_at = time.monotonic()
+            except Unavailable:
+                if time.monotonic() - answered_at > PATIENCE_S:
+                    raise
+            bar.update(task, completed=total - answer["partitions"])
+            if answer.get("problem", problem) != problem:
+                problem = answer["problem"]
+                note(f"{name}: {problem}")
+    return answer
+
+
+def _is_empty(answer: Mapping[str, Any]) -> bool:
+    return not answer["partitions"] and "moving" not in answer
+
+
+def _path(name: str) -> str:
+    from urllib.parse import quote  # noqa: PLC0415 - see main.py
+
+    return f"/$stores/{quote(name, safe='')}"
+
+
+def _show(command: Command, answer: Mapping[str, Any], done: str) -> None:
+    from bendybus.cli.output import note, show_one  # noqa: PLC0415 - see main.py
+
+    if command.as_json:
+        show_one(answer, command.output)
+    else:
+        note(f"{answer['name']}: {done}")
+
+
+def _row(store: Mapping[str, Any]) -> tuple[object, ...]:
+    from datetime import UTC, datetime  # noqa: PLC0415 - see main.py
+
+    since = datetime.fromtimestamp(store["since"] / 1000, UTC).isoformat(" ", "seconds")
+    draining = "yes" if store["draining"] else ""
+    if "moving" in store:
+        draining = f"{store['moving']}, {store['copied']} messages copied"
+    elif "problem" in store:
+        draining = f"waits: {store['problem']}"
+    columns = ("name", "kind", "state", "partitions", "bytes")
+    name, kind, state, partitions, size = (store[column] for column in columns)
+    return name, kind, state, since, partitions, size, draining

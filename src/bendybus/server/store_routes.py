@@ -1,0 +1,119 @@
+"""Messaging stores over HTTP: which there are, and those to be attached, emptied and retired.
+
+    GET     /$stores           all stores: kind, state, what they keep, how far one that drains has come
+    POST    /$stores           {"url": "sqlite:///...", "name": "..."}    attach; the name may be left out
+    GET     /$stores/{name}    one store
+    PUT     /$stores/{name}    {"draining": true}    empty it; false: use it again
+    DELETE  /$stores/{name}    retire; only when it keeps nothing
+
+Manage on the whole namespace is needed. Bodies and answers are JSON. What is done:
+store_keeper.py, broker/draining.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from bendybus.admin.access import authorise
+from bendybus.auth.rights import Right
+from bendybus.broker.clock import now
+from bendybus.broker.stores import AttachedStore
+from bendybus.errors import ArgumentError, BrokerError, InvalidOperation
+from bendybus.namespaces import Namespace
+from bendybus.server.fault_routes import json_body
+from bendybus.server.store_keeper import StoreKeeper
+
+__all__ = ["store_routes"]
+
+
+def store_routes(namespace: Namespace, keeper: StoreKeeper | None) -> list[BaseRoute]:
+    """To be tried before the management API, to which every path may be an entity's."""
+    api = _StoreApi(namespace, keeper)
+    return [
+        Route("/$stores", api.all_stores, methods=["GET", "POST"]),
+        Route("/$stores/{name}", api.one_store, methods=["GET", "PUT", "DELETE"]),
+    ]
+
+
+class _StoreApi:
+    def __init__(self, namespace: Namespace, keeper: StoreKeeper | None) -> None:
+        self._broker = namespace.broker
+        self._keys = namespace.keys
+        self._keeper = keeper
+
+    async def all_stores(self, request: Request) -> Response:
+        return await self._answer(request, self._attach if request.method == "POST" else self._list)
+
+    async def one_store(self, request: Request) -> Response:
+        operations = {"PUT": self._drain, "DELETE": self._retire}
+        return await self._answer(request, operations.get(request.method, self._show))
+
+    async def _answer(
+        self, request: Request, operation: Callable[[Request], Awaitable[tuple[object, HTTPStatus]]]
+    ) -> Response:
+        try:
+            authorise(request.headers, self._keys, "", Right.MANAGE, now())
+            answer, status = await operation(request)
+            return JSONResponse(answer, status)
+        except BrokerError as refusal:
+            return JSONResponse({"error": refusal.description}, refusal.status)
+
+    async def _list(self, request: Request) -> tuple[object, HTTPStatus]:
+        return {"stores": [self._shown(store) for store in self._broker.stores()]}, HTTPStatus.OK
+
+    async def _show(self, request: Request) -> tuple[object, HTTPStatus]:
+        return self._shown(self._broker.store(request.path_params["name"])), HTTPStatus.OK
+
+    async def _attach(self, request: Request) -> tuple[object, HTTPStatus]:
+        body = _object(await json_body(request))
+        url, name = body.get("url"), body.get("name")
+        if not isinstance(url, str) or not url:
+            raise ArgumentError("'url' must be the store's address, such as sqlite:///PATH.")
+        if name is not None and not isinstance(name, str):
+            raise ArgumentError("'name' must be text.")
+        attached = await self._the_keeper().attach(url, name)
+        return self._shown(self._broker.store(attached)), HTTPStatus.CREATED
+
+    async def _drain(self, request: Request) -> tuple[object, HTTPStatus]:
+        name = request.path_params["name"]
+        draining = _object(await json_body(request)).get("draining")
+        if not isinstance(draining, bool):
+            raise ArgumentError("'draining' must be true or false.")
+        await (self._broker.drains.begin(name) if draining else self._broker.drains.end(name))
+        return self._shown(self._broker.store(name)), HTTPStatus.ACCEPTED
+
+    async def _retire(self, request: Request) -> tuple[object, HTTPStatus]:
+        name = request.path_params["name"]
+        await self._the_keeper().retire(name)
+        return {"name": name, "retired": True}, HTTPStatus.OK
+
+    def _the_keeper(self) -> StoreKeeper:
+        if self._keeper is None:
+            raise InvalidOperation("This namespace keeps the stores that it was made with.")
+        return self._keeper
+
+    def _shown(self, store: AttachedStore) -> dict[str, object]:
+        partitions = [host.partition for host in store.hosts]
+        shown: dict[str, object] = {
+            "name": store.name,
+            "kind": store.store.kind,
+            "state": store.state.value,
+            "since": store.state_since,
+            "partitions": len(partitions),
+            "bytes": sum(partition.size_bytes for partition in partitions if partition is not None),
+            "draining": store.name in self._broker.drains,
+        }
+        if store.reason:
+            shown["reason"] = store.reason
+        return shown | self._broker.drains.progress(store.name)
+
+
+def _object(body: object) -> Mapping[str, object]:
+    if not isinstance(body, Mapping):
+        raise ArgumentError("The body must be a JSON object.")
+    return body

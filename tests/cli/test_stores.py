@@ -1,0 +1,83 @@
+"""Stores from the command line, against a real server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from cli.conftest import run_bendybus
+from fix_server import ServerProcess, StartServer
+
+Run: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def own_server(start_server: StartServer) -> ServerProcess:
+    return start_server({"q": {"EnablePartitioning": True}}, None, "--stores", "2")
+
+
+@pytest.fixture
+def store(own_server: ServerProcess, tmp_path: Path) -> Run:
+    """`store("list")`: whatever comes of it."""
+    environment = {"BENDYBUS_CONNECTION_STRING": own_server.connection_string}
+    return lambda *arguments: run_bendybus("store", *arguments, environment=environment, folder=tmp_path)
+
+
+def told(run: Run, *arguments: str) -> Any:
+    done = run(*arguments, "--output", "json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_store_is_attached_emptied_and_retired(
+    store: Run, own_server: ServerProcess, tmp_path: Path
+) -> None:  # P-02
+    before = {each["name"]: each for each in told(store, "list")}
+    assert [each["partitions"] for each in before.values()] == [8, 8]
+    assert {(each["kind"], each["state"], each["draining"]) for each in before.values()} == {
+        ("sqlite", "available", False)
+    }
+    added = told(store, "attach", f"sqlite://{tmp_path}/more.db", "--name", "third")
+    assert (added["name"], added["partitions"]) == ("third", 0)
+    done = store("drain", "store-0")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "store-0: drained\n")
+    table = store("list").stdout.splitlines()
+    assert table[0].split() == ["Name", "Kind", "State", "Since", "Partitions", "Bytes", "Draining"]
+    assert [line.split()[0] for line in table[2:]] == ["store-0", "store-1", "third"]
+    assert [each["partitions"] for each in told(store, "list")] == [0, 8, 8]
+    assert told(store, "retire", "store-0") == {"name": "store-0", "retired": True}
+    own_server.stop()
+    own_server.start()
+    assert [each["name"] for each in told(store, "list")] == ["store-1", "third"]
+
+
+def test_a_drain_can_be_begun_without_waiting_and_called_off(store: Run) -> None:
+    assert told(store, "drain", "store-1", "--no-wait")["draining"] is True
+    # Asked again, it waits for the one that is under way.
+    assert told(store, "drain", "store-1")["partitions"] == 0
+    done = store("drain", "store-1", "--stop")
+    assert (done.returncode, done.stderr) == (0, "store-1: in use\n")
+    assert [each["draining"] for each in told(store, "list")] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("drain", "nowhere"), "There is no messaging store 'nowhere'; there are store-0, store-1."),
+        (("retire", "store-0"), "keeps 8 partitions; drain it first"),
+        (("attach", "sqlite://relative.db"), "absolute path"),
+        (("attach", "postgresql://ann:hush@127.0.0.1:1/x"), "cannot be attached now"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_one_line(
+    store: Run, arguments: tuple[str, ...], complaint: str
+) -> None:
+    done = store(*arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("bendybus: ") and done.stderr.count("\n") == 1
+    assert complaint in done.stderr and "hush" not in done.stderr
