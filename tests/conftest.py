@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 pytest_plugins = ["pytester", "fix_broker", "fix_postgres", "fix_server", "fix_kinds"]
 
 
+@pytest.hookimpl(tryfirst=True)  # before the workers look at the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
