@@ -28,9 +28,9 @@ style: $(VENV)/.installed-dev  ## ruff: rules and layout
 types: $(VENV)/.installed-dev  ## mypy --strict on src
 	$(BIN)/mypy
 
-# By the groups of tests/conftest.py: a file, or all of Spark, stays with one worker.
+# File by file, so that what a file shares (a server, a Spark session) is made once.
 tests: $(VENV)/.installed-dev
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make test`), Java's, Go's and JavaScript's where there is one
 	$(BIN)/pytest tests/interop
