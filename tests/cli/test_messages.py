@@ -204,9 +204,12 @@ def test_following_goes_on_until_interrupted(
         "json",
     ]
     environment = {**os.environ, "BENDYBUS_CONNECTION_STRING": server.connection_string}
+    # A shell that runs the tests in the background has them ignore it, and they would hand that on.
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
     ) as following:
+        signal.signal(signal.SIGINT, ignored)
         assert following.stdout is not None
         for body in ("first", "second"):
             bendybus("send", partitioned, "--body", body)
