@@ -140,7 +140,7 @@ class SubscriptionDescription(QueueDescription):
     @classmethod
     def of(cls, topic: str, name: str, **properties: object) -> SubscriptionDescription:
         """The subscription of this name to the topic with this path."""
-        return cls(subscription_path(topic, name), **properties)  # type: ignore[arg-type]
+        return cls(subscription_path(topic, name), **properties)  # type: ignore[arg-type]  # it checks every value
 
     @property
     def topic_path(self) -> EntityPath:

@@ -67,7 +67,7 @@ def http_app(
             *(WebSocketRoute(path, bridge) for path in WEBSOCKET_PATHS),
             WebSocketRoute("/{path:path}", _no_such_websocket),
         ],
-        exception_handlers={HTTPException: _explain},  # type: ignore[dict-item]
+        exception_handlers={HTTPException: _explain},  # type: ignore[dict-item]  # starlette wants Exception
     )
     # `/health/` is not `/health`: a redirect would only hide a client's mistake.
     app.router.redirect_slashes = False

@@ -51,7 +51,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         """Runs while a head is awaited or under way, and so tells whether one is."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         self._await_head()
 
@@ -82,7 +82,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
         # ASGI lower-cases the names of headers; where one is a message property's, case counts.
         self._spellings = []
-        self.scope["extensions"] = {HEADER_SPELLINGS: self._spellings}  # type: ignore[dict-item]
+        self.scope["extensions"] = {HEADER_SPELLINGS: self._spellings}  # type: ignore[dict-item]  # ours
         if self._head_timer is None:
             self._await_head()
 

@@ -161,7 +161,7 @@ class _OnlyOverTls(HTTPRedirectHandler):
             refuse_plain(newurl)
         except ConfigError as refusal:
             raise URLError(str(refusal)) from refusal
-        return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
+        return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]  # typeshed's own Message differs
 
 
 def _open(url: str) -> HTTPResponse:

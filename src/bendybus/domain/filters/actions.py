@@ -18,7 +18,7 @@ from bendybus.domain.filters.parameters import fold_parameters
 from bendybus.domain.filters.parser import parse_action
 from bendybus.domain.filters.reading import Reading, SystemProperty, system_property
 from bendybus.domain.filters.text import to_text
-from bendybus.domain.filters.values import TEXT_VALUE_LENGTH_MAX, Value, text_of, type_name
+from bendybus.domain.filters.values import TEXT_VALUE_LENGTH_MAX, Value, is_number, text_of, type_name
 from bendybus.errors import RULE_ACTION_EXCEPTION, FilterError
 
 __all__ = ["NO_CHANGES", "Changes", "SqlRuleAction"]
@@ -81,8 +81,8 @@ class _Draft(Reading):
         spelled = self.spelling(name) or name
         before = self.user.get(spelled)
         # "SET performs implicit conversion if possible": in C# that is an integer into a double.
-        if isinstance(before, float) and type_name(value) == "Int64":
-            value = float(value)  # type: ignore[arg-type]
+        if isinstance(before, float) and is_number(value):
+            value = float(value)
         self.user_removed.pop(spelled, None)
         self.user_set[spelled] = value
         self._properties[spelled] = value

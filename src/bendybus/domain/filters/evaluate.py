@@ -76,7 +76,9 @@ def compile_condition(node: Predicate, parameters: Parameters) -> Ask:
 def compile_expression(node: Expression, parameters: Parameters) -> Compute:
     match node:
         case Constant() | Parameter():
-            constant = _known(node, parameters).value  # type: ignore[union-attr]
+            known = _known(node, parameters)
+            assert isinstance(known, Constant), "a parameter stands for one"
+            constant = known.value
             return lambda reading: constant
         case Property(name, "user"):
             return lambda reading: reading.get(name)

@@ -31,7 +31,7 @@ from bendybus.domain.filters.ast import (
     Signed,
 )
 from bendybus.domain.filters.lexer import is_keyword
-from bendybus.domain.filters.values import text_of
+from bendybus.domain.filters.values import Value, text_of
 
 __all__ = ["to_text"]
 
@@ -109,7 +109,7 @@ def _not(negated: bool) -> str:
     return "NOT " if negated else ""
 
 
-def _constant(value: object) -> str:
+def _constant(value: Value) -> str:
     match value:
         case None:
             return "NULL"
@@ -121,9 +121,11 @@ def _constant(value: object) -> str:
             return str(int(value))
         case float():
             return repr(float(value))
+        # Only a parameter has a value of another kind, and only an error shows it.
+        case bytes():
+            return "'...'"
         case _:
-            # Only a parameter has such a value, and only an error shows it.
-            return f"'{text_of(value) if not isinstance(value, bytes) else '...'}'"  # type: ignore[arg-type]
+            return f"'{text_of(value)}'"
 
 
 def _name(name: str) -> str:

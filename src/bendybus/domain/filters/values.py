@@ -13,7 +13,7 @@ import math
 import operator
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeGuard
 from uuid import UUID
 
 from bendybus.errors import FilterError
@@ -25,6 +25,7 @@ __all__ = [
     "arithmetic",
     "comparable",
     "compare",
+    "is_number",
     "signed",
     "text_of",
     "type_name",
@@ -72,20 +73,24 @@ def type_name(value: object) -> str:
     return "Null" if value is None else type(value).__name__
 
 
+def is_number(value: Value) -> TypeGuard[int | float]:
+    """To C# a bool is none, whatever Python says."""
+    return type_name(value) in _NUMBERS
+
+
 def comparable(left: Value, right: Value) -> bool:
     """Whether `=` has an answer for these two."""
-    one, other = type_name(left), type_name(right)
-    return one == other or (one in _NUMBERS and other in _NUMBERS)
+    return type_name(left) == type_name(right) or (is_number(left) and is_number(right))
 
 
 def compare(sign: str, left: Value, right: Value) -> bool:
     """`left sign right`, neither of them None."""
     one, other = type_name(left), type_name(right)
     if one != other:
-        if not (one in _NUMBERS and other in _NUMBERS):
+        if not (is_number(left) and is_number(right)):
             raise FilterError(f"{one} and {other} cannot be compared")
         # As C# promotes: the integer becomes a double, with a double's precision.
-        left, right = float(left), float(right)  # type: ignore[arg-type]
+        left, right = float(left), float(right)
     elif sign not in ("=", "<>") and one not in _ORDERED:
         raise FilterError(f"values of type {one} have no order")
     try:
@@ -99,21 +104,20 @@ def arithmetic(sign: str, left: Value, right: Value) -> Value:
     one, other = type_name(left), type_name(right)
     if sign == "+" and "String" in (one, other):
         return _bounded(text_of(left) + text_of(right))
-    if one not in _NUMBERS or other not in _NUMBERS:
+    if not (is_number(left) and is_number(right)):
         raise FilterError(f"'{sign}' does not take {one} and {other}")
-    if one == other == "Int64":
-        return _whole(sign, int(left), int(right))  # type: ignore[arg-type]
-    return _double(sign, float(left), float(right))  # type: ignore[arg-type]
+    if isinstance(left, int) and isinstance(right, int):
+        return _whole(sign, int(left), int(right))
+    return _double(sign, float(left), float(right))
 
 
 def signed(sign: str, value: Value) -> Value:
     """`-value` or `+value`, not None."""
-    name = type_name(value)
-    if name not in _NUMBERS:
-        raise FilterError(f"a sign does not go before {name}")
+    if not is_number(value):
+        raise FilterError(f"a sign does not go before {type_name(value)}")
     if sign == "+":
         return value
-    return _int64(-int(value)) if name == "Int64" else -float(value)  # type: ignore[arg-type]
+    return _int64(-int(value)) if isinstance(value, int) else -float(value)
 
 
 def text_of(value: Value) -> str:

@@ -117,7 +117,7 @@ def connect(address: StoreAddress) -> Connection:
     """A connection that is set up for the store; its schema need not exist yet."""
     try:
         # The parameters hold no key of psycopg's own: `parse_address` got them from libpq's parser.
-        connection = psycopg.connect(**address.connection_parameters(), autocommit=True)  # type: ignore[arg-type]
+        connection = psycopg.connect(**address.connection_parameters(), autocommit=True)  # type: ignore[arg-type]  # see above
         try:
             connection.execute(
                 QUERIES["prepare_session"],
