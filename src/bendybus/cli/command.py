@@ -8,9 +8,9 @@ line on stderr and exit code 1, or 2 where the call itself was wrong; never a tr
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, get_type_hints
 
 import typer
 
@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from bendybus.cli.target import Target
     from bendybus.client import BusClient
 
-__all__ = ["EXIT_FAILED", "EXIT_USAGE", "Command", "server_command", "telling_errors"]
+__all__ = [
+    "EXIT_FAILED",
+    "EXIT_USAGE",
+    "Command",
+    "option",
+    "own_parameters",
+    "seen_as",
+    "server_command",
+    "telling_errors",
+]
 
 EXIT_FAILED: Final = 1
 # What shells and init systems take for "called wrongly".
@@ -32,8 +41,6 @@ EXIT_USAGE: Final = 2
 RETRIES: Final = 2
 # How long one answer may take.
 TIMEOUT_S: Final = 60.0
-
-Arguments = ParamSpec("Arguments")
 
 ConnectionString = Annotated[
     str | None,
@@ -78,22 +85,38 @@ class Command:
         return BusClient(replace(settings, retries=retries, timeout_s=timeout_s))
 
 
-def server_command(function: Callable[Concatenate[Command, Arguments], None]) -> Callable[..., None]:
+def server_command(function: Callable[Concatenate[Command, ...], None]) -> Callable[..., None]:
     """The function as typer is to see it: with the shared options instead of its `Command`."""
 
     def run(connection_string: str | None, data: Path, output: OutputFormat, **arguments: Any) -> None:
-        telling_errors(lambda: function(Command(connection_string, data, output), **arguments))  # type: ignore[call-arg]
+        telling_errors(lambda: function(Command(connection_string, data, output), **arguments))
 
-    own = list(inspect.signature(function).parameters.values())[1:]
-    hints = get_type_hints(function, include_extras=True)
-    parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
-    parameters += [
-        _option("connection_string", ConnectionString, None),
-        _option("data", Data, Path(".data")),
-        _option("output", Output, OutputFormat.TABLE),
-    ]
+    _, *own = own_parameters(function)
+    shared = (
+        option("connection_string", ConnectionString, None),
+        option("data", Data, Path(".data")),
+        option("output", Output, OutputFormat.TABLE),
+    )
+    return seen_as(run, function, (*own, *shared))
+
+
+def own_parameters(function: Callable[..., None], **names: object) -> list[inspect.Parameter]:
+    """A function's parameters with their annotations resolved, `names` among them."""
+    hints = get_type_hints(function, include_extras=True, localns=names)
+    parameters = inspect.signature(function).parameters.values()
+    return [each.replace(annotation=hints.get(each.name, each.annotation)) for each in parameters]
+
+
+def option(name: str, annotation: object, default: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def seen_as(
+    run: Callable[..., None], function: Callable[..., None], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., None]:
+    """`run`, which whoever looks at it takes for `function` with these parameters."""
     run.__name__, run.__doc__ = function.__name__, function.__doc__
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what `inspect` looks for
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
@@ -117,7 +140,3 @@ def _advice(error: BrokerError) -> Iterator[str]:
             yield "Check the key, and the rights of its rule."
         case ConnectionLost():
             yield "Is the server running, and is this its address?"
-
-
-def _option(name: str, annotation: object, default: object) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

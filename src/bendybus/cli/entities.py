@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from bendybus.cli.command import Command
+from bendybus.cli.entity_options import Properties
 from bendybus.cli.entries import Entry
 from bendybus.cli.management import ManagementClient
 from bendybus.cli.options import confirm
@@ -19,20 +20,19 @@ from bendybus.errors import ConfigError, EntityNotFound, InvalidOperation
 __all__ = ["create", "delete", "show", "show_entry", "show_list", "update"]
 
 
-def create(command: Command, kind: EntityKind, path: str, **options: object) -> None:
-    """`options` by their names in the API; None where not given."""
+def create(command: Command, kind: EntityKind, path: str, properties: Properties) -> None:
     with command.management() as management:
-        show_entry(command, management.create(path, kind.element, new_elements(kind, options)))
+        show_entry(command, management.create(path, kind.element, new_elements(kind, properties)))
 
 
-def update(command: Command, kind: EntityKind, path: str, **options: object) -> None:
-    if all(value is None for value in options.values()):
+def update(command: Command, kind: EntityKind, path: str, properties: Properties) -> None:
+    if all(value is None for value in properties.values()):
         raise ConfigError(
             f"nothing is to be changed: name a property, see 'bendybus {kind.label} update --help'"
         )
     with command.management() as management:
         current = _get(management, kind, path)
-        changed = changed_elements(kind, current, options)
+        changed = changed_elements(kind, current, properties)
         show_entry(command, management.update(path, kind.element, changed))
 
 

@@ -7,7 +7,6 @@ goes on all the same. Spark is an extra: without it only this group of commands 
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import signal
@@ -17,11 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final
 
 import typer
 
-from bendybus.cli.command import Command, server_command
+from bendybus.cli.command import Command, option, own_parameters, seen_as, server_command
 from bendybus.cli.output import note, progress, show_one
 from bendybus.errors import ConfigError
 
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from pyspark_servicebus.pipelines import Bus, Pipeline, Summary
 
 __all__ = ["SparkOptions", "pipeline_command"]
-
-Arguments = ParamSpec("Arguments")
 
 # A shuffle into 200 parts, Spark's default, is for clusters.
 LOCAL_SHUFFLE_PARTITIONS: Final = 8
@@ -164,26 +161,18 @@ class SparkOptions:
 
 
 def pipeline_command(
-    function: Callable[Concatenate[SparkOptions, Arguments], None],
+    function: Callable[Concatenate[SparkOptions, ...], None],
 ) -> Callable[..., None]:
     """The function as a command against a server, with the options of Spark's besides its own."""
 
     def run(command: Command, /, **arguments: Any) -> None:
         shared = {name: arguments.pop(name) for name in _OPTIONS}
-        function(SparkOptions(command, **shared), **arguments)  # type: ignore[call-arg]
+        function(SparkOptions(command, **shared), **arguments)
 
-    first, *own = inspect.signature(function).parameters.values()
-    hints = get_type_hints(function, include_extras=True, localns={"SparkOptions": SparkOptions})
-    parameters = [first.replace(name="command", annotation=Command)]
-    parameters += [each.replace(annotation=hints[each.name]) for each in own]
-    parameters += [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        for name, (annotation, default) in _OPTIONS.items()
-    ]
-    run.__name__, run.__doc__ = function.__name__, function.__doc__
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
-    return server_command(run)
+    first, *own = own_parameters(function, SparkOptions=SparkOptions)
+    spark = [option(name, annotation, default) for name, (annotation, default) in _OPTIONS.items()]
+    command = first.replace(name="command", annotation=Command)
+    return server_command(seen_as(run, function, (command, *own, *spark)))
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import typer
 from bendybus.cli import options as given
 from bendybus.cli.command import Command, server_command
 from bendybus.cli.completion import queue_names
+from bendybus.cli.entity_options import QUEUE_SETTINGS, Properties, changeable, with_properties
 
 __all__ = ["app"]
 
@@ -22,98 +23,24 @@ COLUMNS: Final = ("Name", "Status", "Active", "Dead letters", "Scheduled", "Part
 
 @app.command()
 @server_command
-def create(
-    command: Command,
-    name: Name,
-    partitioned: given.Partitioned = True,
-    max_size: given.MaxSize = None,
-    max_message_size: given.MaxMessageSize = None,
-    lock_duration: given.LockDuration = None,
-    enable_session: given.EnableSession = None,
-    duplicate_detection: given.DuplicateDetection = None,
-    duplicate_detection_window: given.DuplicateDetectionWindow = None,
-    default_message_ttl: given.DefaultMessageTtl = None,
-    dead_letter_on_expiration: given.DeadLetterOnExpiration = None,
-    max_delivery_count: given.MaxDeliveryCount = None,
-    auto_delete_on_idle: given.AutoDeleteOnIdle = None,
-    forward_to: given.ForwardTo = None,
-    forward_dead_lettered_to: given.ForwardDeadLetteredTo = None,
-    status: given.StatusOption = None,
-    enable_express: given.EnableExpress = None,
-    batched_operations: given.BatchedOperations = None,
-    user_metadata: given.UserMetadata = None,
-) -> None:
+@with_properties(QUEUE_SETTINGS)
+def create(command: Command, name: Name, properties: Properties) -> None:
     """Create a queue, partitioned unless you say otherwise."""
     from bendybus.cli import entities  # noqa: PLC0415 - see main.py
     from bendybus.cli.properties import QUEUE  # noqa: PLC0415
 
-    entities.create(
-        command,
-        QUEUE,
-        name,
-        EnablePartitioning=partitioned,
-        MaxSizeInMegabytes=max_size,
-        MaxMessageSizeInKilobytes=max_message_size,
-        LockDuration=lock_duration,
-        RequiresSession=enable_session,
-        RequiresDuplicateDetection=duplicate_detection,
-        DuplicateDetectionHistoryTimeWindow=duplicate_detection_window,
-        DefaultMessageTimeToLive=default_message_ttl,
-        DeadLetteringOnMessageExpiration=dead_letter_on_expiration,
-        MaxDeliveryCount=max_delivery_count,
-        AutoDeleteOnIdle=auto_delete_on_idle,
-        ForwardTo=forward_to,
-        ForwardDeadLetteredMessagesTo=forward_dead_lettered_to,
-        Status=status,
-        EnableExpress=enable_express,
-        EnableBatchedOperations=batched_operations,
-        UserMetadata=user_metadata,
-    )
+    entities.create(command, QUEUE, name, properties)
 
 
 @app.command()
 @server_command
-def update(
-    command: Command,
-    name: Name,
-    max_size: given.MaxSize = None,
-    max_message_size: given.MaxMessageSize = None,
-    lock_duration: given.LockDuration = None,
-    duplicate_detection_window: given.DuplicateDetectionWindow = None,
-    default_message_ttl: given.DefaultMessageTtl = None,
-    dead_letter_on_expiration: given.DeadLetterOnExpiration = None,
-    max_delivery_count: given.MaxDeliveryCount = None,
-    auto_delete_on_idle: given.AutoDeleteOnIdle = None,
-    forward_to: given.ForwardTo = None,
-    forward_dead_lettered_to: given.ForwardDeadLetteredTo = None,
-    status: given.StatusOption = None,
-    enable_express: given.EnableExpress = None,
-    batched_operations: given.BatchedOperations = None,
-    user_metadata: given.UserMetadata = None,
-) -> None:
+@with_properties(changeable(QUEUE_SETTINGS))
+def update(command: Command, name: Name, properties: Properties) -> None:
     """Change properties of a queue; what is not named stays as it is."""
     from bendybus.cli import entities  # noqa: PLC0415 - see main.py
     from bendybus.cli.properties import QUEUE  # noqa: PLC0415
 
-    entities.update(
-        command,
-        QUEUE,
-        name,
-        MaxSizeInMegabytes=max_size,
-        MaxMessageSizeInKilobytes=max_message_size,
-        LockDuration=lock_duration,
-        DuplicateDetectionHistoryTimeWindow=duplicate_detection_window,
-        DefaultMessageTimeToLive=default_message_ttl,
-        DeadLetteringOnMessageExpiration=dead_letter_on_expiration,
-        MaxDeliveryCount=max_delivery_count,
-        AutoDeleteOnIdle=auto_delete_on_idle,
-        ForwardTo=forward_to,
-        ForwardDeadLetteredMessagesTo=forward_dead_lettered_to,
-        Status=status,
-        EnableExpress=enable_express,
-        EnableBatchedOperations=batched_operations,
-        UserMetadata=user_metadata,
-    )
+    entities.update(command, QUEUE, name, properties)
 
 
 @app.command()

@@ -8,6 +8,7 @@ import typer
 
 from bendybus.cli import options as given
 from bendybus.cli.command import Command, server_command
+from bendybus.cli.entity_options import SUBSCRIPTION_SETTINGS, Properties, changeable, with_properties
 
 __all__ = ["app"]
 
@@ -20,84 +21,24 @@ COLUMNS: Final = ("Name", "Status", "Active", "Dead letters", "Sessions", "Forwa
 
 @app.command()
 @server_command
-def create(
-    command: Command,
-    topic: given.Topic,
-    name: Name,
-    lock_duration: given.LockDuration = None,
-    enable_session: given.EnableSession = None,
-    default_message_ttl: given.DefaultMessageTtl = None,
-    dead_letter_on_expiration: given.DeadLetterOnExpiration = None,
-    dead_letter_on_filter_error: given.DeadLetterOnFilterError = None,
-    max_delivery_count: given.MaxDeliveryCount = None,
-    auto_delete_on_idle: given.AutoDeleteOnIdle = None,
-    forward_to: given.ForwardTo = None,
-    forward_dead_lettered_to: given.ForwardDeadLetteredTo = None,
-    status: given.StatusOption = None,
-    batched_operations: given.BatchedOperations = None,
-    user_metadata: given.UserMetadata = None,
-) -> None:
+@with_properties(SUBSCRIPTION_SETTINGS)
+def create(command: Command, topic: given.Topic, name: Name, properties: Properties) -> None:
     """Create a subscription; its rule $Default lets every message in."""
     from bendybus.cli import entities  # noqa: PLC0415 - see main.py
     from bendybus.cli.properties import SUBSCRIPTION, subscription_path  # noqa: PLC0415
 
-    entities.create(
-        command,
-        SUBSCRIPTION,
-        subscription_path(topic, name),
-        LockDuration=lock_duration,
-        RequiresSession=enable_session,
-        DefaultMessageTimeToLive=default_message_ttl,
-        DeadLetteringOnMessageExpiration=dead_letter_on_expiration,
-        DeadLetteringOnFilterEvaluationExceptions=dead_letter_on_filter_error,
-        MaxDeliveryCount=max_delivery_count,
-        AutoDeleteOnIdle=auto_delete_on_idle,
-        ForwardTo=forward_to,
-        ForwardDeadLetteredMessagesTo=forward_dead_lettered_to,
-        Status=status,
-        EnableBatchedOperations=batched_operations,
-        UserMetadata=user_metadata,
-    )
+    entities.create(command, SUBSCRIPTION, subscription_path(topic, name), properties)
 
 
 @app.command()
 @server_command
-def update(
-    command: Command,
-    topic: given.Topic,
-    name: Name,
-    lock_duration: given.LockDuration = None,
-    default_message_ttl: given.DefaultMessageTtl = None,
-    dead_letter_on_expiration: given.DeadLetterOnExpiration = None,
-    dead_letter_on_filter_error: given.DeadLetterOnFilterError = None,
-    max_delivery_count: given.MaxDeliveryCount = None,
-    auto_delete_on_idle: given.AutoDeleteOnIdle = None,
-    forward_to: given.ForwardTo = None,
-    forward_dead_lettered_to: given.ForwardDeadLetteredTo = None,
-    status: given.StatusOption = None,
-    batched_operations: given.BatchedOperations = None,
-    user_metadata: given.UserMetadata = None,
-) -> None:
+@with_properties(changeable(SUBSCRIPTION_SETTINGS))
+def update(command: Command, topic: given.Topic, name: Name, properties: Properties) -> None:
     """Change properties of a subscription; what is not named stays as it is."""
     from bendybus.cli import entities  # noqa: PLC0415 - see main.py
     from bendybus.cli.properties import SUBSCRIPTION, subscription_path  # noqa: PLC0415
 
-    entities.update(
-        command,
-        SUBSCRIPTION,
-        subscription_path(topic, name),
-        LockDuration=lock_duration,
-        DefaultMessageTimeToLive=default_message_ttl,
-        DeadLetteringOnMessageExpiration=dead_letter_on_expiration,
-        DeadLetteringOnFilterEvaluationExceptions=dead_letter_on_filter_error,
-        MaxDeliveryCount=max_delivery_count,
-        AutoDeleteOnIdle=auto_delete_on_idle,
-        ForwardTo=forward_to,
-        ForwardDeadLetteredMessagesTo=forward_dead_lettered_to,
-        Status=status,
-        EnableBatchedOperations=batched_operations,
-        UserMetadata=user_metadata,
-    )
+    entities.update(command, SUBSCRIPTION, subscription_path(topic, name), properties)
 
 
 @app.command()

@@ -9,6 +9,7 @@ import typer
 from bendybus.cli import options as given
 from bendybus.cli.command import Command, server_command
 from bendybus.cli.completion import topic_names
+from bendybus.cli.entity_options import TOPIC_SETTINGS, Properties, changeable, with_properties
 
 __all__ = ["app"]
 
@@ -22,80 +23,24 @@ COLUMNS: Final = ("Name", "Status", "Subscriptions", "Scheduled", "Partitioned",
 
 @app.command()
 @server_command
-def create(
-    command: Command,
-    name: Name,
-    partitioned: given.Partitioned = True,
-    max_size: given.MaxSize = None,
-    max_message_size: given.MaxMessageSize = None,
-    duplicate_detection: given.DuplicateDetection = None,
-    duplicate_detection_window: given.DuplicateDetectionWindow = None,
-    default_message_ttl: given.DefaultMessageTtl = None,
-    auto_delete_on_idle: given.AutoDeleteOnIdle = None,
-    support_ordering: given.SupportOrdering = None,
-    status: given.StatusOption = None,
-    enable_express: given.EnableExpress = None,
-    batched_operations: given.BatchedOperations = None,
-    user_metadata: given.UserMetadata = None,
-) -> None:
+@with_properties(TOPIC_SETTINGS)
+def create(command: Command, name: Name, properties: Properties) -> None:
     """Create a topic, partitioned unless you say otherwise."""
     from bendybus.cli import entities  # noqa: PLC0415 - see main.py
     from bendybus.cli.properties import TOPIC  # noqa: PLC0415
 
-    entities.create(
-        command,
-        TOPIC,
-        name,
-        EnablePartitioning=partitioned,
-        MaxSizeInMegabytes=max_size,
-        MaxMessageSizeInKilobytes=max_message_size,
-        RequiresDuplicateDetection=duplicate_detection,
-        DuplicateDetectionHistoryTimeWindow=duplicate_detection_window,
-        DefaultMessageTimeToLive=default_message_ttl,
-        AutoDeleteOnIdle=auto_delete_on_idle,
-        SupportOrdering=support_ordering,
-        Status=status,
-        EnableExpress=enable_express,
-        EnableBatchedOperations=batched_operations,
-        UserMetadata=user_metadata,
-    )
+    entities.create(command, TOPIC, name, properties)
 
 
 @app.command()
 @server_command
-def update(
-    command: Command,
-    name: Name,
-    max_size: given.MaxSize = None,
-    max_message_size: given.MaxMessageSize = None,
-    duplicate_detection_window: given.DuplicateDetectionWindow = None,
-    default_message_ttl: given.DefaultMessageTtl = None,
-    auto_delete_on_idle: given.AutoDeleteOnIdle = None,
-    support_ordering: given.SupportOrdering = None,
-    status: given.StatusOption = None,
-    enable_express: given.EnableExpress = None,
-    batched_operations: given.BatchedOperations = None,
-    user_metadata: given.UserMetadata = None,
-) -> None:
+@with_properties(changeable(TOPIC_SETTINGS))
+def update(command: Command, name: Name, properties: Properties) -> None:
     """Change properties of a topic; what is not named stays as it is."""
     from bendybus.cli import entities  # noqa: PLC0415 - see main.py
     from bendybus.cli.properties import TOPIC  # noqa: PLC0415
 
-    entities.update(
-        command,
-        TOPIC,
-        name,
-        MaxSizeInMegabytes=max_size,
-        MaxMessageSizeInKilobytes=max_message_size,
-        DuplicateDetectionHistoryTimeWindow=duplicate_detection_window,
-        DefaultMessageTimeToLive=default_message_ttl,
-        AutoDeleteOnIdle=auto_delete_on_idle,
-        SupportOrdering=support_ordering,
-        Status=status,
-        EnableExpress=enable_express,
-        EnableBatchedOperations=batched_operations,
-        UserMetadata=user_metadata,
-    )
+    entities.update(command, TOPIC, name, properties)
 
 
 @app.command()
