@@ -460,11 +460,27 @@ class Broker:
             await make_partitions(record, self.stores_by_name, claims)
             await asyncio.to_thread(self.catalog.add, record)
         except Exception as failure:
-            await drop_partitions([self.stores_by_name[name] for name in record.placement], record.path)
+            await self._unmake(record)
             raise StoreUnavailable(
                 f"{label} was not created: {failure} Please retry the operation."
             ) from failure
         return places(record, claims, self.stores_by_name, away=())
+
+    async def _unmake(self, record: EntityRecord) -> None:
+        """Clear away what was begun: from the catalog first, which may have taken it though it failed.
+
+        While that does not answer, the partitions stay: it must not name what no store has.
+        """
+        try:
+            await asyncio.to_thread(self.catalog.remove, record.path)
+        except EntityNotFound:
+            logger.debug("'%s' had not reached the catalog", record.path)
+        except Exception as failure:
+            logger.warning(
+                "'%s' may be in the catalog, so its partitions stay for now: %s", record.path, failure
+            )
+            return
+        await drop_partitions([self.stores_by_name[name] for name in record.placement], record.path)
 
     def check_forwarding(self, description: QueueDescription) -> None:
         """ "The target must exist" when forwarding is set up; should it be deleted later, letters go dead."""

@@ -192,7 +192,8 @@ class Drains:
             await source.run(partial(source.store.discard, [record.key for record in left]))
         except Exception as failure:
             logger.warning("store %s: what is left in it stays for now: %s", source.name, failure)
-        logger.info("store %s is empty", source.name)
+        else:
+            logger.info("store %s is empty", source.name)
 
 
 def _together(entity: Target, number: int) -> Sequence[Host[Any]]:

@@ -68,6 +68,8 @@ PAGE_STATES: Final = 16
 CLOSE_ENOUGH: Final = 500
 # Traffic may be as fast as the copying; then more is brought over in that moment.
 ROUNDS_MAX: Final = 20
+# How long to leave a catalog alone that does not answer.
+ASK_AGAIN_S: Final = 1.0
 # A topic that is just publishing what was scheduled is left to it.
 REST_AFTER_S: Final = 0.05
 
@@ -318,13 +320,33 @@ class Move:
             self._refuse_interrupted()
             self._target.refuse_incomplete()
             records = list(self._records())
-            await asyncio.to_thread(self._broker.catalog.replace, *records)
+            await self._place(records)
         except BaseException:
             for each in copies:
                 each.host.thaw()
             raise
         self._broker.records.update({normalise_path(record.path): record for record in records})
         self._settle(copies, messages)
+
+    async def _place(self, records: Sequence[EntityRecord]) -> None:
+        """The one moment that decides. A catalog that fails may have done it all the same, so it is asked.
+
+        Until it answers commands wait: to go on with either copy could be to go on with the wrong one.
+        """
+        catalog = self._broker.catalog
+        try:
+            await asyncio.to_thread(catalog.replace, *records)
+        except Exception as failure:
+            while True:
+                try:
+                    known = {record.path: record for record in await asyncio.to_thread(catalog.entities)}
+                    break
+                except Exception as silence:
+                    logger.warning("the catalog does not say where partitions are: %s", silence)
+                    await asyncio.sleep(ASK_AGAIN_S)
+            if any(known.get(record.path) != record for record in records):
+                raise
+            logger.warning("the catalog has what it said it did not take: %s", failure)
 
     def _records(self) -> Iterator[EntityRecord]:
         for host in self._copies:

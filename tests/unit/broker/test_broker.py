@@ -498,3 +498,27 @@ def test_a_queue_that_nobody_uses_is_deleted_after_its_idle_time(with_broker):
             broker.find("idle")
 
     with_broker(test)
+
+
+def test_a_queue_that_the_catalog_took_and_said_it_did_not_leaves_nothing_half_made(
+    with_broker, catalog, monkeypatch
+):  # P-32
+    """Else the catalog would name partitions that no store has, and the server would not start again."""
+    add = catalog.add
+
+    def add_and_fail(record):
+        add(record)
+        raise StoreUnavailable("the answer was lost")
+
+    async def create(broker):
+        monkeypatch.setattr(catalog, "add", add_and_fail)
+        with pytest.raises(StoreUnavailable):
+            await broker.create_queue(PLAIN)
+        monkeypatch.setattr(catalog, "add", add)
+        assert catalog.entities() == []
+
+    async def repeat(broker):
+        await broker.create_queue(PLAIN)
+
+    with_broker(create)
+    with_broker(repeat)

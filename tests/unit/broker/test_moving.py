@@ -49,6 +49,7 @@ from bendybus.errors import (
     StoreUnavailable,
 )
 from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber, SessionId
+from bendybus.store.catalog import EntityRecord
 from bendybus.store.memory import MemoryStore
 from bendybus.store.protocol import MessagingStore
 from bendybus.store.sqlite.catalog import SqliteCatalog
@@ -676,6 +677,43 @@ def test_a_destination_that_goes_away_in_the_moment_of_the_switch_has_it_when_it
             while host.availability is not Availability.AVAILABLE:
                 await asyncio.sleep(0.001)
             assert await texts(queue) == ["one", "two"]
+
+    run(test())
+
+
+def test_a_catalog_that_switched_and_said_it_failed_is_believed_in_what_it_holds(
+    catalog: SqliteCatalog, memory_stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
+) -> None:  # B-08
+    """Were the copy cleared away for it, the messages would be gone at the next start."""
+    replace, entities = catalog.replace, catalog.entities
+    mute = 2
+
+    def replace_and_fail(*records: EntityRecord) -> None:
+        replace(*records)
+        monkeypatch.setattr(catalog, "replace", replace)
+        monkeypatch.setattr(catalog, "entities", entities_later)
+        raise StoreUnavailable("the answer was lost")
+
+    def entities_later() -> list[EntityRecord]:
+        nonlocal mute
+        if mute:
+            mute -= 1
+            raise StoreUnavailable("not yet")
+        return entities()
+
+    monkeypatch.setattr("bendybus.broker.moving.ASK_AGAIN_S", 0.001)
+
+    async def test() -> None:
+        async with at_work(catalog, memory_stores) as broker:
+            queue = await broker.create_queue(PLAIN)
+            await send(queue, "one", "two")
+            monkeypatch.setattr(catalog, "replace", replace_and_fail)
+            await drained(broker, "a")
+            assert queue.hosts[0].store.name == "b"
+            await send(queue, "three")
+        async with at_work(catalog, memory_stores) as broker:
+            await broker.find("plain").loaded()
+            assert await texts(broker.find("plain")) == ["one", "two", "three"]
 
     run(test())
 
