@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from bendybus.admin.atom import Element
+from bendybus.admin.rules_xml import read_rules
 from bendybus.domain.durations import parse_duration
-from bendybus.domain.entities import STANDARD_PARTITIONS, EntityStatus, Tier
+from bendybus.domain.entities import STANDARD_PARTITIONS, EntityStatus, QueueDescription, Tier
+from bendybus.domain.topic_entities import TopicDescription
 from bendybus.errors import ArgumentError
 from bendybus.names import EntityPath
 
@@ -23,8 +25,8 @@ __all__ = [
     "bounded_duration",
     "duration",
     "entity_path",
-    "fit_to_tier",
     "plain_text",
+    "read_sendable",
     "read_values",
     "status",
     "whole_number",
@@ -98,7 +100,22 @@ def read_values(label: str, elements: Mapping[str, Element], properties: Propert
     return values
 
 
-def fit_to_tier(values: dict[str, Any], tier: Tier, was_partitioned: bool | None) -> None:
+def read_sendable(
+    label: str,
+    elements: Mapping[str, Element],
+    properties: Properties,
+    tier: Tier,
+    current: QueueDescription | TopicDescription | None,
+) -> dict[str, Any]:
+    """The values of a queue or a topic: as `read_values`, with its rules and what partitions make of them."""
+    values = read_values(label, elements, properties)
+    if (rules := elements.get("AuthorizationRules")) is not None:
+        values["authorization_rules"] = read_rules(rules, current.authorization_rules if current else ())
+    _fit_to_tier(values, tier, None if current is None else current.enable_partitioning)
+    return values
+
+
+def _fit_to_tier(values: dict[str, Any], tier: Tier, was_partitioned: bool | None) -> None:
     """What the tier makes of the values read; `was_partitioned` is None for an entity to be created."""
     if was_partitioned is None:
         values.setdefault("max_message_size_kb", tier.message_size_kb)

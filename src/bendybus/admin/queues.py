@@ -19,13 +19,12 @@ from bendybus.admin.fields import (
     bounded_duration,
     duration,
     entity_path,
-    fit_to_tier,
     plain_text,
-    read_values,
+    read_sendable,
     status,
     whole_number,
 )
-from bendybus.admin.rules_xml import read_rules, rules_element
+from bendybus.admin.rules_xml import rules_element
 from bendybus.admin.totals import Totals
 from bendybus.broker.queue import Queue
 from bendybus.domain.access import AuthorizationRule
@@ -71,10 +70,7 @@ def read_queue(
     path: str, elements: Mapping[str, Element], tier: Tier, current: QueueDescription | None = None
 ) -> QueueDescription:
     """The queue that a client describes; with `current`, what an update would make of that."""
-    values = read_values(f"Queue '{path}'", elements, PROPERTIES)
-    if (rules := elements.get("AuthorizationRules")) is not None:
-        values["authorization_rules"] = read_rules(rules, current.authorization_rules if current else ())
-    fit_to_tier(values, tier, None if current is None else current.enable_partitioning)
+    values = read_sendable(f"Queue '{path}'", elements, PROPERTIES, tier, current)
     if current is None:
         return QueueDescription(EntityPath(path), **values)
     left_out: dict[str, Any] = dict.fromkeys(REMOVABLE)

@@ -18,15 +18,15 @@ from bendybus.admin.fields import (
     bounded_duration,
     duration,
     entity_path,
-    fit_to_tier,
     plain_text,
+    read_sendable,
     read_values,
     status,
     whole_number,
 )
 from bendybus.admin.queues import FIRST_WITH_MESSAGE_SIZES, FIRST_WITH_PARTITIONS
 from bendybus.admin.rules import read_rule
-from bendybus.admin.rules_xml import read_rules, rules_element
+from bendybus.admin.rules_xml import rules_element
 from bendybus.admin.totals import Totals
 from bendybus.broker.topic import Subscription, Topic
 from bendybus.domain.access import AuthorizationRule
@@ -79,10 +79,7 @@ def read_topic(
     path: str, elements: Mapping[str, Element], tier: Tier, current: TopicDescription | None = None
 ) -> TopicDescription:
     """The topic that a client describes; with `current`, what an update would make of that."""
-    values = read_values(f"Topic '{path}'", elements, TOPIC_PROPERTIES)
-    if (rules := elements.get("AuthorizationRules")) is not None:
-        values["authorization_rules"] = read_rules(rules, current.authorization_rules if current else ())
-    fit_to_tier(values, tier, None if current is None else current.enable_partitioning)
+    values = read_sendable(f"Topic '{path}'", elements, TOPIC_PROPERTIES, tier, current)
     if current is None:
         return TopicDescription(EntityPath(path), **values)
     left_out: dict[str, Any] = {"user_metadata": None}

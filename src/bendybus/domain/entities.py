@@ -12,13 +12,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bendybus.domain.access import AuthorizationRule, check_rules, rules_from_record
 from bendybus.domain.durations import format_duration
 from bendybus.domain.messages import SubQueue
 from bendybus.errors import ArgumentError, InvalidOperation, QuotaExceeded
 from bendybus.names import EntityPath
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = [
     "Described",
@@ -29,6 +32,7 @@ __all__ = [
     "check_path",
     "check_seconds",
     "normalise_path",
+    "recorded_values",
     "refuse_immutable_changes",
     "split_subqueue",
 ]
@@ -143,6 +147,19 @@ def check_path(path: str) -> EntityPath:
     return EntityPath(spelling)
 
 
+def recorded_values(kind: type[DataclassInstance], record: Mapping[str, object]) -> dict[str, Any]:
+    """What a description's `to_record` gave, for its constructor, which checks every value.
+
+    Also what an earlier version gave, which knew fewer properties.
+    """
+    known = {field.name for field in fields(kind)}
+    values = {name: value for name, value in record.items() if name in known}
+    if "status" in values:
+        values["status"] = EntityStatus(str(values["status"]))
+    values["authorization_rules"] = rules_from_record(values.get("authorization_rules"))
+    return values
+
+
 @dataclass(frozen=True, slots=True)
 class QueueDescription:
     """A queue as its creator described it; durations in seconds, None where unlimited.
@@ -189,12 +206,7 @@ class QueueDescription:
     @classmethod
     def from_record(cls, record: Mapping[str, object]) -> QueueDescription:
         """What `to_record` gave, also by an earlier version that knew fewer properties."""
-        known = {field.name for field in fields(cls)}
-        values = {name: value for name, value in record.items() if name in known}
-        if "status" in values:
-            values["status"] = EntityStatus(str(values["status"]))
-        values["authorization_rules"] = rules_from_record(values.get("authorization_rules"))
-        return cls(**values)  # type: ignore[arg-type]  # the constructor checks every value
+        return cls(**recorded_values(cls, record))
 
     def refuse_immutable_changes(self, changed: QueueDescription) -> None:
         """What was fixed at creation stays as it is (P-07)."""

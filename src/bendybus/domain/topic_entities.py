@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Final, Self, cast
 
-from bendybus.domain.access import AuthorizationRule, check_rules, rules_from_record
+from bendybus.domain.access import AuthorizationRule, check_rules
 from bendybus.domain.entities import (
     AUTO_DELETE_ON_IDLE_S,
     DUPLICATE_WINDOW_S,
@@ -27,6 +27,7 @@ from bendybus.domain.entities import (
     check_one_of,
     check_path,
     check_seconds,
+    recorded_values,
 )
 from bendybus.domain.filters import (
     DEFAULT_RULE,
@@ -120,12 +121,7 @@ class TopicDescription:
     @classmethod
     def from_record(cls, record: Mapping[str, object]) -> TopicDescription:
         """What `to_record` gave, also by an earlier version that knew fewer properties."""
-        known = {field.name for field in fields(cls)}
-        values = {name: value for name, value in record.items() if name in known}
-        if "status" in values:
-            values["status"] = EntityStatus(str(values["status"]))
-        values["authorization_rules"] = rules_from_record(values.get("authorization_rules"))
-        return cls(**values)  # type: ignore[arg-type]  # the constructor checks every value
+        return cls(**recorded_values(cls, record))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,15 +157,10 @@ class SubscriptionDescription(QueueDescription):
 
     @classmethod
     def from_record(cls, record: Mapping[str, object]) -> SubscriptionDescription:
-        known = {field.name for field in fields(cls)}
-        values = {name: value for name, value in record.items() if name in known}
-        if "status" in values:
-            values["status"] = EntityStatus(str(values["status"]))
         rules = cast("Sequence[Mapping[str, object]]", record.get("rules", ()))
-        values["rules"] = tuple(rule_from_record(rule) for rule in rules)
-        # They are the topic's; to_record names every field.
-        values.pop("authorization_rules", None)
-        return cls(**values)  # type: ignore[arg-type]  # the constructor checks every value
+        return cls(
+            **recorded_values(cls, record) | {"rules": tuple(rule_from_record(rule) for rule in rules)}
+        )
 
     # -- rules --------------------------------------------------------------------
 
