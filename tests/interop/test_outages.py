@@ -6,11 +6,13 @@ import http.client
 import json
 import os
 import resource
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -287,6 +289,37 @@ def test_a_server_starts_without_a_disk_and_takes_it_up_when_it_is_there(
     until_back(server)
     assert everything(desk) == sorted([*sent, "keyless", "keyless too"])
     server.expect_trouble("store store-1 is away", "store-1.db is not there")
+
+
+@pytest.mark.parametrize("page_of", ["header", "partition", "message"])
+def test_a_server_starts_with_a_damaged_store_and_takes_it_up_when_that_was_restored(
+    start_server: StartServer, sit_down: SitDown, tmp_path: Path, page_of: str
+) -> None:  # P-04
+    files = [tmp_path / f"store-{number}.db" for number in range(STORES)]
+    server = start_server({"q": PARTITIONED}, None, *(f"--store=sqlite://{file}" for file in files))
+    sent = [f"before {number}" for number in range(PARTITIONS)]
+    sit_down(server).send(*sent)
+    assert server.stop() == os.EX_OK
+    sound = files[AWAY].read_bytes()
+    size = int.from_bytes(sound[16:18], "big")
+    with closing(sqlite3.connect(files[AWAY])) as connection:
+        roots = dict(connection.execute("SELECT name, rootpage FROM sqlite_master"))
+    at = (roots.get(page_of, 1) - 1) * size
+    files[AWAY].write_bytes(sound[:at] + b"\xa5" * size + sound[at + size :])
+
+    server.start()
+    desk = sit_down(server)
+    desk.send("keyless", "keyless too")
+    with pytest.raises(ServiceBusServerBusyError):
+        desk.send("refused", partition_key=key_of(AWAY))
+    with files[AWAY].open("r+b") as file:
+        file.seek(at)
+        file.write(sound[at : at + size])
+    with administration(server) as admin:
+        available = EntityAvailabilityStatus.AVAILABLE
+        until(lambda: admin.get_queue("q").availability_status == available, "all is available")
+    assert everything(desk) == sorted([*sent, "keyless", "keyless too"])
+    server.expect_trouble("store-1.db is damaged")
 
 
 # -- the controls themselves ----------------------------------------------------------

@@ -56,6 +56,7 @@ from bendybus.errors import (
     EntityExists,
     EntityNotFound,
     InvalidOperation,
+    StoreCorrupted,
     StoreNotFound,
     StoreUnavailable,
 )
@@ -82,7 +83,7 @@ class Broker:
         tier: Tier = Tier.STANDARD,
         premium_partitions: int = PREMIUM_PARTITIONS_DEFAULT,
         contents: Contents | None = None,
-        unopened: Mapping[str, StoreUnavailable] | None = None,
+        unopened: Mapping[str, Exception] | None = None,
         stall_after_s: float = STALL_AFTER_S,
         clock: Clock | None = None,
     ) -> None:
@@ -180,16 +181,16 @@ class Broker:
         self.catalog.describe_namespace({**namespace, "created_at": (at := self.clock.now())})
         return at
 
-    def _take_up(self, records: Iterable[EntityRecord]) -> tuple[Claims, dict[str, StoreUnavailable]]:
+    def _take_up(self, records: Iterable[EntityRecord]) -> tuple[Claims, dict[str, Exception]]:
         """What all stores hold, and which of them are away."""
-        away: dict[str, StoreUnavailable] = dict(self._unopened)
+        away: dict[str, Exception] = dict(self._unopened)
         claims: Claims = {}
         placed = placed_in(records)
         for name, store in self.stores_by_name.items():
             if name not in away:
                 try:
                     claims |= take_up(store, placed.get(name, set()))
-                except StoreUnavailable as failure:
+                except (StoreUnavailable, StoreCorrupted) as failure:
                     away[name] = failure
         return claims, away
 

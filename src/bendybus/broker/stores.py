@@ -256,10 +256,10 @@ class AttachedStore:
             host.refuse(mailbox, error)
         self._recover_later(self._next_delay_s())
 
-    def begin_away(self, error: StoreUnavailable, *, opened: bool) -> None:
-        """The store was away when the broker started, and perhaps could not even be opened."""
+    def begin_away(self, reason: Exception, *, opened: bool) -> None:
+        """The store was away or damaged when the broker started, and perhaps could not even be opened."""
         self._opened = opened
-        self.fail(error)
+        self.fail(StoreUnavailable(str(reason)))
 
     def _set_state(self, state: StoreState) -> None:
         self.state = state
@@ -270,8 +270,12 @@ class AttachedStore:
         back = self._recovered_at
         if back is None or self._loop.time() - back > SOUND_AFTER_S:
             self._recover_after_s = RECOVER_AFTER_S
-        else:
-            self._recover_after_s = min(self._recover_after_s * 2, RECOVER_AFTER_MAX_S)
+            return RECOVER_AFTER_S
+        return self._longer_s()
+
+    def _longer_s(self) -> float:
+        """Twice as long as before: what is wrong will hardly go away by itself."""
+        self._recover_after_s = min(self._recover_after_s * 2, RECOVER_AFTER_MAX_S)
         return self._recover_after_s
 
     # -- recovery -----------------------------------------------------------------
@@ -378,7 +382,7 @@ class AttachedStore:
         elif str(failure) != self.reason:
             logger.error("store %s is still away: %s", self.name, failure)
             self.reason = str(failure)
-        self._recover_later(RECOVER_AFTER_MAX_S if isinstance(failure, StoreError) else RECOVER_AFTER_S)
+        self._recover_later(self._longer_s() if isinstance(failure, StoreError) else RECOVER_AFTER_S)
 
 
 def _not_in_a_hurry() -> None:

@@ -205,10 +205,17 @@ class Topics:
         subscription = self.get(description.topic_path).subscription(description.name)
         if subscription is None:
             return await self.create_subscription(description)
-        await self.update_subscription(description)
-        async with self._broker.changing:
-            if subscription.description.rules != description.rules:
-                await self._keep(subscription, replace(subscription.description, rules=description.rules))
+        before = subscription.description
+        made_at = {rule.name: rule.created_at for rule in before.rules}
+        rules = (
+            replace(rule, created_at=made_at.get(rule.name, rule.created_at)) for rule in description.rules
+        )
+        description = replace(description, path=before.path, rules=tuple(map(self._dated, rules)))
+        # A store that is away is no reason to complain of what need not change.
+        if description != before:
+            await self.update_subscription(description)
+            async with self._broker.changing:
+                await self._keep(subscription, description)
         return subscription
 
     # -- rules --------------------------------------------------------------------

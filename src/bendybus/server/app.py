@@ -23,7 +23,7 @@ from bendybus.admin.rule_book import RootRule, RuleBook
 from bendybus.auth.rules import Issuer, KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.contents import AmqpContents
-from bendybus.errors import ConfigError, RequestError, StoreUnavailable
+from bendybus.errors import ConfigError, RequestError, StoreCorrupted, StoreUnavailable
 from bendybus.namespaces import Namespace
 from bendybus.server.announcement import announce, withdraw
 from bendybus.server.emulator_config import NamespaceConfig, load_config
@@ -151,19 +151,19 @@ class Server:
         exits.callback(catalog.close)
         settings = self._settings
         placed = {name for record in catalog.entities() for name in record.placement}
-        attached = folder.store_list().attached
+        known = placed | folder.store_list().attached.keys()
         stores = messaging_stores(settings, folder, placed)
-        examine_stores(stores, namespace_id(catalog))
+        examine_stores(stores, namespace_id(catalog), known)
         if settings.development:
             self.faults[name] = faults = StoreFaults(stores)
             stores = faults.stores
-        unopened: dict[str, StoreUnavailable] = {}
+        unopened: dict[str, Exception] = {}
         for store in stores:
             try:
                 store.open()
-            except StoreUnavailable as reason:
+            except (StoreUnavailable, StoreCorrupted) as reason:
                 # One that holds nothing yet was more likely given wrongly: its operator is told at once.
-                if store.name not in placed and store.name not in attached:
+                if store.name not in known:
                     raise
                 unopened[store.name] = reason
             exits.callback(_close, store)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from bendybus.errors import ConfigError, StoreUnavailable
+from bendybus.errors import ConfigError, StoreCorrupted, StoreUnavailable
 from bendybus.server.settings import STORES_DEFAULT, Settings
 from bendybus.store.catalog import Catalog
 from bendybus.store.folder import DataFolder
@@ -71,10 +71,12 @@ def namespace_id(catalog: Catalog) -> str:
     return made
 
 
-def examine_stores(stores: Sequence[MessagingStore], namespace: str) -> None:
+def examine_stores(
+    stores: Sequence[MessagingStore], namespace: str, known: Container[str] = frozenset()
+) -> None:
     """Tell the stores whose they are to be; refuse what cannot be used, and a store that was given twice.
 
-    Nothing is written.
+    Nothing is written. `known`: the names of those that have been ours; of these one that is damaged is away.
     """
     seen: dict[str, str] = {}
     for store in stores:
@@ -83,6 +85,10 @@ def examine_stores(stores: Sequence[MessagingStore], namespace: str) -> None:
             identity = store.examine()
         except StoreUnavailable:
             # No reason to refuse it; `open` will tell.
+            continue
+        except StoreCorrupted:
+            if store.name not in known:
+                raise
             continue
         if identity in seen:
             raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -241,3 +242,21 @@ def test_who_holds_a_session_loses_it_with_the_store(with_broker):  # P-28
         assert host.accept_next_session() is not None
 
     with_broker(test)
+
+
+def test_what_is_as_described_needs_no_store_to_stay_so(with_broker, stores):  # P-32
+    described = SubscriptionDescription.of("news", "all", max_delivery_count=3)
+
+    async def make_them(broker):
+        await make(broker, NEWS, "all", max_delivery_count=3)
+
+    async def start_again(broker):
+        before = broker.records["news/subscriptions/all"]
+        await broker.ensure([NEWS], [], [described])
+        assert broker.records["news/subscriptions/all"] == before
+        with pytest.raises(StoreUnavailable):
+            await broker.ensure([], [], [replace(described, max_delivery_count=4)])
+
+    with_broker(make_them)
+    stores[1].outage = StoreUnavailable("no route to host")
+    with_broker(start_again)
