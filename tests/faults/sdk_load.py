@@ -65,7 +65,7 @@ class SdkLoad:
     """For each outlet."""
     retries: ClassVar[int] = 0
     """The SDK's own: what it sends again would be stored again."""
-    batches: ClassVar[bool] = True
+    keyless_batches: ClassVar[bool] = True
     until_accepted: ClassVar[bool] = False
     """Whether what failed is sent again: only where duplicates are detected."""
 
@@ -121,7 +121,8 @@ class SdkLoad:
         """Without end: the ids and the messages of one send each; attempted when they are taken."""
         while True:
             key = self._key(entity, number, choice)
-            ids = [f"{entity}-{next(self._numbers)}" for _ in range(BATCH if choice.random() < 0.1 else 1)]
+            batched = choice.random() < 0.1 and (key is not None or self.keyless_batches)
+            ids = [f"{entity}-{next(self._numbers)}" for _ in range(BATCH if batched else 1)]
             bodies = [f"{each}/{key}".encode() * choice.randrange(1, 40) for each in ids]
             for message_id, body in zip(ids, bodies, strict=True):
                 self._attempt(message_id, body, None if key is None else f"{entity}, {key}")
@@ -246,8 +247,8 @@ class Once(SdkLoad):
     }
     outlets: Final = [Outlet("once")]
     retries = 3
-    # A batch of several ids is refused where there are both partitions and duplicate detection (P-18).
-    batches = False
+    # The id is the key of those that have none, and a batch has one key (P-18).
+    keyless_batches = False
     until_accepted = True
 
 
