@@ -38,8 +38,9 @@ interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make te
 	PYTHONPATH=tests $(BIN)/python -m interop.go.run
 	PYTHONPATH=tests $(BIN)/python -m interop.javascript.run
 
-faults: $(VENV)/.installed-dev  ## 1,000 simulations; kill -9 under load, 50 times, Spark's parts 40 times; a store away; count every message
+faults: $(VENV)/.installed-dev  ## 1,000 simulations; five minutes of real faults; kill -9 under load; a store away; count every message
 	PYTHONPATH=tests $(BIN)/python -m faults.simulation --seeds 1000
+	$(BIN)/python tests/faults/fault_check.py --seconds 300 --faults 20
 	$(BIN)/python tests/faults/crash_check.py --kills 50
 	$(BIN)/python tests/faults/outage_check.py
 	$(BIN)/python tests/faults/spark_check.py --kills 20
@@ -48,8 +49,9 @@ faults: $(VENV)/.installed-dev  ## 1,000 simulations; kill -9 under load, 50 tim
 cluster: $(VENV)/.installed-dev  ## A standalone Spark cluster loses a worker while it captures; count every message
 	$(BIN)/python tests/faults/cluster_check.py
 
-bench: $(VENV)/.installed-bench  ## Side by side with RabbitMQ 4, and Spark with the SDK: rates, CPU, latency
+bench: $(VENV)/.installed-bench  ## Side by side with RabbitMQ 4, kinds of stores, Spark beside the SDK: rates, CPU, latency
 	$(BIN)/python tests/bench/run.py $(ARGS)
+	$(BIN)/python tests/bench/run.py --store-kinds $(filter --quick,$(ARGS))
 	$(BIN)/python tests/bench/topics.py
 	$(BIN)/python tests/bench/entities.py
 	$(BIN)/python tests/bench/spark_bench.py $(SPARK_ARGS)

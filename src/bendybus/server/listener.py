@@ -101,6 +101,9 @@ class Arrival(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # `Transport` on asyncio, a type of its own on uvloop.
         self.transport = cast(asyncio.Transport, transport)
+        # uvloop makes the transport all the same when it is told to stop in the middle.
+        if not self._listener.awaits(self):
+            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         assert self.transport is not None
@@ -300,6 +303,10 @@ class Listener:
             self._forget_arrival(arrival)
             arrival.sock.close()
 
+    def awaits(self, arrival: Arrival) -> bool:
+        """Whether it has not been dropped."""
+        return self._arrivals.get(arrival.descriptor) is arrival
+
     def opened(self, arrival: Arrival, opening: Opening, head: bytes) -> None:
         """An arrival has said what it is: give it to the protocol that speaks it."""
         transport = arrival.transport
@@ -344,7 +351,7 @@ class Listener:
 
     def _forget_arrival(self, arrival: Arrival) -> None:
         # Its descriptor may already belong to a newer one.
-        if self._arrivals.get(arrival.descriptor) is arrival:
+        if self.awaits(arrival):
             del self._arrivals[arrival.descriptor]
 
     def _forget_closed(self) -> None:

@@ -279,6 +279,27 @@ def test_draining_shuts_the_door_and_keeps_the_guests(run, house) -> None:
     run(work())
 
 
+@pytest.mark.parametrize("turns", range(4))
+def test_who_has_just_spoken_when_the_door_is_shut_is_not_let_in(run, house, turns) -> None:
+    async def work() -> None:
+        async with house() as open_house:
+            listener = open_house.listener
+            streams = await open_house.call()
+            streams[1].write(HEADER)
+            while not any(arrival.task for arrival in listener._arrivals.values()):
+                await asyncio.sleep(0)
+            # Its transport is being made, however far that has come.
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            inside = len(open_house.protocols)
+            listener.stop_accepting()
+            if not inside:
+                assert await open_house.farewell(*streams) == b""
+            assert len(open_house.protocols) == inside
+
+    run(work())
+
+
 def test_closing_lets_the_last_bytes_leave(run, house) -> None:
     async def work() -> None:
         async with house() as open_house:
