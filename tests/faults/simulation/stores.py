@@ -78,6 +78,8 @@ class VirtualStore(MemoryStore):
         self.watcher: Callable[[VirtualStore, Sequence[PartitionKey]], None] = _ignore
         self.doubter: Callable[[VirtualStore, list[PartitionKey]], None] = _ignore
         """Told of commits that were, or may be, reported as failed; of those that happened, with the keys."""
+        self._unanswered: list[PartitionKey] = []
+        """Of the commit that has happened and is not reported yet: a read that fails now gives it up."""
 
     def go_away(self, for_s: float) -> None:
         self._away_until = self._disk.world.now + for_s
@@ -118,9 +120,10 @@ class VirtualStore(MemoryStore):
         super().commit(changes)
         self.late = world.now - began_at > STALL_S[0]
         world.note(f"{self.name} commits {_summary(changes)}")
-        keys = [change.key for change in changes]
+        keys = self._unanswered = [change.key for change in changes]
         self.watcher(self, keys)
         disk.take_time(self.name, lambda: self.doubter(self, keys))
+        self._unanswered = []
         if world.chance(disk.faults.lost_reply):
             disk.lost_replies += 1
             world.note(f"{self.name} loses a reply")
@@ -173,13 +176,13 @@ class VirtualStore(MemoryStore):
         if disk.world.chance(disk.faults.unreadable):
             disk.unreadable += 1
             disk.world.note(f"{self.name} cannot be read")
-            self.doubter(self, [])
+            self.doubter(self, self._unanswered)
             raise StoreUnavailable(f"{self.name}: cannot be read")
         return call()
 
     def _refuse_away(self) -> None:
         if self._disk.at_work() and self._disk.world.now < self._away_until:
-            self.doubter(self, [])
+            self.doubter(self, self._unanswered)
             raise StoreUnavailable(f"{self.name}: away")
 
 
