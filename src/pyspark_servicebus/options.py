@@ -74,6 +74,8 @@ STATES: Final = ("active", "deferred", "scheduled")
 
 # A broker that is restarted is back within seconds; a query should not fail for that.
 RETRIES_DEFAULT: Final = 10
+# What these leave out of a range is not read, but committing the range removes it all the same.
+BROWSE_ONLY: Final = ("sessionId", "startingTimestamp", "endingTimestamp")
 LEASE_DEFAULT_MS: Final = 300_000
 LEASE_MAX_MS: Final = 900_000
 FETCH_DEFAULT: Final = 4 * 1024 * 1024
@@ -88,6 +90,10 @@ class StartingOffsets:
 
     def at(self, partition: int) -> int:
         return self.by_partition.get(partition, self.everywhere)
+
+    @property
+    def leaves_nothing_out(self) -> bool:
+        return {self.everywhere, *self.by_partition.values()} == {EARLIEST}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,11 +133,14 @@ class ReadOptions:
         extensions = given.choice("extensions", ("auto", "never"), "auto") == "auto"
         if consume and not extensions:
             raise ArgumentError("Option 'extensions': mode 'consume' needs the broker's extensions.")
+        starting = given.offsets("startingOffsets", EARLIEST)
+        if consume:
+            _refuse_unread(given, starting)
         return cls(
             settings=settings,
             entity=entity,
             consume=consume,
-            starting=given.offsets("startingOffsets", EARLIEST),
+            starting=starting,
             ending=given.offsets("endingOffsets", LATEST),
             starting_ms=given.number("startingTimestamp"),
             ending_ms=given.number("endingTimestamp"),
@@ -150,6 +159,18 @@ class ReadOptions:
             lease_ms=given.number("leaseDurationMs", least=1000, most=LEASE_MAX_MS) or LEASE_DEFAULT_MS,
             fetch_bytes=given.number("fetchBytes", least=1024, most=16 * 1024 * 1024) or FETCH_DEFAULT,
             extensions=extensions,
+        )
+
+
+def _refuse_unread(given: _Given, starting: StartingOffsets) -> None:
+    """Consuming completes everything up to a batch's end: it must all have been read."""
+    harm = "it would complete messages that the query never reads"
+    for name in BROWSE_ONLY:
+        if given.text(name) is not None:
+            raise ArgumentError(f"Option '{name}' cannot be combined with mode 'consume': {harm}.")
+    if not starting.leaves_nothing_out:
+        raise ArgumentError(
+            f"Option 'startingOffsets' cannot be anything but earliest in mode 'consume': {harm}."
         )
 
 

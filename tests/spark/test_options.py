@@ -60,6 +60,11 @@ def test_a_connection_string_may_be_in_the_environment(monkeypatch):
         ({"leaseDurationMs": "1"}, "'leaseDurationMs' must be a whole number from 1000"),
         ({"mode": "consume", "states": "scheduled"}, "scheduled messages cannot be consumed"),
         ({"mode": "consume", "extensions": "never"}, "needs the broker's extensions"),
+        ({"mode": "consume", "sessionId": "s"}, "'sessionId' cannot be combined with mode 'consume'"),
+        ({"mode": "consume", "startingTimestamp": "5"}, "'startingTimestamp' cannot be combined"),
+        ({"mode": "consume", "endingTimestamp": "5"}, "'endingTimestamp' cannot be combined"),
+        ({"mode": "consume", "startingOffsets": "latest"}, "'startingOffsets' cannot be anything but"),
+        ({"mode": "consume", "startingOffsets": '{"1": 23}'}, "'startingOffsets' cannot be anything but"),
         ({"batching": "true"}, "not for this direction"),
         ({"connectionStringEnv": "X"}, "Exactly one of the options"),
         ({"entity": ""}, "'entity' is missing"),
@@ -70,6 +75,12 @@ def test_what_cannot_be_meant_is_named_without_the_key(more, named):
     with pytest.raises(ArgumentError, match=named) as caught:
         reading(**more)
     assert "secret" not in str(caught.value)
+
+
+def test_consuming_takes_what_leaves_no_message_of_a_partition_out():
+    assert reading(mode="consume", startingOffsets="earliest").consume
+    assert reading(mode="consume", startingOffsets='{"1": -2}').consume
+    assert reading(mode="consume", partitions="0,3").partitions == {0, 3}
 
 
 def test_writing_has_options_of_its_own():

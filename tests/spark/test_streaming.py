@@ -101,6 +101,18 @@ def test_consuming_completes_all_that_is_in_the_sink_and_nothing_else(
     assert read(queue).count() == 0
 
 
+def test_consuming_some_partitions_leaves_the_others_as_they_are(capture, captured, new_queue, fill, read):
+    queue = new_queue(Kind.PARTITIONED)
+    fill(queue, 300)
+    there = read(queue)
+    one = there.agg({"partition": "min"}).first()[0]
+    ours, others = numbers(there.where(f"partition = {one}")), numbers(there.where(f"partition <> {one}"))
+    assert ours and others
+    capture(queue, mode="consume", partitions=str(one))
+    assert captured() == ours
+    assert numbers(read(queue)) == others
+
+
 def test_a_batch_that_is_not_committed_is_replayed_as_it_was(capture, captured, new_queue, fill, tmp_path):
     """The range that the checkpoint has, though more has come since."""
     queue = new_queue(Kind.PARTITIONED)
