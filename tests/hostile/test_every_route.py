@@ -26,7 +26,7 @@ from bendybus.amqp.types import Symbol
 from bendybus.auth.sas import make_token
 from bendybus.engine.sending import SendingLink
 from bendybus.gateway.addresses import NodeKind
-from bendybus.gateway.management import _OPERATIONS
+from bendybus.gateway.management import OPERATIONS
 from bendybus.server import front
 from bendybus.server.app import Server
 from bendybus.server.settings import Settings
@@ -236,7 +236,7 @@ def test_every_well_known_word_of_a_path_has_an_entry() -> None:
 
 
 def test_every_management_operation_has_an_entry() -> None:
-    assert not _OPERATIONS.keys() - MANAGEMENT_RIGHTS.keys()
+    assert not OPERATIONS.keys() - MANAGEMENT_RIGHTS.keys()
 
 
 def test_every_kind_of_link_has_an_entry() -> None:
@@ -437,7 +437,7 @@ def test_no_stranger_logs_in_with_a_name_and_a_key(house: House) -> None:
     asyncio.run(work())
 
 
-@pytest.mark.parametrize("operation", sorted(_OPERATIONS))
+@pytest.mark.parametrize("operation", sorted(OPERATIONS))
 def test_no_management_operation_is_done_for_who_lacks_its_right(house: House, operation: str) -> None:
     right = MANAGEMENT_RIGHTS[operation]
 

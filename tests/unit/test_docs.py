@@ -13,7 +13,7 @@ import typer
 from bendybus import errors
 from bendybus.cli.main import app
 from bendybus.cli.serve import serve
-from bendybus.gateway.extensions import EXTENSIONS
+from bendybus.gateway.management.extensions import OPERATIONS as EXTENSIONS
 from bendybus.server.metrics import BrokerCollector
 from pyspark_servicebus import options, schema
 

@@ -3,7 +3,7 @@
 A client attaches a sender to the node and a receiver from it, sends a message
 with an operation and a reply-to, and waits for the message whose correlation-id
 is its message-id, type and all. What an operation does is the handler's affair
-(cbs.py, management.py); how a reply finds its link is settled here.
+(cbs.py, management/); how a reply finds its link is settled here.
 """
 
 from __future__ import annotations

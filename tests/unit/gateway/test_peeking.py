@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from bendybus.amqp.message import decode_message, encode_message
-from bendybus.auth.claims import Claims
 from bendybus.domain.commands import Enqueue, Post
 from bendybus.domain.messages import SubQueue
 from bendybus.envelope import admit
-from bendybus.gateway.addresses import Address
-from bendybus.gateway.management import ManagementNode
-from bendybus.gateway.transactions import Transactions
+from bendybus.gateway.management.messages import OPERATIONS
+from bendybus.gateway.management.operation import Managed
 from bendybus.names import EntityPath, Instant
 from fix_broker import Yard
 
@@ -23,9 +21,10 @@ def test_a_peek_shows_messages_as_they_were_when_it_looked(in_yard):
         sent, _ = admit(encode_message(data=b"x"), Instant(0), yard.queue.description)
         await yard.host.ask(Enqueue([sent]))
         sent.payload = None
-        address = Address.parse("orders/$management")
-        node = ManagementNode(yard.queue, address, Claims(), Transactions(), None, {}, {})  # type: ignore[arg-type]
-        peek = asyncio.ensure_future(node._peek({"from-sequence-number": 0, "message-count": 10}))
+        managed = Managed(yard.queue, SubQueue.MAIN, None, {})  # type: ignore[arg-type]
+        body = {"from-sequence-number": 0, "message-count": 10}
+        operation = OPERATIONS["com.microsoft:peek-message"]
+        peek = asyncio.ensure_future(operation.run(managed, body))
         await asyncio.sleep(0)
         await yard.host.ask(Post(10, EntityPath("elsewhere"), SubQueue.MAIN))
         assert sent.sequence_number == 2

@@ -17,7 +17,7 @@ from bendybus.domain.filters import (
     TrueFilter,
 )
 from bendybus.errors import ArgumentError
-from bendybus.gateway.rules import encode_rule, read_rule
+from bendybus.gateway.management.rules import encode_rule, read_rule
 from bendybus.names import Instant
 
 

@@ -7,10 +7,10 @@ is, and why it can be trusted: domain/ranges.py. Who may consume: domain/leases.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Collection, Mapping
+from typing import Final
 
-from bendybus.amqp.types import Array, Timestamp
+from bendybus.amqp.types import Timestamp
 from bendybus.auth.rights import Right
 from bendybus.broker.host import Availability
 from bendybus.broker.partition_host import PartitionHost
@@ -27,9 +27,11 @@ from bendybus.domain.range_commands import (
 )
 from bendybus.envelope import render_peeked
 from bendybus.errors import ArgumentError, InvalidOperation
-from bendybus.names import Instant, SequenceNumber, SessionId
+from bendybus.gateway.management.fields import Body, array, sequence_numbers, session_id_of, whole_number
+from bendybus.gateway.management.operation import Answer, Managed, Operation
+from bendybus.names import Instant, SequenceNumber
 
-__all__ = ["EXTENSIONS", "Extension"]
+__all__ = ["OPERATIONS"]
 
 # One answer is one message on the wire, rendered in one go: 16 MB are some 50 ms of work.
 RANGE_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -39,16 +41,9 @@ RANGE_COUNT_MAX: Final = 20_000
 LEASE_MAX_MS: Final = 15 * 60 * 1000
 CONSUMER_LENGTH_MAX: Final = 200
 
-Body: TypeAlias = Mapping[object, object]
-Answer: TypeAlias = dict[str, object]
 
-
-class Extension(NamedTuple):
-    right: Right
-    run: Callable[[Queue, SubQueue, Body], Awaitable[Answer]]
-
-
-async def _partition_info(queue: Queue, subqueue: SubQueue, body: Body) -> Answer:
+async def _partition_info(managed: Managed, body: Body) -> Answer:
+    queue, subqueue = managed.queue, managed.subqueue
     partitions = [await _surveyed(host, subqueue) for host in queue.hosts]
     return {
         "generation": queue.generation,
@@ -59,7 +54,7 @@ async def _partition_info(queue: Queue, subqueue: SubQueue, body: Body) -> Answe
     }
 
 
-async def _surveyed(host: PartitionHost, subqueue: SubQueue) -> Answer:
+async def _surveyed(host: PartitionHost, subqueue: SubQueue) -> dict[str, object]:
     await host.loaded()
     if host.availability is not Availability.AVAILABLE:
         return {"partition": int(host.number), "available": False}
@@ -80,23 +75,22 @@ async def _surveyed(host: PartitionHost, subqueue: SubQueue) -> Answer:
     }
 
 
-async def _peek_range(queue: Queue, subqueue: SubQueue, body: Body) -> Answer:
-    first, last = _whole(body, "from-sequence-number"), _whole(body, "to-sequence-number")
+async def _peek_range(managed: Managed, body: Body) -> Answer:
+    queue, subqueue = managed.queue, managed.subqueue
+    first, last = whole_number(body, "from-sequence-number"), whole_number(body, "to-sequence-number")
     host = _host(queue, first)
     if _host(queue, last) is not host:
         raise ArgumentError(f"{first} and {last} are not in one partition of '{queue.path}'.")
-    size_max = min(_whole(body, "max-bytes", RANGE_BYTES_DEFAULT), RANGE_BYTES_MAX)
-    session = body.get("session-id")
-    if session is not None and not isinstance(session, str):
-        raise ArgumentError(f"'session-id' must be a string, not {session!r}.")
+    size_max = min(whole_number(body, "max-bytes", RANGE_BYTES_DEFAULT), RANGE_BYTES_MAX)
+    session_id = session_id_of(body)
     command = Browse(
         SequenceNumber(first),
         SequenceNumber(last),
-        min(max(1, _whole(body, "message-count", RANGE_COUNT_MAX)), RANGE_COUNT_MAX),
+        min(max(1, whole_number(body, "message-count", RANGE_COUNT_MAX)), RANGE_COUNT_MAX),
         size_max,
         _states(body),
         subqueue,
-        None if session is None else SessionId(session),
+        session_id,
         _time(body, "enqueued-from"),
         _time(body, "enqueued-before"),
     )
@@ -112,7 +106,8 @@ async def _peek_range(queue: Queue, subqueue: SubQueue, body: Body) -> Answer:
     return {"messages": messages, "next": None if browsed.next is None else int(browsed.next)}
 
 
-async def _complete_up_to(queue: Queue, subqueue: SubQueue, body: Body) -> Answer:
+async def _complete_up_to(managed: Managed, body: Body) -> Answer:
+    queue, subqueue = managed.queue, managed.subqueue
     consumer = _consumer(body)
     states = _states(body)
     if MessageState.SCHEDULED in states:
@@ -122,7 +117,7 @@ async def _complete_up_to(queue: Queue, subqueue: SubQueue, body: Body) -> Answe
             f"Messages come to a sub-queue of '{queue.path}' in no order of their numbers: complete them by "
             "their own numbers."
         )
-    numbers = _numbers(body)
+    numbers = sequence_numbers(body)
     queue.consumer_leases.require(subqueue, consumer)
     removed = 0
     for number in numbers:
@@ -132,9 +127,10 @@ async def _complete_up_to(queue: Queue, subqueue: SubQueue, body: Body) -> Answe
     return {"removed": removed}
 
 
-async def _complete_numbers(queue: Queue, subqueue: SubQueue, body: Body) -> Answer:
+async def _complete_numbers(managed: Managed, body: Body) -> Answer:
+    queue, subqueue = managed.queue, managed.subqueue
     shares: dict[PartitionHost, list[SequenceNumber]] = {}
-    for number in _numbers(body):
+    for number in sequence_numbers(body):
         shares.setdefault(_host(queue, number), []).append(number)
     removed = 0
     for host, share in shares.items():
@@ -144,10 +140,11 @@ async def _complete_numbers(queue: Queue, subqueue: SubQueue, body: Body) -> Ans
     return {"removed": removed}
 
 
-async def _consumer_lease(queue: Queue, subqueue: SubQueue, body: Body) -> Answer:
+async def _consumer_lease(managed: Managed, body: Body) -> Answer:
     """Take or extend the lease; a duration of 0 gives it up."""
+    queue, subqueue = managed.queue, managed.subqueue
     consumer = _consumer(body)
-    duration_ms = _whole(body, "duration-ms")
+    duration_ms = whole_number(body, "duration-ms")
     if not 0 <= duration_ms <= LEASE_MAX_MS:
         raise ArgumentError(f"A lease lasts up to {LEASE_MAX_MS} ms, not {duration_ms}.")
     at = queue.now()
@@ -159,12 +156,12 @@ async def _consumer_lease(queue: Queue, subqueue: SubQueue, body: Body) -> Answe
     return {"expires-at": Timestamp(until)}
 
 
-EXTENSIONS: Final[Mapping[str, Extension]] = {
-    "bendybus:partition-info": Extension(Right.LISTEN, _partition_info),
-    "bendybus:peek-range": Extension(Right.LISTEN, _peek_range),
-    "bendybus:complete-up-to": Extension(Right.LISTEN, _complete_up_to),
-    "bendybus:complete-numbers": Extension(Right.LISTEN, _complete_numbers),
-    "bendybus:consumer-lease": Extension(Right.LISTEN, _consumer_lease),
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    "bendybus:partition-info": Operation(Right.LISTEN, _partition_info),
+    "bendybus:peek-range": Operation(Right.LISTEN, _peek_range),
+    "bendybus:complete-up-to": Operation(Right.LISTEN, _complete_up_to),
+    "bendybus:complete-numbers": Operation(Right.LISTEN, _complete_numbers),
+    "bendybus:consumer-lease": Operation(Right.LISTEN, _consumer_lease),
 }
 
 
@@ -175,15 +172,8 @@ def _host(queue: Queue, number: int) -> PartitionHost:
     return host
 
 
-def _whole(body: Body, name: str, default: int | None = None) -> int:
-    value = body.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ArgumentError(f"'{name}' must be a whole number, not {value!r}.")
-    return value
-
-
 def _time(body: Body, name: str) -> Instant | None:
-    return None if body.get(name) is None else Instant(_whole(body, name))
+    return None if body.get(name) is None else Instant(whole_number(body, name))
 
 
 def _consumer(body: Body) -> str:
@@ -197,25 +187,10 @@ def _states(body: Body) -> Collection[MessageState]:
     """Active ones only, unless others are asked for."""
     if body.get("states") is None:
         return (MessageState.ACTIVE,)
-    asked = _list(body, "states")
+    asked = array(body, "states")
     states = frozenset(state for state in MessageState if state in asked)
     if len(states) < len(asked):
         raise ArgumentError(
             "'states' holds something else than 0 active, 1 deferred, 2 scheduled, each once."
         )
     return states
-
-
-def _numbers(body: Body) -> list[SequenceNumber]:
-    numbers = _list(body, "sequence-numbers")
-    if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
-        raise ArgumentError("'sequence-numbers' holds something that is not a whole number.")
-    return [SequenceNumber(number) for number in numbers if isinstance(number, int)]
-
-
-def _list(body: Body, name: str) -> Sequence[object]:
-    value = body.get(name)
-    values = value.values if isinstance(value, Array) else value
-    if not isinstance(values, list) or not values:
-        raise ArgumentError(f"'{name}' must be an array with at least one element.")
-    return values

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
-from bendybus.broker.host import Host
+from bendybus.amqp.types import Array
+from bendybus.auth.rights import Right
+from bendybus.broker.entity import Entity
 from bendybus.broker.topic import Target
 from bendybus.domain.commands import CancelScheduled, Enqueue, Enqueued, Reserve
 from bendybus.domain.duplicates import Identities
@@ -22,13 +24,49 @@ from bendybus.domain.messages import UNASSIGNED, Message, MessageState
 from bendybus.domain.topic_entities import TopicDescription
 from bendybus.envelope import admit_all
 from bendybus.errors import ArgumentError, InvalidOperation, MessageSizeExceeded, Unavailable
+from bendybus.gateway.management.fields import Body, array, sequence_numbers
+from bendybus.gateway.management.operation import Answer, Managed, Operation, by_partition
 from bendybus.gateway.transactions import Transaction
 from bendybus.names import SequenceNumber
 
-__all__ = ["cancel", "schedule", "schedule_in_transaction"]
+__all__ = ["OPERATIONS"]
 
 
-async def schedule(target: Target, entries: Sequence[object]) -> list[SequenceNumber]:
+# -- requests ---------------------------------------------------------------------
+
+
+async def _schedule_message(managed: Managed, body: Body) -> Answer:
+    managed.entity.refuse_sending(managed.subqueue)
+    numbers = await _schedule(managed.entity, array(body, "messages"))
+    return {"sequence-numbers": Array(int, [*numbers])}
+
+
+async def _schedule_message_in_transaction(managed: Managed, body: Body, transaction: Transaction) -> Answer:
+    managed.entity.refuse_sending(managed.subqueue)
+    numbers = await _schedule_in_transaction(managed.entity, array(body, "messages"), transaction)
+    return {"sequence-numbers": Array(int, [*numbers])}
+
+
+async def _cancel_scheduled_message(managed: Managed, body: Body) -> Answer:
+    """In each partition all of these are removed, or none."""
+    entity: Entity[Any, Any] = managed.entity
+    entity.refuse_sending(managed.subqueue)
+    for host, numbers in by_partition(entity, sequence_numbers(body)).items():
+        await host.ask(CancelScheduled(numbers))
+    return {}
+
+
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    "com.microsoft:schedule-message": Operation(
+        Right.SEND, _schedule_message, _schedule_message_in_transaction
+    ),
+    "com.microsoft:cancel-scheduled-message": Operation(Right.SEND, _cancel_scheduled_message),
+}
+
+# -- messages ---------------------------------------------------------------------
+
+
+async def _schedule(target: Target, entries: Sequence[object]) -> list[SequenceNumber]:
     """Enqueue the messages of these maps; gives the number of each, good until it is due.
 
     A duplicate is accepted and dropped like any other, so its number is one that no message has.
@@ -42,7 +80,7 @@ async def schedule(target: Target, entries: Sequence[object]) -> list[SequenceNu
     ]
 
 
-async def schedule_in_transaction(
+async def _schedule_in_transaction(
     target: Target, entries: Sequence[object], transaction: Transaction
 ) -> list[SequenceNumber]:
     """The same as a part of a transaction: the numbers are given at once, the messages are kept later."""
@@ -97,12 +135,6 @@ async def _enqueue(target: Target, command: Enqueue, key: str | None) -> Enqueue
             raise
         assert isinstance(enqueued, Enqueued)
         return enqueued
-
-
-async def cancel(shares: Mapping[Host[Any], Sequence[SequenceNumber]]) -> None:
-    """Remove these scheduled messages; in each partition all of them or none."""
-    for host, numbers in shares.items():
-        await host.ask(CancelScheduled(numbers))
 
 
 def _payload(entry: object) -> bytes:

@@ -8,11 +8,13 @@ codes the SDKs know by number. True and false filters travel as the SQL filters
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
 from bendybus.amqp.types import Described, Int, Symbol, Timestamp, ULong
+from bendybus.auth.rights import Right
 from bendybus.domain.filters import (
     FALSE_EXPRESSION,
     TRUE_EXPRESSION,
@@ -27,8 +29,11 @@ from bendybus.domain.filters import (
     sql_filter,
 )
 from bendybus.errors import ArgumentError
+from bendybus.gateway.management.fields import Body, whole_number
+from bendybus.gateway.management.operation import Answer, Managed, Operation
+from bendybus.gateway.transactions import Transaction
 
-__all__ = ["encode_rule", "read_rule"]
+__all__ = ["OPERATIONS", "encode_rule", "read_rule"]
 
 # Descriptors; the filters' have one hexadecimal digit fewer than the others.
 RULE_DESCRIPTION: Final = ULong(0x13700000004)
@@ -60,11 +65,48 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 # -- requests ---------------------------------------------------------------------
 
 
-def read_rule(body: Mapping[object, object]) -> RuleDescription:
+async def _add_rule(managed: Managed, body: Body) -> Answer:
+    subscription = managed.subscription
+    await managed.topics.add_rule(subscription.topic_path, subscription.name, read_rule(body))
+    return {}
+
+
+async def _add_rule_in_transaction(managed: Managed, body: Body, transaction: Transaction) -> Answer:
+    rule = replace(read_rule(body), created_at=managed.entity.now())
+    transaction.change_rule(managed.subscription, lambda description: description.with_rule(rule))
+    return {}
+
+
+async def _remove_rule(managed: Managed, body: Body) -> Answer:
+    subscription, name = managed.subscription, _name(body)
+    await managed.topics.remove_rule(subscription.topic_path, subscription.name, name)
+    return {}
+
+
+async def _remove_rule_in_transaction(managed: Managed, body: Body, transaction: Transaction) -> Answer:
+    name = _name(body)
+    transaction.change_rule(managed.subscription, lambda description: description.without_rule(name))
+    return {}
+
+
+async def _enumerate_rules(managed: Managed, body: Body) -> Answer:
+    skip, top = max(0, whole_number(body, "skip")), max(0, whole_number(body, "top"))
+    rules = managed.subscription.description.rules[skip : skip + top]
+    return {"rules": [encode_rule(rule) for rule in rules]} if rules else None
+
+
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    "com.microsoft:add-rule": Operation(Right.MANAGE, _add_rule, _add_rule_in_transaction),
+    "com.microsoft:remove-rule": Operation(Right.MANAGE, _remove_rule, _remove_rule_in_transaction),
+    "com.microsoft:enumerate-rules": Operation(Right.MANAGE, _enumerate_rules),
+}
+
+# -- what they bring --------------------------------------------------------------
+
+
+def read_rule(body: Body) -> RuleDescription:
     """The rule of an add-rule request."""
-    name = body.get("rule-name")
-    if not isinstance(name, str):
-        raise ArgumentError(f"'rule-name' must be a text, not {name!r}.")
+    name = _name(body)
     description = _map(body.get("rule-description"), "rule-description")
     given = [key for key in ("sql-filter", "correlation-filter") if description.get(key) is not None]
     if len(given) != 1:
@@ -75,6 +117,13 @@ def read_rule(body: Mapping[object, object]) -> RuleDescription:
     if action is None:
         return RuleDescription(name, rule_filter)
     return RuleDescription(name, rule_filter, SqlRuleAction(_expression(_map(action, "sql-rule-action"))))
+
+
+def _name(body: Body) -> str:
+    name = body.get("rule-name")
+    if not isinstance(name, str):
+        raise ArgumentError(f"'rule-name' must be a text, not {name!r}.")
+    return name
 
 
 def _correlation_filter(what: Mapping[object, object]) -> CorrelationFilter:
@@ -114,7 +163,7 @@ def _map(value: object, name: str) -> Mapping[object, object]:
     return value
 
 
-# -- answers ----------------------------------------------------------------------
+# -- what is answered -------------------------------------------------------------
 
 
 def encode_rule(rule: RuleDescription) -> dict[str, object]:

@@ -1,0 +1,54 @@
+"""What the body of a request holds, field by field: read as what it should be, or refused by its name."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from bendybus.amqp.types import Array
+from bendybus.errors import ArgumentError
+from bendybus.names import LockToken, SequenceNumber, SessionId
+
+__all__ = ["Body", "array", "lock_tokens", "sequence_numbers", "session_id_of", "whole_number"]
+
+Body: TypeAlias = Mapping[object, object]
+
+
+def lock_tokens(body: Body) -> list[LockToken]:
+    tokens = array(body, "lock-tokens")
+    if not all(isinstance(token, uuid.UUID) for token in tokens):
+        raise ArgumentError("'lock-tokens' holds something that is not a uuid.")
+    # On links a token is a GUID in .NET's byte order; here it comes as the uuid it stands for.
+    return [LockToken(token.bytes_le) for token in tokens if isinstance(token, uuid.UUID)]
+
+
+def session_id_of(body: Body) -> SessionId | None:
+    session_id = body.get("session-id")
+    if session_id is not None and not isinstance(session_id, str):
+        raise ArgumentError(f"'session-id' must be a string, not {session_id!r}.")
+    return None if session_id is None else SessionId(session_id)
+
+
+def sequence_numbers(body: Body) -> list[SequenceNumber]:
+    """Each once, however often it is asked for: a few bytes of request could make a gigabyte of answer."""
+    asked = dict.fromkeys(_integer(each, "sequence-numbers") for each in array(body, "sequence-numbers"))
+    return [SequenceNumber(number) for number in asked]
+
+
+def array(body: Body, name: str) -> Sequence[object]:
+    value = body.get(name)
+    values = value.values if isinstance(value, Array) else value
+    if not isinstance(values, list) or not values:
+        raise ArgumentError(f"'{name}' must be an array with at least one element.")
+    return values
+
+
+def whole_number(body: Body, name: str, default: int | None = None) -> int:
+    return _integer(body.get(name, default), name)
+
+
+def _integer(value: object, name: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ArgumentError(f"'{name}' must be a whole number, not {value!r}.")
+    return value

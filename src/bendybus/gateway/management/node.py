@@ -1,0 +1,103 @@
+"""The node itself: finds the operation that a request names, sees to the right for it, and answers.
+
+A refusal is an answer too: its status, and the condition that the SDKs turn into
+their own exceptions. One inside a transaction also spoils the transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from bendybus.amqp.types import Int, Symbol
+from bendybus.auth.claims import Claims
+from bendybus.broker.clock import now
+from bendybus.broker.queue import Queue
+from bendybus.broker.topic import Target
+from bendybus.broker.topics import Topics
+from bendybus.domain.session_commands import SessionLock
+from bendybus.errors import ArgumentError, BrokerError, InvalidOperation, NotSupported
+from bendybus.gateway.addresses import Address
+from bendybus.gateway.management import extensions, locks, messages, rules, scheduling, sessions
+from bendybus.gateway.management.fields import Body
+from bendybus.gateway.management.operation import Answer, Managed, Operation
+from bendybus.gateway.requests import Request, Response
+from bendybus.gateway.transactions import Transactions
+from bendybus.names import SessionId
+
+__all__ = ["OPERATIONS", "ManagementNode"]
+
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    **messages.OPERATIONS,
+    **locks.OPERATIONS,
+    **scheduling.OPERATIONS,
+    **sessions.OPERATIONS,
+    **rules.OPERATIONS,
+    **extensions.OPERATIONS,
+}
+
+
+class ManagementNode:
+    """One connection's view of one entity's `$management`."""
+
+    def __init__(
+        self,
+        entity: Target,
+        address: Address,
+        claims: Claims,
+        transactions: Transactions,
+        topics: Topics,
+        session_locks: Mapping[tuple[Queue, SessionId], SessionLock],
+        session_links: Mapping[tuple[Queue, str], SessionId],
+    ) -> None:
+        self._entity = entity
+        self._managed = Managed(entity, address.subqueue, topics, session_locks)
+        self._resource = address.resource
+        self._claims = claims
+        self._transactions = transactions
+        self._session_links = session_links
+
+    async def handle(self, request: Request) -> Response:
+        try:
+            operation = OPERATIONS.get(request.operation)
+            if operation is None:
+                raise NotSupported(f"The operation '{request.operation}' is not supported.")
+            self._claims.require(self._resource, operation.right, now())
+            self._entity.accessed_at = self._entity.now()
+            if not isinstance(request.body, Mapping):
+                raise ArgumentError(f"'{request.operation}' needs a map as its body.")
+            asked = self._with_session(request, request.body)
+            if request.state is None:
+                body = await operation.run(self._managed, asked)
+            else:
+                body = await self._enlist(request, operation, asked)
+        except BrokerError as error:
+            return _status(error.status, error.description, error.condition)
+        return _status(204, "No content") if body is None else _status(200, "OK", body=body)
+
+    async def _enlist(self, request: Request, operation: Operation, body: Body) -> Answer:
+        """A request that is to be a part of a transaction."""
+        transaction = self._transactions.find(request.state)
+        try:
+            if operation.enlist is None:
+                raise InvalidOperation(f"'{request.operation}' cannot be part of a transaction.")
+            return await operation.enlist(self._managed, body, transaction)
+        except BrokerError as refusal:
+            transaction.failure = transaction.failure or refusal
+            raise
+
+    def _with_session(self, request: Request, body: Body) -> Body:
+        """What names a link instead of a session is about the session that this link holds, as go has it."""
+        name = request.properties.get("associated-link-name")
+        if not self._session_links or not isinstance(name, str) or body.get("session-id") is not None:
+            return body
+        entity = self._entity
+        held = self._session_links.get((entity, name)) if isinstance(entity, Queue) else None
+        return body if held is None else {**body, "session-id": held}
+
+
+def _status(code: int, description: str, condition: str | None = None, body: object = None) -> Response:
+    properties: dict[str, object] = {"statusCode": Int(code), "statusDescription": description}
+    if condition is not None:
+        properties["errorCondition"] = Symbol(condition)
+    return Response(properties, {} if body is None else body)

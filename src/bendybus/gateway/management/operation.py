@@ -1,0 +1,86 @@
+"""An operation of `$management`: the right it needs, what it is done to, and what it gives.
+
+Whatever does one is a coroutine of a `Managed` entity and the request's body; it
+raises what is to be answered instead. Those that can be a part of a transaction
+have a second one, which only enters its commands there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from bendybus.auth.rights import Right
+from bendybus.broker.entity import Entity
+from bendybus.broker.host import Host
+from bendybus.broker.queue import Queue
+from bendybus.broker.topic import Subscription, Target
+from bendybus.broker.topics import Topics
+from bendybus.domain.messages import SubQueue
+from bendybus.domain.session_commands import SessionLock
+from bendybus.errors import ArgumentError, InvalidOperation, MessageNotFound
+from bendybus.gateway.management.fields import Body, session_id_of
+from bendybus.gateway.settlement import session_lost
+from bendybus.gateway.transactions import Transaction
+from bendybus.names import SequenceNumber, SessionId
+
+__all__ = ["Answer", "Managed", "Operation", "by_partition"]
+
+H = TypeVar("H", bound=Host[Any])
+
+Answer: TypeAlias = dict[str, object] | None
+"""The response's body; None where there is nothing to be had (204)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Managed:
+    """The entity whose `$management` is asked, and what the asking connection holds of it."""
+
+    entity: Target
+    subqueue: SubQueue
+    topics: Topics
+    session_locks: Mapping[tuple[Queue, SessionId], SessionLock]
+
+    @property
+    def queue(self) -> Queue:
+        """For the operations of receivers; a topic has none."""
+        if not isinstance(self.entity, Queue):
+            raise InvalidOperation(
+                f"'{self.entity.path}' is a topic; messages are received from its subscriptions."
+            )
+        return self.entity
+
+    @property
+    def subscription(self) -> Subscription:
+        if not isinstance(self.entity, Subscription):
+            raise InvalidOperation(f"'{self.entity.path}' has no rules: subscriptions have.")
+        return self.entity
+
+    def session(self, body: Body) -> SessionLock:
+        """The lock of the session that the request names, which its connection must hold."""
+        session_id = session_id_of(body)
+        if session_id is None:
+            raise ArgumentError("'session-id' must name a session.")
+        lock = self.session_locks.get((self.queue, session_id))
+        if lock is None:
+            raise session_lost(session_id, self.queue.path)
+        return lock
+
+
+class Operation(NamedTuple):
+    right: Right
+    run: Callable[[Managed, Body], Awaitable[Answer]]
+    enlist: Callable[[Managed, Body, Transaction], Awaitable[Answer]] | None = None
+    """The same as a part of a transaction; None for what cannot be."""
+
+
+def by_partition(entity: Entity[H, Any], numbers: Sequence[SequenceNumber]) -> dict[H, list[SequenceNumber]]:
+    """Each partition's share of these; `MessageNotFound` where there is none for a number."""
+    shares: dict[H, list[SequenceNumber]] = {}
+    for number in numbers:
+        host = entity.host_of_sequence_number(number)
+        if host is None:
+            raise MessageNotFound(f"'{entity.path}' has no message with the sequence number {number}.")
+        shares.setdefault(host, []).append(number)
+    return shares
