@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bendybus.broker.broker import TICK_S
 from bendybus.broker.host import Availability
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.stores import AttachedStore, PayloadCache
+from bendybus.broker.ticker import TICK_S
 from bendybus.domain.commands import Peek, Reply
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Message

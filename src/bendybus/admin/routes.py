@@ -101,7 +101,7 @@ class _ManagementApi:
                 raise InvalidOperation(f"'{path}' can be read and not changed.")
             if well_known == "$namespaceinfo":
                 return self._namespace(answers)
-            everything = self._broker.queues() if well_known == "$resources/queues" else self._broker.topics
+            everything = self._broker.queues if well_known == "$resources/queues" else self._broker.topics
             return await answers.page(
                 self._visible(everything, answers.version), lambda each: self._entry(each, answers)
             )
@@ -115,7 +115,7 @@ class _ManagementApi:
                 if isinstance(entity, Topic):
                     await self._broker.topics.delete(entity.path)
                 else:
-                    await self._broker.delete_queue(entity.path)
+                    await self._broker.queues.delete(entity.path)
                 return Response(status_code=200)
             case _:
                 return answers.one(await self._entry(self._find(path, answers.version), answers))
@@ -178,14 +178,14 @@ class _ManagementApi:
             description = read_queue(path, described.elements, self._broker.tier)
             self._refuse_old_version(description, answers.version)
             self._authorise_forwarding(request, description)
-            queue = await self._broker.create_queue(description)
+            queue = await self._broker.queues.create(description)
             return answers.one(await self._entry(queue, answers), 201)
         found = self._find(path, answers.version)
         if isinstance(found, Topic):
             raise EntityNotFound(path)
         description = read_queue(path, described.elements, self._broker.tier, found.description)
         self._authorise_forwarding(request, description, found.description)
-        await self._broker.update_queue(description)
+        await self._broker.queues.update(description)
         return answers.one(await self._entry(found, answers))
 
     def _authorise_forwarding(

@@ -76,7 +76,7 @@ class RuleBook:
     def open(self) -> None:
         """Take up what the broker keeps, and from now on what becomes of it."""
         self._namespace_changed()
-        for entity in (*self._broker.queues(), *self._broker.topics):
+        for entity in (*self._broker.queues, *self._broker.topics):
             self._entity_changed(entity)
         self._broker.watch(self._entity_changed)
 
@@ -189,7 +189,7 @@ class RuleBook:
                 if isinstance(entity, Topic):
                     await self._broker.topics.update(replace(entity.description, authorization_rules=rules))
                 else:
-                    await self._broker.update_queue(replace(entity.description, authorization_rules=rules))
+                    await self._broker.queues.update(replace(entity.description, authorization_rules=rules))
             return
         # The root rule is one of the twelve.
         if len(rules) >= RULES_MAX:

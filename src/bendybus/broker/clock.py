@@ -3,7 +3,7 @@
 `now` is what people and tokens go by: signatures run out by the machine's clock,
 whatever a test does. `Clock` is what entities go by (lifetimes, locks, schedules,
 times shown); it is the same time unless somebody moved it. What then falls due:
-`Broker.advance`.
+`Ticker.advance`.
 """
 
 from __future__ import annotations

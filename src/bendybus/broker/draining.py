@@ -138,7 +138,7 @@ class Drains:
     def _waiting(self) -> list[tuple[AttachedStore, Target, int]]:
         """Every partition that is to move; those of subscriptions move with their topics'."""
         broker = self._broker
-        entities: list[Target] = [*broker.queues(), *broker.topics]
+        entities: list[Target] = [*broker.queues, *broker.topics]
         return [
             (host.store, entity, host.number)
             for entity in entities
@@ -186,7 +186,7 @@ class Drains:
 
     async def _sweep(self, source: AttachedStore) -> None:
         """It keeps nothing that anybody wants; what earlier moves could not drop goes too."""
-        placed = placed_in(self._broker.records.values()).get(source.name, set())
+        placed = placed_in(self._broker.registry.records.values()).get(source.name, set())
         try:
             left = unplaced(await source.query(source.store.partitions), placed)
             await source.run(partial(source.store.discard, [record.key for record in left]))

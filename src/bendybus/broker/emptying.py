@@ -30,12 +30,12 @@ async def empty(broker: Broker) -> None:
     for entity in entities:
         await entity.loaded()
         entity.refuse_unhealthy()
-    for forwarder in broker.forwarders.values():
+    for forwarder in broker.registry.forwarders.values():
         forwarder.drop()
     for entity in entities:
         for host in entity.hosts:
             host.let_go()
-    families: list[list[Entity[Any, Any]]] = [[queue] for queue in broker.queues()]
+    families: list[list[Entity[Any, Any]]] = [[queue] for queue in broker.queues]
     families += [[topic, *topic.subscriptions] for topic in broker.topics]
     failures = [failure for family in families if (failure := await _begin_anew(broker, family)) is not None]
     for entity in entities:
@@ -48,7 +48,8 @@ async def _begin_anew(broker: Broker, family: Sequence[Entity[Any, Any]]) -> Exc
     """Partitions made anew for these; where a store fails, what it has is loaded again."""
     # Another generation: its numbers begin anew too, and nobody must take them for the old ones.
     records = [
-        replace(broker.records[normalise_path(entity.path)], generation=uuid.uuid4().hex) for entity in family
+        replace(broker.registry.records[normalise_path(entity.path)], generation=uuid.uuid4().hex)
+        for entity in family
     ]
     claims: Claims = {}
     failed: Exception | None = None
@@ -62,10 +63,10 @@ async def _begin_anew(broker: Broker, family: Sequence[Entity[Any, Any]]) -> Exc
         for record in records:
             await asyncio.to_thread(broker.catalog.add, record)
     except Exception as failure:
-        await broker.forget(*family)
+        await broker.registry.forget(*family)
         return failure
     for entity, record in zip(family, records, strict=True):
-        broker.records[normalise_path(entity.path)] = record
+        broker.registry.records[normalise_path(entity.path)] = record
         entity.generation = record.generation
         for host in entity.hosts:
             claim = claims.get((host.store.name, entity.path, host.number))

@@ -325,7 +325,7 @@ class Move:
             for each in copies:
                 each.host.thaw()
             raise
-        self._broker.records.update({normalise_path(record.path): record for record in records})
+        self._broker.registry.records.update({normalise_path(record.path): record for record in records})
         self._settle(copies, messages)
 
     async def _place(self, records: Sequence[EntityRecord]) -> None:
@@ -350,7 +350,7 @@ class Move:
 
     def _records(self) -> Iterator[EntityRecord]:
         for host in self._copies:
-            record = self._broker.records[normalise_path(host.path)]
+            record = self._broker.registry.records[normalise_path(host.path)]
             placement = list(record.placement)
             placement[host.number] = self._target.name
             yield replace(record, placement=tuple(placement))

@@ -1,7 +1,7 @@
 """Where the partitions of entities are: made, found again, claimed and cleared away in the stores.
 
 What the catalog does not name does not exist: it is swept away when a store is
-taken up, or made anew over. Which entities there are: broker.py.
+taken up, or made anew over. Which entities there are: registry.py.
 """
 
 from __future__ import annotations

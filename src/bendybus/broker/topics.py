@@ -1,6 +1,6 @@
 """The topics of a namespace: create, update, delete, and the same for subscriptions and rules.
 
-Each change is made as with queues (broker.py): one after the other, atomic, and
+Each change is made as with queues (queues.py): one after the other, atomic, and
 durable when the call returns. A subscription's rules are a part of its
 description. Deleting a topic takes its subscriptions with it in one step.
 """
@@ -79,25 +79,29 @@ class Topics:
     def open_topic(self, record: EntityRecord, at: Iterable[Place]) -> Topic:
         description = TopicDescription.from_record(record.description)
         topic = Topic(
-            description, record.partition_count, self._broker.keep_time, self._contents, self._broker.clock
+            description,
+            record.partition_count,
+            self._broker.ticker.keep_time,
+            self._contents,
+            self._broker.clock,
         )
         for number, key, store, epoch in at:
             topic.hosts.append(TopicHost(topic, number, key, store, self._broker.cache, epoch))
         self._topics[normalise_path(record.path)] = topic
-        self._broker.opened(topic, record)
+        self._broker.registry.opened(topic, record)
         return topic
 
     def open_subscription(self, record: EntityRecord, at: Iterable[Place]) -> Subscription:
         description = SubscriptionDescription.from_record(record.description)
         topic = self.get(description.topic_path)
         subscription = Subscription(
-            topic, description, record.partition_count, self._broker.keep_time, self._broker.clock
+            topic, description, record.partition_count, self._broker.ticker.keep_time, self._broker.clock
         )
         for number, key, store, epoch in at:
             host = PartitionHost(subscription, number, key, store, self._broker.cache, epoch)
             subscription.hosts.append(host)
         topic.add(subscription)
-        self._broker.opened(subscription, record)
+        self._broker.registry.opened(subscription, record)
         return subscription
 
     def leave(self, entity: Entity[Any, Any]) -> None:
@@ -114,8 +118,8 @@ class Topics:
         broker = self._broker
         async with broker.changing:
             check_topic_tier(broker.tier, description)
-            record = broker.place("topic", description)
-            topic = self.open_topic(record, await broker.make(record, description.label))
+            record = broker.registry.place("topic", description)
+            topic = self.open_topic(record, await broker.registry.make(record, description.label))
             broker.tell_of(topic)
             return topic
 
@@ -129,7 +133,7 @@ class Topics:
             refuse_immutable_changes(topic.description, description)
             check_topic_tier(broker.tier, description)
             topic.refuse_unhealthy()
-            await broker.keep(topic, description)
+            await broker.registry.keep(topic, description)
             return topic
 
     async def delete(self, path: str) -> None:
@@ -141,7 +145,7 @@ class Topics:
             subscriptions = list(topic.subscriptions)
             paths = [topic.path, *(subscription.path for subscription in subscriptions)]
             await asyncio.to_thread(broker.catalog.remove, *paths)
-            await broker.forget(topic, *subscriptions)
+            await broker.registry.forget(topic, *subscriptions)
 
     async def ensure(self, description: TopicDescription) -> Topic:
         """Create the topic, or bring the one that is there to this description; its rules stay."""
@@ -171,13 +175,13 @@ class Topics:
                     "already, as many as are allowed."
                 )
             broker.tier.check_features(description)
-            broker.check_forwarding(description)
+            broker.registry.check_forwarding(description)
             self._check_filters(topic, description)
             topic.refuse_unhealthy()
             # A copy is stored in the very commit that accepts its message: so in the same stores.
-            placement = broker.records[normalise_path(topic.path)].placement
-            record = broker.new_record("subscription", description, placement)
-            return self.open_subscription(record, await broker.make(record, description.label))
+            placement = broker.registry.records[normalise_path(topic.path)].placement
+            record = broker.registry.new_record("subscription", description, placement)
+            return self.open_subscription(record, await broker.registry.make(record, description.label))
 
     async def update_subscription(self, description: SubscriptionDescription) -> Subscription:
         """Change what may be changed. Rules have calls of their own, and stay as they are."""
@@ -187,7 +191,7 @@ class Topics:
             description = replace(description, path=before.path, rules=before.rules)
             refuse_immutable_changes(before, description)
             self._broker.tier.check_features(description)
-            self._broker.check_forwarding(description)
+            self._broker.registry.check_forwarding(description)
             subscription.refuse_unhealthy()
             await self._keep(subscription, description)
             return subscription
@@ -198,7 +202,7 @@ class Topics:
             subscription = self.get_subscription(topic_path, name)
             subscription.refuse_unhealthy()
             await asyncio.to_thread(broker.catalog.remove, subscription.path)
-            await broker.forget(subscription)
+            await broker.registry.forget(subscription)
 
     async def ensure_subscription(self, description: SubscriptionDescription) -> Subscription:
         """Create the subscription, or bring the one that is there, rules and all, to this description."""
@@ -247,7 +251,7 @@ class Topics:
 
     async def _keep(self, subscription: Subscription, description: SubscriptionDescription) -> None:
         self._check_filters(subscription.topic, description)
-        await self._broker.keep(subscription, description)
+        await self._broker.registry.keep(subscription, description)
         subscription.topic.rules_changed()
 
     @staticmethod

@@ -103,14 +103,14 @@ class Namespace:
 
     def create_queue(self, name: str, **properties: Any) -> None:
         """Make a queue. Properties are those of Config.json in lower case: `lock_duration_s=5`."""
-        self._call(self._open.broker.create_queue(QueueDescription(EntityPath(name), **properties)))
+        self._call(self._open.broker.queues.create(QueueDescription(EntityPath(name), **properties)))
 
     def delete_queue(self, name: str) -> None:
-        self._call(self._open.broker.delete_queue(name))
+        self._call(self._open.broker.queues.delete(name))
 
     def queues(self) -> list[str]:
         """The names of all queues."""
-        return sorted(queue.path for queue in self._open.broker.queues())
+        return sorted(queue.path for queue in self._open.broker.queues)
 
     def create_topic(self, name: str, **properties: Any) -> None:
         """Make a topic. Properties are written as with queues."""
@@ -254,7 +254,7 @@ class Namespace:
         self._call(self._advanced(by_ms))
 
     async def _advanced(self, by_ms: int) -> None:
-        await self._open.broker.advance(by_ms)
+        await self._open.broker.ticker.advance(by_ms)
         # What that brought to waiting receivers is written at the end of the loop's turn.
         await asyncio.sleep(0)
 

@@ -575,7 +575,7 @@ class ManagerPeer(Peer):
     async def work(self, client: Client) -> None:
         server = self.simulation.server
         with suppress(BrokerError):
-            await server.ask(lambda broker: broker.create_queue(self.simulation.passing(10)))
+            await server.ask(lambda broker: broker.queues.create(self.simulation.passing(10)))
         with suppress(LinkRefused):
             sender = await client.sender(self.entity)
             for _ in range(self.random.randint(1, 4)):
@@ -585,13 +585,13 @@ class ManagerPeer(Peer):
                 if isinstance(outcome, Accepted):
                     self.ledger.accept(letters)
         with suppress(BrokerError):
-            await server.ask(lambda broker: broker.update_queue(self.simulation.passing(20)))
+            await server.ask(lambda broker: broker.queues.update(self.simulation.passing(20)))
         with suppress(LinkRefused):
             await self._take_and_forget(client)
         await self.pause(2)
         if self.chance(0.6):
             with suppress(BrokerError):
-                await server.ask(lambda broker: broker.delete_queue(self.entity))
+                await server.ask(lambda broker: broker.queues.delete(self.entity))
                 if self.simulation.catalog.holds(self.entity):
                     self.ledger.violate(Invariant.FAULTY, f"'{self.entity}' was deleted and is there")
 

@@ -190,7 +190,7 @@ class Simulation:
     async def _furnish(self) -> None:
         while self.server.broker is None:
             await asyncio.sleep(0.1)
-        await self.server.ask(lambda broker: broker.ensure_queues(self.plan.queues))
+        await self.server.ask(lambda broker: broker.queues.ensure_all(self.plan.queues))
         for topic in self.plan.topics:
             await self.server.ask(lambda broker, topic=topic: broker.topics.ensure(topic))  # type: ignore[misc]
         for each in self.plan.subscriptions:

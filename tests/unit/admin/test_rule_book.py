@@ -66,7 +66,7 @@ def test_a_namespace_rule_opens_at_once_and_after_a_restart(tmp_path: Path) -> N
 
 def test_a_regenerated_key_closes_the_old_one_and_leaves_the_other(tmp_path: Path) -> None:
     async def work(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
-        await broker.create_queue(QueueDescription(EntityPath("Orders")))
+        await broker.queues.create(QueueDescription(EntityPath("Orders")))
         for scope in ("", "orders"):
             before, _ = await book.put(scope, "shop", ["Send"], None, None)
             for which in ("primary", "secondary"):
@@ -85,9 +85,9 @@ def test_an_entitys_rules_come_and_go_with_it(tmp_path: Path) -> None:
     rule = AuthorizationRule("shop", ("Send",), "k")
 
     async def work(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
-        await broker.create_queue(QueueDescription(EntityPath("q"), authorization_rules=(rule,)))
+        await broker.queues.create(QueueDescription(EntityPath("q"), authorization_rules=(rule,)))
         assert [each.scope for each in ring.opened_by("shop", "k")] == ["q"]
-        await broker.delete_queue("q")
+        await broker.queues.delete("q")
         assert not opens(ring, "shop", "k")
         with pytest.raises(RuleNotFound, match="has no authorization rule 'shop'"):
             book.find("", "shop")

@@ -66,7 +66,7 @@ async def recovered(broker: Broker, name: str) -> None:
     """The store has been probed, now rather than in a second, and its partitions are loaded."""
     (store,) = [each for each in broker.stores() if each.name == name]
     store.recover()
-    for queue in broker.queues():
+    for queue in broker.queues:
         while any(host.store is store and host.availability is UNAVAILABLE for host in queue.hosts):
             await asyncio.sleep(0.001)
         await queue.loaded()
@@ -74,7 +74,7 @@ async def recovered(broker: Broker, name: str) -> None:
 
 def test_a_partitioned_queue_is_spread_over_the_stores(with_broker):  # P-02
     async def test(broker):
-        queue = await broker.create_queue(ORDERS)
+        queue = await broker.queues.create(ORDERS)
         assert [host.number for host in queue.hosts] == list(range(16))
         assert sorted(Counter(host.store.name for host in queue.hosts).values()) == [5, 5, 6]
 
@@ -83,7 +83,7 @@ def test_a_partitioned_queue_is_spread_over_the_stores(with_broker):  # P-02
 
 def test_an_unpartitioned_queue_lives_in_one_store_and_they_take_turns(with_broker):  # P-02
     async def test(broker):
-        queues = [await broker.create_queue(QueueDescription(EntityPath(name))) for name in "xyz"]
+        queues = [await broker.queues.create(QueueDescription(EntityPath(name))) for name in "xyz"]
         assert [[host.store.name for host in queue.hosts] for queue in queues] == [["a"], ["b"], ["c"]]
 
     with_broker(test)
@@ -93,17 +93,17 @@ def test_an_unpartitioned_queue_lives_in_one_store_and_they_take_turns(with_brok
 def test_the_tier_decides_the_number_of_partitions(with_broker, tier, asked, count):  # P-08 P-09
     async def test(broker):
         description = QueueDescription(EntityPath("q"), enable_partitioning=asked)
-        assert len((await broker.create_queue(description)).hosts) == count
+        assert len((await broker.queues.create(description)).hosts) == count
 
     with_broker(test, tier=tier, premium_partitions=4)
 
 
 def test_names_are_found_in_any_case_and_taken_once(with_broker):
     async def test(broker):
-        queue = await broker.create_queue(ORDERS)
+        queue = await broker.queues.create(ORDERS)
         assert broker.find("oRDERS") is queue
         with pytest.raises(EntityExists):
-            await broker.create_queue(QueueDescription(EntityPath("orders")))
+            await broker.queues.create(QueueDescription(EntityPath("orders")))
         with pytest.raises(EntityNotFound, match="The messaging entity 'other' could not be found"):
             broker.find("other")
 
@@ -112,7 +112,7 @@ def test_names_are_found_in_any_case_and_taken_once(with_broker):
 
 def test_a_restart_finds_queues_and_messages(with_broker):  # B-08
     async def fill(broker):
-        queue = await broker.create_queue(ORDERS)
+        queue = await broker.queues.create(ORDERS)
         await queue.hosts[7].ask(Enqueue([message("kept")]))
 
     async def look(broker):
@@ -128,7 +128,7 @@ def test_what_the_catalog_does_not_name_is_swept_away(with_broker, stores):  # P
     stores[1].create_partitions(EntityPath("half-made"), [PartitionNumber(0)])
 
     async def test(broker):
-        assert list(broker.queues()) == []
+        assert list(broker.queues) == []
 
     with_broker(test)
     assert stores[1].partitions() == []
@@ -136,7 +136,7 @@ def test_what_the_catalog_does_not_name_is_swept_away(with_broker, stores):  # P
 
 def test_a_store_that_is_missing_is_named(with_broker, stores):
     async def create(broker):
-        await broker.create_queue(ORDERS)
+        await broker.queues.create(ORDERS)
 
     async def nothing(broker):
         pass
@@ -150,9 +150,9 @@ def test_an_update_changes_what_may_be_changed_for_good(with_broker):
     changed = QueueDescription(EntityPath("Orders"), enable_partitioning=True, max_delivery_count=3)
 
     async def update(broker):
-        queue = await broker.create_queue(ORDERS)
+        queue = await broker.queues.create(ORDERS)
         await queue.hosts[0].ask(Enqueue([message()]))
-        assert await broker.ensure_queue(changed) is queue
+        assert await broker.queues.ensure(changed) is queue
         assert queue.hosts[0].partition.description.max_delivery_count == 3
 
     async def look(broker):
@@ -164,16 +164,16 @@ def test_an_update_changes_what_may_be_changed_for_good(with_broker):
 
 def test_partitioning_is_fixed_at_creation(with_broker):  # P-07
     async def test(broker):
-        await broker.create_queue(ORDERS)
+        await broker.queues.create(ORDERS)
         with pytest.raises(InvalidOperation, match="EnablePartitioning is True"):
-            await broker.ensure_queue(QueueDescription(EntityPath("orders")))
+            await broker.queues.ensure(QueueDescription(EntityPath("orders")))
 
     with_broker(test)
 
 
 def test_keyless_messages_take_turns_over_all_partitions(with_broker):  # P-16
     async def test(broker):
-        queue = await broker.create_queue(ORDERS)
+        queue = await broker.queues.create(ORDERS)
         assert {queue.place(None).number for _ in range(16)} == set(range(16))
         assert queue.place("key") is queue.place("key")
 
@@ -184,18 +184,18 @@ def test_a_deleted_queue_leaves_nothing_behind(with_broker, catalog, stores):  #
     async def test(broker):
         told = []
         broker.watch(told.append)
-        queue = await broker.create_queue(ORDERS)
+        queue = await broker.queues.create(ORDERS)
         await queue.hosts[3].ask(Enqueue([message("lost")]))
-        await broker.delete_queue("orders")
+        await broker.queues.delete("orders")
         assert told == [queue, queue] and queue.deleted
         with pytest.raises(EntityNotFound):
             broker.find("Orders")
         with pytest.raises(EntityNotFound):
             await queue.hosts[3].ask(Enqueue([message()]))
         with pytest.raises(EntityNotFound):
-            await broker.delete_queue("orders")
+            await broker.queues.delete("orders")
         assert broker.cache.used_bytes == 0
-        again = await broker.create_queue(ORDERS)
+        again = await broker.queues.create(ORDERS)
         await again.loaded()
         assert not any(list(host.partition.confirmed()) for host in again.hosts)
 
@@ -206,12 +206,12 @@ def test_a_deleted_queue_leaves_nothing_behind(with_broker, catalog, stores):  #
 
 def test_what_was_under_way_when_a_queue_was_deleted_is_answered(with_broker):
     async def test(broker):
-        queue = await broker.create_queue(ORDERS)
+        queue = await broker.queues.create(ORDERS)
         replies = []
         await queue.loaded()
         for host in queue.hosts:
             host.submit(Enqueue([message()]), replies.append)
-        await broker.delete_queue("orders")
+        await broker.queues.delete("orders")
         assert len(replies) == 16
         assert broker.cache.used_bytes == 0
 
@@ -224,42 +224,42 @@ def test_a_create_that_meets_an_unhealthy_store_makes_nothing_and_can_be_repeate
     async def test(broker):
         stores[2].outage = StoreUnavailable("away")
         with pytest.raises(StoreUnavailable, match="Queue 'Orders' was not created: away"):
-            await broker.create_queue(ORDERS)
+            await broker.queues.create(ORDERS)
         stores[2].outage = None
         assert [store.partitions() for store in stores] == [[], [], []]
         with pytest.raises(EntityNotFound):
             broker.find("orders")
-        assert len((await broker.create_queue(ORDERS)).hosts) == 16
+        assert len((await broker.queues.create(ORDERS)).hosts) == 16
 
     with_broker(test)
 
 
 def test_update_and_delete_are_refused_while_a_partition_is_away(with_broker, stores):  # P-32
     async def test(broker):
-        queue = await broker.create_queue(ORDERS)
+        queue = await broker.queues.create(ORDERS)
         await queue.loaded()
         stores[1].outage = StoreUnavailable("away")
         with pytest.raises(StoreUnavailable):
             await queue.hosts[1].ask(Enqueue([message()]))
-        for change in (broker.delete_queue("orders"), broker.update_queue(ORDERS)):
+        for change in (broker.queues.delete("orders"), broker.queues.update(ORDERS)):
             with pytest.raises(StoreUnavailable, match=r"of 'Orders' are unavailable \(1, 4, 7, 10, 13\)"):
                 await change
         stores[1].outage = None
         await recovered(broker, "b")
-        await broker.delete_queue("orders")
+        await broker.queues.delete("orders")
 
     with_broker(test)
 
 
 def test_what_a_deleted_namesake_left_in_a_store_does_not_come_back(with_broker, stores):  # P-32
     async def test(broker):
-        queue = await broker.create_queue(PLAIN)
+        queue = await broker.queues.create(PLAIN)
         await queue.hosts[0].ask(Enqueue([message("old")]))
         stores[0].outage = StoreUnavailable("away")
-        await broker.delete_queue("plain")
+        await broker.queues.delete("plain")
         stores[0].outage = None
         assert len(stores[0].partitions()) == 1
-        again = await broker.create_queue(PLAIN)
+        again = await broker.queues.create(PLAIN)
         await again.loaded()
         assert list(again.hosts[0].partition.confirmed()) == []
 
@@ -268,27 +268,27 @@ def test_what_a_deleted_namesake_left_in_a_store_does_not_come_back(with_broker,
 
 def test_a_create_that_finds_a_store_away_touches_none(with_broker, stores):  # P-32
     async def test(broker):
-        queue = await broker.create_queue(PLAIN)
+        queue = await broker.queues.create(PLAIN)
         stores[0].outage = StoreUnavailable("away")
         with pytest.raises(StoreUnavailable):
             await queue.hosts[0].ask(Enqueue([message()]))
         with pytest.raises(StoreUnavailable, match="'Orders' was not created: The messaging store 'a' is"):
-            await broker.create_queue(ORDERS)
+            await broker.queues.create(ORDERS)
         assert stores[1].partitions() == []
         stores[0].outage = None
         await recovered(broker, "a")
-        assert len((await broker.create_queue(ORDERS)).hosts) == 16
+        assert len((await broker.queues.create(ORDERS)).hosts) == 16
 
     with_broker(test)
 
 
 def test_an_unpartitioned_queue_is_made_where_it_can_be(with_broker, stores):  # P-04
     async def test(broker):
-        queues = [await broker.create_queue(QueueDescription(EntityPath(name))) for name in "xyz"]
+        queues = [await broker.queues.create(QueueDescription(EntityPath(name))) for name in "xyz"]
         stores[0].outage = StoreUnavailable("away")
         with pytest.raises(StoreUnavailable):
             await queues[0].hosts[0].ask(Enqueue([message()]))
-        more = [await broker.create_queue(QueueDescription(EntityPath(name))) for name in "uvw"]
+        more = [await broker.queues.create(QueueDescription(EntityPath(name))) for name in "uvw"]
         assert {host.store.name for queue in more for host in queue.hosts} == {"b", "c"}
 
     with_broker(test)
@@ -299,7 +299,7 @@ def test_a_broker_starts_with_a_store_away_and_takes_it_up_when_it_is_back(
     with_broker, stores, opened
 ):  # P-04
     async def fill(broker):
-        queue = await broker.create_queue(ORDERS)
+        queue = await broker.queues.create(ORDERS)
         for host in queue.hosts:
             await host.ask(Enqueue([message("kept")]))
 
@@ -311,14 +311,14 @@ def test_a_broker_starts_with_a_store_away_and_takes_it_up_when_it_is_back(
         assert queue.place(None).number not in away
         with pytest.raises(StoreUnavailable):
             await queue.hosts[1].ask(Enqueue([message()]))
-        for change in (broker.delete_queue("orders"), broker.update_queue(ORDERS)):
+        for change in (broker.queues.delete("orders"), broker.queues.update(ORDERS)):
             with pytest.raises(StoreUnavailable):
                 await change
         stores[1].outage = None
         await recovered(broker, "b")
         assert [host.available(SubQueue.MAIN) for host in queue.hosts] == [1] * 16
         assert [record.entity for record in stores[1].partitions()] == ["Orders"] * 5
-        await broker.delete_queue("orders")
+        await broker.queues.delete("orders")
 
     with_broker(fill)
     stores[1].create_partitions(EntityPath("half-made"), [PartitionNumber(0)])
@@ -330,7 +330,7 @@ def test_a_broker_starts_with_a_store_away_and_takes_it_up_when_it_is_back(
 
 def test_of_two_who_create_one_queue_at_once_one_is_told_so(with_broker):
     async def test(broker):
-        made = await asyncio.gather(*[broker.create_queue(ORDERS) for _ in range(3)], return_exceptions=True)
+        made = await asyncio.gather(*[broker.queues.create(ORDERS) for _ in range(3)], return_exceptions=True)
         assert [type(one) for one in made].count(EntityExists) == 2
         await broker.find("orders").hosts[0].ask(Enqueue([message()]))
 
@@ -339,15 +339,15 @@ def test_of_two_who_create_one_queue_at_once_one_is_told_so(with_broker):
 
 def test_an_update_keeps_the_spelling_of_the_name(with_broker):
     async def update(broker):
-        await broker.create_queue(ORDERS)
+        await broker.queues.create(ORDERS)
         changed = QueueDescription(EntityPath("ORDERS"), enable_partitioning=True, lock_duration_s=5)
-        queue = await broker.update_queue(changed)
+        queue = await broker.queues.update(changed)
         assert (queue.path, queue.description.lock_duration_s) == ("Orders", 5)
         assert queue.updated_at >= queue.created_at > 0
 
     async def look(broker):
         assert broker.find("orders").path == "Orders"
-        await broker.delete_queue("oRders")
+        await broker.queues.delete("oRders")
 
     with_broker(update)
     with_broker(look)
@@ -356,12 +356,12 @@ def test_an_update_keeps_the_spelling_of_the_name(with_broker):
 def test_a_namespace_has_a_hundred_partitioned_queues_at_most(with_broker, catalog):  # P-11
     async def test(broker):
         for number in range(100):
-            await broker.create_queue(QueueDescription(EntityPath(f"q{number}"), enable_partitioning=True))
+            await broker.queues.create(QueueDescription(EntityPath(f"q{number}"), enable_partitioning=True))
         with pytest.raises(QuotaExceeded, match="has 100 partitioned"):
-            await broker.create_queue(ORDERS)
-        await broker.create_queue(PLAIN)
-        await broker.delete_queue("q0")
-        await broker.create_queue(ORDERS)
+            await broker.queues.create(ORDERS)
+        await broker.queues.create(PLAIN)
+        await broker.queues.delete("q0")
+        await broker.queues.create(ORDERS)
 
     with_broker(test, stores=[MemoryStore("a")])
 
@@ -375,7 +375,7 @@ def test_the_namespace_remembers_when_it_was_made(with_broker):
 
 def test_emptying_takes_everything_out_and_leaves_the_entities(with_broker, catalog, stores):  # B-08
     async def test(broker):
-        queue, plain = await broker.create_queue(ORDERS), await broker.create_queue(PLAIN)
+        queue, plain = await broker.queues.create(ORDERS), await broker.queues.create(PLAIN)
         for host in (*queue.hosts, *plain.hosts):
             await host.ask(Enqueue([message("lost"), message("lost")]))
         (kept,) = queue.hosts[3].lock(1, 1000, SubQueue.MAIN)
@@ -398,7 +398,7 @@ def test_emptying_takes_everything_out_and_leaves_the_entities(with_broker, cata
 
 def test_what_is_sent_while_a_queue_is_emptied_stays(with_broker):  # B-08
     async def test(broker):
-        queue = await broker.create_queue(PLAIN)
+        queue = await broker.queues.create(PLAIN)
         await queue.loaded()
         replies = []
         emptying = asyncio.create_task(broker.empty())
@@ -416,7 +416,7 @@ def test_what_is_sent_while_a_queue_is_emptied_stays(with_broker):  # B-08
 
 def test_emptying_is_refused_while_a_partition_is_away(with_broker, stores):
     async def test(broker):
-        queue = await broker.create_queue(ORDERS)
+        queue = await broker.queues.create(ORDERS)
         await queue.hosts[0].ask(Enqueue([message("kept")]))
         stores[1].outage = StoreUnavailable("away")
         with pytest.raises(StoreUnavailable):
@@ -432,7 +432,7 @@ def test_emptying_is_refused_while_a_partition_is_away(with_broker, stores):
 def test_a_store_that_fails_while_it_is_emptied_keeps_what_it_has(with_broker, stores):
     async def test(broker):
         paths = [EntityPath(name) for name in ("one", "two", "three")]  # each in a store of its own
-        queues = [await broker.create_queue(QueueDescription(path)) for path in paths]
+        queues = [await broker.queues.create(QueueDescription(path)) for path in paths]
         for queue in queues:
             await queue.hosts[0].ask(Enqueue([message("x")]))
         broken = queues[1].hosts[0].store.store
@@ -455,14 +455,14 @@ def _refuse(path):
 
 def test_what_falls_due_has_happened_when_the_clock_has_moved(with_broker, stores):
     async def test(broker):
-        queue = await broker.create_queue(PLAIN)
+        queue = await broker.queues.create(PLAIN)
         (host,) = queue.hosts
         await host.ask(Enqueue([message("locked")]))
         (locked,) = host.lock(1, 1000, SubQueue.MAIN)
         before = broker.clock.now()
-        await broker.advance(59_000)
+        await broker.ticker.advance(59_000)
         assert locked.lock_token is not None
-        await broker.advance(2_000)
+        await broker.ticker.advance(2_000)
         assert (locked.lock_token, locked.delivery_count) == (None, 1)
         assert host.available(SubQueue.MAIN) == 1
         assert broker.clock.now() >= before + 61_000 and queue.now() >= before + 61_000
@@ -479,9 +479,9 @@ def test_what_falls_due_has_happened_when_the_clock_has_moved(with_broker, store
 
 def test_a_queue_that_nobody_uses_is_deleted_after_its_idle_time(with_broker):
     async def test(broker):
-        kept = await broker.create_queue(PLAIN)
+        kept = await broker.queues.create(PLAIN)
         idle, used, awaited = [
-            await broker.create_queue(QueueDescription(EntityPath(name), auto_delete_on_idle_s=300))
+            await broker.queues.create(QueueDescription(EntityPath(name), auto_delete_on_idle_s=300))
             for name in ("idle", "used", "awaited")
         ]
         for queue in (idle, used, awaited):
@@ -489,7 +489,7 @@ def test_a_queue_that_nobody_uses_is_deleted_after_its_idle_time(with_broker):
         broker.clock.move_on(301_000)
         used.accessed_at = broker.clock.now()
         awaited.wait(object(), SubQueue.MAIN)
-        broker._tick()
+        broker.ticker.tick()
         async with asyncio.timeout(10):
             while not idle.deleted:
                 await asyncio.sleep(0.001)
@@ -513,12 +513,12 @@ def test_a_queue_that_the_catalog_took_and_said_it_did_not_leaves_nothing_half_m
     async def create(broker):
         monkeypatch.setattr(catalog, "add", add_and_fail)
         with pytest.raises(StoreUnavailable):
-            await broker.create_queue(PLAIN)
+            await broker.queues.create(PLAIN)
         monkeypatch.setattr(catalog, "add", add)
         assert catalog.entities() == []
 
     async def repeat(broker):
-        await broker.create_queue(PLAIN)
+        await broker.queues.create(PLAIN)
 
     with_broker(create)
     with_broker(repeat)

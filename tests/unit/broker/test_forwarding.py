@@ -94,8 +94,8 @@ def test_every_message_moves_once_between_any_mix(
 ) -> None:  # P-34
     async def run() -> None:
         async with at_work(catalog, stores) as broker:
-            target = await broker.create_queue(queue("target", enable_partitioning=target_partitioned))
-            source = await broker.create_queue(
+            target = await broker.queues.create(queue("target", enable_partitioning=target_partitioned))
+            source = await broker.queues.create(
                 queue("source", enable_partitioning=source_partitioned, forward_to="target")
             )
             await send(source, *map(str, range(100)))
@@ -114,7 +114,7 @@ def test_a_chain_keeps_the_first_number_and_counts_hops(
         async with at_work(catalog, stores) as broker:
             path = None
             for hop in range(6):
-                last = await broker.create_queue(queue(f"hop{hop}", forward_to=path))
+                last = await broker.queues.create(queue(f"hop{hop}", forward_to=path))
                 path = f"hop{hop}"
             await send(last, "x")
             # hop5 -> hop4 -> hop3 -> hop2 -> hop1, where it has come four hops.
@@ -130,10 +130,10 @@ def test_a_backlog_moves_when_forwarding_is_switched_on(
 ) -> None:
     async def run() -> None:
         async with at_work(catalog, stores) as broker:
-            target = await broker.create_queue(queue("target"))
-            source = await broker.create_queue(queue("source"))
+            target = await broker.queues.create(queue("target"))
+            source = await broker.queues.create(queue("source"))
             await send(source, "a", "b", "c")
-            await broker.update_queue(replace(source.description, forward_to=EntityPath("target")))
+            await broker.queues.update(replace(source.description, forward_to=EntityPath("target")))
             assert len(await until_held(target, 3)) == 3
 
     asyncio.run(run())
@@ -145,8 +145,8 @@ def test_what_the_target_refuses_becomes_a_dead_letter_of_the_source(
     async def run() -> None:
         async with at_work(catalog, stores) as broker:
             disabled = queue("target", status=EntityStatus.DISABLED)
-            await broker.create_queue(disabled)
-            source = await broker.create_queue(queue("source", forward_to="target"))
+            await broker.queues.create(disabled)
+            source = await broker.queues.create(queue("source", forward_to="target"))
             await send(source, "a")
             (letter,) = await until_held(source, 1, SubQueue.DEAD_LETTER)
             assert letter.amendment.dead_letter_reason == "EntityDisabled"
@@ -160,9 +160,9 @@ def test_forwarding_to_what_does_not_exist_is_refused(
     async def run() -> None:
         async with at_work(catalog, stores) as broker:
             with pytest.raises(ArgumentError, match="no such queue"):
-                await broker.create_queue(queue("source", forward_to="target"))
+                await broker.queues.create(queue("source", forward_to="target"))
             with pytest.raises(ArgumentError, match="no such queue"):
-                await broker.create_queue(queue("source", forward_dead_lettered_to="target"))
+                await broker.queues.create(queue("source", forward_dead_lettered_to="target"))
 
     asyncio.run(run())
 
@@ -173,13 +173,13 @@ def test_a_failed_commit_on_either_side_neither_loses_nor_doubles(
 ) -> None:  # P-34
     async def run() -> None:
         async with at_work(catalog, stores) as broker:
-            target = await broker.create_queue(queue("target", enable_partitioning=True))
-            source = await broker.create_queue(queue("source", enable_partitioning=True))
+            target = await broker.queues.create(queue("target", enable_partitioning=True))
+            source = await broker.queues.create(queue("source", enable_partitioning=True))
             await send(source, *map(str, range(64)))
             for store in stores:
                 if store.name == failing:
                     store.fails_once = StoreUnavailable("away")
-            await broker.update_queue(replace(source.description, forward_to=EntityPath("target")))
+            await broker.queues.update(replace(source.description, forward_to=EntityPath("target")))
             await until_held(target, 64)
 
             async def moved() -> bool:
@@ -200,12 +200,12 @@ def test_what_was_sent_but_not_yet_removed_is_dropped_after_a_restart(
     async def run() -> None:
         async with at_work(catalog, stores) as broker:
             # The first queue lives in the left store, the second in the right one.
-            target = await broker.create_queue(queue("target"))
-            source = await broker.create_queue(queue("source"))
+            target = await broker.queues.create(queue("target"))
+            source = await broker.queues.create(queue("source"))
             await send(source, "a", "b", "c")
             groups = len(right.groups)
             right.shut()
-            await broker.update_queue(replace(source.description, forward_to=EntityPath("target")))
+            await broker.queues.update(replace(source.description, forward_to=EntityPath("target")))
             right.let_one_through()  # the posting
             await until_held(target, 3)
             assert len(right.groups) == groups + 1
@@ -230,8 +230,10 @@ def test_what_was_being_forwarded_is_gone_after_emptying_and_forwarding_goes_on(
 ) -> None:  # B-08
     async def run() -> None:
         async with at_work(catalog, stores) as broker:
-            target = await broker.create_queue(queue("target"))
-            source = await broker.create_queue(queue("source", enable_partitioning=True, forward_to="target"))
+            target = await broker.queues.create(queue("target"))
+            source = await broker.queues.create(
+                queue("source", enable_partitioning=True, forward_to="target")
+            )
             for turns in range(20):
                 await send(source, *map(str, range(5)))
                 # Wherever on their way the emptying meets them.

@@ -166,7 +166,7 @@ def test_everything_a_partition_has_moves_and_survives_a_restart(
     catalog: SqliteCatalog, stores: Stores
 ) -> None:  # P-03
     async def fill(broker: Broker) -> Queue:
-        queue = await broker.create_queue(PLAIN)
+        queue = await broker.queues.create(PLAIN)
         await send(queue, *[f"m{number}" for number in range(8)], "")
         first, second, third, fourth = await lock(queue, 4)
         host = queue.hosts[0]
@@ -229,7 +229,7 @@ def test_locks_are_kept_and_can_be_settled_after_the_move(
 ) -> None:  # P-05
     async def test() -> None:
         async with at_work(catalog, stores) as broker:
-            queue = await broker.create_queue(PLAIN)
+            queue = await broker.queues.create(PLAIN)
             await send(queue, "one", "two", "three")
             one, two = await lock(queue, 2)
             await drained(broker, "a")
@@ -249,7 +249,7 @@ def test_sessions_keep_their_holders_their_messages_and_their_states(
 
     async def test() -> None:
         async with at_work(catalog, stores) as broker:
-            queue = await broker.create_queue(description)
+            queue = await broker.queues.create(description)
             host = queue.hosts[0]
             await send(queue, "1", "2", session="red")
             await send(queue, "3", session="blue\x00")
@@ -279,7 +279,7 @@ def test_what_duplicate_detection_remembers_moves_too(catalog: SqliteCatalog, st
 
     async def test() -> None:
         async with at_work(catalog, stores) as broker:
-            queue = await broker.create_queue(description)
+            queue = await broker.queues.create(description)
             await queue.hosts[0].ask(Enqueue([new("first")], ["id-1"]))
             await drained(broker, "a")
             await queue.hosts[0].ask(Enqueue([new("again")], ["id-1"]))
@@ -298,8 +298,8 @@ def test_what_is_forwarded_arrives_once_though_both_ends_move(
 ) -> None:  # P-34
     async def test() -> None:
         async with at_work(catalog, stores) as broker:
-            await broker.create_queue(QueueDescription(EntityPath("target")))
-            source = await broker.create_queue(
+            await broker.queues.create(QueueDescription(EntityPath("target")))
+            source = await broker.queues.create(
                 QueueDescription(EntityPath("source"), forward_to=EntityPath("target"))
             )
             sent = [f"{number:03}" for number in range(100)]
@@ -418,7 +418,7 @@ def test_nothing_is_lost_or_repeated_while_stores_are_emptied_under_traffic(
 ) -> None:  # P-03 P-05
     async def test() -> None:
         async with at_work(catalog, stores) as broker:
-            queue = await broker.create_queue(
+            queue = await broker.queues.create(
                 QueueDescription(ORDERS.path, enable_partitioning=True, max_delivery_count=1000)
             )
             await send(queue, *[f"before-{number}" for number in range(700)])
@@ -446,7 +446,7 @@ def test_messages_of_one_key_stay_in_order_across_a_move(
 ) -> None:  # P-12
     async def test() -> None:
         async with at_work(catalog, stores) as broker:
-            queue = await broker.create_queue(ORDERS)
+            queue = await broker.queues.create(ORDERS)
 
             async def sender() -> None:
                 for number in range(400):
@@ -467,7 +467,7 @@ def test_a_transaction_waits_for_the_move_and_is_whole(
 ) -> None:  # P-23
     async def test() -> None:
         async with at_work(catalog, memory_stores) as broker:
-            queue = await broker.create_queue(PLAIN)
+            queue = await broker.queues.create(PLAIN)
             await send(queue, "old")
             (old,) = await lock(queue)
             host = queue.hosts[0]
@@ -558,8 +558,7 @@ def test_a_crash_at_any_step_leaves_everything_once(
                 await moving.run()
         for store in broker.stores():
             store.stop()
-        assert broker._ticker is not None
-        broker._ticker.cancel()
+        broker.ticker.stop()
 
     with suppress(asyncio.CancelledError):
         asyncio.run(test())
@@ -603,7 +602,7 @@ def test_a_destination_that_fails_leaves_the_partition_where_it_was(
 
     async def test() -> None:
         async with at_work(catalog, memory_stores) as broker:
-            queue = await broker.create_queue(PLAIN)
+            queue = await broker.queues.create(PLAIN)
             await send(queue, "one")
             (one,) = await lock(queue)
             await broker.drains.begin("a")
@@ -636,7 +635,7 @@ def test_a_source_that_goes_away_in_the_moment_of_the_switch_costs_nothing(
 
     async def test() -> None:
         async with at_work(catalog, memory_stores) as broker:
-            queue = await broker.create_queue(PLAIN)
+            queue = await broker.queues.create(PLAIN)
             await send(queue, "one", "two")
             await broker.drains.begin("a")
             await emptied(broker, "a")
@@ -665,7 +664,7 @@ def test_a_destination_that_goes_away_in_the_moment_of_the_switch_has_it_when_it
 
     async def test() -> None:
         async with at_work(catalog, memory_stores) as broker:
-            queue = await broker.create_queue(PLAIN)
+            queue = await broker.queues.create(PLAIN)
             await send(queue, "one", "two")
             await broker.drains.begin("a")
             await emptied(broker, "a")
@@ -705,7 +704,7 @@ def test_a_catalog_that_switched_and_said_it_failed_is_believed_in_what_it_holds
 
     async def test() -> None:
         async with at_work(catalog, memory_stores) as broker:
-            queue = await broker.create_queue(PLAIN)
+            queue = await broker.queues.create(PLAIN)
             await send(queue, "one", "two")
             monkeypatch.setattr(catalog, "replace", replace_and_fail)
             await drained(broker, "a")
@@ -723,7 +722,7 @@ def test_a_copy_that_is_not_equal_is_never_switched_to(
 ) -> None:
     async def test() -> None:
         async with at_work(catalog, memory_stores) as broker:
-            queue = await broker.create_queue(PLAIN)
+            queue = await broker.queues.create(PLAIN)
             await send(queue, "one", "two")
             move = Move(broker, lambda: queue.hosts, broker.store("a"), broker.store("b"))
             twins = move._twins
@@ -750,14 +749,14 @@ def test_a_store_that_drains_gets_no_new_partitions_also_after_a_restart(
     async def test() -> None:
         async with at_work(catalog, memory_stores) as broker:
             await broker.drains.begin("a")
-            queue = await broker.create_queue(ORDERS)
+            queue = await broker.queues.create(ORDERS)
             assert {host.store.name for host in queue.hosts} == {"b"}
         async with at_work(catalog, memory_stores) as broker:
             assert "a" in broker.drains
-            queue = await broker.create_queue(PLAIN)
+            queue = await broker.queues.create(PLAIN)
             assert queue.hosts[0].store.name == "b"
             await broker.drains.end("a")
-            one, two = [await broker.create_queue(QueueDescription(EntityPath(name))) for name in "xy"]
+            one, two = [await broker.queues.create(QueueDescription(EntityPath(name))) for name in "xy"]
             assert {one.hosts[0].store.name, two.hosts[0].store.name} == {"a", "b"}
 
     run(test())
@@ -768,7 +767,7 @@ def test_an_interrupted_drain_goes_on_at_the_next_start(
 ) -> None:  # P-03
     async def test() -> None:
         async with at_work(catalog, memory_stores) as broker:
-            queue = await broker.create_queue(ORDERS)
+            queue = await broker.queues.create(ORDERS)
             await send(queue, *map(str, range(100)))
             await broker.drains.begin("a")
         async with at_work(catalog, memory_stores) as broker:
@@ -784,7 +783,7 @@ def test_partitions_spread_over_the_stores_that_are_left(catalog: SqliteCatalog)
 
     async def test() -> None:
         async with at_work(catalog, stores) as broker:
-            queue = await broker.create_queue(ORDERS)
+            queue = await broker.queues.create(ORDERS)
             await drained(broker, "a")
             spread = [host.store.name for host in queue.hosts]
             assert sorted(spread.count(name) for name in "bcd") == [5, 5, 6]
@@ -799,7 +798,7 @@ def test_a_store_that_is_attached_takes_partitions_and_one_that_is_empty_can_go(
 
     async def test() -> None:
         async with at_work(catalog, stores) as broker:
-            queue = await broker.create_queue(ORDERS)
+            queue = await broker.queues.create(ORDERS)
             await send(queue, "kept")
             with pytest.raises(InvalidOperation, match="last messaging store"):
                 await broker.drains.begin("a")
@@ -829,14 +828,14 @@ def test_an_entity_that_is_deleted_while_it_moves_leaves_nothing(
 ) -> None:  # P-32
     async def test() -> None:
         async with at_work(catalog, memory_stores) as broker:
-            queue = await broker.create_queue(PLAIN)
+            queue = await broker.queues.create(PLAIN)
             await send(queue, "one")
             move = Move(broker, lambda: queue.hosts, broker.store("a"), broker.store("b"))
             catch_up = move._catch_up
 
             async def delete_first() -> None:
-                await broker.delete_queue("plain")
-                await broker.create_queue(QueueDescription(EntityPath("plain"), max_delivery_count=3))
+                await broker.queues.delete("plain")
+                await broker.queues.create(QueueDescription(EntityPath("plain"), max_delivery_count=3))
                 await catch_up()
 
             move._catch_up = delete_first  # type: ignore[method-assign]

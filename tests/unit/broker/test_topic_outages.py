@@ -251,9 +251,9 @@ def test_what_is_as_described_needs_no_store_to_stay_so(with_broker, stores):  #
         await make(broker, NEWS, "all", max_delivery_count=3)
 
     async def start_again(broker):
-        before = broker.records["news/subscriptions/all"]
+        before = broker.registry.records["news/subscriptions/all"]
         await broker.ensure([NEWS], [], [described])
-        assert broker.records["news/subscriptions/all"] == before
+        assert broker.registry.records["news/subscriptions/all"] == before
         with pytest.raises(StoreUnavailable):
             await broker.ensure([], [], [replace(described, max_delivery_count=4)])
 

@@ -296,7 +296,7 @@ def test_topics_survive_a_restart(with_broker):
         topic = await broker.topics.create(NEWS)
         await broker.topics.create_subscription(subscription("red", "news", rules=(rule("r", "n = 1"),)))
         await publish(topic, "a", "b", n=1)
-        return broker.records["news"].generation
+        return broker.registry.records["news"].generation
 
     async def second(broker):
         found = broker.find("NEWS/subscriptions/Red")
@@ -306,7 +306,7 @@ def test_topics_survive_a_restart(with_broker):
         await publish(topic, "c", n=1)
         await publish(topic, "d", n=2)
         assert sorted(await bodies(found)) == ["a", "b", "c"]
-        return broker.records["news"].generation
+        return broker.registry.records["news"].generation
 
     assert with_broker(first) == with_broker(second)
 
@@ -361,12 +361,12 @@ def test_the_last_copy_takes_the_body_with_it(with_broker, stores):
 
 def test_queues_and_topics_share_one_name_space(with_broker):  # P-01
     async def test(broker):
-        await broker.create_queue(QueueDescription(EntityPath("Taken")))
+        await broker.queues.create(QueueDescription(EntityPath("Taken")))
         with pytest.raises(EntityExists):
             await broker.topics.create(TopicDescription(EntityPath("taken")))
         await broker.topics.create(PLAIN)
         with pytest.raises(EntityExists):
-            await broker.create_queue(QueueDescription(EntityPath("PLAIN")))
+            await broker.queues.create(QueueDescription(EntityPath("PLAIN")))
         await broker.topics.create_subscription(subscription())
         with pytest.raises(EntityExists):
             await broker.topics.create_subscription(subscription("ALL", "PLAIN"))
@@ -387,8 +387,8 @@ def test_each_kind_of_entity_is_told_apart(with_broker):
             with pytest.raises(EntityNotFound):
                 broker.find(missing)
         for wrong in (
-            broker.update_queue(QueueDescription(EntityPath("plain"))),
-            broker.delete_queue("plain"),
+            broker.queues.update(QueueDescription(EntityPath("plain"))),
+            broker.queues.delete("plain"),
         ):
             with pytest.raises(EntityNotFound):
                 await wrong
@@ -578,10 +578,10 @@ def test_duplicates_are_dropped_at_the_topic(with_broker):  # P-15
 def test_a_queue_forwards_to_a_topic_and_a_subscription_to_a_queue(with_broker):  # P-34
     async def test(broker):
         await plain(broker)
-        goal = await broker.create_queue(QueueDescription(EntityPath("goal")))
+        goal = await broker.queues.create(QueueDescription(EntityPath("goal")))
         await broker.topics.create_subscription(subscription("via", forward_to=EntityPath("goal")))
         stays = await broker.topics.create_subscription(subscription("stays", rules=(rule("r", "n = 1"),)))
-        source = await broker.create_queue(
+        source = await broker.queues.create(
             QueueDescription(EntityPath("source"), forward_to=EntityPath("plain"))
         )
         message, _ = admit(encoded("x", n=1), now(), source.description)
@@ -626,7 +626,7 @@ def test_idle_topics_and_subscriptions_are_deleted(with_broker):
         for each in broker.sources():
             await each.loaded()
         await broker.topics.get("plain").loaded()
-        await broker.advance(301_000)
+        await broker.ticker.advance(301_000)
         assert broker.topics.find("plain") is None
         assert [each.name for each in broker.topics.get("News").subscriptions] == ["busy"]
 
@@ -680,7 +680,7 @@ def test_a_topic_whose_catalog_fails_in_emptying_is_gone_with_its_subscriptions(
         with pytest.raises(StoreUnavailable, match="Not everything was emptied"):
             await broker.empty()
         assert broker.topics.find("plain") is None
-        assert not broker.records
+        assert not broker.registry.records
 
     with_broker(test)
 
@@ -690,10 +690,10 @@ def test_what_is_scheduled_at_a_topic_is_published_when_the_clock_has_moved(with
         topic, (one,) = await plain(broker, "one", default_message_ttl_s=3600)
         await publish(topic, "now")
         await publish(topic, "later", due=Instant(now() + 7_200_000))
-        await broker.advance(7_201_000)
+        await broker.ticker.advance(7_201_000)
         # It begins to live when it is published; the other one is past its time.
         assert await bodies(one) == ["later"]
-        await broker.advance(3_601_000)
+        await broker.ticker.advance(3_601_000)
         assert await bodies(one) == []
 
     with_broker(test)
