@@ -107,11 +107,14 @@ class StoreReader:
             self._give_up(call, error)
 
     def stop(self) -> None:
+        """End the thread after the read that is under way; one that is stuck is left behind."""
+        # Asked first: below, the read that is merely under way is given up as well.
+        stuck = self.stuck
         for call in self._pending:
             call.given_up = True
         self._calls.put(None)
         if self._thread.is_alive():
-            self._thread.join(0 if self.stuck else STOP_TIMEOUT_S)
+            self._thread.join(0 if stuck else STOP_TIMEOUT_S)
 
     def _give_up(self, call: _Call[object], error: StoreUnavailable) -> None:
         self._answer(call, error)
