@@ -22,7 +22,9 @@ __all__ = [
     "Claims",
     "Place",
     "choose",
+    "discard_partitions",
     "drop_partitions",
+    "make_alone",
     "make_partitions",
     "placed_in",
     "places",
@@ -126,6 +128,23 @@ async def drop_partitions(stores: Iterable[AttachedStore], path: EntityPath) -> 
             await attached.run(partial(attached.store.drop_partitions, path))
         except Exception as failure:
             logger.warning("store %s: partitions of '%s' stay for now: %s", attached.name, path, failure)
+
+
+async def discard_partitions(store: AttachedStore, keys: Sequence[PartitionKey]) -> None:
+    """The same for single ones, such as a copy that is not wanted any more."""
+    if not keys:
+        return
+    try:
+        await store.run(partial(store.store.discard, keys))
+    except Exception as failure:
+        logger.warning("store %s: %d partitions stay for now: %s", store.name, len(keys), failure)
+
+
+def make_alone(store: MessagingStore, path: EntityPath, number: PartitionNumber) -> PartitionKey:
+    """An empty partition: what an earlier move may have left behind must not come to light again."""
+    store.discard([record.key for record in store.create_partitions(path, [number])])
+    (made,) = store.create_partitions(path, [number])
+    return made.key
 
 
 def _make_anew(

@@ -14,6 +14,7 @@ import pytest
 from bendybus.broker import transactions
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
+from bendybus.broker.copying import Copies
 from bendybus.broker.host import Availability
 from bendybus.broker.moving import Move
 from bendybus.broker.queue import Queue
@@ -486,15 +487,15 @@ def test_a_transaction_waits_for_the_move_and_is_whole(
 def test_subscriptions_may_come_and_go_while_their_topic_moves(
     catalog: SqliteCatalog, memory_stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # P-20
-    catch_up = Move._catch_up
+    catch_up = Copies.catch_up
     turns: list[Callable[[], Awaitable[object]]] = []
 
-    async def meanwhile(self: Move) -> None:
+    async def meanwhile(self: Copies) -> None:
         if turns:
             await turns.pop(0)()
         await catch_up(self)
 
-    monkeypatch.setattr(Move, "_catch_up", meanwhile)
+    monkeypatch.setattr(Copies, "catch_up", meanwhile)
 
     async def test() -> None:
         async with at_work(catalog, memory_stores) as broker:
@@ -527,12 +528,19 @@ class PowerCut(BaseException):
     """The process ends here."""
 
 
-STEPS = ["_copy_rest", "_catch_up", "_switch", "_compared", "_settle", "_clear_source"]
+STEPS = [
+    (Copies, "_copy_rest"),
+    (Copies, "catch_up"),
+    (Move, "_switch"),
+    (Copies, "compared"),
+    (Move, "_settle"),
+    (Move, "_clear_source"),
+]
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(("of", "step"), STEPS, ids=[step for _, step in STEPS])
 def test_a_crash_at_any_step_leaves_everything_once(
-    catalog: SqliteCatalog, stores: Stores, monkeypatch: pytest.MonkeyPatch, step: str
+    catalog: SqliteCatalog, stores: Stores, monkeypatch: pytest.MonkeyPatch, of: type, step: str
 ) -> None:  # P-03 B-08
     def cut(*_: object) -> None:
         raise PowerCut(step)
@@ -545,9 +553,9 @@ def test_a_crash_at_any_step_leaves_everything_once(
             await broker.topics.create_subscription(SubscriptionDescription.of("news", name))
         await publish(topic, *"abc")
         with monkeypatch.context() as patch:
-            patch.setattr(Move, step, cut)
+            patch.setattr(of, step, cut)
             # What the process would do on its way down does not happen when the power fails.
-            patch.setattr("bendybus.broker.moving._discard", _nothing_async)
+            patch.setattr("bendybus.broker.moving.discard_partitions", _nothing_async)
             moving = Move(
                 broker,
                 lambda: [topic.hosts[0], *(each.hosts[0] for each in topic.subscriptions)],
@@ -588,17 +596,17 @@ async def _nothing_async(*_: object) -> None:
 def test_a_destination_that_fails_leaves_the_partition_where_it_was(
     catalog: SqliteCatalog, memory_stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # P-04
-    compared = Move._compared
+    compared = Copies.compared
     failing = [True]
 
-    def fail_once(self: Move, each: Any) -> Any:
+    def fail_once(self: Copies, each: Any) -> Any:
         if failing:
             failing.pop()
             memory_stores[1].outage = StoreUnavailable("b: gone")
             raise StoreUnavailable("b: gone")
         return compared(self, each)
 
-    monkeypatch.setattr(Move, "_compared", fail_once)
+    monkeypatch.setattr(Copies, "compared", fail_once)
 
     async def test() -> None:
         async with at_work(catalog, memory_stores) as broker:
@@ -725,12 +733,12 @@ def test_a_copy_that_is_not_equal_is_never_switched_to(
             queue = await broker.queues.create(PLAIN)
             await send(queue, "one", "two")
             move = Move(broker, lambda: queue.hosts, broker.store("a"), broker.store("b"))
-            twins = move._twins
+            twins = move._copies._twins
 
             async def forgetful(each: Any, messages: Any) -> Any:
                 return dict(list((await twins(each, messages)).items())[:-1])
 
-            move._twins = forgetful  # type: ignore[method-assign]
+            move._copies._twins = forgetful  # type: ignore[method-assign]
             with pytest.raises(BrokerError, match="not in its copy"):
                 await move.run()
             assert queue.hosts[0].store.name == "a"
@@ -831,14 +839,14 @@ def test_an_entity_that_is_deleted_while_it_moves_leaves_nothing(
             queue = await broker.queues.create(PLAIN)
             await send(queue, "one")
             move = Move(broker, lambda: queue.hosts, broker.store("a"), broker.store("b"))
-            catch_up = move._catch_up
+            catch_up = move._copies.catch_up
 
             async def delete_first() -> None:
                 await broker.queues.delete("plain")
                 await broker.queues.create(QueueDescription(EntityPath("plain"), max_delivery_count=3))
                 await catch_up()
 
-            move._catch_up = delete_first  # type: ignore[method-assign]
+            move._copies.catch_up = delete_first  # type: ignore[method-assign]
             with pytest.raises(EntityNotFound):
                 await move.run()
             await send(broker.find("plain"), "anew")

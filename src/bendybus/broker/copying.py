@@ -1,0 +1,322 @@
+"""The copy of a partition in another store, kept up with the original while traffic flows.
+
+What the store has is read page by page and written into a partition of the same
+name in the destination; what changes meanwhile is in the journal that the host
+keeps (`Host.keep_journal`) and is brought after. Partitions that share bodies, a
+topic's and its subscriptions', are copied together. The switch to the copy: moving.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from bendybus.broker.host import Availability, Host
+from bendybus.broker.placing import make_alone
+from bendybus.broker.stores import AttachedStore
+from bendybus.broker.topic_host import TopicHost
+from bendybus.broker.writer import Share
+from bendybus.domain.effects import (
+    DurableEffect,
+    MarkTransferred,
+    RememberIdentities,
+    RemoveMessages,
+    SaveSessionState,
+    StoreMessages,
+    UpdateMessages,
+)
+from bendybus.domain.messages import Message, MessageState, Origin
+from bendybus.errors import EntityNotFound, StoreError, StoreUnavailable
+from bendybus.names import Instant, SessionId
+from bendybus.store.protocol import NEVER_CLAIMED, MessagingStore, PartitionKey, Snapshot
+
+__all__ = ["AnyHost", "Copies", "Copy"]
+
+AnyHost: TypeAlias = Host[Any]
+
+# What is read and committed at once: some 10 ms of either store's time.
+PAGE_MESSAGES: Final = 500
+PAGE_BYTES: Final = 4 * 1024 * 1024
+# Digests have 16 bytes, states of sessions may have 256 KB.
+PAGE_IDENTITIES: Final = 5000
+PAGE_STATES: Final = 16
+
+# So little is brought over in the moment in which commands wait.
+CLOSE_ENOUGH: Final = 500
+# Traffic may be as fast as the copying; then more is brought over in that moment.
+ROUNDS_MAX: Final = 20
+
+
+@dataclass(eq=False, slots=True)
+class Copy:
+    """One partition, and what of it is in the destination already."""
+
+    host: AnyHost
+    partition: Any
+    """What the host held when it began; a host that holds another has lost its memory meanwhile."""
+    source_key: PartitionKey
+    key: PartitionKey
+    places: dict[int, int] = field(default_factory=dict)
+    """Where a message is in the source -> where it is in the destination."""
+    gone: dict[int, Message] = field(default_factory=dict)
+    """What was removed meanwhile, by its place in the source."""
+
+    @property
+    def interrupted(self) -> bool:
+        return self.host.partition is not self.partition
+
+
+class Copies:
+    """Those of the partitions that move together, from one store to another."""
+
+    def __init__(self, source: AttachedStore, target: AttachedStore) -> None:
+        self._source = source
+        self._target = target
+        self.by_host: dict[AnyHost, Copy] = {}
+        self._origins: dict[int, Origin] = {}
+        """Body in the source -> the origin that its copies share in the destination."""
+        self._sharers: Counter[int] = Counter()
+        self.copied = 0
+        """Messages so far, for people."""
+
+    def refuse_interrupted(self) -> None:
+        for each in self.by_host.values():
+            if each.host.availability is Availability.GONE:
+                raise EntityNotFound(each.host.path)
+            if each.interrupted:
+                raise StoreUnavailable(f"{each.host} was lost from memory while it moved.")
+        self._source.refuse_away()
+        self._target.refuse_away()
+
+    # -- what is there ------------------------------------------------------------
+
+    async def make(self, host: AnyHost) -> None:
+        """Everything that the source has of it."""
+        if host.partition is None or host.key is None or host.availability is not Availability.AVAILABLE:
+            raise StoreUnavailable(f"{host} is not there now.")
+        made = partial(make_alone, self._target.store, host.path, host.number)
+        each = Copy(host, host.partition, host.key, await self._target.run(made))
+        self.by_host[host] = each
+        self.refuse_interrupted()
+        host.keep_journal()
+        # What was submitted before the journal began is written, so the snapshot has it.
+        await self._written()
+        snapshot = await self._source.query(partial(self._source.store.load, each.source_key))
+        for page in _pages(snapshot.messages):
+            self.refuse_interrupted()
+            await self._bring(each, (), await self._twins(each, page))
+        await self._copy_rest(each, snapshot)
+
+    async def _copy_rest(self, each: Copy, snapshot: Snapshot) -> None:
+        """What few entities have. Digests, states and marks are only ever added to, so order is no matter."""
+        for start in range(0, len(snapshot.identities), PAGE_IDENTITIES):
+            by_time: dict[Instant, list[bytes]] = {}
+            for at, digest in snapshot.identities[start : start + PAGE_IDENTITIES]:
+                by_time.setdefault(at, []).append(digest)
+            await self._bring(each, [RememberIdentities(at, digests) for at, digests in by_time.items()])
+        for start in range(0, len(snapshot.sessions), PAGE_STATES):
+            records = snapshot.sessions[start : start + PAGE_STATES]
+            read = partial(_read_states, self._source.store, each.source_key, [r.session_id for r in records])
+            states = await self._source.query(read)
+            await self._bring(
+                each,
+                [
+                    SaveSessionState(record.session_id, state, record.updated_at)
+                    for record, state in zip(records, states, strict=True)
+                    if state is not None
+                ],
+            )
+        marks = [MarkTransferred(source, number) for source, number in snapshot.transferred.items()]
+        await self._bring(each, marks)
+
+    # -- what changes meanwhile ---------------------------------------------------
+
+    async def catch_up(self) -> None:
+        """Bring over what has changed meanwhile, until little changes while that is done."""
+        for _ in range(ROUNDS_MAX):
+            brought = 0
+            for each in list(self.by_host.values()):
+                brought += await self._bring_journal(each)
+            if brought <= CLOSE_ENOUGH:
+                return
+
+    async def complete(self) -> None:
+        """Bring over the last of it; the partitions take no commands, so nothing is added."""
+        copies = list(self.by_host.values())
+        for each in copies:
+            await self._bring_journal(each)
+        # The counters, though nothing else may be left to bring.
+        await self._target.commit([self._share(each, ()) for each in copies])
+
+    async def _bring_journal(self, each: Copy) -> int:
+        """What was submitted since the last time; how many changes of messages that were."""
+        journal = each.host.take_journal()
+        await self._written()
+        self.refuse_interrupted()
+        touched: dict[int, Message] = {}
+        removed: list[Message] = []
+        others: list[DurableEffect] = []
+        for effect in journal:
+            if isinstance(effect, StoreMessages | UpdateMessages):
+                touched |= {message.place: message for message in effect.messages}
+            elif isinstance(effect, RemoveMessages):
+                removed += effect.messages
+            else:
+                others.append(effect)
+        each.gone |= {message.place: message for message in removed}
+        await self._bring(each, [*self._removal(each, removed), *others])
+        for page in _pages(touched.values()):
+            await self._bring(each, list(self._update(each, page)), await self._twins(each, page))
+        return len(touched) + len(removed)
+
+    async def _written(self) -> None:
+        """Everything submitted to the source so far is durable there, and in its place."""
+        await self._source.run(_nothing)
+
+    async def _twins(self, each: Copy, messages: Sequence[Message]) -> dict[int, Message]:
+        """Those of these that the destination does not have, by their places in the source."""
+        new = [message for message in messages if message.place not in each.places]
+        payloads = {message.place: message.payload for message in new}
+        cold = [each for each in new if each.payload is None and not self._has_body(each)]
+        if cold:
+            places = [message.body_place for message in cold]
+            read = await self._source.query(partial(self._source.store.read, places))
+            payloads |= zip([message.place for message in cold], read, strict=True)
+        # One without a payload is gone meanwhile; that is, or will be, in the journal.
+        return {
+            message.place: self._twin(message, payloads[message.place])
+            for message in new
+            if message.place not in each.gone
+            and (payloads[message.place] is not None or self._has_body(message))
+        }
+
+    def _has_body(self, message: Message) -> bool:
+        origin = None if message.origin is None else self._origins.get(message.origin.body)
+        return origin is not None and origin.body != 0
+
+    def _twin(self, message: Message, payload: bytes | None) -> Message:
+        twin = _at_rest(message, place=0)
+        twin.payload = payload
+        if message.origin is not None:
+            body = message.origin.body
+            fresh = Origin(message.origin.sequence_number, hops=message.origin.hops)
+            twin.origin = self._origins.setdefault(body, fresh)
+            self._sharers[body] += 1
+        return twin
+
+    def _update(self, each: Copy, messages: Sequence[Message]) -> Iterator[DurableEffect]:
+        known = [message for message in messages if message.place in each.places]
+        if known:
+            yield UpdateMessages([self._known_twin(message, each.places[message.place]) for message in known])
+
+    def _removal(self, each: Copy, messages: Sequence[Message]) -> Iterator[DurableEffect]:
+        known = [message for message in messages if message.place in each.places]
+        twins = []
+        for message in known:
+            twins.append(self._known_twin(message, each.places.pop(message.place)))
+            if message.origin is not None:
+                body = message.origin.body
+                self._sharers[body] -= 1
+                if not self._sharers[body]:
+                    # The last one takes the body along; who comes after brings it again.
+                    del self._sharers[body], self._origins[body]
+        if twins:
+            yield RemoveMessages(twins)
+
+    def _known_twin(self, message: Message, place: int) -> Message:
+        twin = _at_rest(message, place)
+        if message.origin is not None:
+            twin.origin = self._origins[message.origin.body]
+        return twin
+
+    async def _bring(
+        self, each: Copy, effects: Sequence[DurableEffect], twins: Mapping[int, Message] | None = None
+    ) -> None:
+        if twins:
+            effects = [StoreMessages(list(twins.values())), *effects]
+        if effects:
+            await self._target.commit([self._share(each, effects)])
+        if twins:
+            each.places |= {place: twin.place for place, twin in twins.items()}
+            self.copied += len(twins)
+
+    @staticmethod
+    def _share(each: Copy, effects: Sequence[DurableEffect]) -> Share:
+        return Share(each.key, NEVER_CLAIMED, each.partition.next_sequence_number, effects)
+
+    # -- when it is complete ------------------------------------------------------
+
+    def compared(self, each: Copy) -> list[Message]:
+        """The messages in memory; `StoreError` unless the copy has just those."""
+        # No pair or set of theirs is made here: a million new objects would set the collector going.
+        places = each.places
+        messages = [message for message in each.partition.confirmed() if message.place in places]
+        if len(messages) != len(places):
+            raise StoreError(f"{each.host} cannot be moved: its copy has more messages than it has itself.")
+        if not isinstance(each.host, TopicHost):
+            is_whole = all(message.place in places for message in each.partition.confirmed())
+        else:
+            # What has been published stays in memory until the next confirmation.
+            is_whole = all(
+                message.place in places or message.state is not MessageState.SCHEDULED
+                for message in each.partition.confirmed()
+            )
+        if not is_whole:
+            raise StoreError(f"{each.host} cannot be moved: something is not in its copy.")
+        return messages
+
+    def adopt(self, moved: Mapping[Copy, Sequence[Message]]) -> None:
+        """Memory has these messages at their places in the destination from now on."""
+        adopted: set[int] = set()
+        for each, messages in moved.items():
+            places = each.places
+            for message in messages:
+                message.place = places[message.place]
+                origin = message.origin
+                if origin is not None and id(origin) not in adopted:
+                    adopted.add(id(origin))
+                    origin.body = self._origins[origin.body].body
+            for message in each.gone.values():
+                _estrange(message)
+
+
+def _pages(messages: Iterable[Message]) -> Iterator[list[Message]]:
+    page: list[Message] = []
+    size = 0
+    for message in messages:
+        if page and (len(page) >= PAGE_MESSAGES or size + message.size > PAGE_BYTES):
+            yield page
+            page, size = [], 0
+        page.append(message)
+        size += message.size
+    if page:
+        yield page
+
+
+def _at_rest(message: Message, place: int) -> Message:
+    """The message as a store knows it, elsewhere."""
+    twin = copy(message)
+    twin.place = place
+    twin.lock_token, twin.locked_until = None, Instant(0)
+    return twin
+
+
+def _estrange(message: Message) -> None:
+    """It was removed in the source: nobody may look for it under the same number in the destination."""
+    message.place = 0
+    if message.origin is not None:
+        message.origin = Origin(message.origin.sequence_number, hops=message.origin.hops)
+
+
+def _read_states(
+    store: MessagingStore, key: PartitionKey, session_ids: Sequence[SessionId]
+) -> list[bytes | None]:
+    return [store.read_session_state(key, session_id) for session_id in session_ids]
+
+
+def _nothing() -> None:
+    """For its place in the line."""
