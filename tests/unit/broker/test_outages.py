@@ -328,6 +328,9 @@ def test_a_load_that_takes_long_holds_up_nobody_and_is_used_when_it_comes(in_yar
         await hung.reached()
         yard.host.submit(Peek(SequenceNumber(0), 1), yard.replies.append)
         assert yard.host.availability is Availability.LOADING
+        # The writer's thread may still be on its way out of the probe; only the load is to take long.
+        while yard.attached.writer.step is not None:
+            await asyncio.sleep(0.001)
         yard.pass_time(11)
         assert [type(reply) for reply in yard.replies] == [StoreUnavailable]
         assert yard.host.availability is UNAVAILABLE
