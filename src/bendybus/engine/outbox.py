@@ -174,8 +174,10 @@ class Outbox:
             return [] if delivery is None else [delivery]
         span = (last - first) & SERIAL_MAX
         if span < 2 * len(unsettled):
-            found = map(unsettled.get, [(first + step) & SERIAL_MAX for step in range(span + 1)])
-            return [delivery for delivery in found if delivery is not None]
+            delivery_ids: Sequence[int] = range(first, first + span + 1)
+            if first > last:
+                delivery_ids = [delivery_id & SERIAL_MAX for delivery_id in delivery_ids]
+            return [delivery for delivery in map(unsettled.get, delivery_ids) if delivery is not None]
         # A range of four thousand million costs no more than what we have.
         return [
             delivery
