@@ -1,4 +1,4 @@
-"""The short way into the stored form says the same as the long one, or nothing."""
+"""The short ways in and out of the stored form say the same as the long ones, or nothing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from bendybus.amqp.message import Header, Properties, encode_message
 from bendybus.amqp.types import Symbol, UInt
 from bendybus.domain.entities import QueueDescription
-from bendybus.domain.messages import Message
+from bendybus.domain.messages import Amendment, Message, Origin
 from bendybus.domain.routing import KEY_LENGTH_MAX
-from bendybus.envelope import admit, admit_plain
+from bendybus.envelope import admit, admit_plain, render, render_locked
 from bendybus.errors import BrokerError
-from bendybus.names import EntityPath, Instant
+from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber
 
 AT = Instant(1_700_000_000_000)
 QUEUE = QueueDescription(EntityPath("orders"))
@@ -75,3 +75,31 @@ def test_what_is_refused_or_has_a_key_does_not_go_the_short_way(parts: dict[str,
     admit(encode_message(properties=Properties(message_id="m"), data=b""), AT, QUEUE)
     payload = encode_message(**{"properties": Properties(message_id="m"), "data": b"body", **parts})
     assert admit_plain(payload, AT) is None
+
+
+# -- out ------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(
+        st.tuples(
+            payloads.filter(is_admitted),
+            st.integers(0, 1),
+            st.none() | st.just(Amendment(dead_letter_reason="late")),
+            st.none() | st.just(Origin(SequenceNumber(77))),
+        ),
+        max_size=5,
+    )
+)
+def test_messages_under_lock_are_rendered_together_as_each_alone(drawn: list[tuple[bytes, int, ...]]) -> None:
+    messages = []
+    for number, (payload, failures, amendment, origin) in enumerate(drawn, 3 << 48 | 1):
+        message, _ = admit(payload, AT, QUEUE)
+        message.sequence_number, message.enqueued_at = SequenceNumber(number), Instant(AT + number)
+        message.lock_token, message.locked_until = LockToken(number.to_bytes(16, "big")), Instant(AT + 60_000)
+        message.delivery_count, message.amendment, message.origin = failures, amendment, origin
+        messages.append(message)
+    alone = [(message.lock_token, *render(message, message.payload, locked=True)) for message in messages]
+    # Twice: what the first time is learnt from the long way is what the second time goes by.
+    for _ in range(2):
+        assert render_locked(messages, [message.payload for message in messages]) == alone
