@@ -65,6 +65,8 @@ def _fill(run: TransferRun, buffer: bytes, pos: int, frame_size_max: int) -> Non
     length = len(buffer)
     frame_head, u32, tails = _FRAME_HEAD.unpack_from, _U32.unpack_from, _tails
     add = run.transfers.append
+    # Those of the transfer before: mostly the same again.
+    known_count, known_fields, message_format, settled = -1, b"", 0, False
     while pos < length:
         size, doff, frame_type, channel, performative, list_size, count, kind = frame_head(buffer, pos)
         end = pos + size
@@ -105,11 +107,15 @@ def _fill(run: TransferRun, buffer: bytes, pos: int, frame_size_max: int) -> Non
         tag_end = tag_start + buffer[field + 1]
         if tag_end > stop or stop > end:
             return
-        key = (count, buffer[tag_end:stop])
-        tail = tails[key] if key in tails else _learn(key)
-        if tail is None:
-            return
-        add((delivery_id, buffer[tag_start:tag_end], tail[0], tail[1], None, buffer[stop:end], False))
+        fields = buffer[tag_end:stop]
+        if fields != known_fields or count != known_count:
+            key = (count, fields)
+            tail = tails[key] if key in tails else _learn(key)
+            if tail is None:
+                return
+            message_format, settled = tail
+            known_count, known_fields = key
+        add((delivery_id, buffer[tag_start:tag_end], message_format, settled, None, buffer[stop:end], False))
         pos = run.end = end
 
 

@@ -86,7 +86,7 @@ class Outbox:
         connection = self._session.connection
         channel, handle = self._session.channel, link.handle
         frame_size_max = connection.outgoing_frame_size
-        write = connection.output.append
+        write = connection.output.extend
         unsettled = self.unsettled
         delivery_id = self.next_delivery_id
         window = min(self.window, len(outgoing))
@@ -101,9 +101,7 @@ class Outbox:
             frame_size = head_size + len(head) + len(body)
             if frame_size > frame_size_max or sent_count == window:
                 break
-            write(pack(frame_size, prefix, delivery_id, mark, tag, suffix))
-            write(head)
-            write(body)
+            write((pack(frame_size, prefix, delivery_id, mark, tag, suffix), head, body))
             if not settled:
                 unsettled[delivery_id] = SentDelivery(delivery_id, tag, link)
             delivery_id = (delivery_id + 1) & SERIAL_MAX
