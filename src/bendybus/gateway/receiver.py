@@ -110,17 +110,20 @@ class Receiver:
     def _ask_all(self) -> bool:
         """One page from each partition; whether one of them gave its page at once and may have more."""
         more = False
+        wanted = self._wanted()
         for host in self._partitions():
-            if self._wanted() <= 0:
+            if wanted <= 0:
                 break
-            if host not in self._reading:
-                more |= self._ask(host)
+            if host in self._reading:
+                continue
+            messages = self._lock(host, min(wanted, PAGE_MAX))
+            if messages:
+                more |= self._hand_out(host, messages)
+                wanted = self._wanted()
         return more
 
-    def _ask(self, host: PartitionHost) -> bool:
-        messages = self._lock(host, min(self._wanted(), PAGE_MAX))
-        if not messages:
-            return False
+    def _hand_out(self, host: PartitionHost, messages: list[Message]) -> bool:
+        """What has been locked goes to the client; whether that was at once, and there is more."""
         if self._deletes:
             self._receive_and_delete(host, messages)
         else:
