@@ -22,6 +22,10 @@ _APPLICATION_PROPERTIES: Final = b"\x00\x53\x74"
 _DATA: Final = b"\x00\x53\x75"
 _GROUP_ID: Final = PropertyField.GROUP_ID
 
+# A properties section up to the text of its id: size and count of the list8, code and length of the text.
+_properties: Final = struct.Struct(">4sBBBB").unpack_from
+# Any other section up to its size, which may have three bytes more.
+_section: Final = struct.Struct(">3sBB").unpack_from
 _u32: Final = struct.Struct(">I").unpack_from
 
 
@@ -29,29 +33,30 @@ def ordinary(buffer: bytes) -> tuple[int, str] | None:
     """Where the bare message starts (the header ends there) and its message-id; None for other shapes."""
     try:
         bare = 5 + buffer[4] if buffer[:4] == _HEADER else 0
-        if buffer[bare : bare + 4] != _PROPERTIES or buffer[bare + 6] != 0xA1 or buffer[bare + 5] > _GROUP_ID:
+        section, size, count, kind, length = _properties(buffer, bare)
+        if section != _PROPERTIES or kind != 0xA1 or count > _GROUP_ID:
             return None
         start = bare + 8
-        stop = start + buffer[bare + 7]
-        pos = bare + 5 + buffer[bare + 4]
+        stop = start + length
+        pos = bare + 5 + size
         if stop > pos:
             return None
         message_id = buffer[start:stop].decode()
-        if buffer[pos : pos + 3] == _APPLICATION_PROPERTIES:
-            kind = buffer[pos + 3]
+        section, kind, size = _section(buffer, pos)
+        if section == _APPLICATION_PROPERTIES:
             if kind == 0xC1:
-                pos += 5 + buffer[pos + 4]
+                pos += 5 + size
             elif kind == 0xD1:
                 pos += 8 + _u32(buffer, pos + 4)[0]
             else:
                 return None
-        if buffer[pos : pos + 3] != _DATA:
+            section, kind, size = _section(buffer, pos)
+        if section != _DATA:
             return None
-        kind = buffer[pos + 3]
         if kind == 0xB0:
             pos += 8 + _u32(buffer, pos + 4)[0]
         elif kind == 0xA0:
-            pos += 5 + buffer[pos + 4]
+            pos += 5 + size
         else:
             return None
     except MALFORMED:

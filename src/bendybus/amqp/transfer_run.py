@@ -21,13 +21,15 @@ __all__ = ["PlainTransfer", "TransferRun", "transfer_run"]
 PlainTransfer: TypeAlias = tuple[int, bytes, int, bool, None, bytes, bool]
 """delivery-id, delivery-tag, message-format, settled, no state, payload, not too large."""
 
-_FRAME_HEAD: Final = struct.Struct(">IBBH")
+# A frame header (size, doff, type, channel), a descriptor and a list in their short forms (its size and
+# count), and the code of the list's first field.
+_FRAME_HEAD: Final = struct.Struct(">IBBH4sBBB")
 _U32: Final = struct.Struct(">I")
 
-# A frame header, and then a descriptor and a list in their short forms.
-_BODY: Final = 8
-_LIST: Final = _BODY + 4
 _TRANSFER: Final = b"\x00\x53\x14\xc0"
+# The list's size counts from its count on; its first field comes after that.
+_COUNT: Final = 13
+_FIELDS: Final = 14
 
 _FALSE_OR_ABSENT: Final = (b"\x42", b"\x40")
 
@@ -63,17 +65,15 @@ def _fill(run: TransferRun, buffer: bytes, pos: int, frame_size_max: int) -> Non
     length = len(buffer)
     frame_head, u32, tails = _FRAME_HEAD.unpack_from, _U32.unpack_from, _tails
     add = run.transfers.append
+    # Those of the transfer before: mostly the same again.
+    known_count, known_fields, message_format, settled = -1, b"", 0, False
     while pos < length:
-        size, doff, frame_type, channel = frame_head(buffer, pos)
+        size, doff, frame_type, channel, performative, list_size, count, kind = frame_head(buffer, pos)
         end = pos + size
-        if end > length or doff != 2 or frame_type or size > frame_size_max:
+        if end > length or doff != 2 or frame_type or size > frame_size_max or performative != _TRANSFER:
             return
-        if buffer[pos + _BODY : pos + _LIST] != _TRANSFER:
-            return
-        # The list's size counts from its count on.
-        stop = pos + _LIST + 1 + buffer[pos + _LIST]
-        field = pos + _LIST + 2
-        kind = buffer[field]
+        stop = pos + _COUNT + list_size
+        field = pos + _FIELDS
         if kind == 0x52:
             handle = buffer[field + 1]
             field += 2
@@ -107,11 +107,15 @@ def _fill(run: TransferRun, buffer: bytes, pos: int, frame_size_max: int) -> Non
         tag_end = tag_start + buffer[field + 1]
         if tag_end > stop or stop > end:
             return
-        key = (buffer[pos + _LIST + 1], buffer[tag_end:stop])
-        tail = tails[key] if key in tails else _learn(key)
-        if tail is None:
-            return
-        add((delivery_id, buffer[tag_start:tag_end], tail[0], tail[1], None, buffer[stop:end], False))
+        fields = buffer[tag_end:stop]
+        if fields != known_fields or count != known_count:
+            key = (count, fields)
+            tail = tails[key] if key in tails else _learn(key)
+            if tail is None:
+                return
+            message_format, settled = tail
+            known_count, known_fields = key
+        add((delivery_id, buffer[tag_start:tag_end], message_format, settled, None, buffer[stop:end], False))
         pos = run.end = end
 
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, Final, Generic, TypeVar
 
 from bendybus.broker.clock import Clock
 from bendybus.broker.health import StoreState
 from bendybus.broker.host import Availability, Host
+from bendybus.broker.stores import AttachedStore
 from bendybus.domain.entities import Described, normalise_path
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.routing import RoundRobin, partition_of
 from bendybus.errors import StoreUnavailable
-from bendybus.names import PARTITION_SHIFT, EntityPath, Instant, SequenceNumber
+from bendybus.names import PARTITION_SHIFT, EntityPath, Instant, PartitionNumber, SequenceNumber
 
 __all__ = ["Entity"]
 
@@ -70,7 +72,7 @@ class Entity(ABC, Generic[H, D]):
         self.updated_at = Instant(0)
         self.accessed_at = Instant(0)
         """When messages were last sent or asked for since the server started; 0 for never."""
-        self._turn = RoundRobin(partition_count)
+        self._turn = RoundRobin([PartitionNumber(number) for number in range(partition_count)])
         self._ready = _Ready(self.hosts)
 
     @property
@@ -123,6 +125,17 @@ class Entity(ABC, Generic[H, D]):
             host.close()
 
     # -- finding the partition ----------------------------------------------------
+
+    def arrange_turns(self) -> None:
+        """It is known which store each partition lives in.
+
+        Those of one store take turns one after the other: what comes while it commits goes into its next
+        commit, and two thirds of the commits remain.
+        """
+        by_store: dict[AttachedStore, list[PartitionNumber]] = {}
+        for host in self.hosts:
+            by_store.setdefault(host.store, []).append(host.number)
+        self._turn = RoundRobin([*chain.from_iterable(by_store.values())])
 
     def place(self, key: str | None) -> H:
         """The partition for a message with this key; without one, the next that is available (P-12, P-16)."""

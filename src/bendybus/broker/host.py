@@ -298,6 +298,7 @@ class Host(ABC, Generic[P]):
         self.store.hosts.pop(self, None)
         store.hosts[self] = None
         self.store, self._key, self._epoch = store, key, epoch
+        self._entity.arrange_turns()
         # Nothing is in doubt in a store that has taken everything in answered commits.
         self._doubts = Doubts()
 

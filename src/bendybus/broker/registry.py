@@ -114,6 +114,7 @@ class Registry:
         entity.created_at, entity.updated_at = record.created_at, record.updated_at
         entity.generation = record.generation
         self.records[normalise_path(record.path)] = record
+        entity.arrange_turns()
         for host in entity.hosts:
             # What is in a store that is away is loaded when that comes back.
             if host.key is not None:

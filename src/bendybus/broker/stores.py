@@ -77,7 +77,7 @@ class PayloadCache:
 
     def forget(self, messages: Iterable[Message]) -> None:
         """These messages are no more."""
-        self._used -= sum(message.size for message in messages if message.payload is not None)
+        self._used -= sum([message.size for message in messages if message.payload is not None])
 
 
 class AttachedStore:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from bendybus.domain.changes import Changes
 from bendybus.domain.commands import Done, Enqueued, Transfer
@@ -140,14 +140,13 @@ class Intake:
         limit = self.expiry_limit(at)
         default = None if limit == NEVER else limit
         first = self.next_sequence_number
-        number: int = first
+        numbers = self.take_numbers(len(messages))
         earliest = NEVER
         scheduled: list[Message] = []
-        for message in messages:
-            message.sequence_number = SequenceNumber(number)
+        for message, number in zip(messages, numbers, strict=True):
+            message.sequence_number = number
             if message.state is _SCHEDULED:
                 scheduled.append(message)
-                number += 1
                 continue
             message.enqueued_at = at
             expires_at = message.expires_at
@@ -156,8 +155,6 @@ class Intake:
                 message.expires_at = expires_at = default
             if expires_at is not None and expires_at < earliest:
                 earliest = expires_at
-            number += 1
-        self.next_sequence_number = SequenceNumber(number)
         self._shelf.size_bytes += arriving_bytes
         self._expiry.expect(earliest)
         changes.stored = messages
@@ -165,7 +162,7 @@ class Intake:
             self._schedule.arrive(scheduled)
             messages = [message for message in messages if message.state is not _SCHEDULED]
         self._unconfirmed += messages
-        return Enqueued(first, number - first, scheduled=bool(scheduled))
+        return Enqueued(first, len(numbers), scheduled=bool(scheduled))
 
     def _enqueue_once(
         self,
@@ -214,16 +211,16 @@ class Intake:
         self.refuse_beyond_quota(held_bytes, arriving_bytes)
         self._shelf.size_bytes += arriving_bytes
         # A number that no message gets: it is confirmed when these are durable, their own may be earlier.
-        ticket = SequenceNumber(self.take_numbers(1).start)
+        (ticket,) = self.take_numbers(1)
         self._schedule.arrive_numbered(messages, ticket)
         changes.stored = messages
         return Enqueued(ticket, 1, scheduled=True)
 
-    def take_numbers(self, count: int) -> range:
-        """For messages that are here and get new ones."""
+    def take_numbers(self, count: int) -> Sequence[SequenceNumber]:
+        """The next ones, for messages that arrive or that are here and get new ones."""
         first = self.next_sequence_number
         self.next_sequence_number = SequenceNumber(first + count)
-        return range(first, first + count)
+        return cast(Sequence[SequenceNumber], range(first, first + count))
 
     def expiry_limit(self, at: Instant) -> Instant:
         """Until when the entity lets a message live that is enqueued now."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Final
+from typing import Final, cast
 
 from bendybus.domain.commands import ENTROPY_PER_LOCK
 from bendybus.domain.expiry import NEVER
@@ -52,16 +52,15 @@ class LockTable:
     def grant(self, messages: Sequence[Message], entropy: bytes, until: Instant) -> None:
         """Lock each message under a token of its own."""
         assert len(entropy) >= ENTROPY_PER_LOCK * len(messages), "too little entropy for these locks"
-        held = self._generation_ending(until)
         prefix = self._prefix
-        start = 0
-        for message in messages:
-            end = start + ENTROPY_PER_LOCK
-            token = LockToken(prefix + entropy[start:end])
-            start = end
+        starts = range(0, ENTROPY_PER_LOCK * len(messages), ENTROPY_PER_LOCK)
+        tokens = cast(
+            list[LockToken], [prefix + entropy[start : start + ENTROPY_PER_LOCK] for start in starts]
+        )
+        for message, token in zip(messages, tokens, strict=True):
             message.lock_token = token
             message.locked_until = until
-            held[token] = message
+        self._generation_ending(until).update(zip(tokens, messages, strict=True))
 
     def _generation_ending(self, until: Instant) -> dict[LockToken, Message]:
         """Where locks that end then may be added."""

@@ -25,13 +25,11 @@ _SIZES_SHARED_MAX: Final = 4096
 _sizes: Final[dict[int, int]] = {}
 
 
-def _shared(size: int) -> int:
-    known = _sizes.get(size)
-    if known is None:
-        known = size
-        if len(_sizes) < _SIZES_SHARED_MAX:
-            _sizes[size] = size
-    return known
+def _share(size: int) -> int:
+    """Remember a size that was not met before, while there is room."""
+    if len(_sizes) < _SIZES_SHARED_MAX:
+        _sizes[size] = size
+    return size
 
 
 class MessageState(IntEnum):
@@ -113,6 +111,12 @@ class Origin:
         return f"Origin({self.sequence_number:#x}, hops={self.hops}, body={self.body})"
 
 
+# What every message begins with. Made once: each is a call or a slow look-up, and messages are many.
+_NOT_YET: Final = Instant(0)
+_ACTIVE: Final = MessageState.ACTIVE
+_MAIN: Final = SubQueue.MAIN
+
+
 class Message:
     """One message in one partition. Mutable: only `Partition.apply` and its store change it."""
 
@@ -136,15 +140,15 @@ class Message:
     def __init__(
         self,
         payload: bytes | None,
-        *,
         size: int,
         expires_at: Instant | None = None,
+        *,
         session_id: SessionId | None = None,
         origin: Origin | None = None,
     ) -> None:
         self.payload = payload
         """The stored form, or None while only the messaging store has it."""
-        self.size = _shared(size)
+        self.size = _sizes.get(size) or _share(size)
         """Bytes the message counts for in the entity's quota."""
         self.expires_at = expires_at
         """Before `Enqueue`: the sender's own limit, already absolute. After: the entity's applied too."""
@@ -152,14 +156,14 @@ class Message:
         self.origin = origin
         """None for a message that was sent to this entity itself."""
         self.sequence_number: SequenceNumber = UNASSIGNED
-        self.enqueued_at = Instant(0)
+        self.enqueued_at = _NOT_YET
         """While the message is scheduled: when it is due (schedule.py)."""
         self.delivery_count = 0
         """How many earlier deliveries failed."""
-        self.state = MessageState.ACTIVE
-        self.subqueue = SubQueue.MAIN
+        self.state: MessageState = _ACTIVE
+        self.subqueue: SubQueue = _MAIN
         self.lock_token: LockToken | None = None
-        self.locked_until = Instant(0)
+        self.locked_until = _NOT_YET
         self.amendment: Amendment | None = None
         self.place = 0
         """Where its messaging store keeps it; the store sets this when it commits."""

@@ -73,7 +73,7 @@ class Outbox:
                 message.amendment or Amendment(),
                 posting=Posting(destination, message.sequence_number, subqueue),
             )
-            message.sequence_number = SequenceNumber(number)
+            message.sequence_number = number
         changes.update(posted)
         self._stock.put_back(posted, changes)
         return posted

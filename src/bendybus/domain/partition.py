@@ -216,8 +216,9 @@ class Partition:
                     self._dead_arriving += stock.count_dead_letters(messages)
                 return enqueued
             case Reserve(count=count):
-                numbers = self._intake.take_numbers(count)
-                return Enqueued(SequenceNumber(numbers.start), count)
+                first = self._intake.next_sequence_number
+                self._intake.take_numbers(count)
+                return Enqueued(first, count)
             case Confirm(sequence_number=number):
                 return self._confirm(number, changes)
             case Lock(count=count, entropy=entropy, subqueue=subqueue):

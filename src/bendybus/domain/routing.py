@@ -7,7 +7,7 @@ hash below is part of the stored format. Without a key, partitions take turns.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from typing import Final
 from zlib import crc32
 
@@ -86,17 +86,18 @@ def batch_key(keys: Iterable[str | None], *, duplicate_detection: bool) -> str |
 class RoundRobin:
     """Whose turn it is to take a message without a key (P-16)."""
 
-    __slots__ = ("_count", "_next")
+    __slots__ = ("_next", "_order")
 
-    def __init__(self, count: int, start: int = 0) -> None:
-        self._count = count
-        self._next = start % count
+    def __init__(self, order: Sequence[PartitionNumber]) -> None:
+        self._order = order
+        self._next = 0
 
     def next(self, available: Container[PartitionNumber]) -> PartitionNumber | None:
         """The next partition among those available; None when none is."""
-        for step in range(self._count):
-            number = PartitionNumber((self._next + step) % self._count)
+        count = len(self._order)
+        for turn in range(self._next, self._next + count):
+            number = self._order[turn % count]
             if number in available:
-                self._next = (number + 1) % self._count
+                self._next = (turn + 1) % count
                 return number
         return None

@@ -83,6 +83,8 @@ class Run:
 
     def fitting(self, count: int, size_max: int) -> int:
         """How many of the first `count` have `size_max` bytes together; the first one fits always."""
+        if self._head == len(self._slots):
+            return 0
         sizes = [message.size for message in self._slots[self._head : self._head + max(0, count)]]
         if sum(sizes) <= size_max:
             return len(sizes)

@@ -28,6 +28,9 @@ __all__ = ["AMENDMENT_BYTES_MAX", "Stock"]
 # "Maximum message header size 64 KB": as much for what settlements add to a message's properties.
 AMENDMENT_BYTES_MAX: Final = 64 * 1024
 
+# Looked at for every message, and a member of an enum is slow to look up.
+_MAIN: Final = SubQueue.MAIN
+
 
 class Stock:
     __slots__ = ("_expiry", "_number", "description", "locks", "sessions", "shelves")
@@ -303,9 +306,13 @@ class Stock:
     # -- leaving ------------------------------------------------------------------
 
     def remove(self, messages: list[Message], changes: Changes) -> None:
-        shelves = self.shelves
+        own_bytes = 0
         for message in messages:
-            shelves[message.subqueue].size_bytes -= message.size
+            if message.subqueue is _MAIN:
+                own_bytes += message.size
+            else:
+                self.shelves[message.subqueue].size_bytes -= message.size
+        self.shelves[_MAIN].size_bytes -= own_bytes
         changes.removed += messages
 
     def refuse_dead_letters(self, tokens: Sequence[LockToken], at: Instant) -> None:

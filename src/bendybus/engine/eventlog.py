@@ -7,7 +7,9 @@ once become one `DeliveriesReceived`, and the dispositions that follow one
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
 from bendybus.amqp.performatives import DeliveryState
 from bendybus.engine.deliveries import Delivery, SentDelivery
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from bendybus.engine.sending import SendingLink
 
 __all__ = ["EventLog"]
+
+_link: Final = attrgetter("link")
 
 
 class EventLog:
@@ -60,8 +64,8 @@ class EventLog:
             or (last.state is not state and last.state != state)
         ):
             last = None
-        for delivery in deliveries:
-            if last is None or last.link is not delivery.link:
-                last = OutcomesReceived(delivery.link, [], state, settled)
+        for link, together in groupby(deliveries, key=_link):
+            if last is None or last.link is not link:
+                last = OutcomesReceived(link, [], state, settled)
                 events.append(last)
-            last.deliveries.append(delivery)
+            last.deliveries.extend(together)

@@ -86,7 +86,7 @@ class Outbox:
         connection = self._session.connection
         channel, handle = self._session.channel, link.handle
         frame_size_max = connection.outgoing_frame_size
-        write = connection.output.append
+        write = connection.output.extend
         unsettled = self.unsettled
         delivery_id = self.next_delivery_id
         window = min(self.window, len(outgoing))
@@ -101,9 +101,7 @@ class Outbox:
             frame_size = head_size + len(head) + len(body)
             if frame_size > frame_size_max or sent_count == window:
                 break
-            write(pack(frame_size, prefix, delivery_id, mark, tag, suffix))
-            write(head)
-            write(body)
+            write((pack(frame_size, prefix, delivery_id, mark, tag, suffix), head, body))
             if not settled:
                 unsettled[delivery_id] = SentDelivery(delivery_id, tag, link)
             delivery_id = (delivery_id + 1) & SERIAL_MAX
@@ -174,8 +172,10 @@ class Outbox:
             return [] if delivery is None else [delivery]
         span = (last - first) & SERIAL_MAX
         if span < 2 * len(unsettled):
-            found = map(unsettled.get, [(first + step) & SERIAL_MAX for step in range(span + 1)])
-            return [delivery for delivery in found if delivery is not None]
+            delivery_ids: Sequence[int] = range(first, first + span + 1)
+            if first > last:
+                delivery_ids = [delivery_id & SERIAL_MAX for delivery_id in delivery_ids]
+            return [delivery for delivery in map(unsettled.get, delivery_ids) if delivery is not None]
         # A range of four thousand million costs no more than what we have.
         return [
             delivery

@@ -11,8 +11,8 @@ What a topic's rules see of it, and what their actions make of it: contents.py.
 from __future__ import annotations
 
 from bendybus.amqp.message import BATCH_FORMAT
-from bendybus.envelope.admission import admit, admit_all, admit_batch, via_partition_key
-from bendybus.envelope.delivery import Rendered, render, render_deferred, render_peeked
+from bendybus.envelope.admission import admit, admit_all, admit_batch, admit_plain, via_partition_key
+from bendybus.envelope.delivery import Rendered, render, render_deferred, render_locked, render_peeked
 from bendybus.envelope.stored import Stored, body_start
 from bendybus.envelope.transfer import readmit
 
@@ -23,10 +23,12 @@ __all__ = [
     "admit",
     "admit_all",
     "admit_batch",
+    "admit_plain",
     "body_start",
     "readmit",
     "render",
     "render_deferred",
+    "render_locked",
     "render_peeked",
     "via_partition_key",
 ]

@@ -7,6 +7,7 @@ is laid over its application properties.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final, TypeAlias
 from uuid import UUID
@@ -15,7 +16,7 @@ from bendybus.domain.messages import Message
 from bendybus.envelope.stored import FRONT, MAP_START, NO_TTL, amended
 from bendybus.names import PARTITION_SHIFT
 
-__all__ = ["Rendered", "render", "render_deferred", "render_peeked"]
+__all__ = ["Rendered", "render", "render_deferred", "render_locked", "render_peeked"]
 
 Rendered: TypeAlias = tuple[bytes, bytes]
 """A message to send, in two pieces: what the broker wrote, and what the sender did."""
@@ -46,17 +47,19 @@ _PARTITION_ID: Final = _key("x-opt-partition-id", 0x61)
 _LOCKED_UNTIL: Final = _key("x-opt-locked-until", 0x83)
 _MESSAGE_STATE: Final = _key("x-opt-message-state", 0x71)
 
-_COMMON: Final = ">4sII" + "".join(
+# From the first value on, which is where messages of one kind begin to differ.
+_VALUES: Final = "q" + "".join(
     f"{len(key)}s{value}"
     for key, value in (
-        (_ENQUEUED_TIME, "q"),
         (_SEQUENCE_NUMBER, "q"),
         (_ENQUEUE_SEQUENCE_NUMBER, "q"),
         (_PARTITION_ID, "h"),
     )
 )
+_COMMON: Final = f">4sII{len(_ENQUEUED_TIME)}s{_VALUES}"
 _PLAIN: Final = Struct(_COMMON)
 _LOCKED: Final = Struct(f"{_COMMON}{len(_LOCKED_UNTIL)}sq")
+_LOCKED_VALUES: Final = Struct(f">{_VALUES}{len(_LOCKED_UNTIL)}sq")
 _PEEKED: Final = Struct(f"{_COMMON}{len(_MESSAGE_STATE)}si")
 # The map's size field counts everything after itself.
 _BEFORE_COUNT: Final = 8
@@ -83,6 +86,42 @@ def render(message: Message, payload: bytes, *, locked: bool) -> Rendered:
             _PARTITION_ID, number >> PARTITION_SHIFT,
         )  # fmt: skip
     return header + annotations + entries, bare
+
+
+_STARTS_MAX: Final = 1000
+# By the front of a payload without annotations of the sender's: what a first delivery begins with, up to
+# the broker's first value.
+_starts: Final[dict[bytes, bytes]] = {}
+_NO_ENTRIES: Final = bytes(8)
+
+
+def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> list[tuple[bytes, bytes, bytes]]:
+    """Messages as they go to a receiver under lock: of each the lock's token, then what `render` says.
+
+    First deliveries without annotations are alike up to the broker's values, so that much is kept.
+    """
+    rendered: list[tuple[bytes, bytes, bytes]] = []
+    front_size, pack = FRONT.size, _LOCKED_VALUES.pack
+    for message, payload in zip(messages, payloads, strict=True):
+        front = payload[:front_size]
+        start = _starts.get(front)
+        is_plain = not message.delivery_count and message.amendment is None
+        if start is not None and is_plain:
+            number, origin = message.sequence_number, message.origin
+            first = number if origin is None else origin.sequence_number
+            head = start + pack(
+                message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, first,
+                _PARTITION_ID, number >> PARTITION_SHIFT, _LOCKED_UNTIL, message.locked_until,
+            )  # fmt: skip
+            bare = payload[front_size:]
+        else:
+            head, bare = render(message, payload, locked=True)
+            if is_plain and front.endswith(_NO_ENTRIES):
+                if len(_starts) >= _STARTS_MAX:
+                    _starts.clear()
+                _starts[front] = head[: -_LOCKED_VALUES.size]
+        rendered.append((message.lock_token or b"", head, bare))
+    return rendered
 
 
 def render_deferred(message: Message, payload: bytes) -> bytes:

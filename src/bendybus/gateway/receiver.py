@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from bendybus.amqp.performatives import TransactionalState
 from bendybus.broker.partition_host import PartitionHost
@@ -24,7 +24,7 @@ from bendybus.domain.messages import Message, SubQueue
 from bendybus.engine.deliveries import SentDelivery
 from bendybus.engine.events import OutcomesReceived
 from bendybus.engine.sending import SendingLink
-from bendybus.envelope import render
+from bendybus.envelope import render, render_locked
 from bendybus.errors import BrokerError
 from bendybus.gateway.settlement import command_for_outcome, echo, lock_lost, refused, rejection
 from bendybus.names import Instant, LockToken
@@ -110,24 +110,29 @@ class Receiver:
     def _ask_all(self) -> bool:
         """One page from each partition; whether one of them gave its page at once and may have more."""
         more = False
+        wanted = self._wanted()
         for host in self._partitions():
-            if self._wanted() <= 0:
+            if wanted <= 0:
                 break
-            if host not in self._reading:
-                more |= self._ask(host)
+            if host in self._reading:
+                continue
+            messages = self._lock(host, min(wanted, PAGE_MAX))
+            if messages:
+                more |= self._hand_out(host, messages)
+                wanted = self._wanted()
         return more
 
-    def _ask(self, host: PartitionHost) -> bool:
-        messages = self._lock(host, min(self._wanted(), PAGE_MAX))
-        if not messages:
-            return False
+    def _hand_out(self, host: PartitionHost, messages: list[Message]) -> bool:
+        """What has been locked goes to the client; whether that was at once, and there is more."""
         if self._deletes:
             self._receive_and_delete(host, messages)
-        elif any(message.payload is None for message in messages):
-            self._reading.add(host)
-            host.read(messages, partial(self._page_read, host, messages, tokens_of(messages)))
         else:
-            self._send(messages, [message.payload or b"" for message in messages])
+            payloads = [message.payload for message in messages if message.payload is not None]
+            if len(payloads) == len(messages):
+                self._send(messages, payloads)
+            else:
+                self._reading.add(host)
+                host.read(messages, partial(self._page_read, host, messages, tokens_of(messages)))
         return host not in self._reading and self._has_more(host)
 
     def _page_read(
@@ -172,9 +177,11 @@ class Receiver:
         deletes = self._deletes
         self._link.send(
             [
-                (message.lock_token or b"", *render(message, payload, locked=not deletes))
+                (message.lock_token or b"", *render(message, payload, locked=False))
                 for message, payload in zip(messages, payloads, strict=True)
-            ],
+            ]
+            if deletes
+            else render_locked(messages, payloads),
             settled=deletes,
             # What has been deleted must go, though the client may have taken its credit back meanwhile.
             overrun=deletes,
@@ -246,8 +253,7 @@ class Receiver:
                 self._enlist(event, event.state, by_host)
                 return
             for host, deliveries in by_host:
-                tokens = [LockToken(delivery.tag) for delivery in deliveries]
-                command = command_for_outcome(tokens, event.state)
+                command = command_for_outcome(_tokens(deliveries), event.state)
                 host.submit(command, partial(self._settled, event, deliveries))
         except BrokerError as error:
             if not event.settled:
@@ -264,7 +270,7 @@ class Receiver:
         transaction = self._connection.transactions.find(state)
         try:
             for host, deliveries in by_host:
-                tokens = [LockToken(delivery.tag) for delivery in deliveries]
+                tokens = _tokens(deliveries)
                 transaction.settle(self._queue, host, tokens, command_for_outcome(tokens, state.outcome))
         except BrokerError as refusal:
             transaction.failure = transaction.failure or refusal
@@ -327,6 +333,11 @@ class Receiver:
         kept, self._kept = self._kept, deque()
         for one in kept:
             one.host.release([one.token])
+
+
+def _tokens(deliveries: Sequence[SentDelivery]) -> list[LockToken]:
+    """What was handed out under a lock bears its token as its tag."""
+    return cast(list[LockToken], [delivery.tag for delivery in deliveries])
 
 
 def tokens_of(messages: Sequence[Message]) -> list[LockToken]:

@@ -23,7 +23,7 @@ from bendybus.domain.duplicates import Identities
 from bendybus.domain.messages import Message
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.receiving import ReceivingLink
-from bendybus.envelope import BATCH_FORMAT, admit, admit_batch, via_partition_key
+from bendybus.envelope import BATCH_FORMAT, admit, admit_batch, admit_plain, via_partition_key
 from bendybus.errors import (
     BrokerError,
     InvalidOperation,
@@ -53,6 +53,8 @@ class _Run:
     messages: list[Sequence[Message]] = field(default_factory=list)
     identities: list[Sequence[str | None]] = field(default_factory=list)
     """As many as messages, or none at all without duplicate detection."""
+    size: int = 0
+    """Of the deliveries' payloads, in bytes."""
 
 
 class Sender:
@@ -76,14 +78,23 @@ class Sender:
         # An unpartitioned entity keeps the order in which things were sent, whatever their keys.
         keys_matter = len(target.hosts) > 1
         identities: Identities | None = None
+        # With duplicate detection every message has a key, whether it comes to the target now or later.
+        may_be_plain = not self._target.description.requires_duplicate_detection
+        messages: Sequence[Message]
         for delivery in deliveries:
             try:
-                if delivery.state is not None:
+                plain: Message | None = None
+                if may_be_plain and delivery.state is None and not delivery.message_format:
+                    plain = admit_plain(delivery.payload, at)
+                if plain is not None:
+                    messages, key = (plain,), None
+                elif delivery.state is not None:
                     self._enlist(delivery, at)
                     continue
-                if self._detects_duplicates:
-                    identities = Identities(partitioned=keys_matter)
-                messages, key = self._admit(delivery, at, identities)
+                else:
+                    if self._detects_duplicates:
+                        identities = Identities(partitioned=keys_matter)
+                    messages, key = self._admit(delivery, at, identities)
                 if key is not None and keys_matter:
                     host = target.place(key)
                     run = keyed.get(host)
@@ -102,7 +113,8 @@ class Sender:
                 run.identities.append(identities.found)
         self._link.top_up(SENDER_CREDIT)
         for run in (*keyed.values(), *([keyless] if keyless else ())):
-            self._connection.admitted(_size(run.deliveries))
+            run.size = _size(run.deliveries)
+            self._connection.admitted(run.size)
             self._enqueue(run, attempts=len(target.hosts))
 
     def close(self) -> None:
@@ -169,9 +181,10 @@ class Sender:
             for place, delivery in enumerate(run.deliveries):
                 one = slice(place, place + 1)
                 alone = _Run(run.host, run.keyless, [delivery], run.messages[one], run.identities[one])
+                alone.size = _size(alone.deliveries)
                 self._enqueue(alone, attempts=1)
             return
-        self._connection.answered(_size(run.deliveries))
+        self._connection.answered(run.size)
         self._link.settle(run.deliveries, rejection(reply) if isinstance(reply, BrokerError) else Accepted())
         self._connection.flush_soon()
 

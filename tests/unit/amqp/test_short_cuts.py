@@ -180,6 +180,25 @@ def test_runs_say_the_same_as_single_frames(frames):
     assert with_runs(stream) == long_way(stream)
 
 
+def test_each_transfer_of_a_run_has_its_own_format_and_settlement():
+    ends = [(0, None), (0, True), (0, True), (7, True), (7, False), (0, None)]
+    stream = b"".join(
+        frame(number, message_format=message_format, settled=settled)
+        for number, (message_format, settled) in enumerate(ends)
+    )
+    (run,) = FrameSplitter(FRAME_SIZE_MAX).feed_runs(stream)
+    assert [(transfer[2], transfer[3]) for transfer in run.transfers] == [
+        (message_format, bool(settled)) for message_format, settled in ends
+    ]
+
+
+def test_a_run_ends_before_a_transfer_that_has_more_fields_than_it_counts():
+    damaged = bytearray(frame(1))
+    damaged[13] -= 1
+    run = transfer_run(frame(0) + bytes(damaged), 0, FRAME_SIZE_MAX)
+    assert run is not None and [transfer[0] for transfer in run.transfers] == [0]
+
+
 def test_what_busy_clients_send_is_one_run():
     stream = b"".join(frame(number, settled=False, more=False) for number in range(300))
     (run,) = FrameSplitter(FRAME_SIZE_MAX).feed_runs(stream)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from itertools import groupby
 
 import pytest
 
@@ -77,6 +78,17 @@ def test_a_partitioned_queue_is_spread_over_the_stores(with_broker):  # P-02
         queue = await broker.queues.create(ORDERS)
         assert [host.number for host in queue.hosts] == list(range(16))
         assert sorted(Counter(host.store.name for host in queue.hosts).values()) == [5, 5, 6]
+
+    with_broker(test)
+
+
+def test_keyless_messages_go_round_the_partitions_store_by_store(with_broker):  # P-16
+    async def test(broker):
+        queue = await broker.queues.create(ORDERS)
+        hosts = [queue.place(None) for _ in range(32)]
+        assert hosts[16:] == hosts[:16]
+        assert {host.number for host in hosts} == set(range(16))
+        assert [store for store, _ in groupby(host.store.name for host in hosts[:16])] == ["a", "b", "c"]
 
     with_broker(test)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+from itertools import groupby
 from os import urandom
 from pathlib import Path
 from typing import Any
@@ -239,6 +240,21 @@ def test_locks_are_kept_and_can_be_settled_after_the_move(
             assert await texts(queue) == ["two", "three"]
             broker.cache.forget(())
         assert [count for _, _, count in held_by(stores[1])] == [2]
+
+    run(test())
+
+
+def test_partitions_that_moved_take_turns_with_those_of_their_new_store(
+    catalog: SqliteCatalog,
+) -> None:  # P-16
+    async def test() -> None:
+        async with at_work(catalog, [MemoryStore(name) for name in "abc"]) as broker:
+            queue = await broker.queues.create(ORDERS)
+            await queue.loaded()
+            await drained(broker, "a")
+            around = [queue.place(None) for _ in queue.hosts]
+            assert {host.number for host in around} == {host.number for host in queue.hosts}
+            assert [name for name, _ in groupby(host.store.name for host in around)] == ["b", "c"]
 
     run(test())
 

@@ -11,7 +11,7 @@ from bendybus.domain.commands import Complete
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.routing import partition_of
 from bendybus.engine.deliveries import Delivery
-from bendybus.envelope import BATCH_FORMAT
+from bendybus.envelope import BATCH_FORMAT, Stored
 from bendybus.errors import StoreUnavailable
 from bendybus.gateway.sender import Sender
 from bendybus.gateway.transactions import Transactions
@@ -214,6 +214,34 @@ def test_a_batch_is_one_delivery_of_many_messages_in_one_partition(in_yard):  # 
         assert spread(yard) == [7, 0, 0]
 
     in_yard(test, partitions=3)
+
+
+def test_a_batch_of_one_message_is_not_taken_for_a_message(in_yard):  # P-18
+    async def test(yard: Yard) -> None:
+        sender, link, _ = sender_on(yard)
+        inner = delivery(1).payload
+        around = encode_message(properties=Properties(message_id="batch"), data=inner)
+        sender.deliveries([delivery(2, payload=around, message_format=BATCH_FORMAT)])
+        sender.deliveries([delivery(3, payload=around, message_format=BATCH_FORMAT)])
+        await yard.settled()
+        assert link.outcomes == {2: "accepted", 3: "accepted"}
+        first, second = yard.host.lock(2, 10_000, SubQueue.MAIN)
+        assert Stored.of(first.payload).bare == Stored.of(second.payload).bare == inner
+
+    in_yard(test)
+
+
+def test_with_duplicate_detection_an_id_is_a_key_and_comes_once(in_yard):  # P-15
+    async def test(yard: Yard) -> None:
+        sender, link, _ = sender_on(yard)
+        for _ in range(2):
+            sender.deliveries([delivery(number) for number in range(20)])
+        await yard.settled()
+        places = [partition_of(str(number), 4) for number in range(20)]
+        assert spread(yard) == [places.count(number) for number in range(4)]
+        assert set(link.outcomes.values()) == {"accepted"}
+
+    in_yard(test, partitions=4, requires_duplicate_detection=True)
 
 
 def test_what_still_fits_the_quota_is_taken(in_yard):
