@@ -13,11 +13,10 @@ from pathlib import Path
 
 from process import Broker, BrokerFailed, Endpoint
 
-__all__ = ["PARTITIONED_QUEUE", "PLAIN_QUEUE", "STORES_DEFAULT", "Bendybus"]
+__all__ = ["PARTITIONED_QUEUE", "PLAIN_QUEUE", "Bendybus"]
 
 PLAIN_QUEUE = "plain"
 PARTITIONED_QUEUE = "parts16"  # Standard tier: a partitioned queue has 16 partitions
-STORES_DEFAULT = 4  # what `bendybus serve` takes by itself
 
 READY = "ready Endpoint="
 START_TIMEOUT_S = 30
@@ -26,7 +25,8 @@ START_TIMEOUT_S = 30
 class Bendybus(Broker):
     name = "bendybus"
 
-    def __init__(self, stores: int = STORES_DEFAULT) -> None:
+    def __init__(self, stores: int | None = None) -> None:
+        """`stores`: how many; None: as many as `bendybus serve` takes by itself."""
         super().__init__()
         self.stores = stores
 
@@ -44,7 +44,7 @@ class Bendybus(Broker):
         return parse_connection_string(line.partition("ready ")[2])
 
     def store_options(self) -> list[str]:
-        return ["--stores", str(self.stores)]
+        return [] if self.stores is None else ["--stores", str(self.stores)]
 
     def version(self) -> str:
         try:

@@ -71,7 +71,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--only", choices=("bendybus", "rabbitmq"), help="measure this broker alone")
     parser.add_argument("--count", type=int, help=f"messages for window {WINDOW}, or waiting with --memory")
     parser.add_argument("--rounds", type=int, help="repetitions of each case; medians are shown")
-    parser.add_argument("--stores", type=int, default=4, help="messaging stores of Bendybus")
+    parser.add_argument("--stores", type=int, help="messaging stores of Bendybus; its default if not given")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for JSON and plot")
     return parser.parse_args()
 

@@ -24,7 +24,7 @@ def serve(
     stores: Annotated[
         int | None,
         typer.Option(
-            help="Messaging stores to spread partitions over.", show_default="those there are, or 4"
+            help="Messaging stores to spread partitions over.", show_default="those there are, or 2"
         ),
     ] = None,
     store: Annotated[
