@@ -28,7 +28,8 @@ __all__ = ["DISASTERS", "Disaster", "Disk", "Stand"]
 
 LASTS_S: Final = (2.0, 6.0)
 DISK_BYTES: Final = 96 << 20
-BLOCK: Final = 1 << 16
+# Large ones until there is no room for another, then the smallest that the file system has.
+BLOCKS: Final = (1 << 16, 1 << 12)
 
 # What a page of a table or an index begins with [SQLite file format, 1.6].
 BTREE_PAGES: Final = frozenset((2, 5, 10, 13))
@@ -52,9 +53,11 @@ class Disk:
         subprocess.run(command, check=True, capture_output=True)
 
     def fill(self) -> None:
-        with self._filler.open("wb", buffering=0) as filler, contextlib.suppress(OSError):
-            while filler.write(bytes(BLOCK)):
-                pass
+        with self._filler.open("wb", buffering=0) as filler:
+            for block in BLOCKS:
+                with contextlib.suppress(OSError):
+                    while filler.write(bytes(block)):
+                        pass
 
     def clear(self) -> None:
         self._filler.unlink()
