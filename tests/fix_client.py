@@ -326,6 +326,8 @@ class Client(asyncio.Protocol):
         future: asyncio.Future[Any] = self._loop.create_future()
         self._awaited[future] = None
         future.add_done_callback(self._awaited.pop)
+        if self.lost:
+            _refuse([future], ConnectionLost(self.last_word))
         return future
 
     async def wait(self, future: asyncio.Future[T]) -> T:
