@@ -30,7 +30,7 @@ types: $(VENV)/.installed-dev  ## mypy --strict on src
 
 # File by file, so that what a file shares (a server, a Spark session) is made once.
 tests: $(VENV)/.installed-dev
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make test`), Java's, Go's and JavaScript's where there is one
 	$(BIN)/pytest tests/interop

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import resource
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -231,7 +233,7 @@ def test_a_garbled_row_is_reported_by_name(closed: Path) -> None:
 @contextmanager
 def database_limit(bench: Bench) -> Iterator[None]:
     """SQLite believes the disk is full."""
-    writer = bench.store._writer
+    writer = bench.store._connections[0]
     writer.execute(f"PRAGMA max_page_count = {writer.execute('PRAGMA page_count').fetchone()[0]}")
     try:
         yield
@@ -281,7 +283,7 @@ def test_a_refused_row_undoes_the_commit_whole(
     sqlite_bench: Bench, make_message: MakeMessage, monkeypatch: pytest.MonkeyPatch, request_bytes_max: int
 ) -> None:  # P-18
     monkeypatch.setattr(encoding, "REQUEST_BYTES_MAX", request_bytes_max)
-    sqlite_bench.store._writer.execute(
+    sqlite_bench.store._connections[0].execute(
         "CREATE TRIGGER refuse BEFORE INSERT ON message WHEN NEW.sequence = 3 "
         "BEGIN SELECT RAISE(ABORT, 'refused'); END"
     )
@@ -340,7 +342,7 @@ def test_the_log_stays_bounded_under_steady_work(sqlite_bench: Bench, make_messa
 
 
 def test_a_commit_is_synced_before_it_returns(sqlite_bench: Bench) -> None:
-    writer = sqlite_bench.store._writer
+    writer = sqlite_bench.store._connections[0]
     assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     # 2 is FULL: "an additional sync operation of the WAL file happens after each transaction commit".
     assert writer.execute("PRAGMA synchronous").fetchone() == (2,)
@@ -350,3 +352,25 @@ def test_errors_while_opening_are_ours(tmp_path: Path) -> None:
     (tmp_path / "store-0.db").mkdir()
     with pytest.raises(BrokerError, match=r"store-0\.db"):
         SqliteStore(tmp_path / "store-0.db").open()
+
+
+# -- closing -----------------------------------------------------------------------
+
+
+def test_a_read_under_way_is_ended_before_its_connection_is_closed(sqlite_bench: Bench) -> None:
+    store = sqlite_bench.store
+    begun = threading.Event()
+
+    def read_without_end() -> None:
+        with store._reading() as reader:
+            reader.create_function("begun", 0, begun.set)
+            endless = "WITH RECURSIVE n(i) AS (SELECT begun() UNION ALL SELECT 1 FROM n)"
+            reader.execute(f"{endless} SELECT 1 FROM n WHERE i = 2").fetchone()
+
+    with ThreadPoolExecutor(1) as thread:
+        reading = thread.submit(read_without_end)
+        assert begun.wait(10)
+        store.close()
+        assert "interrupted" in str(reading.exception(10))
+    with pytest.raises(StoreUnavailable, match="is closed"):
+        store.partitions()

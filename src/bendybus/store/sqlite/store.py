@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 from bendybus.domain.messages import Message, Origin
@@ -81,6 +82,8 @@ class SqliteStore:
         self.namespace: str | None = None
         self._has_partitions = has_partitions
         self._connections: tuple[sqlite3.Connection, sqlite3.Connection] | None = None
+        self._writes = Lock()
+        self._reads = Lock()
         self._next_id = 1
         self._keys: set[PartitionKey] = set()
         self._dropped: list[PartitionKey] = []
@@ -139,8 +142,10 @@ class SqliteStore:
         if self._connections is None:
             return
         writer, reader = self._connections
-        self._connections = None
-        with reported(self._path):
+        # Nobody waits for what is still being read.
+        reader.interrupt()
+        with self._writes, self._reads, reported(self._path):
+            self._connections = None
             # The last to close empties the log into the file, and only the writer can.
             reader.close()
             writer.close()
@@ -148,14 +153,14 @@ class SqliteStore:
     # -- partitions -----------------------------------------------------------
 
     def partitions(self) -> list[PartitionRecord]:
-        with reported(self._path):
-            return [_partition_record(row) for row in self._reader.execute(QUERIES["partitions"])]
+        with self._reading() as reader:
+            return [_partition_record(row) for row in reader.execute(QUERIES["partitions"])]
 
     def create_partitions(
         self, entity: EntityPath, numbers: Sequence[PartitionNumber]
     ) -> list[PartitionRecord]:
-        writer, asked = self._writer, set(numbers)
-        with reported(self._path), transaction(writer):
+        asked = set(numbers)
+        with self._writing() as writer, transaction(writer):
             for number in numbers:
                 writer.execute(QUERIES["create_partition"], (entity, number, (number << PARTITION_SHIFT) + 1))
             records = [_partition_record(row) for row in writer.execute(QUERIES["partitions_of"], (entity,))]
@@ -163,22 +168,21 @@ class SqliteStore:
         return [record for record in records if record.number in asked]
 
     def drop_partitions(self, entity: EntityPath) -> None:
-        writer = self._writer
-        with reported(self._path), transaction(writer):
+        with self._writing() as writer, transaction(writer):
             keys = [PartitionKey(key) for key, _, _ in writer.execute(QUERIES["partitions_of"], (entity,))]
             writer.execute(QUERIES["drop_partitions"], (entity,))
         self._keys.difference_update(keys)
         self._dropped += keys
 
     def discard(self, keys: Sequence[PartitionKey]) -> None:
-        with reported(self._path), transaction(self._writer):
-            dropped = self._writer.execute(QUERIES["discard"], (to_json(list(keys)),)).fetchall()
+        with self._writing() as writer, transaction(writer):
+            dropped = writer.execute(QUERIES["discard"], (to_json(list(keys)),)).fetchall()
         self._keys.difference_update(keys)
         self._dropped += [PartitionKey(key) for (key,) in dropped]
 
     def claim(self, keys: Sequence[PartitionKey]) -> list[Epoch]:
-        with reported(self._path), transaction(self._writer):
-            claimed = dict(self._writer.execute(QUERIES["claim"], (to_json(list(keys)),)))
+        with self._writing() as writer, transaction(writer):
+            claimed = dict(writer.execute(QUERIES["claim"], (to_json(list(keys)),)))
             for key in keys:
                 self._refuse_unknown(key, claimed)
         return [Epoch(claimed[key]) for key in keys]
@@ -191,13 +195,13 @@ class SqliteStore:
         if self._dropped:
             self._sweep()
             return True
-        with reported(self._path):
-            return give_back(self._writer)
+        with self._writing() as writer:
+            return give_back(writer)
 
     def _sweep(self) -> None:
         """Clear some of a dropped partition away."""
-        writer, key = self._writer, self._dropped[-1]
-        with reported(self._path), transaction(writer):
+        key = self._dropped[-1]
+        with self._writing() as writer, transaction(writer):
             writer.execute(QUERIES["clear_bodies"], (key, SWEEP_ROWS))
             writer.execute(QUERIES["clear_messages"], (key, SWEEP_ROWS))
             writer.execute(QUERIES["clear_identities"], (key, SWEEP_ROWS))
@@ -219,31 +223,16 @@ class SqliteStore:
         requests = map(encode_request, requests_of(changes, first))
         request = next(requests)
         others = [change for change in changes if has_more_than_messages(change)]
-        with self._ownership_checked(), reported(self._path):
+        with self._ownership_checked(), self._writing() as writer:
             if (another := next(requests, None)) is None and not others:
-                self._writer.execute(QUERIES["commit"], request)
+                writer.execute(QUERIES["commit"], request)
             else:
-                with transaction(self._writer):
+                with transaction(writer):
                     for part in chain((request,), () if another is None else (another,), requests):
-                        self._writer.execute(QUERIES["commit"], part)
+                        writer.execute(QUERIES["commit"], part)
                     for change in others:
-                        self._commit_others(change)
+                        _commit_others(writer, change)
         self._set_places(changes)
-
-    def _commit_others(self, change: PartitionChanges) -> None:
-        """What few entities have: statements of their own, inside the transaction."""
-        execute, key = self._writer.execute, change.key
-        if change.forgotten_through is not None:
-            execute(QUERIES["forget"], (key, change.forgotten_through))
-        for accepted_at, digests in change.remembered:
-            execute(QUERIES["remember"], (key, accepted_at, to_json([digest.hex() for digest in digests])))
-        for each in change.session_states:
-            if each.state is None:
-                execute(QUERIES["forget_session_state"], (key, each.session_id))
-            else:
-                execute(QUERIES["save_session_state"], (key, each.session_id, each.updated_at, each.state))
-        for source, number in change.transferred.items():
-            execute(QUERIES["mark_transferred"], (key, source, number))
 
     @contextmanager
     def _ownership_checked(self) -> Iterator[None]:
@@ -263,24 +252,24 @@ class SqliteStore:
         self._next_id = place + 1
 
     def load(self, key: PartitionKey) -> Snapshot:
-        with reported(self._path):
-            counter = self._reader.execute(QUERIES["next_sequence"], (key,)).fetchone()
+        with self._reading() as reader:
+            counter = reader.execute(QUERIES["next_sequence"], (key,)).fetchone()
         if counter is None:
             raise StoreError(f"{self._path} holds no partition with the key {key}")
         with collector_paused():
             messages = [message for page in self._pages(key) for message in page]
             identities = list(self._identities(key))
         messages.sort(key=attrgetter("sequence_number"))
-        with reported(self._path):
-            sessions = [SessionRecord(*row) for row in self._reader.execute(QUERIES["load_sessions"], (key,))]
-            transferred = dict(self._reader.execute(QUERIES["load_transfers"], (key,)))
+        with self._reading() as reader:
+            sessions = [SessionRecord(*row) for row in reader.execute(QUERIES["load_sessions"], (key,))]
+            transferred = dict(reader.execute(QUERIES["load_transfers"], (key,)))
         return Snapshot(SequenceNumber(counter[0]), messages, identities, sessions, transferred)
 
     def _identities(self, key: PartitionKey) -> Iterator[tuple[Instant, bytes]]:
         last = 0, ""
         while True:
-            with reported(self._path):
-                query = self._reader.execute(QUERIES["load_identities"], (key, *last, LOAD_PAGE_ROWS))
+            with self._reading() as reader:
+                query = reader.execute(QUERIES["load_identities"], (key, *last, LOAD_PAGE_ROWS))
                 page = json.loads(query.fetchone()[0])
             try:
                 yield from ((Instant(accepted_at), bytes.fromhex(digest)) for accepted_at, digest in page)
@@ -296,8 +285,8 @@ class SqliteStore:
         origins: dict[int, Origin] = {}
         last = 0
         while True:
-            with reported(self._path):
-                (page,) = self._reader.execute(QUERIES["load_page"], (key, last, LOAD_PAGE_ROWS)).fetchone()
+            with self._reading() as reader:
+                (page,) = reader.execute(QUERIES["load_page"], (key, last, LOAD_PAGE_ROWS)).fetchone()
             try:
                 messages = decode_page(page, sessions, origins)
             except (ValueError, TypeError, IndexError) as error:
@@ -313,8 +302,8 @@ class SqliteStore:
 
     def _read(self, places: list[int]) -> dict[int, bytes]:
         try:
-            with reported(self._path):
-                ids, sizes, joined = self._reader.execute(QUERIES["read"], (to_json(places),)).fetchone()
+            with self._reading() as reader:
+                ids, sizes, joined = reader.execute(QUERIES["read"], (to_json(places),)).fetchone()
         except StoreError as error:
             # More than SQLite returns as one value: ask for less at a time.
             if not isinstance(error.__cause__, sqlite3.DataError) or len(places) < 2:
@@ -329,21 +318,44 @@ class SqliteStore:
         return payloads
 
     def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
-        with reported(self._path):
-            row = self._reader.execute(QUERIES["session_state"], (key, session_id)).fetchone()
+        with self._reading() as reader:
+            row = reader.execute(QUERIES["session_state"], (key, session_id)).fetchone()
         return None if row is None else row[0]
 
     # -- connections ----------------------------------------------------------
 
-    @property
-    def _writer(self) -> sqlite3.Connection:
-        assert self._connections is not None, f"{self._path} is not open"
-        return self._connections[0]
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """The writer's connection, which is not closed meanwhile: SQLite would not survive that."""
+        with self._writes, reported(self._path):
+            yield self._opened()[0]
 
-    @property
-    def _reader(self) -> sqlite3.Connection:
-        assert self._connections is not None, f"{self._path} is not open"
-        return self._connections[1]
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """The same of the reader's."""
+        with self._reads, reported(self._path):
+            yield self._opened()[1]
+
+    def _opened(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+        if self._connections is None:
+            raise StoreUnavailable(f"{self._path} is closed")
+        return self._connections
+
+
+def _commit_others(writer: sqlite3.Connection, change: PartitionChanges) -> None:
+    """What few entities have: statements of their own, inside the transaction."""
+    execute, key = writer.execute, change.key
+    if change.forgotten_through is not None:
+        execute(QUERIES["forget"], (key, change.forgotten_through))
+    for accepted_at, digests in change.remembered:
+        execute(QUERIES["remember"], (key, accepted_at, to_json([digest.hex() for digest in digests])))
+    for each in change.session_states:
+        if each.state is None:
+            execute(QUERIES["forget_session_state"], (key, each.session_id))
+        else:
+            execute(QUERIES["save_session_state"], (key, each.session_id, each.updated_at, each.state))
+    for source, number in change.transferred.items():
+        execute(QUERIES["mark_transferred"], (key, source, number))
 
 
 def _partition_record(row: tuple[int, str, int]) -> PartitionRecord:
