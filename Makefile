@@ -5,7 +5,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= 3
+WORKERS ?= 4
 
 .DEFAULT_GOAL := help
 .PHONY: help run demo test style types tests interop faults cluster bench clean
@@ -28,9 +28,9 @@ style: $(VENV)/.installed-dev  ## ruff: rules and layout
 types: $(VENV)/.installed-dev  ## mypy --strict on src
 	$(BIN)/mypy
 
-# File by file, so that what a file shares (a server, a Spark session) is made once.
+# Who runs what: tests/fix_workers.py.
 tests: $(VENV)/.installed-dev
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder
 
 interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make test`), Java's, Go's and JavaScript's where there is one
 	$(BIN)/pytest tests/interop

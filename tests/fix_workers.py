@@ -1,0 +1,47 @@
+"""How the tests are shared out when several processes run them (`pytest -n`).
+
+A file stays together, so that what it shares (a server, say) is made once, and all of Spark's files stay
+together, since to start Spark takes longer than most of them. What takes long is begun first: begun last, it
+would be waited for alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadFileScheduling
+
+FOLDER: Final = Path(__file__).parent
+SPARK: Final = "spark"
+# By how long their files take; all that is not named is quick.
+LONG: Final = (SPARK, "faults", "interop", "cli")
+
+
+def _part(path: Path) -> str:
+    return path.relative_to(FOLDER).parts[0]
+
+
+def _turn(item: pytest.Item) -> int:
+    part = _part(item.path)
+    return LONG.index(part) if part in LONG else len(LONG)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_turn)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling:
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return SPARK if _part(config.rootpath / file) == SPARK else file
+
+    return ByFile(config, log)
