@@ -74,12 +74,13 @@ class VirtualStore(MemoryStore):
         self._disk = disk
         self._away_until = 0.0
         self.late = False
-        """Whether the last commit took so long that it may have been given up before it happened."""
+        """Whether the last commit may have been given up before it happened: slow, or beside a bad read."""
         self.watcher: Callable[[VirtualStore, Sequence[PartitionKey]], None] = _ignore
         self.doubter: Callable[[VirtualStore, list[PartitionKey]], None] = _ignore
         """Told of commits that were, or may be, reported as failed; of those that happened, with the keys."""
         self._unanswered: list[PartitionKey] = []
         """Of the commit that has happened and is not reported yet: a read that fails now gives it up."""
+        self._failed_reads = 0
 
     def go_away(self, for_s: float) -> None:
         self._away_until = self._disk.world.now + for_s
@@ -109,7 +110,7 @@ class VirtualStore(MemoryStore):
 
     def commit(self, changes: Sequence[PartitionChanges]) -> None:
         disk, world = self._disk, self._disk.world
-        began_at = world.now
+        began_at, failed_reads = world.now, self._failed_reads
         disk.take_time(self.name)
         self._refuse_away()
         if world.chance(disk.faults.torn):
@@ -118,7 +119,7 @@ class VirtualStore(MemoryStore):
             self.doubter(self, [])
             raise StoreUnavailable(f"{self.name}: the disk is full")
         super().commit(changes)
-        self.late = world.now - began_at > STALL_S[0]
+        self.late = world.now - began_at > STALL_S[0] or self._failed_reads > failed_reads
         world.note(f"{self.name} commits {_summary(changes)}")
         keys = self._unanswered = [change.key for change in changes]
         self.watcher(self, keys)
@@ -172,10 +173,15 @@ class VirtualStore(MemoryStore):
     def _looked_up(self, call: Callable[[], T]) -> T:
         disk = self._disk
         disk.take_time(self.name)
-        self._refuse_away()
+        try:
+            self._refuse_away()
+        except StoreUnavailable:
+            self._failed_reads += 1
+            raise
         if disk.world.chance(disk.faults.unreadable):
             disk.unreadable += 1
             disk.world.note(f"{self.name} cannot be read")
+            self._failed_reads += 1
             self.doubter(self, self._unanswered)
             raise StoreUnavailable(f"{self.name}: cannot be read")
         return call()
