@@ -16,6 +16,7 @@ import re
 import signal
 import sqlite3
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,7 +116,7 @@ class Stand:
         return {each["store"] for each in found if float(each["value"]) < 1}
 
 
-class Disaster:
+class Disaster(ABC):
     name: ClassVar[str]
     hits: ClassVar[str | None] = None
     """The store that is to be away meanwhile; None: the server itself is hit."""
@@ -123,9 +124,9 @@ class Disaster:
     def __init__(self, stand: Stand) -> None:
         self.stand = stand
 
+    @abstractmethod
     async def befall(self) -> None:
         """Begin, last, be over."""
-        raise NotImplementedError
 
 
 class Killed(Disaster):

@@ -646,16 +646,21 @@ def test_a_destination_that_fails_leaves_the_partition_where_it_was(
     run(test())
 
 
-def test_a_source_that_goes_away_in_the_moment_of_the_switch_costs_nothing(
-    catalog: SqliteCatalog, memory_stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
-) -> None:  # P-04
+def fail_at_the_switch(monkeypatch: pytest.MonkeyPatch, side: str) -> None:
+    """The store on this side of a move goes away just when the catalog has it moved."""
     settle = Move._settle
 
     def settle_late(self: Move, *arguments: Any) -> None:
-        self._source.fail(StoreUnavailable("just now"))
+        getattr(self, side).fail(StoreUnavailable("just now"))
         settle(self, *arguments)
 
     monkeypatch.setattr(Move, "_settle", settle_late)
+
+
+def test_a_source_that_goes_away_in_the_moment_of_the_switch_costs_nothing(
+    catalog: SqliteCatalog, memory_stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
+) -> None:  # P-04
+    fail_at_the_switch(monkeypatch, "_source")
 
     async def test() -> None:
         async with at_work(catalog, memory_stores) as broker:
@@ -678,13 +683,7 @@ def test_a_source_that_goes_away_in_the_moment_of_the_switch_costs_nothing(
 def test_a_destination_that_goes_away_in_the_moment_of_the_switch_has_it_when_it_is_back(
     catalog: SqliteCatalog, memory_stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # P-04
-    settle = Move._settle
-
-    def settle_late(self: Move, *arguments: Any) -> None:
-        self._target.fail(StoreUnavailable("just now"))
-        settle(self, *arguments)
-
-    monkeypatch.setattr(Move, "_settle", settle_late)
+    fail_at_the_switch(monkeypatch, "_target")
 
     async def test() -> None:
         async with at_work(catalog, memory_stores) as broker:
