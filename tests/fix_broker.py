@@ -113,7 +113,7 @@ class Yard:
 
 async def make_yard(partitions: int = 1, stores: int = 1, **properties: object) -> Yard:
     gated = [GatedStore("gated" if not number else f"gated-{number}") for number in range(stores)]
-    description = QueueDescription(EntityPath("orders"), **properties)  # type: ignore[arg-type]
+    description = QueueDescription(EntityPath("orders"), **properties)
     attached = [AttachedStore(store, asyncio.get_running_loop()) for store in gated]
     for each in attached:
         each.start()

@@ -136,7 +136,7 @@ class WiredPair:
         self, name: str = "sender", *, credit: int = 100, **how: object
     ) -> tuple[SendingLink, ReceivingLink]:
         """A link on which the client sends, with credit."""
-        asked, answering = self.ask_link(SENDER, name, **how)  # type: ignore[arg-type]
+        asked, answering = self.ask_link(SENDER, name, **how)
         assert isinstance(asked, SendingLink) and isinstance(answering, ReceivingLink)
         answering.accept()
         if credit:
@@ -149,7 +149,7 @@ class WiredPair:
         self, name: str = "receiver", *, credit: int = 100, **how: object
     ) -> tuple[ReceivingLink, SendingLink]:
         """A link on which the server sends, with credit."""
-        asked, answering = self.ask_link(not SENDER, name, **how)  # type: ignore[arg-type]
+        asked, answering = self.ask_link(not SENDER, name, **how)
         assert isinstance(asked, ReceivingLink) and isinstance(answering, SendingLink)
         answering.accept()
         self.pump()

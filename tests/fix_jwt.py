@@ -73,7 +73,7 @@ class Credential:
 
 
 class AsyncCredential(Credential):
-    async def get_token(self, *scopes: str, **options: object) -> AccessToken:  # type: ignore[override]
+    async def get_token(self, *scopes: str, **options: object) -> AccessToken:
         return super().get_token(*scopes, **options)
 
     async def close(self) -> None: ...

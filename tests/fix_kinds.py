@@ -132,8 +132,8 @@ def _run_at(kinds: Sequence[int], body: Body) -> Body:
     stands = inspect.Parameter("stands", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     others = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters[1:]]
     test.__name__, test.__doc__, test.__module__ = body.__name__, body.__doc__, body.__module__
-    test.__signature__ = inspect.Signature([stands, *others])  # type: ignore[attr-defined]
-    test.pytestmark = list(getattr(body, "pytestmark", []))  # type: ignore[attr-defined]
+    test.__signature__ = inspect.Signature([stands, *others])
+    test.pytestmark = list(getattr(body, "pytestmark", []))
     return test
 
 

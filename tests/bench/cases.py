@@ -63,7 +63,7 @@ class Result:
     failures: list[str] = field(default_factory=list)
 
     def median(self, key: str) -> float | None:
-        values = [run[key] for run in self.runs if key in run]  # type: ignore[literal-required]
+        values = [run[key] for run in self.runs if key in run]
         return statistics.median(values) if values else None
 
     @property

@@ -224,7 +224,7 @@ class OutageCheck:
             self.findings.received[self._phase, partition % STORES == PAUSED] += 1
         self._seen[body] += 1
         try:
-            await receiver.complete_message(message)  # type: ignore[arg-type]
+            await receiver.complete_message(message)
             self._completed.add(body)
         except ServiceBusError:
             pass  # it comes again

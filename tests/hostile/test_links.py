@@ -380,7 +380,7 @@ def test_a_sender_that_never_reads_its_outcomes_is_not_read_for_ever(
 ) -> None:
     async def work() -> None:
         async with await Stranger.attach(endpoint, to_node("target")) as stranger:
-            stranger.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            stranger.writer.transport.pause_reading()
             before = target.peak_mib
             message = encode_message(data=b"x")
             # Every second number, so that no two outcomes are told in one range.

@@ -89,7 +89,7 @@ class Untruthful:
 
 
 class UntruthfulAsync(Untruthful):
-    async def get_token(self, *_: str, **__: object) -> AccessToken:  # type: ignore[override]
+    async def get_token(self, *_: str, **__: object) -> AccessToken:
         return self._token
 
 

@@ -27,7 +27,7 @@ def test_a_topic_holds_subscriptions_and_they_hold_rules(stand: Stand) -> None: 
         properties: dict[str | bytes, object] = {"n": number}
         subject = "wanted" if number == 3 else None
         sender.send_messages(
-            ServiceBusMessage(key, partition_key=key, application_properties=properties, subject=subject)  # type: ignore[arg-type]
+            ServiceBusMessage(key, partition_key=key, application_properties=properties, subject=subject)
         )
     everything = stand.take(stand.receiver(topic, "all"), len(KEYS))
     assert {str(message) for message in everything} == set(KEYS)

@@ -30,7 +30,7 @@ def test_a_message_arrives_with_everything_its_sender_wrote(desk: Desk) -> None:
     desk.sender.send_messages(
         ServiceBusMessage(
             b"body",
-            application_properties=properties,  # type: ignore[arg-type]
+            application_properties=properties,
             message_id="id-1",
             correlation_id="correlation",
             content_type="text/plain",

@@ -72,12 +72,12 @@ class Room:
 
     def send(self, session_id: str | None, *texts: str, **properties: object) -> None:
         for text in texts:
-            message = ServiceBusMessage(text, session_id=session_id, **properties)  # type: ignore[arg-type]
+            message = ServiceBusMessage(text, session_id=session_id, **properties)
             self._sender.send_messages(message)
 
     def accept(self, session_id: object = NEXT_AVAILABLE_SESSION, **options: object) -> ServiceBusReceiver:
         options = {"max_wait_time": 10, **options}
-        receiver = self.client.get_queue_receiver(self.queue, session_id=session_id, **options)  # type: ignore[arg-type]
+        receiver = self.client.get_queue_receiver(self.queue, session_id=session_id, **options)
         receiver.__enter__()
         self._open.append(receiver)
         return receiver
@@ -199,7 +199,7 @@ def test_messages_are_settled_in_every_way(room: Room) -> None:
         receiver.receive_deferred_messages([deferred.sequence_number])
     # Dead letters are received without a session.
     options = {"sub_queue": ServiceBusSubQueue.DEAD_LETTER, "max_wait_time": 10}
-    with room.client.get_queue_receiver(room.queue, **options) as graveyard:  # type: ignore[arg-type]
+    with room.client.get_queue_receiver(room.queue, **options) as graveyard:
         (buried,) = receive(graveyard, 1)
         assert (str(buried), buried.session_id, buried.dead_letter_reason) == ("dead", "s", "Bad")
         graveyard.complete_message(buried)

@@ -322,7 +322,7 @@ def test_rules_are_added_told_and_removed_over_amqp(
         (told,) = body["rules"]
         described = told["rule-description"]
         assert isinstance(described, Described) and isinstance(described.descriptor, ULong)
-        assert (status, described.value[2], described.value[0].value[0]) == (200, "r", "n = 1")  # type: ignore[index]
+        assert (status, described.value[2], described.value[0].value[0]) == (200, "r", "n = 1")
         assert (await ask("enumerate-rules", {"skip": 5, "top": 10}))[0] == 204
         assert (await ask("remove-rule", {"rule-name": "$Default"}))[0] == 200
         assert (await ask("remove-rule", {"rule-name": "$Default"}))[:2] == (404, "amqp:not-found")

@@ -162,7 +162,7 @@ async def at_table(room: Room, *, spans_entities: bool = False) -> AsyncIterator
         try:
             yield Table(room, client, await client.coordinator(session))
         finally:
-            client.begin = begin  # type: ignore[method-assign]
+            client.begin = begin
 
 
 def run(room: Room, test: Test, **options: bool) -> None:

@@ -154,8 +154,8 @@ class _Last:
             receiver = self._client.attach_receiver(
                 path,
                 session,
-                filter={Symbol(SESSION_FILTER): None},  # type: ignore[dict-item]
-                properties={Symbol("com.microsoft:timeout"): 1000},  # type: ignore[dict-item]
+                filter={Symbol(SESSION_FILTER): None},
+                properties={Symbol("com.microsoft:timeout"): 1000},
             )
             try:
                 await receiver.attached()
@@ -170,7 +170,7 @@ class _Last:
             receiver = self._client.attach_receiver(
                 path,
                 session,
-                filter={Symbol(SESSION_FILTER): f"s{number}"},  # type: ignore[dict-item]
+                filter={Symbol(SESSION_FILTER): f"s{number}"},
             )
             await receiver.attached()
             await self._take_deferred(path, f"s{number}")

@@ -40,7 +40,7 @@ class Loop(asyncio.BaseEventLoop):
         self.threads: dict[Thread, None] = {}
         """Of the process that this loop is the middle of."""
         self.alive = True
-        self.set_task_factory(self._make_task)  # type: ignore[arg-type]
+        self.set_task_factory(self._make_task)
         world.runnables[self] = None
 
     def _make_task(
@@ -87,9 +87,9 @@ class Loop(asyncio.BaseEventLoop):
         self._ready.clear()
         self._scheduled.clear()
         for task in tuple(self._tasks):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            task._log_destroy_pending = False
             with contextlib.suppress(BaseException):
-                task.get_coro().close()  # type: ignore[union-attr]
+                task.get_coro().close()
         self._tasks.clear()
         self._ready.clear()
         self._scheduled.clear()
@@ -126,7 +126,7 @@ class Loop(asyncio.BaseEventLoop):
         Thread(self.world, target=run, name="executor", owner=self).start()
         return done
 
-    async def create_connection(  # type: ignore[override]
+    async def create_connection(
         self, protocol_factory: Callable[[], asyncio.Protocol], host: str, port: int, **_: Any
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         assert self.network is not None, "this process has no network"

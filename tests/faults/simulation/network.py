@@ -122,7 +122,7 @@ class End(asyncio.Transport):
         for piece in self._pieces(bytes(data)):
             self._under_way += len(piece)
             self._last_arrival = max(self._last_arrival, self.world.now + self.world.between(*LATENCY_S))
-            self.world.at(self._last_arrival, lambda piece=piece: self.peer.arrive(piece))  # type: ignore[misc]
+            self.world.at(self._last_arrival, lambda piece=piece: self.peer.arrive(piece))
         if self._under_way > HIGH_WATER_BYTES and not self._full and self.protocol is not None:
             self._full = True
             self.protocol.pause_writing()

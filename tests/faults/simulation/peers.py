@@ -76,9 +76,9 @@ def arrival_of(
         entity=entity,
         subqueue=subqueue,
         state=state,
-        sequence_number=annotations["x-opt-sequence-number"],  # type: ignore[arg-type]
+        sequence_number=annotations["x-opt-sequence-number"],
         delivery_count=message.header.delivery_count or 0,
-        locked_until_ms=None if locked_until is None else int(locked_until),  # type: ignore[call-overload]
+        locked_until_ms=None if locked_until is None else int(locked_until),
         link=link,
         in_order=in_order,
     )
@@ -124,7 +124,7 @@ class Peer:
                 self.ledger.given_up(link)
             self._links.clear()
 
-        client.connection_lost = connection_lost  # type: ignore[method-assign]
+        client.connection_lost = connection_lost
 
     async def pause(self, around_s: float) -> None:
         await asyncio.sleep(self.random.expovariate(1 / around_s))
@@ -183,7 +183,7 @@ class Peer:
                     inbox.append((letter, delivery))
             take(deliveries)
 
-        receiver.arrived = arrived  # type: ignore[method-assign]
+        receiver.arrived = arrived
 
     def settle(
         self, receiver: Receiver, letter: Letter, delivery: Delivery, outcome: DeliveryState, entity: str
@@ -377,8 +377,8 @@ class HolderPeer(Peer):
         receiver = client.attach_receiver(
             self.entity,
             session,
-            filter={Symbol(SESSION_FILTER): named},  # type: ignore[dict-item]
-            properties={Symbol("com.microsoft:timeout"): 5000},  # type: ignore[dict-item]
+            filter={Symbol(SESSION_FILTER): named},
+            properties={Symbol("com.microsoft:timeout"): 5000},
         )
         inbox: list[tuple[Letter, Delivery]] = []
         self.watch(receiver, self.entity, inbox, in_order=True)

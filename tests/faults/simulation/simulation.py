@@ -192,9 +192,9 @@ class Simulation:
             await asyncio.sleep(0.1)
         await self.server.ask(lambda broker: broker.queues.ensure_all(self.plan.queues))
         for topic in self.plan.topics:
-            await self.server.ask(lambda broker, topic=topic: broker.topics.ensure(topic))  # type: ignore[misc]
+            await self.server.ask(lambda broker, topic=topic: broker.topics.ensure(topic))
         for each in self.plan.subscriptions:
-            await self.server.ask(lambda broker, each=each: broker.topics.ensure_subscription(each))  # type: ignore[misc]
+            await self.server.ask(lambda broker, each=each: broker.topics.ensure_subscription(each))
 
     async def _last_life(self) -> None:
         """A fresh start frees all locks; then all there is can be had."""

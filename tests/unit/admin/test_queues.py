@@ -140,7 +140,7 @@ def test_counts_and_sizes_are_summed_over_the_partitions() -> None:  # P-33
     shown = written(queue)
     assert (text_of(shown, "MessageCount"), text_of(shown, "SizeInBytes")) == ("16", "48")
     assert text_of(shown, "EntityAvailabilityStatus") == "Available"
-    queue.hosts[3] = SimpleNamespace(partition=None, availability=Availability.UNAVAILABLE)  # type: ignore[call-overload]
+    queue.hosts[3] = SimpleNamespace(partition=None, availability=Availability.UNAVAILABLE)
     shown = written(queue)
     assert (text_of(shown, "MessageCount"), text_of(shown, "SizeInBytes")) == ("15", "45")
     assert text_of(shown, "EntityAvailabilityStatus") == "Limited"

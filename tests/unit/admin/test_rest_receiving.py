@@ -215,7 +215,7 @@ class SlowReads:
         self.asked = threading.Event()
         self.go = threading.Event()
         self._read = store.read
-        store.read = self._slow  # type: ignore[method-assign]
+        store.read = self._slow
 
     def _slow(self, places: Sequence[int]):
         self.asked.set()

@@ -70,7 +70,7 @@ def test_a_regenerated_key_closes_the_old_one_and_leaves_the_other(tmp_path: Pat
         for scope in ("", "orders"):
             before, _ = await book.put(scope, "shop", ["Send"], None, None)
             for which in ("primary", "secondary"):
-                after = await book.regenerate(scope, "shop", which)  # type: ignore[arg-type]
+                after = await book.regenerate(scope, "shop", which)
                 old, new = getattr(before, f"{which}_key"), getattr(after, f"{which}_key")
                 assert old != new
                 assert not opens(ring, "shop", old) and opens(ring, "shop", new)

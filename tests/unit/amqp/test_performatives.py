@@ -98,7 +98,7 @@ def test_every_field_is_written_since_some_clients_read_by_position() -> None:
         described, _ = decode(encode(composite))
         assert isinstance(described, Described)
         assert isinstance(described.value, list)
-        assert len(described.value) == len(dataclasses.fields(composite))  # type: ignore[arg-type]
+        assert len(described.value) == len(dataclasses.fields(composite))
 
 
 def test_an_error_has_three_fields_wherever_it_stands() -> None:
@@ -163,7 +163,7 @@ def test_a_key_that_no_symbol_can_hold_goes_back_as_it_came() -> None:
 def test_any_integer_type_is_taken_for_a_number(number: int) -> None:
     detach, _ = decode_composite(encode(Described(ULong(0x16), [number])), 0)
     assert detach == Detach(handle=5)
-    assert type(detach.handle) is int  # type: ignore[attr-defined]
+    assert type(detach.handle) is int
 
 
 @pytest.mark.parametrize(

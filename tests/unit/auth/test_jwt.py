@@ -142,7 +142,7 @@ def test_the_public_key_is_not_taken_for_a_shared_secret() -> None:
 def test_another_s_key_of_the_same_name_proves_nothing() -> None:
     keys = ring()
     assert refused(Provider().token(OWNER), keys)[0] == 40103
-    assert keys.issuer is not None and keys.issuer.keys.missed_times == 1  # type: ignore[attr-defined]
+    assert keys.issuer is not None and keys.issuer.keys.missed_times == 1
 
 
 def test_a_key_is_good_for_the_kinds_of_signature_that_fit_it_alone() -> None:

@@ -50,7 +50,7 @@ async def at_work(catalog: SqliteCatalog, stores: list[GatedStore]) -> AsyncIter
 
 
 def queue(path: str, **properties: object) -> QueueDescription:
-    return QueueDescription(EntityPath(path), **properties)  # type: ignore[arg-type]
+    return QueueDescription(EntityPath(path), **properties)
 
 
 async def send(target: Queue, *texts: str) -> None:

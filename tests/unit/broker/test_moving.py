@@ -324,7 +324,7 @@ def test_what_is_forwarded_arrives_once_though_both_ends_move(
 
             async def traffic() -> None:
                 for text in sent:
-                    await publish(source, text)  # type: ignore[arg-type]
+                    await publish(source, text)
 
             sending = asyncio.create_task(traffic())
             for name in ("a", "b"):
@@ -753,7 +753,7 @@ def test_a_copy_that_is_not_equal_is_never_switched_to(
             async def forgetful(each: Any, messages: Any) -> Any:
                 return dict(list((await twins(each, messages)).items())[:-1])
 
-            move._copies._twins = forgetful  # type: ignore[method-assign]
+            move._copies._twins = forgetful
             with pytest.raises(BrokerError, match="not in its copy"):
                 await move.run()
             assert queue.hosts[0].store.name == "a"
@@ -861,7 +861,7 @@ def test_an_entity_that_is_deleted_while_it_moves_leaves_nothing(
                 await broker.queues.create(QueueDescription(EntityPath("plain"), max_delivery_count=3))
                 await catch_up()
 
-            move._copies.catch_up = delete_first  # type: ignore[method-assign]
+            move._copies.catch_up = delete_first
             with pytest.raises(EntityNotFound):
                 await move.run()
             await send(broker.find("plain"), "anew")

@@ -138,7 +138,7 @@ def test_equal_keys_share_batches_and_messages_without_go_alone() -> None:  # P-
     keys = ["a"] * 150 + [None, None] + ["b", "a"]
     sender = _Posts()
     given = (Draft(texts={} if key is None else {"partition_key": key}) for key in keys)
-    assert sum(_post(sender, given)) == 154  # type: ignore[arg-type]
+    assert sum(_post(sender, given)) == 154
     assert sender.posts == [(100, "a"), (50, "a"), (1, None), (1, None), (1, "b"), (1, "a")]
 
 

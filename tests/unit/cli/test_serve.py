@@ -23,7 +23,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """The settings that servers were started with; none really runs."""
     settings: list[Settings] = []
     stub = types.ModuleType("bendybus.server.app")
-    stub.run = settings.append  # type: ignore[attr-defined]
+    stub.run = settings.append
     monkeypatch.setitem(sys.modules, "bendybus.server.app", stub)
     monkeypatch.delenv("BENDYBUS_SAS_KEY", raising=False)
     return settings

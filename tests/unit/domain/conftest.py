@@ -92,7 +92,7 @@ NewDriver = Callable[..., Driver]
 @pytest.fixture
 def new_driver() -> NewDriver:
     def make(number: int = 0, **properties: object) -> Driver:
-        description = QueueDescription(EntityPath("orders"), **properties)  # type: ignore[arg-type]
+        description = QueueDescription(EntityPath("orders"), **properties)
         return Driver(Partition(PartitionNumber(number), description))
 
     return make

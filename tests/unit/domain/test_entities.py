@@ -69,7 +69,7 @@ def test_express_excludes_duplicate_detection() -> None:
 
 def test_a_description_cannot_be_changed_in_place() -> None:
     with pytest.raises(FrozenInstanceError):
-        ORDERS.max_delivery_count = 1  # type: ignore[misc]
+        ORDERS.max_delivery_count = 1
 
 
 @pytest.mark.parametrize("path", ["orders", "a", "Orders.v2_x-1", "eu/west/orders", "q" * 260, "9"])

@@ -51,7 +51,7 @@ class Numbers:
 
 
 def numbered(*payloads: bytes, **properties: object) -> list[Message]:
-    messages = [Message(payload, size=len(payload), **properties) for payload in payloads]  # type: ignore[arg-type]
+    messages = [Message(payload, size=len(payload), **properties) for payload in payloads]
     for number, message in enumerate(messages, 1):
         message.sequence_number = SequenceNumber(number)
         message.enqueued_at = Instant(1000)

@@ -99,7 +99,7 @@ class OutboxRules(PartitionMachine):
 
     def new(self, size: int, place: int = 0, **options: object) -> Message:
         session = SESSIONS[place % len(SESSIONS)] if self.has_sessions else None
-        return Message(b"", size=size, session_id=session, **options)  # type: ignore[arg-type]
+        return Message(b"", size=size, session_id=session, **options)
 
     def note(self, first: int, messages: list[Message], destination: EntityPath | None = None) -> None:
         """These were enqueued under numbers from `first` on."""

@@ -21,7 +21,7 @@ def test_a_peek_shows_messages_as_they_were_when_it_looked(in_yard):
         sent, _ = admit(encode_message(data=b"x"), Instant(0), yard.queue.description)
         await yard.host.ask(Enqueue([sent]))
         sent.payload = None
-        managed = Managed(yard.queue, SubQueue.MAIN, None, {})  # type: ignore[arg-type]
+        managed = Managed(yard.queue, SubQueue.MAIN, None, {})
         body = {"from-sequence-number": 0, "message-count": 10}
         operation = OPERATIONS["com.microsoft:peek-message"]
         peek = asyncio.ensure_future(operation.run(managed, body))
@@ -30,7 +30,7 @@ def test_a_peek_shows_messages_as_they_were_when_it_looked(in_yard):
         assert sent.sequence_number == 2
         found = await peek
         assert found is not None
-        (entry,) = found["messages"]  # type: ignore[misc]
+        (entry,) = found["messages"]
         assert decode_message(entry["message"]).message_annotations["x-opt-sequence-number"] == 1
 
     in_yard(test)

@@ -82,7 +82,7 @@ def hold_reads(store: GatedStore) -> threading.Event:
         assert gate.wait(10)
         return read(places)
 
-    store.read = held  # type: ignore[method-assign]
+    store.read = held
     return gate
 
 

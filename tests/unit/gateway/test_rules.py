@@ -121,7 +121,7 @@ def test_rules_are_told_under_the_codes_that_the_sdks_know(
     description = told["rule-description"]  # type: ignore[call-overload, index]
     assert isinstance(description, Described)
     assert type(description.descriptor) is ULong and description.descriptor == 0x13700000004
-    shown_filter, shown_action, name, created_at = description.value  # type: ignore[misc]
-    assert (shown_filter.descriptor, shown_filter.value) == rule_filter  # type: ignore[has-type]
-    assert (shown_action.descriptor, shown_action.value) == action  # type: ignore[has-type]
-    assert (name, created_at) == ("r", Instant(0))  # type: ignore[has-type]
+    shown_filter, shown_action, name, created_at = description.value
+    assert (shown_filter.descriptor, shown_filter.value) == rule_filter
+    assert (shown_action.descriptor, shown_action.value) == action
+    assert (name, created_at) == ("r", Instant(0))

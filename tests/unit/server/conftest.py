@@ -29,7 +29,7 @@ class Echo(asyncio.Protocol):
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]
+        self.transport = transport
         if self.greeting:
             self.transport.write(self.greeting)
 
@@ -91,7 +91,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
     def run_once(work: Awaitable[None]) -> None:
         with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(asyncio.wait_for(work, 10))  # type: ignore[arg-type]
+            runner.run(asyncio.wait_for(work, 10))
 
     return run_once
 

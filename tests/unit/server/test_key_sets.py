@@ -170,4 +170,4 @@ def test_settings_that_name_no_issuer_load_nothing() -> None:
 )
 def test_settings_that_say_half_are_refused(given: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="--jwt-"):
-        Settings(**given)  # type: ignore[arg-type]
+        Settings(**given)

@@ -54,7 +54,7 @@ def test_the_well_known_key_is_refused_among_others() -> None:
 )
 def test_what_cannot_be_is_refused_with_what_can(wrong: dict[str, object], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        Settings(**wrong)  # type: ignore[arg-type]
+        Settings(**wrong)
 
 
 def test_the_key_does_not_show_in_logs() -> None:
