@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bendybus.broker.host import Availability
+from bendybus.broker.lifecycle import Availability
 from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.payload_cache import PayloadCache
 from bendybus.broker.queue import Queue
-from bendybus.broker.stores import AttachedStore, PayloadCache
+from bendybus.broker.stores import AttachedStore
 from bendybus.broker.ticker import TICK_S
 from bendybus.domain.commands import Peek, Reply
 from bendybus.domain.entities import QueueDescription
@@ -107,7 +108,11 @@ class Yard:
         while self.attached.writer.stuck or self.attached.reader.stuck:
             await asyncio.sleep(0.001)
         self.attached.recover()
-        while any(host.availability is not Availability.AVAILABLE for host in self.attached.hosts):
+        while any(
+            host.availability is not Availability.AVAILABLE
+            for host in self.queue.hosts
+            if host.store is self.attached
+        ):
             await asyncio.sleep(0.001)
 
 
@@ -122,7 +127,7 @@ async def make_yard(partitions: int = 1, stores: int = 1, **properties: object) 
     for number in range(partitions):
         place = number % stores
         (record,) = gated[place].create_partitions(description.path, [PartitionNumber(number)])
-        queue.hosts.append(PartitionHost(queue, record.number, record.key, attached[place], cache))
+        queue.add_partition(PartitionHost(queue, record.number, record.key, attached[place], cache))
     for host in queue.hosts:
         host.load()
         await host.ask(Peek(SequenceNumber(0), 0))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bendybus.broker import forwarding, host, partition_host, writer
+from bendybus.broker import forwarding, partition_host, partition_lifecycle, writer
 from bendybus.domain import partition, run, stock
 from bendybus.domain.changes import Changes
 from bendybus.domain.commands import Enqueued, Transferred
@@ -61,8 +61,8 @@ def shows_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
 
 
 def keeps_its_memory_after_a_failed_commit(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(host.Host, "_fail", lambda self, error: None)
-    patch.setattr(host.Host, "withdraw", lambda self: [])
+    patch.setattr(partition_lifecycle.PartitionLifecycle, "_fail", lambda self, error: None)
+    patch.setattr(partition_lifecycle.PartitionLifecycle, "withdraw", lambda self: [])
 
 
 def forgets_on_disk(kind: type[DurableEffect]) -> Mutate:
@@ -130,17 +130,16 @@ def ends_locks_early(patch: pytest.MonkeyPatch) -> None:
 
 def sends_what_a_lost_partition_had_lent(patch: pytest.MonkeyPatch) -> None:
     """Links keep locked messages for their next credit: those of a partition that was thrown away, too."""
-    clear = host.Host._clear
+    discard = partition_lifecycle.PartitionLifecycle._discard_memory
 
-    def trusting(self: Any, availability: Any) -> Any:
-        held = [] if self._partition is None else list(self._partition.confirmed())
+    def trusting(self: Any) -> None:
+        held = [] if self._held is None else list(self._held.confirmed())
         tokens = [message.lock_token for message in held]
-        mailbox = clear(self, availability)
+        discard(self)
         for message, token in zip(held, tokens, strict=True):
             message.lock_token = token
-        return mailbox
 
-    patch.setattr(host.Host, "_clear", trusting)
+    patch.setattr(partition_lifecycle.PartitionLifecycle, "_discard_memory", trusting)
 
 
 def _ignore(_: object) -> None:

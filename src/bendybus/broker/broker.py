@@ -17,11 +17,12 @@ from bendybus.broker.draining import Drains
 from bendybus.broker.emptying import empty
 from bendybus.broker.entity import Entity
 from bendybus.broker.health import STALL_AFTER_S
+from bendybus.broker.payload_cache import PayloadCache
 from bendybus.broker.placing import Claims, placed_in, places, sweep, take_up
 from bendybus.broker.queue import Queue
 from bendybus.broker.queues import Queues
 from bendybus.broker.registry import Registry
-from bendybus.broker.stores import AttachedStore, PayloadCache
+from bendybus.broker.stores import AttachedStore
 from bendybus.broker.ticker import Ticker
 from bendybus.broker.topic import Subscription, Target, Topic
 from bendybus.broker.topics import Topics

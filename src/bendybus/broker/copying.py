@@ -2,7 +2,7 @@
 
 What the store has is read page by page and written into a partition of the same
 name in the destination; what changes meanwhile is in the journal that the host
-keeps (`Host.keep_journal`) and is brought after. Partitions that share bodies, a
+keeps (journal.py) and is brought after. Partitions that share bodies, a
 topic's and its subscriptions', are copied together. The switch to the copy: moving.py.
 """
 
@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from bendybus.broker.host import Availability, Host
+from bendybus.broker.host import Host
+from bendybus.broker.lifecycle import Availability
 from bendybus.broker.placing import make_alone
 from bendybus.broker.stores import AttachedStore
 from bendybus.broker.topic_host import TopicHost
@@ -102,7 +103,7 @@ class Copies:
         each = Copy(host, host.partition, host.key, await self._target.run(made))
         self.by_host[host] = each
         self.refuse_interrupted()
-        host.keep_journal()
+        host.journal.begin()
         # What was submitted before the journal began is written, so the snapshot has it.
         await self._written()
         snapshot = await self._source.query(partial(self._source.store.load, each.source_key))
@@ -154,7 +155,7 @@ class Copies:
 
     async def _bring_journal(self, each: Copy) -> int:
         """What was submitted since the last time; how many changes of messages that were."""
-        journal = each.host.take_journal()
+        journal = each.host.journal.take()
         await self._written()
         self.refuse_interrupted()
         touched: dict[int, Message] = {}

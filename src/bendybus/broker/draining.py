@@ -15,8 +15,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from bendybus.broker.health import StoreState
 from bendybus.broker.host import Host
+from bendybus.broker.lifecycle import StoreState
 from bendybus.broker.moving import Move
 from bendybus.broker.placing import placed_in, unplaced
 from bendybus.broker.stores import AttachedStore
@@ -112,7 +112,7 @@ class Drains:
         if self._moving is not None and self._moving[0].name == name:
             _, shown["moving"], move = self._moving
             shown["copied"] = move.copied
-        if self._problem and self._broker.store(name).hosts:
+        if self._problem and self._broker.store(name).residents:
             shown["problem"] = self._problem
         return shown
 
@@ -169,7 +169,7 @@ class Drains:
             self._moving = None
         self._problem = ""
         logger.info("%s[%d] has moved from store %s to %s", entity.path, number, source.name, target.name)
-        if not source.hosts:
+        if not source.residents:
             await self._sweep(source)
         return True
 
@@ -180,7 +180,7 @@ class Drains:
         if not ready:
             raise StoreUnavailable("No store that could take partitions answers.")
         own = [host.store for host in entity.hosts]
-        chosen = min(ready, key=lambda store: (own.count(store), len(store.hosts)))
+        chosen = min(ready, key=lambda store: (own.count(store), len(store.residents)))
         chosen.refuse_incomplete()
         return chosen
 

@@ -34,17 +34,17 @@ async def empty(broker: Broker) -> None:
         forwarder.drop()
     for entity in entities:
         for host in entity.hosts:
-            host.let_go()
+            host.begin_emptying()
     families: list[list[Entity[Any, Any]]] = [[queue] for queue in broker.queues]
     families += [[topic, *topic.subscriptions] for topic in broker.topics]
-    failures = [failure for family in families if (failure := await _begin_anew(broker, family)) is not None]
+    failures = [failure for family in families if (failure := await _make_anew(broker, family)) is not None]
     for entity in entities:
         await entity.loaded()
     if failures:
         raise StoreUnavailable(f"Not everything was emptied: {failures[0]} Please retry the operation.")
 
 
-async def _begin_anew(broker: Broker, family: Sequence[Entity[Any, Any]]) -> Exception | None:
+async def _make_anew(broker: Broker, family: Sequence[Entity[Any, Any]]) -> Exception | None:
     """Partitions made anew for these; where a store fails, what it has is loaded again."""
     # Another generation: its numbers begin anew too, and nobody must take them for the old ones.
     records = [
@@ -71,7 +71,7 @@ async def _begin_anew(broker: Broker, family: Sequence[Entity[Any, Any]]) -> Exc
         for host in entity.hosts:
             claim = claims.get((host.store.name, entity.path, host.number))
             if claim is not None:
-                host.begin_anew(claim[0])
+                host.load_emptied(claim[0])
             else:
                 assert failed is not None, "a partition was made, or why not is known"
                 host.look_again(failed)

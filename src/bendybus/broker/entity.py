@@ -12,8 +12,9 @@ from itertools import chain
 from typing import Any, Final, Generic, TypeVar
 
 from bendybus.broker.clock import Clock
-from bendybus.broker.health import StoreState
-from bendybus.broker.host import Availability, Host
+from bendybus.broker.host import Host
+from bendybus.broker.lifecycle import Availability, StoreState
+from bendybus.broker.partition_lifecycle import PartitionLifecycle
 from bendybus.broker.stores import AttachedStore
 from bendybus.domain.entities import Described, normalise_path
 from bendybus.domain.messages import SubQueue
@@ -62,7 +63,7 @@ class Entity(ABC, Generic[H, D]):
         self.now = (clock or Clock()).now
         """The time in the entity's namespace: what everything about its messages goes by."""
         self.hosts: list[H] = []
-        """By partition number; the broker fills it once, when it opens the entity."""
+        """By partition number."""
         self.keep_time = keep_time
         """Ask for `tick` to be called on a partition from now on."""
         self.deleted = False
@@ -86,6 +87,11 @@ class Entity(ABC, Generic[H, D]):
 
     # -- life ---------------------------------------------------------------------
 
+    def add_partition(self, host: H) -> None:
+        """The next one by number, when the entity is opened; its store knows it from now on."""
+        self.hosts.append(host)
+        host.store.add_resident(host)
+
     async def loaded(self) -> None:
         """Return when no partition is being read from its store any more."""
         for host in self.hosts:
@@ -102,7 +108,7 @@ class Entity(ABC, Generic[H, D]):
         return any(host.availability is UNAVAILABLE or host.store.state is SLOW for host in self.hosts)
 
     @abstractmethod
-    def availability_changed(self, host: Host[Any]) -> None:
+    def availability_changed(self, host: PartitionLifecycle[Any]) -> None:
         """A partition is being read from its store, or has been, or is away or gone."""
 
     @abstractmethod

@@ -1,21 +1,16 @@
-"""Whether a messaging store answers: how long is too long, and what it is called then.
+"""Whether a messaging store answers: how long is too long.
 
-    AVAILABLE   it answers
-    SLOW        a call has taken a second: messages without a key go elsewhere, nothing is given up
-    AWAY        it has failed, or a call has outlasted its patience: its partitions are unavailable
-
-A busy disk is told from a dead one by what it did before: the patience is ten
-times its slowest commit of late, within bounds. And it is counted in turns of
-our own loop, so that a process that was itself held up (suspended, starved)
-does not blame its stores. What follows from the state: stores.py.
+A busy disk is told from a dead one by what it did before: the patience is ten times its slowest commit of
+late, within bounds. It is counted in turns of our own loop, so that a process that was itself held up
+(suspended, starved) does not blame its stores. The states of a store: lifecycle.py. What follows from
+them: stores.py.
 """
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final
 
-__all__ = ["LOAD_PATIENCE_S", "SLOW_AFTER_S", "STALL_AFTER_S", "Patience", "StoreState"]
+__all__ = ["LOAD_PATIENCE_S", "SLOW_AFTER_S", "STALL_AFTER_S", "Patience"]
 
 SLOW_AFTER_S: Final = 1.0
 
@@ -33,12 +28,6 @@ LOAD_PATIENCE_S: Final = 10.0
 
 # One turn counts for no more than this, however long it was.
 TURN_MAX_S: Final = 0.5
-
-
-class StoreState(Enum):
-    AVAILABLE = "available"
-    SLOW = "slow"
-    AWAY = "away"
 
 
 class Patience:

@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from bendybus.broker.copying import AnyHost, Copies, Copy
-from bendybus.broker.health import StoreState
+from bendybus.broker.lifecycle import StoreState
 from bendybus.broker.placing import discard_partitions
 from bendybus.broker.stores import AttachedStore
 from bendybus.domain.entities import normalise_path
@@ -86,7 +86,7 @@ class Move:
             raise
         finally:
             for host in self._copies.by_host:
-                host.end_journal()
+                host.journal.end()
         await self._clear_source()
 
     # -- who moves ----------------------------------------------------------------

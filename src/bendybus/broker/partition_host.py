@@ -14,8 +14,10 @@ from os import urandom
 from typing import TYPE_CHECKING, Final
 
 from bendybus.broker.holders import SessionHolders
-from bendybus.broker.host import Host, Mailbox, OnReply, ignore
-from bendybus.broker.stores import AttachedStore, PayloadCache
+from bendybus.broker.host import Host, ignore
+from bendybus.broker.mailbox import Mailbox, OnReply
+from bendybus.broker.payload_cache import PayloadCache
+from bendybus.broker.stores import AttachedStore
 from bendybus.broker.writer import OnCommitted, Share
 from bendybus.domain.commands import (
     ENTROPY_PER_LOCK,
@@ -81,12 +83,12 @@ class PartitionHost(Host[Partition]):
         partition.restore(snapshot.messages, snapshot.identities, snapshot.transferred, sessions)
         return partition
 
-    def let_go(self) -> None:
-        super().let_go()
+    def begin_emptying(self) -> None:
+        super().begin_emptying()
         self.holders.lose_all()
 
-    def _tell_forgotten(self, mailbox: Mailbox, reason: BrokerError) -> None:
-        super()._tell_forgotten(mailbox, reason)
+    def _tell_refused(self, mailbox: Mailbox, reason: BrokerError) -> None:
+        super()._tell_refused(mailbox, reason)
         self.holders.lose_all()
 
     # -- commands -----------------------------------------------------------------
@@ -118,8 +120,8 @@ class PartitionHost(Host[Partition]):
         if len(durable) < len(effects):
             # What becomes free is free at once, as everywhere; but not before all of the work is applied.
             asyncio.get_running_loop().call_soon(self._tell, effects)
-        doubtful = durable if retractable else None
-        committed = partial(self._committed, partition, command, reply, doubtful, ignore)
+        removable = durable if retractable else None
+        committed = partial(self._committed, partition, command, reply, removable, ignore)
         return [(self._share(partition, durable), committed)]
 
     def available(self, subqueue: SubQueue) -> int:
@@ -238,29 +240,10 @@ class PartitionHost(Host[Partition]):
             elif isinstance(effect, SessionsLost):
                 self.holders.lose(effect.locks)
 
-    def _committed(
-        self,
-        partition: Partition,
-        command: Command,
-        reply: Reply,
-        durable: list[DurableEffect] | None,
-        done: OnReply,
-        failure: Exception | None,
-    ) -> None:
-        if failure is not None:
-            if durable is not None:
-                # What is only a part of a transaction is not taken back alone.
-                self._doubts.note(command, reply, durable)
-            if partition is self._held:
-                logger.error("%s: %s", self, failure)
-                self._fail(failure)
-            done(self._unavailable(failure))
-            return
-        done(reply)
-        if isinstance(reply, Enqueued) and partition is self._held:
-            if isinstance(command, Enqueue):
-                self._keep_payloads(command.messages, reply)
-            self._confirm(partition, SequenceNumber(reply.first + reply.count - 1))
+    def _stored(self, partition: Partition, command: Command, reply: Enqueued) -> None:
+        if isinstance(command, Enqueue):
+            self._keep_payloads(command.messages, reply)
+        self._confirm(partition, SequenceNumber(reply.first + reply.count - 1))
 
     def _keep_payloads(self, messages: list[Message], enqueued: Enqueued) -> None:
         """The store has these payloads now; memory keeps those that are soon asked for."""

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from bendybus.broker.health import StoreState
+from bendybus.broker.lifecycle import StoreState
 from bendybus.broker.stores import AttachedStore
 from bendybus.errors import StoreError
 from bendybus.names import EntityPath, Epoch, PartitionNumber

@@ -13,8 +13,10 @@ from typing import Any, Final, Protocol
 
 from bendybus.broker.clock import Clock
 from bendybus.broker.entity import Entity
-from bendybus.broker.host import Availability, Host
+from bendybus.broker.host import Host
+from bendybus.broker.lifecycle import Availability
 from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.partition_lifecycle import PartitionLifecycle
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.leases import ConsumerLeases
 from bendybus.domain.messages import SubQueue
@@ -82,7 +84,7 @@ class Queue(Entity[PartitionHost, QueueDescription]):
                 f"sessions. Entity: '{self.path}'."
             )
 
-    def availability_changed(self, host: Host[Any]) -> None:
+    def availability_changed(self, host: PartitionLifecycle[Any]) -> None:
         if host.availability in _NEWS:
             self.wake_all()
 

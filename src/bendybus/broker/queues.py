@@ -54,7 +54,7 @@ class Queues:
         description = QueueDescription.from_record(record.description)
         queue = Queue(description, record.partition_count, broker.ticker.keep_time, broker.clock)
         for number, key, store, epoch in at:
-            queue.hosts.append(PartitionHost(queue, number, key, store, broker.cache, epoch))
+            queue.add_partition(PartitionHost(queue, number, key, store, broker.cache, epoch))
         self._queues[normalise_path(record.path)] = queue
         broker.registry.opened(queue, record)
         return queue

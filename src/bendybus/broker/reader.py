@@ -9,7 +9,6 @@ left behind when the process ends. Commits have a thread of theirs: writer.py.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Final, Generic, TypeVar, cast
 
+from bendybus.broker.loop_calls import call_in_loop
 from bendybus.broker.writer import OnFailed
 from bendybus.errors import StoreUnavailable
 
@@ -146,9 +146,7 @@ class StoreReader:
             except Exception as failure:
                 result = failure
             self._running = None
-            # Once the loop is closed nobody is left to be told.
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._finished, call, result)
+            call_in_loop(self._loop, self._finished, call, result)
 
 
 def _nothing() -> None:

@@ -1,46 +1,33 @@
-"""A messaging store at work: its writer, its reader, its health, and the payloads kept in memory.
+"""A messaging store at work: its writer, its reader, its residents and its health.
 
-`AttachedStore` is what a broker holds for each store it was given. Reads and
-loads have a thread of their own, so a long one never holds up a commit. When
-the store fails or stalls, everybody who waits for it is told at once and its
-partitions are unavailable; then it is probed, once a second for all of them
-together, and they are loaded anew as soon as it can be written to. How long is
-too long: health.py.
+`AttachedStore` is what a broker holds for each store it was given. Reads and loads have a thread of their
+own, so a long one never holds up a commit. When the store fails or stalls, everybody who waits for it is
+told at once and its partitions are unavailable; then it is probed until it can be written to
+(recovery.py). Its states are a table (lifecycle.py). How long is too long: health.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from bendybus.broker.clock import now
-from bendybus.broker.health import LOAD_PATIENCE_S, SLOW_AFTER_S, STALL_AFTER_S, Patience, StoreState
+from bendybus.broker.health import LOAD_PATIENCE_S, SLOW_AFTER_S, STALL_AFTER_S, Patience
+from bendybus.broker.lifecycle import STORE, StoreEvent, StoreState, after
+from bendybus.broker.loop_calls import call_in_loop
 from bendybus.broker.reader import StoreReader
+from bendybus.broker.recovery import RECOVER_AFTER_S, Recovery
+from bendybus.broker.resident import Resident
 from bendybus.broker.writer import Share, StoreWriter
-from bendybus.domain.messages import Message
-from bendybus.errors import StoreError, StoreUnavailable
-from bendybus.names import EntityPath, Epoch, PartitionNumber, SessionId
+from bendybus.errors import StoreUnavailable
+from bendybus.names import Epoch, SessionId
 from bendybus.store.protocol import MessagingStore, PartitionKey, Snapshot
 
-if TYPE_CHECKING:
-    from bendybus.broker.host import Host
-
-__all__ = ["PAYLOAD_CACHE_BYTES", "AttachedStore", "PayloadCache"]
-
-# Enough for a few thousand messages in flight. A longer backlog stays on disk and is
-# read back in pages, which costs little; memory spent here is spent whether used or not.
-PAYLOAD_CACHE_BYTES: Final = 16 * 1024 * 1024
-
-# How long to leave a failed store, or partition, alone. One that fails again soon after it came back
-# (a full disk takes small things and refuses large ones) is left alone for twice as long each time.
-RECOVER_AFTER_S: Final = 1.0
-RECOVER_AFTER_MAX_S: Final = 30.0
-SOUND_AFTER_S: Final = 60.0
+__all__ = ["AttachedStore"]
 
 # How often somebody looks who waits for a store to be back.
 LOOK_AGAIN_S: Final = 0.01
@@ -48,36 +35,6 @@ LOOK_AGAIN_S: Final = 0.01
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-
-
-class PayloadCache:
-    """Which stored payloads stay in memory: the oldest, as long as there is room.
-
-    A queue is read from its front, so what is already here is worth more than
-    what has just arrived: a newcomer that does not fit is dropped at once.
-    """
-
-    def __init__(self, limit_bytes: int = PAYLOAD_CACHE_BYTES) -> None:
-        self._limit = limit_bytes
-        self._used = 0
-
-    @property
-    def used_bytes(self) -> int:
-        return self._used
-
-    def admit(self, messages: Iterable[Message]) -> None:
-        """The store has these now: keep their payloads if there is room, else let go of them."""
-        used, limit = self._used, self._limit
-        for message in messages:
-            if used + message.size <= limit:
-                used += message.size
-            else:
-                message.payload = None
-        self._used = used
-
-    def forget(self, messages: Iterable[Message]) -> None:
-        """These messages are no more."""
-        self._used -= sum([message.size for message in messages if message.payload is not None])
 
 
 class AttachedStore:
@@ -98,19 +55,14 @@ class AttachedStore:
         """How long the call that is under way has taken."""
         self.failures = 0
         """How often it went away."""
-        self.hosts: dict[Host[Any], None] = {}
+        self.residents: dict[Resident, None] = {}
         """The partitions that live here."""
         self._loop = loop
         self._patience = Patience(stall_after_s)
         self._away_since = 0.0
-        self._recovered_at: float | None = None
-        self._recover_after_s = RECOVER_AFTER_S
-        self._recovery: asyncio.TimerHandle | None = None
-        self._probing = False
-        self._opened = True
-        self._stopped = False
         self.writer = StoreWriter(store, loop, self.fail)
         self.reader = StoreReader(store.name, loop, self.fail)
+        self.recovery = Recovery(self, loop)
 
     def start(self) -> None:
         self.writer.start()
@@ -118,11 +70,17 @@ class AttachedStore:
 
     def stop(self) -> None:
         """End the threads; one that is stuck in the store is left behind."""
-        self._stopped = True
-        if self._recovery is not None:
-            self._recovery.cancel()
+        self._change(StoreEvent.STOP)
+        self.recovery.stop()
         self.writer.stop()
         self.reader.stop()
+
+    def add_resident(self, resident: Resident) -> None:
+        """This partition lives here from now on."""
+        self.residents[resident] = None
+
+    def remove_resident(self, resident: Resident) -> None:
+        self.residents.pop(resident, None)
 
     # -- work ---------------------------------------------------------------------
 
@@ -148,9 +106,9 @@ class AttachedStore:
             try:
                 claimed = self.store.claim([key])[0] if epoch is None else epoch
             except Exception as failure:
-                self._tell(self._not_claimed, loaded, failure)
+                call_in_loop(self._loop, self._not_claimed, loaded, failure)
             else:
-                self._tell(self._ask, partial(read, claimed), loaded, late)
+                call_in_loop(self._loop, self._ask, partial(read, claimed), loaded, late)
 
         self.writer.when_written(claim)
 
@@ -159,7 +117,7 @@ class AttachedStore:
     ) -> None:
         """The state of a session, once everything submitted for it has been written."""
         read = partial(self.store.read_session_state, key, session_id)
-        self.writer.when_written(partial(self._tell, self._ask, read, done), done)
+        self.writer.when_written(partial(call_in_loop, self._loop, self._ask, read, done), done)
 
     def read(self, places: Sequence[int], done: Callable[[list[bytes | None] | Exception], None]) -> None:
         self._ask(partial(self.store.read, places), done)
@@ -190,7 +148,7 @@ class AttachedStore:
 
     def refuse_incomplete(self) -> None:
         """`StoreUnavailable` while it is not known what it keeps: then it may be swept of what is unknown."""
-        if any(host.key is None for host in self.hosts):
+        if any(resident.key is None for resident in self.residents):
             raise StoreUnavailable(f"The messaging store '{self.name}' has not said yet what it keeps.")
 
     def refuse_away(self) -> None:
@@ -210,11 +168,6 @@ class AttachedStore:
             self.fail(failure)
         loaded(failure)
 
-    def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
-        # Once the loop is closed nobody is left to be told.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(callback, *arguments)
-
     # -- health -------------------------------------------------------------------
 
     def check(self, at: float) -> None:
@@ -226,163 +179,81 @@ class AttachedStore:
         )
         clock_s, stall_after_s = patience.clock_s, patience.stall_after_s
         self.reader.expire(clock_s - stall_after_s, clock_s - max(LOAD_PATIENCE_S, stall_after_s))
-        if self.state is StoreState.AWAY:
+        if self.state in (StoreState.AWAY, StoreState.STOPPED):
             return
         if waited_s >= stall_after_s:
             self.fail(StoreUnavailable(f"it has not answered for {waited_s:.1f} s"))
         elif waited_s >= SLOW_AFTER_S and self.state is StoreState.AVAILABLE:
             logger.warning("store %s is slow: messages without a key go elsewhere", self.name)
-            self._set_state(StoreState.SLOW)
+            self._change(StoreEvent.DELAYED)
         elif waited_s < SLOW_AFTER_S and self.state is StoreState.SLOW:
             logger.info("store %s is slow no more", self.name)
-            self._set_state(StoreState.AVAILABLE)
+            self._change(StoreEvent.CAUGHT_UP)
 
     def fail(self, error: StoreUnavailable) -> None:
         """The store is away: tell all who wait for it, and try again later."""
-        if self.state is StoreState.AWAY or self._stopped:
+        if self.state in (StoreState.AWAY, StoreState.STOPPED):
             return
         self.failures += 1
         self.reason = str(error)
-        self._set_state(StoreState.AWAY)
+        self._change(StoreEvent.FAILED)
         self._away_since = self._loop.time()
         logger.error(
-            "store %s is away, and %d partitions with it: %s", self.name, len(self.hosts), self.reason
+            "store %s is away, and %d partitions with it: %s", self.name, len(self.residents), self.reason
         )
         # All of them first: whoever is told may at once look for another partition.
-        withdrawn = [(host, host.withdraw()) for host in self.hosts]
+        withdrawn = [(resident, resident.withdraw()) for resident in self.residents]
         self.writer.abandon(error)
         self.reader.abandon(error)
-        for host, mailbox in withdrawn:
-            host.refuse(mailbox, error)
-        self._recover_later(self._next_delay_s())
+        for resident, mailbox in withdrawn:
+            resident.refuse(mailbox, error)
+        self.recovery.plan_after_failure()
 
     def begin_away(self, reason: Exception, *, opened: bool) -> None:
         """The store was away or damaged when the broker started, and perhaps could not even be opened."""
-        self._opened = opened
+        self.recovery.opened = opened
         self.fail(StoreUnavailable(str(reason)))
 
-    def _set_state(self, state: StoreState) -> None:
-        self.state = state
+    def _change(self, event: StoreEvent) -> None:
+        """The one place that sets the state."""
+        self.state = state = after(STORE, self.state, event)
         self.state_since = now()
-        self.writer.may_tidy = state is not StoreState.AWAY
-
-    def _next_delay_s(self) -> float:
-        back = self._recovered_at
-        if back is None or self._loop.time() - back > SOUND_AFTER_S:
-            self._recover_after_s = RECOVER_AFTER_S
-            return RECOVER_AFTER_S
-        return self._longer_s()
-
-    def _longer_s(self) -> float:
-        """Twice as long as before: what is wrong will hardly go away by itself."""
-        self._recover_after_s = min(self._recover_after_s * 2, RECOVER_AFTER_MAX_S)
-        return self._recover_after_s
-
-    # -- recovery -----------------------------------------------------------------
+        self.writer.may_tidy = state in (StoreState.AVAILABLE, StoreState.SLOW)
 
     def reload_later(self, delay_s: float = RECOVER_AFTER_S) -> None:
-        """A partition here has to be loaded anew, though the store may be sound."""
+        """A partition here has to be loaded again, though the store may be sound."""
         if self.state is not StoreState.AWAY:
-            self._recover_later(delay_s)
+            self.recovery.plan(delay_s)
 
-    def _recover_later(self, delay_s: float) -> None:
-        if self._stopped or self._probing:
-            return
-        if self._recovery is not None:
-            if self._recovery.when() <= self._loop.time() + delay_s:
-                return
-            self._recovery.cancel()
-        self._recovery = self._loop.call_later(delay_s, self.recover)
+    def recover(self) -> None:
+        """Load what is away now rather than later."""
+        self.recovery.probe()
 
     async def recovered(self) -> None:
         """Return when the store answers; one that is away is tried again at once."""
-        while self.state is StoreState.AWAY or any(host.wants_load(inf) for host in self.hosts):
+        while self.state is StoreState.AWAY or any(each.wants_load(inf) for each in self.residents):
             self.recover()
             await asyncio.sleep(LOOK_AGAIN_S)
 
-    def recover(self) -> None:
-        """Claim at once all partitions to be loaded: that shows whether the store can be written to."""
-        if self._recovery is not None:
-            self._recovery.cancel()
-            self._recovery = None
-        if self._probing:
-            return
-        at = self._loop.time()
-        hosts = [host for host in self.hosts if host.wants_load(at)]
-        if self.writer.stuck or self.reader.stuck:
-            # What it is stuck in may yet be written; only then is there something to be read.
-            self._recover_later(RECOVER_AFTER_S)
-        elif hosts or self.state is StoreState.AWAY:
-            self._probing = True
-            # The thread must not look at what the loop may change.
-            unknown = {(host.path, host.number): host for host in hosts if host.key is None}
-            known = {host: host.key for host in hosts if host.key is not None}
-            residents = {(host.path, host.number) for host in self.hosts}
-            probe = partial(self._probe, residents, unknown, known)
-            self.writer.when_written(partial(self._run_probe, probe), self._not_yet)
-
-    def _run_probe(self, probe: Callable[[], dict[Host[Any], tuple[PartitionKey, Epoch]]]) -> None:
-        try:
-            claims = probe()
-        except Exception as failure:
-            self._tell(self._not_yet, failure)
-        else:
-            self._tell(self._recovered, claims)
-
-    def _probe(
-        self,
-        residents: set[tuple[EntityPath, PartitionNumber]],
-        unknown: dict[tuple[EntityPath, PartitionNumber], Host[Any]],
-        known: dict[Host[Any], PartitionKey],
-    ) -> dict[Host[Any], tuple[PartitionKey, Epoch]]:
-        """In the writer's thread: open the store if it never was, and claim what is to be loaded."""
-        if not self._opened:
-            self.store.open()
-            self._opened = True
-        if unknown:
-            # The reader has nothing to do here yet, so its calls may be made from this thread.
-            records = self.store.partitions()
-            # Left behind by a create, delete or move that was cut short before the last start.
-            litter = [each.key for each in records if (each.entity, each.number) not in residents]
-            if litter:
-                self.store.discard(litter)
-            for record in records:
-                host = unknown.get((record.entity, record.number))
-                if host is not None:
-                    known[host] = record.key
-        epochs = self.store.claim(list(known.values()))
-        return {host: (key, epoch) for (host, key), epoch in zip(known.items(), epochs, strict=True)}
-
-    def _recovered(self, claims: dict[Host[Any], tuple[PartitionKey, Epoch]]) -> None:
-        self._probing = False
-        if self._stopped:
-            return
+    def probed(self, loading: int) -> None:
+        """A probe has succeeded: the store can be written to, and so many partitions are loaded."""
         if self.state is StoreState.AWAY:
             away_s = self._loop.time() - self._away_since
             logger.warning(
-                "store %s is back after %.1f s; %d partitions are loaded", self.name, away_s, len(claims)
+                "store %s is back after %.1f s; %d partitions are loaded", self.name, away_s, loading
             )
-            self._set_state(StoreState.AVAILABLE)
+            self._change(StoreEvent.RECOVERED)
             self.reason = ""
-            self._recovered_at = self._loop.time()
-        for host, (key, epoch) in claims.items():
-            host.load_claimed(key, epoch)
-        missing = [host for host in self.hosts if host.key is None]
-        if missing:
-            logger.error("store %s does not have %s: was another file put in its place?", self.name, missing)
-            self._recover_later(RECOVER_AFTER_MAX_S)
 
-    def _not_yet(self, failure: Exception) -> None:
-        self._probing = False
+    def probe_failed(self, failure: Exception) -> None:
         if self.state is not StoreState.AWAY:
             if isinstance(failure, StoreUnavailable):
                 self.fail(failure)
-                return
-            logger.error("store %s: partitions cannot be claimed: %s", self.name, failure)
+            else:
+                logger.error("store %s: partitions cannot be claimed: %s", self.name, failure)
         elif str(failure) != self.reason:
             logger.error("store %s is still away: %s", self.name, failure)
             self.reason = str(failure)
-        self._recover_later(self._longer_s() if isinstance(failure, StoreError) else RECOVER_AFTER_S)
 
 
 def _not_in_a_hurry() -> None:

@@ -14,6 +14,7 @@ from uuid import uuid4
 from bendybus.broker.clock import Clock
 from bendybus.broker.entity import Entity
 from bendybus.broker.host import Host
+from bendybus.broker.partition_lifecycle import PartitionLifecycle
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic_host import TopicHost
 from bendybus.broker.writer import OnCommitted, Share
@@ -57,7 +58,7 @@ class Topic(Entity[TopicHost, TopicDescription]):
         """From the next message on, this one takes copies too."""
         self._subscriptions[subscription.name.lower()] = subscription
         for host, its in zip(self.hosts, subscription.hosts, strict=True):
-            host.heed(its)
+            host.subscription_changed(its)
         self.rules_changed()
 
     def remove(self, subscription: Subscription) -> None:
@@ -92,7 +93,7 @@ class Topic(Entity[TopicHost, TopicDescription]):
 
     # -- life ---------------------------------------------------------------------
 
-    def availability_changed(self, host: Host[Any]) -> None:
+    def availability_changed(self, host: PartitionLifecycle[Any]) -> None:
         """Nobody waits to receive from a topic."""
 
     def refuse_sending(self, subqueue: SubQueue = SubQueue.MAIN) -> None:
@@ -134,9 +135,9 @@ class Subscription(Queue):
             f"'{self.topic.path}'."
         )
 
-    def availability_changed(self, host: Host[Any]) -> None:
+    def availability_changed(self, host: PartitionLifecycle[Any]) -> None:
         super().availability_changed(host)
-        self.topic.hosts[host.number].heed(host)
+        self.topic.hosts[host.number].subscription_changed(host)
 
 
 Target: TypeAlias = Queue | Topic

@@ -15,8 +15,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from bendybus.broker.host import Availability, Host, OnReply, ignore
-from bendybus.broker.stores import AttachedStore, PayloadCache
+from bendybus.broker.host import Host, ignore
+from bendybus.broker.lifecycle import Availability
+from bendybus.broker.mailbox import OnReply
+from bendybus.broker.partition_lifecycle import PartitionLifecycle
+from bendybus.broker.payload_cache import PayloadCache
+from bendybus.broker.stores import AttachedStore
 from bendybus.broker.writer import OnCommitted, Share
 from bendybus.domain.commands import Command, Confirm, Enqueue, Enqueued, Publish, Reply
 from bendybus.domain.effects import (
@@ -54,15 +58,15 @@ class TopicHost(Host[TopicPartition]):
         cache: PayloadCache,
         epoch: Epoch | None = None,
     ) -> None:
-        self._loading: set[Host[Any]] = set()
+        super().__init__(topic, number, key, store, cache, epoch)
+        self.topic = topic
+        self._loading: set[PartitionLifecycle[Any]] = set()
         """Partitions of subscriptions that publishing waits for."""
-        self._away: set[Host[Any]] = set()
+        self._away: set[PartitionLifecycle[Any]] = set()
         """Partitions of subscriptions without which nothing can be published."""
         self._activations = 0
         self._activated = asyncio.Event()
         self._activated.set()
-        super().__init__(topic, number, key, store, cache, epoch)
-        self.topic = topic
 
     def _built(self, snapshot: Snapshot) -> TopicPartition:
         partition = TopicPartition(self.number, self.topic.description, snapshot.next_sequence_number)
@@ -71,10 +75,9 @@ class TopicHost(Host[TopicPartition]):
 
     # -- life ---------------------------------------------------------------------
 
-    @property
-    def availability(self) -> Availability:
+    def _derived_availability(self) -> Availability:
         """The partition's own and its subscriptions' together."""
-        own = self._own
+        own = super()._derived_availability()
         if own is Availability.AVAILABLE:
             if self._away:
                 return Availability.UNAVAILABLE
@@ -82,24 +85,21 @@ class TopicHost(Host[TopicPartition]):
                 return Availability.LOADING
         return own
 
-    @availability.setter
-    def availability(self, availability: Availability) -> None:
-        self._own = availability
-
-    def heed(self, host: Host[Any]) -> None:
-        """A partition of a subscription is there, or no longer: see what that means for this one."""
+    def subscription_changed(self, host: PartitionLifecycle[Any]) -> None:
+        """A subscription's partition is there, or no longer: derive what that means for this one."""
         self._loading.discard(host)
         self._away.discard(host)
         if host.availability is Availability.LOADING:
             self._loading.add(host)
         elif host.availability is Availability.UNAVAILABLE:
             self._away.add(host)
+        self.availability = self._derived_availability()
         if self._partition is not None and self.availability is not Availability.LOADING:
             self._deliver_mailbox()
             self._entity.keep_time(self)
 
     def tick(self, at: Instant) -> bool:
-        # What is due waits for the subscriptions; `heed` sees to it that this is asked again.
+        # What is due waits for the subscriptions; `subscription_changed` asks again.
         return self.availability is Availability.AVAILABLE and super().tick(at)
 
     @property
@@ -120,14 +120,15 @@ class TopicHost(Host[TopicPartition]):
             done(refusal)
             return
         if not own and not published:
-            self._confirm(partition, reply)
+            if isinstance(reply, Enqueued):
+                self._confirm(partition, reply)
             done(reply)
             return
         shares = [share for share, _ in published]
         told = [each for _, each in published]
         self.store.writer.submit(
             (self._share(partition, own), *shares),
-            partial(self._committed, partition, command, reply, own, done, told),
+            partial(self._published, partial(self._committed, partition, command, reply, own, done), told),
         )
 
     def check(self, commands: Sequence[Command], at: Instant) -> None:
@@ -143,8 +144,8 @@ class TopicHost(Host[TopicPartition]):
         partition = self._partition
         assert partition is not None, "only what is loaded can be changed"
         reply, own, published = self._apply(partition, command, at, retractable)
-        doubtful = own if retractable else None
-        committed = partial(self._committed, partition, command, reply, doubtful, ignore, ())
+        removable = own if retractable else None
+        committed = partial(self._committed, partition, command, reply, removable, ignore)
         return [(self._share(partition, own), committed), *published]
 
     def _apply(
@@ -165,38 +166,24 @@ class TopicHost(Host[TopicPartition]):
                 own.append(effect)
         return reply, own, published
 
-    def _committed(
-        self,
-        partition: TopicPartition,
-        command: Command,
-        reply: Reply,
-        durable: list[DurableEffect] | None,
-        done: OnReply,
-        others: Sequence[OnCommitted],
-        failure: Exception | None,
-    ) -> None:
-        if failure is not None:
-            if durable is not None:
-                self._doubts.note(command, reply, durable)
-            if partition is self._held:
-                logger.error("%s: %s", self, failure)
-                self._fail(failure)
-            done(self._unavailable(failure))
-        else:
-            if isinstance(command, Enqueue) and isinstance(reply, Enqueued) and reply.scheduled:
-                for message in command.messages:
-                    # Its copies have it, or the store until the message is due.
-                    message.payload = None
-            done(reply)
-            self._confirm(partition, reply)
-        for told in others:
-            told(failure)
+    @staticmethod
+    def _published(own: OnCommitted, others: Sequence[OnCommitted], failure: Exception | None) -> None:
+        """The commit that the topic's partition and its subscriptions share has ended."""
+        own(failure)
+        for committed in others:
+            committed(failure)
 
-    def _confirm(self, partition: TopicPartition, reply: Reply) -> None:
-        if isinstance(reply, Enqueued) and partition is self._held:
-            partition.apply(Confirm(SequenceNumber(reply.first + reply.count - 1)), self.topic.now())
-            if reply.scheduled or partition.next_deadline() is not None:
-                self._entity.keep_time(self)
+    def _stored(self, partition: TopicPartition, command: Command, reply: Enqueued) -> None:
+        if isinstance(command, Enqueue) and reply.scheduled:
+            for message in command.messages:
+                # Its copies have it, or the store until the message is due.
+                message.payload = None
+        self._confirm(partition, reply)
+
+    def _confirm(self, partition: TopicPartition, reply: Enqueued) -> None:
+        partition.apply(Confirm(SequenceNumber(reply.first + reply.count - 1)), self.topic.now())
+        if reply.scheduled or partition.next_deadline() is not None:
+            self._entity.keep_time(self)
 
     # -- scheduled messages -------------------------------------------------------
 

@@ -86,7 +86,7 @@ class Topics:
             self._broker.clock,
         )
         for number, key, store, epoch in at:
-            topic.hosts.append(TopicHost(topic, number, key, store, self._broker.cache, epoch))
+            topic.add_partition(TopicHost(topic, number, key, store, self._broker.cache, epoch))
         self._topics[normalise_path(record.path)] = topic
         self._broker.registry.opened(topic, record)
         return topic
@@ -99,7 +99,7 @@ class Topics:
         )
         for number, key, store, epoch in at:
             host = PartitionHost(subscription, number, key, store, self._broker.cache, epoch)
-            subscription.hosts.append(host)
+            subscription.add_partition(host)
         topic.add(subscription)
         self._broker.registry.opened(subscription, record)
         return subscription

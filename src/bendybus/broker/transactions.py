@@ -12,7 +12,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from bendybus.broker.host import Availability, Host
+from bendybus.broker.host import Host
+from bendybus.broker.lifecycle import Availability
 from bendybus.domain.commands import Command
 from bendybus.errors import StoreUnavailable
 

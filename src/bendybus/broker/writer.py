@@ -17,7 +17,6 @@ may still write is there before a partition is claimed and loaded again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import logging
 import threading
@@ -27,6 +26,7 @@ from functools import partial
 from time import perf_counter
 from typing import Final, TypeAlias, TypeVar
 
+from bendybus.broker.loop_calls import call_in_loop
 from bendybus.domain.effects import (
     DurableEffect,
     ForgetIdentities,
@@ -270,12 +270,12 @@ class StoreWriter:
             self._in_call = False
             with self._turn:
                 self._failed = not work.abandoned
-            self._tell(self._commit_failed, group, failure)
+            call_in_loop(self._loop, self._commit_failed, group, failure)
         else:
             self._in_call = False
             if not work.abandoned:
                 self._slowest_s = max(self._slowest_s, perf_counter() - began_at)
-            self._tell(self._committed, group)
+            call_in_loop(self._loop, self._committed, group)
 
     def _next_work(self) -> _Work | None:
         """Wait for something to do; None when the writer is to stop."""
@@ -298,20 +298,15 @@ class StoreWriter:
         except StoreUnavailable as failure:
             # Nobody has asked anything of the store for a second, and yet it is known to be away.
             if self._store_failed is not None:
-                self._tell(self._store_failed, failure)
+                call_in_loop(self._loop, self._store_failed, failure)
         except Exception:
             logger.exception("store %s: tidying failed", self._store.name)
 
     def _run_errand(self, call: Callable[[], T], done: asyncio.Future[T]) -> None:
         try:
-            self._tell(_fulfil, done, call())
+            call_in_loop(self._loop, _fulfil, done, call())
         except Exception as failure:
-            self._tell(_refuse, done, failure)
-
-    def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
-        # Once the loop is closed nobody is left to be told.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(callback, *arguments)
+            call_in_loop(self._loop, _refuse, done, failure)
 
 
 def _fulfil(done: asyncio.Future[T], result: T) -> None:

@@ -8,8 +8,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from bendybus.broker.health import StoreState
-from bendybus.broker.host import Availability
+from bendybus.broker.lifecycle import Availability, StoreState
 from bendybus.domain.messages import SubQueue
 from bendybus.gateway.gateway import Gateway
 from bendybus.namespaces import Namespace

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from bendybus.broker.broker import Broker
-from bendybus.broker.health import StoreState
+from bendybus.broker.lifecycle import StoreState
 from bendybus.errors import ArgumentError, ConfigError, EntityExists, SetupError, StoreUnavailable
 from bendybus.server.stores import namespace_id, shown_url, store_at
 from bendybus.store.faults import StoreFaults

@@ -98,14 +98,13 @@ class _StoreApi:
         return self._keeper
 
     def _shown(self, store: AttachedStore) -> dict[str, object]:
-        partitions = [host.partition for host in store.hosts]
         shown: dict[str, object] = {
             "name": store.name,
             "kind": store.store.kind,
             "state": store.state.value,
             "since": store.state_since,
-            "partitions": len(partitions),
-            "bytes": sum(partition.size_bytes for partition in partitions if partition is not None),
+            "partitions": len(store.residents),
+            "bytes": sum(resident.size_bytes for resident in store.residents),
             "draining": store.name in self._broker.drains,
         }
         if store.reason:

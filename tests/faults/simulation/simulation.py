@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bendybus.broker.host import Availability
+from bendybus.broker.lifecycle import Availability
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.routing import partition_of
 from bendybus.names import EntityPath

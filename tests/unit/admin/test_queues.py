@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from bendybus.admin.atom import SERVICE_BUS, Element, parse_entry
 from bendybus.admin.queues import PROPERTIES, queue_elements, read_queue
-from bendybus.broker.health import StoreState
-from bendybus.broker.host import Availability
+from bendybus.broker.lifecycle import Availability, StoreState
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Confirm, Enqueue
 from bendybus.domain.entities import EntityStatus, QueueDescription, Tier

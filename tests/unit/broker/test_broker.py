@@ -9,7 +9,7 @@ from itertools import groupby
 import pytest
 
 from bendybus.broker.broker import Broker
-from bendybus.broker.host import Availability
+from bendybus.broker.lifecycle import Availability
 from bendybus.domain.commands import Enqueue
 from bendybus.domain.entities import QueueDescription, Tier
 from bendybus.domain.messages import SubQueue

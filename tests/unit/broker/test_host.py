@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bendybus.broker.clock import now
-from bendybus.broker.host import Availability
+from bendybus.broker.lifecycle import Availability
 from bendybus.domain.commands import Abandon, CancelScheduled, Complete, Enqueue, Enqueued, Peek, Settled
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.schedule import postpone
@@ -128,7 +128,6 @@ def test_commands_wait_while_a_partition_loads(in_yard):
     async def test(yard: Yard) -> None:
         await send(yard, "one")
         yard.host.load()
-        yard.host._partition = None
         yard.host.submit(Peek(SequenceNumber(0), 10), yard.replies.append)
         assert yard.replies == []
         await yard.loaded()

@@ -16,7 +16,7 @@ from bendybus.broker import transactions
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.broker.copying import Copies
-from bendybus.broker.host import Availability
+from bendybus.broker.lifecycle import Availability
 from bendybus.broker.moving import Move
 from bendybus.broker.queue import Queue
 from bendybus.contents import AmqpContents
@@ -110,7 +110,7 @@ async def drained(broker: Broker, name: str) -> None:
 
 async def emptied(broker: Broker, name: str) -> None:
     store = broker.store(name)
-    while store.hosts or broker.drains._moving is not None:
+    while store.residents or broker.drains._moving is not None:
         await asyncio.sleep(0.001)
 
 
@@ -444,7 +444,7 @@ def test_nothing_is_lost_or_repeated_while_stores_are_emptied_under_traffic(
             async with traffic.flowing():
                 for name in ("a", "b", "a"):
                     await drained(broker, name)
-                    assert not broker.store(name).hosts
+                    assert not broker.store(name).residents
                     await broker.drains.end(name)
             # Locks outlive every move.
             assert traffic.lost == 0

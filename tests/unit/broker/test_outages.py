@@ -9,8 +9,7 @@ import threading
 import pytest
 
 from bendybus.broker import writer
-from bendybus.broker.health import StoreState
-from bendybus.broker.host import Availability
+from bendybus.broker.lifecycle import Availability, RecoveryState, StoreState
 from bendybus.domain.commands import Complete, Enqueue, Enqueued, Peek, Tick
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.errors import PartitionMoved, StoreCorrupted, StoreUnavailable
@@ -192,7 +191,7 @@ def test_a_store_that_is_away_is_probed_once_for_all_its_partitions(in_yard, mon
         while not claims:
             await asyncio.sleep(0.001)
         yard.store.outage = None
-        while yard.attached._probing:
+        while yard.attached.recovery.state is RecoveryState.PROBING:
             await asyncio.sleep(0.001)
         await yard.recovered()
         assert claims == [5, 5]
@@ -208,7 +207,7 @@ def test_an_outage_is_told_once_and_so_is_its_end(in_yard, caplog):
         await yard.settled()
         for _ in range(3):
             yard.attached.recover()
-            while yard.attached._probing:
+            while yard.attached.recovery.state is RecoveryState.PROBING:
                 await asyncio.sleep(0.001)
         yard.store.outage = None
         await yard.recovered()
@@ -308,7 +307,9 @@ def test_a_stalled_read_is_answered_and_its_store_is_away(in_yard, monkeypatch):
         assert [type(answer) for answer in answers] == [StoreUnavailable]
         assert yard.attached.state is StoreState.AWAY
         yard.attached.recover()
-        assert not yard.attached._probing, "while a read hangs nothing can be loaded"
+        assert yard.attached.recovery.state is not RecoveryState.PROBING, (
+            "while a read hangs nothing can be loaded"
+        )
         hung.let_go()
         await yard.recovered()
         assert await yard.host.payloads(lock(yard)) == [b"cold"]
@@ -413,7 +414,7 @@ def test_a_store_that_fails_as_soon_as_it_is_back_is_tried_ever_more_seldom(in_y
             yard.store.fails_once = AWAY
             yard.host.submit(Enqueue([message()]), yard.replies.append)
             await yard.settled()
-            delays.append(yard.attached._recover_after_s)
+            delays.append(yard.attached.recovery.delay_s)
             await yard.recovered()
         assert delays == [1, 2, 4, 8, 16, 30, 30]
 

@@ -11,7 +11,8 @@ from bendybus.amqp.message import Properties, encode_message
 from bendybus.broker import transactions
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
-from bendybus.broker.host import Availability, Host
+from bendybus.broker.host import Host
+from bendybus.broker.lifecycle import Availability
 from bendybus.contents import AmqpContents
 from bendybus.domain.commands import Enqueue
 from bendybus.domain.messages import SubQueue
@@ -89,7 +90,7 @@ async def recovered(store) -> None:
     while store.writer.stuck:
         await asyncio.sleep(0.001)
     store.recover()
-    while any(host.availability is not Availability.AVAILABLE for host in store.hosts):
+    while any(host.availability is not Availability.AVAILABLE for host in store.residents):
         await asyncio.sleep(0.001)
 
 

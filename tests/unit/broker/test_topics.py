@@ -11,7 +11,7 @@ from bendybus.amqp.message import Properties, decode_message, encode_message
 from bendybus.broker import transactions
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
-from bendybus.broker.host import Availability
+from bendybus.broker.lifecycle import Availability
 from bendybus.contents import AmqpContents
 from bendybus.domain.commands import CancelScheduled, Complete, Enqueue, Given, Lock
 from bendybus.domain.entities import EntityStatus, QueueDescription, Tier

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from bendybus.broker.host import Availability
+from bendybus.broker.lifecycle import Availability
 from bendybus.domain.commands import Enqueue
 from bendybus.domain.messages import SubQueue
 from bendybus.errors import StoreUnavailable

@@ -153,7 +153,7 @@ def test_a_read_behind_a_long_load_holds_up_no_drain_and_is_asked_for_again(in_y
         yard.queue.hosts[1]._fail(StoreCorrupted("garbled"))
         yard.queue.hosts[1].load()
         await asyncio.to_thread(begun.wait, 10)
-        yard.queue.hosts[1]._late(yard.queue.hosts[1]._load_under_way)
+        yard.queue.hosts[1]._late(yard.queue.hosts[1]._load_count)
         receiver, link = receiver_on(yard, credit=5, drain=True)
         receiver.flow()
         assert link.drains_answered == 0
@@ -342,7 +342,6 @@ def test_a_drain_waits_for_partitions_that_are_loading(in_yard):
     async def test(yard: Yard) -> None:
         await put(yard, 1, "a")
         yard.queue.hosts[1].load()
-        yard.queue.hosts[1]._partition = None
         receiver, link = receiver_on(yard, credit=5)
         link.drain = True
         receiver.flow()

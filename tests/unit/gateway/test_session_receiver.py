@@ -155,7 +155,6 @@ def test_a_named_session_waits_for_a_partition_that_is_being_read(in_yard):
     async def test(yard: Yard) -> None:
         await put(yard, "1")
         yard.host.load()
-        yard.host._partition = None
         _, link, _ = receiver_on(yard)
         link.credit = 1
         assert not link.accepted

@@ -12,7 +12,7 @@ from typing import Final
 
 from bendybus.amqp.types import Timestamp
 from bendybus.auth.rights import Right
-from bendybus.broker.host import Availability
+from bendybus.broker.lifecycle import Availability
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.domain.messages import MessageState, SubQueue

@@ -1,9 +1,8 @@
-"""Sends whose outcome nobody knows: reported as failed, though a store that stalled may still store them.
+"""Uncertain sends: reported as failed, though a store that stalled may still store them.
 
-Their senders have sent them again, or they went to another partition (P-16); so
-what of them is found when the partition is loaded under the next claim is taken
-back. After that claim nothing of them can come any more (writer.py), and numbers
-that are not found then will be given to other messages.
+Their senders have sent them again, or they went to another partition (P-16). So when the partition is
+loaded under the next claim, those that are found are removed. After that claim none of them can be
+written any more (writer.py), and the sequence numbers that were not found are given to other messages.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from bendybus.domain.messages import Message
 from bendybus.names import Epoch
 from bendybus.store.protocol import NEVER_CLAIMED
 
-__all__ = ["Doubts"]
+__all__ = ["UncertainSends"]
 
 
-class Doubts:
-    """One partition's. `apart` may be called from another thread, while nothing else is."""
+class UncertainSends:
+    """Those of one partition. `split` may be called from another thread, while nothing else is."""
 
     __slots__ = ("_numbers", "epoch")
 
@@ -31,21 +30,21 @@ class Doubts:
 
     def note(self, command: Command, reply: Reply, durable: Sequence[DurableEffect]) -> None:
         """This was submitted, and is reported as failed."""
-        # Where more than messages was to be stored, taking only those back would tear it.
+        # Where more than messages was to be stored, removing only the messages would tear it.
         plain = isinstance(command, Enqueue) and all(isinstance(effect, StoreMessages) for effect in durable)
         if plain and isinstance(reply, Enqueued):
             self._numbers.append(range(reply.first, reply.first + reply.count))
 
-    def apart(self, messages: list[Message], epoch: Epoch) -> tuple[list[Message], list[Message]]:
-        """The messages that a load under this claim has found: those that stay, those to be taken back."""
+    def split(self, messages: list[Message], epoch: Epoch) -> tuple[list[Message], list[Message]]:
+        """The messages that a load under this claim has found: those that stay, those to be removed."""
         # Had another broker owned the partition in between, the numbers might be its messages'. The
         # claim is ours already when the load under it was late, and was forgotten but not given up.
         if not self._numbers or epoch not in (self.epoch, self.epoch + 1):
             return messages, []
-        doubted = {number for numbers in self._numbers for number in numbers}
-        stay = [message for message in messages if message.sequence_number not in doubted]
-        return stay, [message for message in messages if message.sequence_number in doubted]
+        uncertain = {number for numbers in self._numbers for number in numbers}
+        stay = [message for message in messages if message.sequence_number not in uncertain]
+        return stay, [message for message in messages if message.sequence_number in uncertain]
 
-    def remain(self, messages: Sequence[Message]) -> None:
-        """Only about these, until their removal is durable."""
+    def keep_only(self, messages: Sequence[Message]) -> None:
+        """Only these are left, until their removal is durable."""
         self._numbers = [range(message.sequence_number, message.sequence_number + 1) for message in messages]

@@ -1,0 +1,280 @@
+"""The life of one partition in a messaging store: loaded, lost, moved, emptied, deleted.
+
+The states and what may follow which are a table (lifecycle.py). `_change` is the one place that sets the
+state: whatever leads out of memory also discards what was in memory there. A failed commit is such a
+case, since only the store knows what is true then; the partition is loaded again as soon as its store
+answers (recovery.py). What a partition does with commands: host.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+
+from bendybus.broker.journal import Journal
+from bendybus.broker.lifecycle import (
+    AVAILABILITY,
+    IN_MEMORY,
+    PARTITION,
+    Availability,
+    PartitionEvent,
+    PartitionState,
+    after,
+)
+from bendybus.broker.mailbox import Mailbox
+from bendybus.broker.payload_cache import PayloadCache
+from bendybus.broker.stores import AttachedStore
+from bendybus.broker.uncertain import UncertainSends
+from bendybus.broker.writer import Share
+from bendybus.domain.effects import DurableEffect, RemoveMessages
+from bendybus.domain.messages import Message
+from bendybus.errors import BrokerError, EntityNotFound, StoreUnavailable
+from bendybus.names import EntityPath, Epoch, Instant, PartitionNumber, SequenceNumber
+from bendybus.store.protocol import PartitionKey, Snapshot
+
+if TYPE_CHECKING:
+    from bendybus.broker.entity import Entity
+
+__all__ = ["PartitionLifecycle"]
+
+logger = logging.getLogger(__name__)
+
+# A partition that cannot be loaded though its store answers (damage, say) is tried ever more rarely.
+RELOAD_AFTER_S: Final = 1.0
+RELOAD_AFTER_MAX_S: Final = 60.0
+
+
+class _Hosted(Protocol):
+    """What a host has to know of a partition."""
+
+    # Each kind of partition has its own kind of description.
+    description: Any
+
+    @property
+    def next_sequence_number(self) -> SequenceNumber: ...
+    @property
+    def size_bytes(self) -> int: ...
+    def confirmed(self) -> Iterator[Message]: ...
+    def next_deadline(self) -> Instant | None: ...
+
+
+P = TypeVar("P", bound=_Hosted)
+
+
+class PartitionLifecycle(ABC, Generic[P]):
+    def __init__(
+        self,
+        entity: Entity[Any, Any],
+        number: PartitionNumber,
+        key: PartitionKey | None,
+        store: AttachedStore,
+        cache: PayloadCache,
+        epoch: Epoch | None = None,
+    ) -> None:
+        self._entity = entity
+        self.number = number
+        self.store = store
+        self.state = PartitionState.LOADING
+        self.availability = Availability.LOADING
+        """What becomes of a command that is given to it now."""
+        self._key = key
+        self._cache = cache
+        self._epoch = epoch
+        """The claim under which the partition is ours; None to claim it (again) when it is loaded."""
+        self._held: P | None = None
+        """The partition, in the states that have it in memory."""
+        self._partition: P | None = None
+        """The same while it takes commands."""
+        self.journal = Journal()
+        self._mailbox: Mailbox = []
+        """Commands that wait."""
+        self._load_count = 0
+        """Tells the load that is under way from those that were given up."""
+        self._reload_at = 0.0
+        self._reload_after_s = RELOAD_AFTER_S
+        self._uncertain = UncertainSends()
+
+    @property
+    def path(self) -> EntityPath:
+        return self._entity.path
+
+    def now(self) -> Instant:
+        """The time in its namespace."""
+        return self._entity.now()
+
+    @property
+    def key(self) -> PartitionKey | None:
+        """The store's number for it; None while the store has never been open."""
+        return self._key
+
+    @property
+    def partition(self) -> P | None:
+        """For those who only look: counts, sizes."""
+        return self._held
+
+    @property
+    def size_bytes(self) -> int:
+        """What its messages take; 0 while that is not known."""
+        return 0 if self._held is None else self._held.size_bytes
+
+    # -- the state ----------------------------------------------------------------
+
+    def _change(self, event: PartitionEvent) -> None:
+        """The one place that sets the state. Whoever calls it then tells those concerned."""
+        self.state = after(PARTITION, self.state, event)
+        if self.state not in IN_MEMORY:
+            self._discard_memory()
+            if event is not PartitionEvent.LOAD:
+                self._give_up_claim()
+        self._partition = self._held if self.state is PartitionState.SERVING else None
+        self.availability = self._derived_availability()
+
+    def _discard_memory(self) -> None:
+        if self._held is not None:
+            self._cache.forget(self._held.confirmed())
+            # A link may keep some that were locked for it: they are no longer its to send.
+            for message in self._held.confirmed():
+                message.lock_token = None
+        self._held = None
+        self.journal.end()
+
+    def _give_up_claim(self) -> None:
+        # The result of a load that is under way is no longer wanted, unless it is only late.
+        if self.state is not PartitionState.LATE:
+            self._load_count += 1
+        if self._epoch is not None:
+            self._uncertain.epoch = self._epoch
+        self._epoch = None
+
+    def _derived_availability(self) -> Availability:
+        return AVAILABILITY[self.state]
+
+    def _refuse_waiting(self, reason: BrokerError) -> None:
+        """Answer the commands that wait, and tell the entity."""
+        mailbox, self._mailbox = self._mailbox, []
+        self._tell_refused(mailbox, reason)
+
+    def _tell_refused(self, mailbox: Mailbox, reason: BrokerError) -> None:
+        for _, done in mailbox:
+            done(reason)
+        self._entity.availability_changed(self)
+
+    @abstractmethod
+    def _serve_waiting(self) -> None:
+        """It takes commands again, those first that have waited."""
+
+    def _unavailable(self, cause: Exception | None = None) -> StoreUnavailable:
+        error = StoreUnavailable(
+            f"Partition {self.number} of '{self._entity.path}' is unavailable: its messaging store "
+            f"'{self.store.name}' does not answer. Please retry the operation."
+        )
+        error.__cause__ = cause
+        return error
+
+    # -- loading ------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Begin to read the partition from its store."""
+        if self.state is PartitionState.GONE:
+            return
+        assert self._key is not None, "a partition that was never seen cannot be read"
+        self._change(PartitionEvent.LOAD)
+        self._load_count += 1
+        self._entity.availability_changed(self)
+        loaded, late = partial(self._loaded, self._load_count), partial(self._late, self._load_count)
+        self.store.load(self._key, self._epoch, self._read, loaded, late)
+
+    def load_claimed(self, key: PartitionKey, epoch: Epoch) -> None:
+        """Begin to read it under this claim."""
+        self._key, self._epoch = key, epoch
+        self.load()
+
+    def wants_load(self, at: float) -> bool:
+        """Whether it is away, and it is time to try again."""
+        return self.state is PartitionState.AWAY and self._reload_at <= at
+
+    def _read(self, snapshot: Snapshot, epoch: Epoch) -> tuple[P, Epoch, list[Message]]:
+        """The partition that a store holds, and the uncertain sends in it; in the reader's thread."""
+        snapshot.messages, uncertain = self._uncertain.split(snapshot.messages, epoch)
+        return self._built(snapshot), epoch, uncertain
+
+    @abstractmethod
+    def _built(self, snapshot: Snapshot) -> P:
+        """The partition that a store holds; called in the reader's thread."""
+
+    def _loaded(self, load: int, read: tuple[P, Epoch, list[Message]] | Exception) -> None:
+        if load != self._load_count:
+            return
+        if isinstance(read, Exception):
+            if not isinstance(read, StoreUnavailable):
+                logger.error("%s: cannot be loaded: %s", self, read)
+                self._reload_after_s = min(self._reload_after_s * 2, RELOAD_AFTER_MAX_S)
+            self._fail(read)
+            return
+        partition, self._epoch, uncertain = read
+        # The entity may have been updated while the partition was being built.
+        partition.description = self._entity.description
+        self._held = partition
+        self._change(PartitionEvent.LOADED)
+        self._reload_after_s = RELOAD_AFTER_S
+        self._remove_uncertain(partition, uncertain)
+        self._serve_waiting()
+
+    def _late(self, load: int) -> None:
+        """It takes so long to load that nobody should wait for it, or count on it."""
+        if load == self._load_count and self.state is PartitionState.LOADING:
+            self._change(PartitionEvent.OVERDUE)
+            self._refuse_waiting(self._unavailable())
+
+    def _remove_uncertain(self, partition: P, messages: list[Message]) -> None:
+        """Remove what came to be stored although its sender was told otherwise."""
+        self._uncertain.keep_only(messages)
+
+        def removed(failure: Exception | None) -> None:
+            if failure is None:
+                self._uncertain.keep_only(())
+
+        if messages:
+            logger.warning("%s: %d messages, reported as not stored, are removed", self, len(messages))
+            self.store.writer.submit((self._share(partition, [RemoveMessages(messages)]),), removed)
+
+    def _share(self, partition: P, effects: Sequence[DurableEffect]) -> Share:
+        """What this partition adds to a commit."""
+        assert self._key is not None and self._epoch is not None, "what is loaded has been claimed"
+        self.journal.note(effects)
+        return Share(self._key, self._epoch, partition.next_sequence_number, effects)
+
+    # -- losing -------------------------------------------------------------------
+
+    def _fail(self, error: Exception) -> None:
+        """Only the store knows what is true now; ask it again later."""
+        if self.state is PartitionState.GONE:
+            return
+        self._change(PartitionEvent.LOST)
+        self._refuse_waiting(self._unavailable(error))
+        self._reload_at = asyncio.get_running_loop().time() + self._reload_after_s
+        self.store.reload_later(self._reload_after_s)
+
+    def withdraw(self) -> Mailbox:
+        """The store is away: take no commands, and return those that wait, to be refused."""
+        self._change(PartitionEvent.LOST)
+        self._reload_at = 0.0
+        mailbox, self._mailbox = self._mailbox, []
+        return mailbox
+
+    def refuse(self, mailbox: Mailbox, cause: Exception) -> None:
+        """Answer these, and tell those who wait for this partition to say what it has."""
+        self._tell_refused(mailbox, self._unavailable(cause))
+
+    def close(self) -> None:
+        """The entity is deleted: nothing more is submitted to the store, and whoever asks is told."""
+        self.store.remove_resident(self)
+        self._change(PartitionEvent.CLOSE)
+        self._refuse_waiting(EntityNotFound(self._entity.path))
+
+    def __repr__(self) -> str:
+        return f"{self._entity.path}[{self.number}]"

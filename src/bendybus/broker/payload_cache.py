@@ -1,0 +1,42 @@
+"""Which stored payloads stay in memory: the oldest, as long as there is room.
+
+A queue is read from its front, so what is already here is worth more than what has just arrived: a
+newcomer that does not fit is dropped at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from bendybus.domain.messages import Message
+
+__all__ = ["PAYLOAD_CACHE_BYTES", "PayloadCache"]
+
+# Enough for a few thousand messages in flight. A longer backlog stays on disk and is read back in
+# pages, which costs little; memory spent here is spent whether used or not.
+PAYLOAD_CACHE_BYTES: Final = 16 * 1024 * 1024
+
+
+class PayloadCache:
+    def __init__(self, limit_bytes: int = PAYLOAD_CACHE_BYTES) -> None:
+        self._limit = limit_bytes
+        self._used = 0
+
+    @property
+    def used_bytes(self) -> int:
+        return self._used
+
+    def admit(self, messages: Iterable[Message]) -> None:
+        """The store has these now: keep their payloads if there is room, else let go of them."""
+        used, limit = self._used, self._limit
+        for message in messages:
+            if used + message.size <= limit:
+                used += message.size
+            else:
+                message.payload = None
+        self._used = used
+
+    def forget(self, messages: Iterable[Message]) -> None:
+        """These messages are no more."""
+        self._used -= sum([message.size for message in messages if message.payload is not None])

@@ -1,0 +1,164 @@
+"""The recovery of a messaging store: when it is probed again, and how.
+
+A probe claims, in one call, all partitions that are to be loaded. That shows whether the store can be
+written to, and it fences whatever was submitted before. A store that fails again soon after it came back
+is left alone for twice as long each time (a full disk takes small things and refuses large ones). A
+probe also serves single partitions that have to be loaded again though their store is sound.
+The states are a table in lifecycle.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from bendybus.broker.lifecycle import RECOVERY, RecoveryEvent, RecoveryState, StoreState, after
+from bendybus.broker.loop_calls import call_in_loop
+from bendybus.broker.resident import Claimed, Resident
+from bendybus.errors import StoreError
+from bendybus.names import EntityPath, PartitionNumber
+from bendybus.store.protocol import PartitionKey
+
+if TYPE_CHECKING:
+    from bendybus.broker.stores import AttachedStore
+
+__all__ = ["RECOVER_AFTER_S", "Recovery"]
+
+logger = logging.getLogger(__name__)
+
+# How long to leave a failed store, or partition, alone; doubled each time when it fails again soon.
+RECOVER_AFTER_S: Final = 1.0
+RECOVER_AFTER_MAX_S: Final = 30.0
+SOUND_AFTER_S: Final = 60.0
+
+
+class Recovery:
+    def __init__(self, store: AttachedStore, loop: asyncio.AbstractEventLoop) -> None:
+        self._store = store
+        self._loop = loop
+        self.state = RecoveryState.IDLE
+        self.opened = True
+        """False for a store that could not be opened when the broker started."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._recovered_at: float | None = None
+        self.delay_s = RECOVER_AFTER_S
+        """How long the store was left alone the last time."""
+
+    # -- when ---------------------------------------------------------------------
+
+    def plan(self, delay_s: float) -> None:
+        """Probe after so long, unless a probe is under way or planned for an earlier time."""
+        if self.state in (RecoveryState.PROBING, RecoveryState.STOPPED):
+            return
+        if self._timer is not None:
+            if self._timer.when() <= self._loop.time() + delay_s:
+                return
+            self._timer.cancel()
+        self.state = after(RECOVERY, self.state, RecoveryEvent.PLAN)
+        self._timer = self._loop.call_later(delay_s, self.probe)
+
+    def plan_after_failure(self) -> None:
+        """The store has failed: probe soon, but not so soon if it had only just come back."""
+        back = self._recovered_at
+        if back is None or self._loop.time() - back > SOUND_AFTER_S:
+            self.delay_s = RECOVER_AFTER_S
+            self.plan(RECOVER_AFTER_S)
+        else:
+            self.plan(self._longer_s())
+
+    def _longer_s(self) -> float:
+        """Twice as long as before: what is wrong will hardly go away by itself."""
+        self.delay_s = min(self.delay_s * 2, RECOVER_AFTER_MAX_S)
+        return self.delay_s
+
+    def stop(self) -> None:
+        self._cancel_timer()
+        self.state = after(RECOVERY, self.state, RecoveryEvent.STOP)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- how ----------------------------------------------------------------------
+
+    def probe(self) -> None:
+        """Claim at once all partitions to be loaded: that shows whether the store can be written to."""
+        if self.state in (RecoveryState.PROBING, RecoveryState.STOPPED):
+            return
+        self._cancel_timer()
+        self.state = after(RECOVERY, self.state, RecoveryEvent.REST)
+        store, at = self._store, self._loop.time()
+        wanted = [resident for resident in store.residents if resident.wants_load(at)]
+        if store.writer.stuck or store.reader.stuck:
+            # What it is stuck in may yet be written; only then is there something to be read.
+            self.plan(RECOVER_AFTER_S)
+        elif wanted or store.state is StoreState.AWAY:
+            self.state = after(RECOVERY, self.state, RecoveryEvent.PROBE)
+            # The thread must not look at what the loop may change.
+            unknown = {(each.path, each.number): each for each in wanted if each.key is None}
+            known = {each: each.key for each in wanted if each.key is not None}
+            residents = {(each.path, each.number) for each in store.residents}
+            claim = partial(self._claim, residents, unknown, known)
+            store.writer.when_written(partial(self._run, claim), self._failed)
+
+    def _run(self, claim: partial[Claimed]) -> None:
+        """In the writer's thread."""
+        try:
+            claimed = claim()
+        except Exception as failure:
+            call_in_loop(self._loop, self._failed, failure)
+        else:
+            call_in_loop(self._loop, self._succeeded, claimed)
+
+    def _claim(
+        self,
+        residents: set[tuple[EntityPath, PartitionNumber]],
+        unknown: dict[tuple[EntityPath, PartitionNumber], Resident],
+        known: dict[Resident, PartitionKey],
+    ) -> Claimed:
+        """In the writer's thread: open the store if it never was, and claim what is to be loaded."""
+        messaging_store = self._store.store
+        if not self.opened:
+            messaging_store.open()
+            self.opened = True
+        if unknown:
+            # The reader has nothing to do here yet, so its calls may be made from this thread.
+            records = messaging_store.partitions()
+            # Left behind by a create, delete or move that was cut short before the last start.
+            litter = [each.key for each in records if (each.entity, each.number) not in residents]
+            if litter:
+                messaging_store.discard(litter)
+            for record in records:
+                resident = unknown.get((record.entity, record.number))
+                if resident is not None:
+                    known[resident] = record.key
+        epochs = messaging_store.claim(list(known.values()))
+        return {each: (key, epoch) for (each, key), epoch in zip(known.items(), epochs, strict=True)}
+
+    def _succeeded(self, claimed: Claimed) -> None:
+        if self.state is RecoveryState.STOPPED:
+            return
+        self.state = after(RECOVERY, self.state, RecoveryEvent.ANSWERED)
+        store = self._store
+        if store.state is StoreState.AWAY:
+            self._recovered_at = self._loop.time()
+        store.probed(len(claimed))
+        for resident, (key, epoch) in claimed.items():
+            resident.load_claimed(key, epoch)
+        missing = [resident for resident in store.residents if resident.key is None]
+        if missing:
+            logger.error("store %s does not have %s: was another file put in its place?", store.name, missing)
+            self.plan(RECOVER_AFTER_MAX_S)
+
+    def _failed(self, failure: Exception) -> None:
+        if self.state is RecoveryState.STOPPED:
+            return
+        self.state = after(RECOVERY, self.state, RecoveryEvent.ANSWERED)
+        store = self._store
+        was_away = store.state is StoreState.AWAY
+        store.probe_failed(failure)
+        if was_away or store.state is not StoreState.AWAY:
+            self.plan(self._longer_s() if isinstance(failure, StoreError) else RECOVER_AFTER_S)
