@@ -78,7 +78,7 @@ class RuleBook:
         self._namespace_changed()
         for entity in (*self._broker.queues, *self._broker.topics):
             self._entity_changed(entity)
-        self._broker.watch(self._entity_changed)
+        self._broker.entities.watch(self._entity_changed)
 
     # -- asking -------------------------------------------------------------------
 

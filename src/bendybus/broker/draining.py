@@ -13,19 +13,17 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from bendybus.broker.entities import Entities
 from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import StoreState
 from bendybus.broker.moving import Move
 from bendybus.broker.placing import placed_in, unplaced
+from bendybus.broker.store_set import StoreSet
 from bendybus.broker.stores import AttachedStore
-from bendybus.broker.topic import Topic
+from bendybus.broker.topic import Target, Topic
 from bendybus.errors import EntityNotFound, InvalidOperation, StoreUnavailable
-
-if TYPE_CHECKING:
-    from bendybus.broker.broker import Broker
-    from bendybus.broker.topic import Target
 
 __all__ = ["Drains"]
 
@@ -36,10 +34,9 @@ RETRY_AFTER_S: Final = 1.0
 
 
 class Drains:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._draining: dict[str, None] = {}
-        """In the order in which they were asked for."""
+    def __init__(self, stores: StoreSet, entities: Entities) -> None:
+        self._stores = stores
+        self._entities = entities
         self._task: asyncio.Task[None] | None = None
         self._halt = asyncio.Event()
         """Set when the one who moves is to look again whether it should."""
@@ -52,7 +49,7 @@ class Drains:
 
     def start(self, names: object) -> None:
         """Go on with what the catalog says."""
-        self._draining = {str(name): None for name in names} if isinstance(names, list) else {}
+        self._stores.draining = {str(name): None for name in names} if isinstance(names, list) else {}
         self._work()
 
     async def stop(self) -> None:
@@ -64,62 +61,58 @@ class Drains:
             await self._task
 
     def __contains__(self, name: object) -> bool:
-        return name in self._draining
-
-    def open_stores(self) -> list[AttachedStore]:
-        """Those that new partitions may be placed in."""
-        return [store for store in self._broker.stores() if store.name not in self._draining]
+        return name in self._stores.draining
 
     def refuse_last(self, name: str) -> None:
         """`InvalidOperation` when without this store there is none for new partitions."""
-        if not any(store.name != name for store in self.open_stores()):
+        if not any(store.name != name for store in self._stores.open_to_new()):
             raise InvalidOperation(
                 f"'{name}' is the last messaging store that takes partitions; attach another one first."
             )
 
     async def begin(self, name: str) -> None:
         """Empty this store; durable when it returns, and done when it keeps nothing."""
-        async with self._broker.changing:
-            self._broker.store(name)
+        async with self._entities.changing:
+            self._stores[name]
             self.refuse_last(name)
-            if name not in self._draining:
-                await self._keep({**self._draining, name: None})
+            if name not in self._stores.draining:
+                await self._keep({**self._stores.draining, name: None})
         self._work()
 
     async def end(self, name: str) -> None:
         """Use this store again as any other; what has moved stays where it is."""
-        async with self._broker.changing:
-            self._broker.store(name)
+        async with self._entities.changing:
+            self._stores[name]
             await self.forget(name)
 
     async def forget(self, name: str) -> None:
-        """`end`, for whoever holds `Broker.changing`."""
-        if name in self._draining:
-            await self._keep({each: None for each in self._draining if each != name})
+        """`end`, for whoever holds `Entities.changing`."""
+        if name in self._stores.draining:
+            await self._keep({each: None for each in self._stores.draining if each != name})
             self._halt.set()
 
     async def _keep(self, draining: dict[str, None]) -> None:
-        catalog = self._broker.catalog
+        catalog = self._entities.catalog
         description = {**catalog.namespace(), "draining": list(draining)}
         await asyncio.to_thread(catalog.describe_namespace, description)
-        self._draining = draining
+        self._stores.draining = draining
 
     def progress(self, name: str) -> dict[str, object]:
         """How far the emptying of a store has come, for people."""
-        if name not in self._draining:
+        if name not in self._stores.draining:
             return {}
         shown: dict[str, object] = {}
         if self._moving is not None and self._moving[0].name == name:
             _, shown["moving"], move = self._moving
             shown["copied"] = move.copied
-        if self._problem and self._broker.store(name).residents:
+        if self._problem and self._stores[name].residents:
             shown["problem"] = self._problem
         return shown
 
     # -- the work -----------------------------------------------------------------
 
     def _work(self) -> None:
-        if self._draining and not self._stopped and (self._task is None or self._task.done()):
+        if self._stores.draining and not self._stopped and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
@@ -128,7 +121,7 @@ class Drains:
             self._halt.clear()
             moved = False
             for source, entity, number in waiting:
-                if self._stopped or source.name not in self._draining:
+                if self._stopped or source.name not in self._stores.draining:
                     break
                 moved |= await self._move(source, entity, number)
             if not moved:
@@ -137,13 +130,12 @@ class Drains:
 
     def _waiting(self) -> list[tuple[AttachedStore, Target, int]]:
         """Every partition that is to move; those of subscriptions move with their topics'."""
-        broker = self._broker
-        entities: list[Target] = [*broker.queues, *broker.topics]
+        entities: list[Target] = [*self._entities.queues(), *self._entities.topics()]
         return [
             (host.store, entity, host.number)
             for entity in entities
             for host in entity.hosts
-            if host.store.name in self._draining
+            if host.store.name in self._stores.draining
         ]
 
     async def _move(self, source: AttachedStore, entity: Target, number: int) -> bool:
@@ -152,7 +144,7 @@ class Drains:
             return True
         try:
             target = self._destination(source, entity)
-            move = Move(self._broker, partial(_together, entity, number), source, target)
+            move = Move(self._entities, partial(_together, entity, number), source, target)
             self._moving = source, f"{entity.path}[{number}]", move
             await move.run()
         except EntityNotFound:
@@ -176,7 +168,7 @@ class Drains:
     def _destination(self, source: AttachedStore, entity: Target) -> AttachedStore:
         """Of the stores that answer, the one with the fewest partitions of this entity, and of all."""
         source.refuse_away()
-        ready = [store for store in self.open_stores() if store.state is StoreState.AVAILABLE]
+        ready = [store for store in self._stores.open_to_new() if store.state is StoreState.AVAILABLE]
         if not ready:
             raise StoreUnavailable("No store that could take partitions answers.")
         own = [host.store for host in entity.hosts]
@@ -186,7 +178,7 @@ class Drains:
 
     async def _sweep(self, source: AttachedStore) -> None:
         """It keeps nothing that anybody wants; what earlier moves could not drop goes too."""
-        placed = placed_in(self._broker.registry.records.values()).get(source.name, set())
+        placed = placed_in(self._entities.records()).get(source.name, set())
         try:
             left = unplaced(await source.query(source.store.partitions), placed)
             await source.run(partial(source.store.discard, [record.key for record in left]))

@@ -11,62 +11,55 @@ import asyncio
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
-from bendybus.broker.entity import Entity
+from bendybus.broker.entities import Entities
 from bendybus.broker.placing import Claims, make_partitions
-from bendybus.domain.entities import normalise_path
+from bendybus.broker.topic import Target
 from bendybus.errors import StoreUnavailable
-
-if TYPE_CHECKING:
-    from bendybus.broker.broker import Broker
 
 __all__ = ["empty"]
 
 
-async def empty(broker: Broker) -> None:
+async def empty(entities: Entities) -> None:
     """To be called when no entity changes; `StoreUnavailable` when not everything could be emptied."""
-    entities = broker.entities()
-    for entity in entities:
+    everything = list(entities)
+    for entity in everything:
         await entity.loaded()
         entity.refuse_unhealthy()
-    for forwarder in broker.registry.forwarders.values():
+    for forwarder in entities.forwarders():
         forwarder.drop()
-    for entity in entities:
+    for entity in everything:
         for host in entity.hosts:
             host.begin_emptying()
-    families: list[list[Entity[Any, Any]]] = [[queue] for queue in broker.queues]
-    families += [[topic, *topic.subscriptions] for topic in broker.topics]
-    failures = [failure for family in families if (failure := await _make_anew(broker, family)) is not None]
-    for entity in entities:
+    families: list[list[Target]] = [[queue] for queue in entities.queues()]
+    families += [[topic, *topic.subscriptions] for topic in entities.topics()]
+    failures = [failure for family in families if (failure := await _make_anew(entities, family)) is not None]
+    for entity in everything:
         await entity.loaded()
     if failures:
         raise StoreUnavailable(f"Not everything was emptied: {failures[0]} Please retry the operation.")
 
 
-async def _make_anew(broker: Broker, family: Sequence[Entity[Any, Any]]) -> Exception | None:
+async def _make_anew(entities: Entities, family: Sequence[Target]) -> Exception | None:
     """Partitions made anew for these; where a store fails, what it has is loaded again."""
     # Another generation: its numbers begin anew too, and nobody must take them for the old ones.
-    records = [
-        replace(broker.registry.records[normalise_path(entity.path)], generation=uuid.uuid4().hex)
-        for entity in family
-    ]
+    records = [replace(entities.record(entity.path), generation=uuid.uuid4().hex) for entity in family]
     claims: Claims = {}
     failed: Exception | None = None
     try:
-        await asyncio.to_thread(broker.catalog.remove, *[record.path for record in records])
+        await asyncio.to_thread(entities.catalog.remove, *[record.path for record in records])
         for record in records:
             try:
-                await make_partitions(record, broker.stores_by_name, claims)
+                await make_partitions(record, entities.stores, claims)
             except Exception as failure:
                 failed = failed or failure
         for record in records:
-            await asyncio.to_thread(broker.catalog.add, record)
+            await asyncio.to_thread(entities.catalog.add, record)
     except Exception as failure:
-        await broker.registry.forget(*family)
+        await entities.forget(family)
         return failure
+    entities.moved(records)
     for entity, record in zip(family, records, strict=True):
-        broker.registry.records[normalise_path(entity.path)] = record
         entity.generation = record.generation
         for host in entity.hosts:
             claim = claims.get((host.store.name, entity.path, host.number))

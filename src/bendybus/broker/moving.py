@@ -21,20 +21,17 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from bendybus.broker.copying import AnyHost, Copies, Copy
+from bendybus.broker.entities import Entities
 from bendybus.broker.lifecycle import StoreState
 from bendybus.broker.placing import discard_partitions
 from bendybus.broker.stores import AttachedStore
-from bendybus.domain.entities import normalise_path
 from bendybus.domain.messages import Message
 from bendybus.errors import StoreUnavailable
 from bendybus.store.catalog import EntityRecord
 from bendybus.store.protocol import NEVER_CLAIMED
-
-if TYPE_CHECKING:
-    from bendybus.broker.broker import Broker
 
 __all__ = ["Move"]
 
@@ -51,13 +48,13 @@ class Move:
 
     def __init__(
         self,
-        broker: Broker,
+        entities: Entities,
         hosts: Callable[[], Sequence[AnyHost]],
         source: AttachedStore,
         target: AttachedStore,
     ) -> None:
         """`hosts`: those that are to move, the entity's own first; there may be more or fewer later."""
-        self._broker = broker
+        self._entities = entities
         self._hosts = hosts
         self._source = source
         self._target = target
@@ -75,7 +72,7 @@ class Move:
                 for host in self._newcomers():
                     await self._copies.make(host)
                 await self._copies.catch_up()
-                async with self._broker.changing:
+                async with self._entities.changing:
                     await self._leave_out_deleted()
                     if not self._newcomers() and all(host.at_rest for host in self._copies.by_host):
                         await self._switch()
@@ -122,7 +119,7 @@ class Move:
             for each in copies:
                 each.host.thaw()
             raise
-        self._broker.registry.records.update({normalise_path(record.path): record for record in records})
+        self._entities.moved(records)
         self._settle(moved)
 
     async def _place(self, records: Sequence[EntityRecord]) -> None:
@@ -130,7 +127,7 @@ class Move:
 
         Until it answers commands wait: to go on with either copy could be to go on with the wrong one.
         """
-        catalog = self._broker.catalog
+        catalog = self._entities.catalog
         try:
             await asyncio.to_thread(catalog.replace, *records)
         except Exception as failure:
@@ -147,7 +144,7 @@ class Move:
 
     def _records(self) -> Iterator[EntityRecord]:
         for host in self._copies.by_host:
-            record = self._broker.registry.records[normalise_path(host.path)]
+            record = self._entities.record(host.path)
             placement = list(record.placement)
             placement[host.number] = self._target.name
             yield replace(record, placement=tuple(placement))

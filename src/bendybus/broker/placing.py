@@ -1,17 +1,18 @@
 """Where the partitions of entities are: made, found again, claimed and cleared away in the stores.
 
 What the catalog does not name does not exist: it is swept away when a store is
-taken up, or made anew over. Which entities there are: registry.py.
+taken up, or made anew over. Which entities there are: entities.py.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeAlias
 
 from bendybus.broker.lifecycle import StoreState
+from bendybus.broker.store_set import StoreSet
 from bendybus.broker.stores import AttachedStore
 from bendybus.errors import StoreError
 from bendybus.names import EntityPath, Epoch, PartitionNumber
@@ -84,9 +85,7 @@ def sweep(store: AttachedStore, placed: Container[tuple[EntityPath, PartitionNum
         store.store.discard([record.key for record in litter])
 
 
-def places(
-    record: EntityRecord, claims: Claims, stores: Mapping[str, AttachedStore], away: Container[str]
-) -> Iterator[Place]:
+def places(record: EntityRecord, claims: Claims, stores: StoreSet, away: Container[str]) -> Iterator[Place]:
     """Where an entity's partitions are; a store that is away may not have been asked."""
     for number, name in enumerate(record.placement):
         claim = claims.get((name, record.path, PartitionNumber(number)))
@@ -108,7 +107,7 @@ def choose(stores: Iterable[AttachedStore], count: int, first: int) -> list[str]
     return [names[(first + number) % len(names)] for number in range(count)]
 
 
-async def make_partitions(record: EntityRecord, stores: Mapping[str, AttachedStore], claims: Claims) -> None:
+async def make_partitions(record: EntityRecord, stores: StoreSet, claims: Claims) -> None:
     """Empty ones for all of the entity's; `claims` has those that were made, also after a failure."""
     chosen = [stores[name] for name in dict.fromkeys(record.placement)]
     for attached in chosen:

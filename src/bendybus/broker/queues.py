@@ -1,44 +1,37 @@
 """The queues of a namespace: find, create, update, delete.
 
-Each change is made one after the other, atomic, and durable when the call returns:
-registry.py has what is common to all entities. Topics and subscriptions: topics.py.
+Each change is made one after the other, atomic, and durable when the call returns: entities.py has what
+is common to all entities. Topics and subscriptions: topics.py.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
-from bendybus.broker.entity import Entity
-from bendybus.broker.partition_host import PartitionHost
-from bendybus.broker.placing import Place
+from bendybus.broker.entities import Entities
 from bendybus.broker.queue import Queue
-from bendybus.domain.entities import QueueDescription, normalise_path
+from bendybus.broker.topic import Subscription
+from bendybus.domain.entities import QueueDescription
 from bendybus.errors import EntityNotFound
-from bendybus.store.catalog import EntityRecord
-
-if TYPE_CHECKING:
-    from bendybus.broker.broker import Broker
 
 __all__ = ["Queues"]
 
 
 class Queues:
-    """The queues alone; `Broker.sources` are all that can be received from."""
+    """The queues alone; `Entities.sources` are all that can be received from."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._queues: dict[str, Queue] = {}
+    def __init__(self, entities: Entities) -> None:
+        self._entities = entities
 
     # -- finding ------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Queue]:
-        return iter(self._queues.values())
+        return iter(self._entities.queues())
 
     def find(self, path: str) -> Queue | None:
-        return self._queues.get(normalise_path(path))
+        entity = self._entities.look_up(path)
+        return entity if isinstance(entity, Queue) and not isinstance(entity, Subscription) else None
 
     def get(self, path: str) -> Queue:
         """`EntityNotFound` when there is none of that path."""
@@ -47,57 +40,35 @@ class Queues:
             raise EntityNotFound(path)
         return queue
 
-    # -- opening ------------------------------------------------------------------
-
-    def open(self, record: EntityRecord, at: Iterable[Place]) -> Queue:
-        broker = self._broker
-        description = QueueDescription.from_record(record.description)
-        queue = Queue(description, record.partition_count, broker.ticker.keep_time, broker.clock)
-        for number, key, store, epoch in at:
-            queue.add_partition(PartitionHost(queue, number, key, store, broker.cache, epoch))
-        self._queues[normalise_path(record.path)] = queue
-        broker.registry.opened(queue, record)
-        return queue
-
-    def leave(self, entity: Entity[Any, Any]) -> None:
-        """This one, if it is a queue, exists no more."""
-        self._queues.pop(normalise_path(entity.path), None)
-
     # -- changing -----------------------------------------------------------------
 
     async def create(self, description: QueueDescription) -> Queue:
         """Make the queue on all its partitions, or not at all (P-32)."""
-        broker = self._broker
-        async with broker.changing:
-            broker.tier.check(description)
-            broker.registry.check_forwarding(description)
-            record = broker.registry.place("queue", description)
-            queue = self.open(record, await broker.registry.make(record, description.label))
-            broker.tell_of(queue)
+        entities = self._entities
+        async with entities.changing:
+            entities.tier.check(description)
+            entities.check_forwarding(description)
+            queue = await entities.create(entities.place("queue", description), description.label)
+            assert isinstance(queue, Queue)
             return queue
 
     async def update(self, description: QueueDescription) -> Queue:
         """Change what may be changed; an immutable property is refused with its name (P-07)."""
-        broker = self._broker
-        async with broker.changing:
+        entities = self._entities
+        async with entities.changing:
             queue = self.get(description.path)
             # The spelling is the creator's: the stores know the partitions by it.
             description = replace(description, path=queue.path)
             queue.description.refuse_immutable_changes(description)
-            broker.tier.check(description)
-            broker.registry.check_forwarding(description)
+            entities.tier.check(description)
+            entities.check_forwarding(description)
             queue.refuse_unhealthy()
-            await broker.registry.keep(queue, description)
+            await entities.describe(queue, description)
             return queue
 
     async def delete(self, path: str) -> None:
-        """The catalog first: from then on the queue is gone, and its partitions are only litter."""
-        broker = self._broker
-        async with broker.changing:
-            queue = self.get(path)
-            queue.refuse_unhealthy()
-            await asyncio.to_thread(broker.catalog.remove, queue.path)
-            await broker.registry.forget(queue)
+        async with self._entities.changing:
+            await self._entities.remove(self.get(path))
 
     async def ensure(self, description: QueueDescription) -> Queue:
         """Create the queue, or bring the one that is there to this description; its rules stay."""

@@ -7,18 +7,13 @@ description. Deleting a topic takes its subscriptions with it in one step.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from bendybus.broker.entity import Entity
-from bendybus.broker.partition_host import PartitionHost
-from bendybus.broker.placing import Place
+from bendybus.broker.entities import Entities
 from bendybus.broker.topic import Subscription, Topic
-from bendybus.broker.topic_host import TopicHost
 from bendybus.domain.entities import normalise_path, refuse_immutable_changes
-from bendybus.domain.fanout import Contents
 from bendybus.domain.filters import RuleDescription
 from bendybus.domain.topic_entities import (
     SUBSCRIPTIONS_MAX,
@@ -26,14 +21,12 @@ from bendybus.domain.topic_entities import (
     TopicDescription,
     check_filter_quota,
     check_topic_tier,
-    split_subscription,
     subscription_path,
 )
 from bendybus.errors import EntityExists, EntityNotFound, QuotaExceeded
-from bendybus.store.catalog import EntityRecord
 
 if TYPE_CHECKING:
-    from bendybus.broker.broker import Broker
+    pass
 
 __all__ = ["RuleChange", "Topics"]
 
@@ -42,18 +35,17 @@ RuleChange: TypeAlias = Callable[[SubscriptionDescription], SubscriptionDescript
 
 
 class Topics:
-    def __init__(self, broker: Broker, contents: Contents) -> None:
-        self._broker = broker
-        self._contents = contents
-        self._topics: dict[str, Topic] = {}
+    def __init__(self, entities: Entities) -> None:
+        self._entities = entities
 
     # -- finding ------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Topic]:
-        return iter(self._topics.values())
+        return iter(self._entities.topics())
 
     def find(self, path: str) -> Topic | None:
-        return self._topics.get(normalise_path(path))
+        entity = self._entities.look_up(path)
+        return entity if isinstance(entity, Topic) else None
 
     def get(self, path: str) -> Topic:
         """`EntityNotFound` when there is none of that path."""
@@ -62,90 +54,40 @@ class Topics:
             raise EntityNotFound(path)
         return topic
 
-    def find_subscription(self, path: str) -> Subscription | None:
-        """By a whole path such as `topic/Subscriptions/name`, in any case."""
-        found = split_subscription(path.replace("\\", "/"))
-        topic = None if found is None else self.find(found[0])
-        return None if found is None or topic is None else topic.subscription(found[1])
-
     def get_subscription(self, topic_path: str, name: str) -> Subscription:
         subscription = self.get(topic_path).subscription(name)
         if subscription is None:
             raise EntityNotFound(subscription_path(topic_path, name))
         return subscription
 
-    # -- opening ------------------------------------------------------------------
-
-    def open_topic(self, record: EntityRecord, at: Iterable[Place]) -> Topic:
-        description = TopicDescription.from_record(record.description)
-        topic = Topic(
-            description,
-            record.partition_count,
-            self._broker.ticker.keep_time,
-            self._contents,
-            self._broker.clock,
-        )
-        for number, key, store, epoch in at:
-            topic.add_partition(TopicHost(topic, number, key, store, self._broker.cache, epoch))
-        self._topics[normalise_path(record.path)] = topic
-        self._broker.registry.opened(topic, record)
-        return topic
-
-    def open_subscription(self, record: EntityRecord, at: Iterable[Place]) -> Subscription:
-        description = SubscriptionDescription.from_record(record.description)
-        topic = self.get(description.topic_path)
-        subscription = Subscription(
-            topic, description, record.partition_count, self._broker.ticker.keep_time, self._broker.clock
-        )
-        for number, key, store, epoch in at:
-            host = PartitionHost(subscription, number, key, store, self._broker.cache, epoch)
-            subscription.add_partition(host)
-        topic.add(subscription)
-        self._broker.registry.opened(subscription, record)
-        return subscription
-
-    def leave(self, entity: Entity[Any, Any]) -> None:
-        """This one, if it is a topic or a subscription, exists no more."""
-        if isinstance(entity, Topic):
-            del self._topics[normalise_path(entity.path)]
-        elif isinstance(entity, Subscription):
-            entity.topic.remove(entity)
-
     # -- topics -------------------------------------------------------------------
 
     async def create(self, description: TopicDescription) -> Topic:
         """Make the topic on all its partitions, or not at all (P-32)."""
-        broker = self._broker
-        async with broker.changing:
-            check_topic_tier(broker.tier, description)
-            record = broker.registry.place("topic", description)
-            topic = self.open_topic(record, await broker.registry.make(record, description.label))
-            broker.tell_of(topic)
+        entities = self._entities
+        async with entities.changing:
+            check_topic_tier(entities.tier, description)
+            topic = await entities.create(entities.place("topic", description), description.label)
+            assert isinstance(topic, Topic)
             return topic
 
     async def update(self, description: TopicDescription) -> Topic:
         """Change what may be changed; an immutable property is refused with its name (P-07)."""
-        broker = self._broker
-        async with broker.changing:
+        entities = self._entities
+        async with entities.changing:
             topic = self.get(description.path)
             # The spelling is the creator's: the stores know the partitions by it.
             description = replace(description, path=topic.path)
             refuse_immutable_changes(topic.description, description)
-            check_topic_tier(broker.tier, description)
+            check_topic_tier(entities.tier, description)
             topic.refuse_unhealthy()
-            await broker.registry.keep(topic, description)
+            await entities.describe(topic, description)
             return topic
 
     async def delete(self, path: str) -> None:
         """With all subscriptions, their rules and messages."""
-        broker = self._broker
-        async with broker.changing:
-            topic = self.get(path)
-            topic.refuse_unhealthy()
-            subscriptions = list(topic.subscriptions)
-            paths = [topic.path, *(subscription.path for subscription in subscriptions)]
-            await asyncio.to_thread(broker.catalog.remove, *paths)
-            await broker.registry.forget(topic, *subscriptions)
+        async with self._entities.changing:
+            await self._entities.remove(self.get(path))
 
     async def ensure(self, description: TopicDescription) -> Topic:
         """Create the topic, or bring the one that is there to this description; its rules stay."""
@@ -159,8 +101,8 @@ class Topics:
 
     async def create_subscription(self, description: SubscriptionDescription) -> Subscription:
         """It takes every message that is accepted after this has returned."""
-        broker = self._broker
-        async with broker.changing:
+        entities = self._entities
+        async with entities.changing:
             topic = self.get(description.topic_path)
             description = replace(
                 description,
@@ -174,35 +116,33 @@ class Topics:
                     f"{description.label} cannot be created: the topic has {SUBSCRIPTIONS_MAX} subscriptions "
                     "already, as many as are allowed."
                 )
-            broker.tier.check_features(description)
-            broker.registry.check_forwarding(description)
+            entities.tier.check_features(description)
+            entities.check_forwarding(description)
             self._check_filters(topic, description)
             topic.refuse_unhealthy()
             # A copy is stored in the very commit that accepts its message: so in the same stores.
-            placement = broker.registry.records[normalise_path(topic.path)].placement
-            record = broker.registry.new_record("subscription", description, placement)
-            return self.open_subscription(record, await broker.registry.make(record, description.label))
+            placement = entities.record(topic.path).placement
+            record = entities.new_record("subscription", description, placement)
+            subscription = await entities.create(record, description.label)
+            assert isinstance(subscription, Subscription)
+            return subscription
 
     async def update_subscription(self, description: SubscriptionDescription) -> Subscription:
         """Change what may be changed. Rules have calls of their own, and stay as they are."""
-        async with self._broker.changing:
+        async with self._entities.changing:
             subscription = self.get_subscription(description.topic_path, description.name)
             before = subscription.description
             description = replace(description, path=before.path, rules=before.rules)
             refuse_immutable_changes(before, description)
-            self._broker.tier.check_features(description)
-            self._broker.registry.check_forwarding(description)
+            self._entities.tier.check_features(description)
+            self._entities.check_forwarding(description)
             subscription.refuse_unhealthy()
             await self._keep(subscription, description)
             return subscription
 
     async def delete_subscription(self, topic_path: str, name: str) -> None:
-        broker = self._broker
-        async with broker.changing:
-            subscription = self.get_subscription(topic_path, name)
-            subscription.refuse_unhealthy()
-            await asyncio.to_thread(broker.catalog.remove, subscription.path)
-            await broker.registry.forget(subscription)
+        async with self._entities.changing:
+            await self._entities.remove(self.get_subscription(topic_path, name))
 
     async def ensure_subscription(self, description: SubscriptionDescription) -> Subscription:
         """Create the subscription, or bring the one that is there, rules and all, to this description."""
@@ -218,7 +158,7 @@ class Topics:
         # A store that is away is no reason to complain of what need not change.
         if description != before:
             await self.update_subscription(description)
-            async with self._broker.changing:
+            async with self._entities.changing:
                 await self._keep(subscription, description)
         return subscription
 
@@ -226,23 +166,23 @@ class Topics:
 
     async def add_rule(self, topic_path: str, name: str, rule: RuleDescription) -> None:
         """It holds from the next message on; `EntityExists` when its name is taken."""
-        async with self._broker.changing:
+        async with self._entities.changing:
             subscription = self.get_subscription(topic_path, name)
             await self._keep(subscription, subscription.description.with_rule(self._dated(rule)))
 
     async def update_rule(self, topic_path: str, name: str, rule: RuleDescription) -> None:
-        async with self._broker.changing:
+        async with self._entities.changing:
             subscription = self.get_subscription(topic_path, name)
             await self._keep(subscription, subscription.description.with_changed_rule(rule))
 
     async def remove_rule(self, topic_path: str, name: str, rule_name: str) -> None:
-        async with self._broker.changing:
+        async with self._entities.changing:
             subscription = self.get_subscription(topic_path, name)
             await self._keep(subscription, subscription.description.without_rule(rule_name))
 
     async def change_rules(self, topic_path: str, name: str, changes: Sequence[RuleChange]) -> None:
         """Several changes as one: all of them, or whatever one of them raises (P-24)."""
-        async with self._broker.changing:
+        async with self._entities.changing:
             subscription = self.get_subscription(topic_path, name)
             description = subscription.description
             for change in changes:
@@ -251,7 +191,7 @@ class Topics:
 
     async def _keep(self, subscription: Subscription, description: SubscriptionDescription) -> None:
         self._check_filters(subscription.topic, description)
-        await self._broker.registry.keep(subscription, description)
+        await self._entities.describe(subscription, description)
         subscription.topic.rules_changed()
 
     @staticmethod
@@ -264,4 +204,4 @@ class Topics:
         check_filter_quota(topic.path, [*others, changed])
 
     def _dated(self, rule: RuleDescription) -> RuleDescription:
-        return rule if rule.created_at else replace(rule, created_at=self._broker.clock.now())
+        return rule if rule.created_at else replace(rule, created_at=self._entities.clock.now())

@@ -41,7 +41,7 @@ class Gateway:
 
     def admit(self, namespace: Namespace) -> None:
         """Clients may come for this namespace."""
-        namespace.broker.watch(self._entity_changed)
+        namespace.broker.entities.watch(self._entity_changed)
 
     def dismiss(self, namespace: Namespace) -> None:
         """The namespace is no more: hang up on its clients."""

@@ -74,7 +74,7 @@ class _FaultApi:
                     "reason": store.reason,
                     **_shown(current[store.name]),
                 }
-                for store in self._broker.stores()
+                for store in self._broker.stores
             ]
         }
 

@@ -85,7 +85,7 @@ class Front:
         stores = {
             store.name if alone else f"{namespace.name}/{store.name}": store.state.value
             for namespace in self.namespaces
-            for store in namespace.broker.stores()
+            for store in namespace.broker.stores
         }
         return Health(self.ready, {"stores": stores})
 

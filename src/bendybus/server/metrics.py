@@ -53,7 +53,7 @@ class BrokerCollector(Collector):
         partitions = (
             (namespace.name, queue, host)
             for namespace in self._namespaces
-            for queue in namespace.broker.sources()
+            for queue in namespace.broker.entities.sources()
             for host in queue.hosts
         )
         for namespace_name, queue, host in partitions:
@@ -85,7 +85,7 @@ class BrokerCollector(Collector):
         )
         failures = CounterMetricFamily("bendybus_store_failures", "Times it went away.", labels=labels)
         for namespace in self._namespaces:
-            for store in namespace.broker.stores():
+            for store in namespace.broker.stores:
                 place = (namespace.name, store.name)
                 commits.add_metric(place, store.writer.commits)
                 stored.add_metric(place, store.writer.messages_stored)

@@ -77,11 +77,11 @@ class StoreKeeper:
 
     def _open(self, store: MessagingStore) -> None:
         """Refuse what cannot be used, and what is used already; nothing is written before that is known."""
-        if any(each.name == store.name for each in self._broker.stores()):
+        if any(each.name == store.name for each in self._broker.stores):
             raise EntityExists(f"There is a messaging store '{store.name}' already.")
         store.namespace = namespace_id(self._broker.catalog)
         identity = store.examine()
-        for each in self._broker.stores():
+        for each in self._broker.stores:
             if each.store.kind != store.kind:
                 continue
             if each.state is StoreState.AWAY:
@@ -94,7 +94,7 @@ class StoreKeeper:
     async def retire(self, name: str) -> None:
         """Let go of a store that keeps nothing, for good; its file or database stays where it is."""
         async with self._changing:
-            attached = self._broker.store(name)
+            attached = self._broker.stores[name]
 
             def forget() -> None:
                 listed = self._folder.store_list()

@@ -64,10 +64,10 @@ class _StoreApi:
             return JSONResponse({"error": refusal.description}, refusal.status)
 
     async def _list(self, request: Request) -> tuple[object, HTTPStatus]:
-        return {"stores": [self._shown(store) for store in self._broker.stores()]}, HTTPStatus.OK
+        return {"stores": [self._shown(store) for store in self._broker.stores]}, HTTPStatus.OK
 
     async def _show(self, request: Request) -> tuple[object, HTTPStatus]:
-        return self._shown(self._broker.store(request.path_params["name"])), HTTPStatus.OK
+        return self._shown(self._broker.stores[request.path_params["name"]]), HTTPStatus.OK
 
     async def _attach(self, request: Request) -> tuple[object, HTTPStatus]:
         body = _object(await json_body(request))
@@ -77,7 +77,7 @@ class _StoreApi:
         if name is not None and not isinstance(name, str):
             raise ArgumentError("'name' must be text.")
         attached = await self._the_keeper().attach(url, name)
-        return self._shown(self._broker.store(attached)), HTTPStatus.CREATED
+        return self._shown(self._broker.stores[attached]), HTTPStatus.CREATED
 
     async def _drain(self, request: Request) -> tuple[object, HTTPStatus]:
         name = request.path_params["name"]
@@ -85,7 +85,7 @@ class _StoreApi:
         if not isinstance(draining, bool):
             raise ArgumentError("'draining' must be true or false.")
         await (self._broker.drains.begin(name) if draining else self._broker.drains.end(name))
-        return self._shown(self._broker.store(name)), HTTPStatus.ACCEPTED
+        return self._shown(self._broker.stores[name]), HTTPStatus.ACCEPTED
 
     async def _retire(self, request: Request) -> tuple[object, HTTPStatus]:
         name = request.path_params["name"]

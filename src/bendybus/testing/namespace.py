@@ -242,10 +242,10 @@ class Namespace:
         described = self._described
         first: list[Described] = [*described.queues, *described.topics, *described.subscriptions]
         by_path = {normalise_path(each.path): each for each in first}
-        for entity in broker.entities():
+        for entity in broker.entities:
             wanted = by_path.get(normalise_path(entity.path))
             if not entity.deleted and not _is_as_made(entity.description, wanted):
-                await broker.delete(entity)
+                await broker.entities.delete(entity)
         await broker.empty()
         await self._ensure(broker)
         self._clock.set_right()

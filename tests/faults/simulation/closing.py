@@ -67,7 +67,7 @@ class _Last:
     def _sources(self) -> list[tuple[str, bool]]:
         broker = self._simulation.server.broker
         assert broker is not None, "nothing goes wrong any more"
-        return [(each.path, each.description.requires_session) for each in broker.sources()]
+        return [(each.path, each.description.requires_session) for each in broker.entities.sources()]
 
     async def _requester(self, address: str) -> Requester:
         if address not in self._requesters:
@@ -78,7 +78,7 @@ class _Last:
         """What a client finds by browsing is what stands on disk, and what the broker says it has."""
         broker = self._simulation.server.broker
         assert broker is not None
-        for source in tuple(broker.sources()):
+        for source in tuple(broker.entities.sources()):
             for subqueue, suffix in SUFFIXES.items():
                 await self._count(source, subqueue, f"{source.path}{suffix}")
 

@@ -28,9 +28,9 @@ PEEKED = (SubQueue.MAIN, SubQueue.DEAD_LETTER, SubQueue.TRANSFER_DEAD_LETTER)
 
 def compare(ledger: Ledger, broker: Broker, *, everything: bool = False) -> None:
     """Look at what has changed, or at everything, of all stores that are idle."""
-    idle = [each for each in broker.stores() if each.writer.idle]
+    idle = [each for each in broker.stores if each.writer.idle]
     hosts: dict[tuple[Any, Any], Host[Any]] = {}
-    for entity in (*broker.sources(), *broker.topics):
+    for entity in (*broker.entities.sources(), *broker.topics):
         for host in entity.hosts:
             if host.partition is not None and host.store in idle:
                 hosts[host.store.store, host.key] = host

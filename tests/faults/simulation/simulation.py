@@ -205,7 +205,7 @@ class Simulation:
         while self.server.loop is before or self.server.broker is None:
             await asyncio.sleep(0.1)
         broker = self.server.broker
-        for entity in (*broker.sources(), *broker.topics):
+        for entity in (*broker.entities.sources(), *broker.topics):
             for host in entity.hosts:
                 while host.availability is not Availability.AVAILABLE:
                     await asyncio.sleep(0.1)

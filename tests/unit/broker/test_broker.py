@@ -65,7 +65,7 @@ def with_broker(catalog, stores):
 
 async def recovered(broker: Broker, name: str) -> None:
     """The store has been probed, now rather than in a second, and its partitions are loaded."""
-    (store,) = [each for each in broker.stores() if each.name == name]
+    (store,) = [each for each in broker.stores if each.name == name]
     store.recover()
     for queue in broker.queues:
         while any(host.store is store and host.availability is UNAVAILABLE for host in queue.hosts):
@@ -195,7 +195,7 @@ def test_keyless_messages_take_turns_over_all_partitions(with_broker):  # P-16
 def test_a_deleted_queue_leaves_nothing_behind(with_broker, catalog, stores):  # P-32
     async def test(broker):
         told = []
-        broker.watch(told.append)
+        broker.entities.watch(told.append)
         queue = await broker.queues.create(ORDERS)
         await queue.hosts[3].ask(Enqueue([message("lost")]))
         await broker.queues.delete("orders")

@@ -109,7 +109,7 @@ async def drained(broker: Broker, name: str) -> None:
 
 
 async def emptied(broker: Broker, name: str) -> None:
-    store = broker.store(name)
+    store = broker.stores[name]
     while store.residents or broker.drains._moving is not None:
         await asyncio.sleep(0.001)
 
@@ -444,7 +444,7 @@ def test_nothing_is_lost_or_repeated_while_stores_are_emptied_under_traffic(
             async with traffic.flowing():
                 for name in ("a", "b", "a"):
                     await drained(broker, name)
-                    assert not broker.store(name).residents
+                    assert not broker.stores[name].residents
                     await broker.drains.end(name)
             # Locks outlive every move.
             assert traffic.lost == 0
@@ -573,14 +573,14 @@ def test_a_crash_at_any_step_leaves_everything_once(
             # What the process would do on its way down does not happen when the power fails.
             patch.setattr("bendybus.broker.moving.discard_partitions", _nothing_async)
             moving = Move(
-                broker,
+                broker.entities,
                 lambda: [topic.hosts[0], *(each.hosts[0] for each in topic.subscriptions)],
-                broker.store("a"),
-                broker.store("b"),
+                broker.stores["a"],
+                broker.stores["b"],
             )
             with pytest.raises(PowerCut):
                 await moving.run()
-        for store in broker.stores():
+        for store in broker.stores:
             store.stop()
         broker.ticker.stop()
 
@@ -747,7 +747,7 @@ def test_a_copy_that_is_not_equal_is_never_switched_to(
         async with at_work(catalog, memory_stores) as broker:
             queue = await broker.queues.create(PLAIN)
             await send(queue, "one", "two")
-            move = Move(broker, lambda: queue.hosts, broker.store("a"), broker.store("b"))
+            move = Move(broker.entities, lambda: queue.hosts, broker.stores["a"], broker.stores["b"])
             twins = move._copies._twins
 
             async def forgetful(each: Any, messages: Any) -> Any:
@@ -839,7 +839,7 @@ def test_a_store_that_is_attached_takes_partitions_and_one_that_is_empty_can_go(
             forgotten: list[str] = []
             await broker.detach("a", lambda: forgotten.append("a"))
             assert forgotten == ["a"]
-            assert [store.name for store in broker.stores()] == ["b"]
+            assert [store.name for store in broker.stores] == ["b"]
             assert "a" not in broker.drains
             assert await texts(queue) == ["kept"]
 
@@ -853,7 +853,7 @@ def test_an_entity_that_is_deleted_while_it_moves_leaves_nothing(
         async with at_work(catalog, memory_stores) as broker:
             queue = await broker.queues.create(PLAIN)
             await send(queue, "one")
-            move = Move(broker, lambda: queue.hosts, broker.store("a"), broker.store("b"))
+            move = Move(broker.entities, lambda: queue.hosts, broker.stores["a"], broker.stores["b"])
             catch_up = move._copies.catch_up
 
             async def delete_first() -> None:

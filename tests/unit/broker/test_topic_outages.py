@@ -110,7 +110,7 @@ def test_copies_that_a_stall_reported_as_failed_are_taken_back_everywhere(with_b
     with_broker(test)
 
     async def again(broker):
-        assert [await bodies(each) for each in broker.sources()] == [["before", "doubtful"]] * 2
+        assert [await bodies(each) for each in broker.entities.sources()] == [["before", "doubtful"]] * 2
 
     with_broker(again)
 
@@ -180,7 +180,7 @@ def test_a_store_takes_its_partitions_of_topics_and_subscriptions_with_it_and_th
 
 def test_an_unpartitioned_topic_is_made_where_a_store_answers(with_broker):  # P-04
     async def test(broker):
-        for store in list(broker.stores())[:2]:
+        for store in list(broker.stores)[:2]:
             store.fail(STALLED)
         topic, (one,) = await make(broker, PLAIN, "one")
         await publish(topic, "here")
@@ -207,7 +207,7 @@ def test_topics_are_served_from_the_start_though_a_store_is_away(with_broker, st
         await publish(topic, "beside it")
         assert 10 < waiting(one) < 17
         stores[1].outage = None
-        (store,) = [store for store in broker.stores() if store.name == "b"]
+        (store,) = [store for store in broker.stores if store.name == "b"]
         await recovered(store)
         assert len(await bodies(one)) == 17
         assert not topic.limited
@@ -252,9 +252,9 @@ def test_what_is_as_described_needs_no_store_to_stay_so(with_broker, stores):  #
         await make(broker, NEWS, "all", max_delivery_count=3)
 
     async def start_again(broker):
-        before = broker.registry.records["news/subscriptions/all"]
+        before = broker.entities.record("news/subscriptions/all")
         await broker.ensure([NEWS], [], [described])
-        assert broker.registry.records["news/subscriptions/all"] == before
+        assert broker.entities.record("news/subscriptions/all") == before
         with pytest.raises(StoreUnavailable):
             await broker.ensure([], [], [replace(described, max_delivery_count=4)])
 

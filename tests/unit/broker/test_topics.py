@@ -296,7 +296,7 @@ def test_topics_survive_a_restart(with_broker):
         topic = await broker.topics.create(NEWS)
         await broker.topics.create_subscription(subscription("red", "news", rules=(rule("r", "n = 1"),)))
         await publish(topic, "a", "b", n=1)
-        return broker.registry.records["news"].generation
+        return broker.entities.record("news").generation
 
     async def second(broker):
         found = broker.find("NEWS/subscriptions/Red")
@@ -306,7 +306,7 @@ def test_topics_survive_a_restart(with_broker):
         await publish(topic, "c", n=1)
         await publish(topic, "d", n=2)
         assert sorted(await bodies(found)) == ["a", "b", "c"]
-        return broker.registry.records["news"].generation
+        return broker.entities.record("news").generation
 
     assert with_broker(first) == with_broker(second)
 
@@ -317,7 +317,7 @@ def test_deleting_a_topic_takes_everything_with_it(with_broker, stores, catalog)
         one = await broker.topics.create_subscription(subscription("one", "News"))
         await publish(topic, "x")
         told = []
-        broker.watch(told.append)
+        broker.entities.watch(told.append)
         await broker.topics.delete("nEWS")
         assert topic.deleted and one.deleted and set(told) == {topic, one}
         assert catalog.entities() == []
@@ -623,7 +623,7 @@ def test_idle_topics_and_subscriptions_are_deleted(with_broker):
         await broker.topics.create_subscription(subscription("idle", "News", auto_delete_on_idle_s=300))
         await broker.topics.create_subscription(subscription("busy", "News"))
         await broker.topics.get("News").loaded()
-        for each in broker.sources():
+        for each in broker.entities.sources():
             await each.loaded()
         await broker.topics.get("plain").loaded()
         await broker.ticker.advance(301_000)
@@ -680,7 +680,7 @@ def test_a_topic_whose_catalog_fails_in_emptying_is_gone_with_its_subscriptions(
         with pytest.raises(StoreUnavailable, match="Not everything was emptied"):
             await broker.empty()
         assert broker.topics.find("plain") is None
-        assert not broker.registry.records
+        assert not broker.entities.records()
 
     with_broker(test)
 

@@ -1,0 +1,343 @@
+"""The entities of a namespace: the one owner of which there are.
+
+An entity exists if and only if the catalog lists it. `Entities` keeps what the catalog says, the
+entity at work and its forwarder together, and changes them together. Creating and deleting an entity is
+the one thing that touches several stores, and the order makes it repeatable: partitions first and the
+catalog last when creating, the catalog first when deleting. What a crash leaves in between belongs to
+nobody and is swept at the next start (placing.py).
+
+What differs between queues, topics and subscriptions when one is opened is in `OPENERS`. What may be
+changed about each: queues.py, topics.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias, TypeVar
+
+from bendybus.broker.clock import Clock
+from bendybus.broker.entity import Entity
+from bendybus.broker.forwarding import Forwarder
+from bendybus.broker.host import Host
+from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.payload_cache import PayloadCache
+from bendybus.broker.placing import Claims, Place, choose, drop_partitions, make_partitions, places
+from bendybus.broker.queue import Queue
+from bendybus.broker.store_set import StoreSet
+from bendybus.broker.topic import Subscription, Target, Topic
+from bendybus.broker.topic_host import TopicHost
+from bendybus.domain.entities import Described, QueueDescription, Tier, normalise_path
+from bendybus.domain.fanout import Contents
+from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
+from bendybus.errors import (
+    ArgumentError,
+    EntityExists,
+    EntityNotFound,
+    InvalidOperation,
+    StoreUnavailable,
+)
+from bendybus.store.catalog import Catalog, EntityKind, EntityRecord
+
+__all__ = ["Entities"]
+
+logger = logging.getLogger(__name__)
+
+Watcher: TypeAlias = Callable[[Entity[Any, Any]], None]
+
+D = TypeVar("D", bound=Described)
+
+
+@dataclass(slots=True)
+class _Opened:
+    """An entity that exists: what the catalog says of it, and what is at work."""
+
+    record: EntityRecord
+    entity: Target
+    forwarder: Forwarder | None
+    """Topics forward nothing."""
+
+
+class Entities:
+    """Entities change one after the other: whoever creates, describes or removes one holds `changing`."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        stores: StoreSet,
+        *,
+        clock: Clock,
+        contents: Contents,
+        tier: Tier,
+        premium_partitions: int,
+    ) -> None:
+        self.catalog = catalog
+        self.stores = stores
+        self.clock = clock
+        self.contents = contents
+        """Looks into messages for the rules of topics."""
+        self.tier = tier
+        self.premium_partitions = premium_partitions
+        self.cache = PayloadCache()
+        self.changing = asyncio.Lock()
+        # In the order in which they came, so that a simulation can be repeated: tests/faults/simulation.
+        self.timed: dict[Host[Any], None] = {}
+        """The partitions that hold something with an end (ticker.py)."""
+        self._opened: dict[str, _Opened] = {}
+        """By normalised path."""
+        self._watchers: list[Watcher] = []
+
+    # -- finding ------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Target]:
+        return iter([each.entity for each in self._opened.values()])
+
+    def queues(self) -> list[Queue]:
+        """Without subscriptions."""
+        return [each for each in self.sources() if not isinstance(each, Subscription)]
+
+    def topics(self) -> list[Topic]:
+        return [each for each in self if isinstance(each, Topic)]
+
+    def sources(self) -> list[Queue]:
+        """Everything that keeps messages to be received: queues and subscriptions."""
+        return [each for each in self if isinstance(each, Queue)]
+
+    def forwarders(self) -> list[Forwarder]:
+        return [each.forwarder for each in self._opened.values() if each.forwarder is not None]
+
+    def records(self) -> list[EntityRecord]:
+        """What the catalog says."""
+        return [each.record for each in self._opened.values()]
+
+    def record(self, path: str) -> EntityRecord:
+        return self._opened[normalise_path(path)].record
+
+    def look_up(self, path: str) -> Target | None:
+        """Whatever stands at this path, in any case."""
+        opened = self._opened.get(normalise_path(path))
+        return None if opened is None else opened.entity
+
+    def find_source(self, path: str) -> Queue:
+        """The queue or subscription at this path, which can be received from."""
+        entity = self.find(path)
+        if isinstance(entity, Topic):
+            raise InvalidOperation(f"'{path}' is a topic; messages are received from its subscriptions.")
+        return entity
+
+    def find(self, path: str) -> Target:
+        """What stands at this path, to send to; a subscription is found too, and refuses everything."""
+        entity = self.look_up(path)
+        if entity is None:
+            raise EntityNotFound(path)
+        return entity
+
+    # -- watching -----------------------------------------------------------------
+
+    def watch(self, watcher: Watcher) -> None:
+        """Call this with every entity that has been created, updated or deleted (`Entity.deleted`)."""
+        self._watchers.append(watcher)
+
+    def tell_of(self, entity: Entity[Any, Any]) -> None:
+        for watcher in self._watchers:
+            watcher(entity)
+
+    def keep_time(self, host: Host[Any]) -> None:
+        """Tick this partition from now on."""
+        self.timed[host] = None
+
+    # -- coming -------------------------------------------------------------------
+
+    def open_all(self, records: Sequence[EntityRecord], claims: Claims, away: Iterable[str]) -> None:
+        """Take up what the catalog lists; topics before their subscriptions."""
+        for kind in OPENERS:
+            for record in records:
+                if record.kind == kind:
+                    self._open(record, places(record, claims, self.stores, tuple(away)))
+
+    async def create(self, record: EntityRecord, label: str) -> Target:
+        """Make the entity on all its partitions, or not at all (P-32)."""
+        claims: Claims = {}
+        try:
+            await make_partitions(record, self.stores, claims)
+            await asyncio.to_thread(self.catalog.add, record)
+        except Exception as failure:
+            await self._unmake(record)
+            raise StoreUnavailable(
+                f"{label} was not created: {failure} Please retry the operation."
+            ) from failure
+        entity = self._open(record, places(record, claims, self.stores, away=()))
+        self.tell_of(entity)
+        return entity
+
+    def place(self, kind: EntityKind, description: Described) -> EntityRecord:
+        """Where a new queue or topic is to be; refused when there is one, or too many (P-11)."""
+        path = description.path
+        if self.look_up(path) is not None:
+            raise EntityExists(f"The messaging entity '{path}' already exists.")
+        count = self.tier.partition_count(
+            enable_partitioning=description.enable_partitioning, premium_partitions=self.premium_partitions
+        )
+        counted = [record for record in self.records() if record.kind != "subscription"]
+        self.tier.check_quota(
+            description.label,
+            partitioned=count > 1,
+            entities=len(counted),
+            partitioned_entities=sum(record.partition_count > 1 for record in counted),
+        )
+        # Begin with another store each time, so that unpartitioned entities spread too.
+        placement = choose(self.stores.open_to_new(), count, first=len(counted))
+        return self.new_record(kind, description, placement)
+
+    def new_record(self, kind: EntityKind, description: Described, placement: Sequence[str]) -> EntityRecord:
+        at = self.clock.now()
+        return EntityRecord(
+            path=description.path,
+            kind=kind,
+            description=description.to_record(),
+            partition_count=len(placement),
+            placement=tuple(placement),
+            created_at=at,
+            updated_at=at,
+            generation=uuid.uuid4().hex,
+        )
+
+    async def _unmake(self, record: EntityRecord) -> None:
+        """Clear away what was begun: from the catalog first, which may have taken it though it failed.
+
+        While the catalog does not answer, the partitions stay: it must not list what no store has.
+        """
+        try:
+            await asyncio.to_thread(self.catalog.remove, record.path)
+        except EntityNotFound:
+            logger.debug("'%s' had not reached the catalog", record.path)
+        except Exception as failure:
+            logger.warning(
+                "'%s' may be in the catalog, so its partitions stay for now: %s", record.path, failure
+            )
+            return
+        await drop_partitions([self.stores[name] for name in record.placement], record.path)
+
+    def _open(self, record: EntityRecord, at: Iterable[Place]) -> Target:
+        entity = OPENERS[record.kind](self, record, at)
+        entity.created_at, entity.updated_at = record.created_at, record.updated_at
+        entity.generation = record.generation
+        entity.arrange_turns()
+        forwarder = Forwarder(entity, self.find) if isinstance(entity, Queue) else None
+        self._opened[normalise_path(record.path)] = _Opened(record, entity, forwarder)
+        for host in entity.hosts:
+            # A partition whose store is away is loaded when that comes back.
+            if host.key is not None:
+                host.load()
+        if forwarder is not None:
+            forwarder.wake()
+        return entity
+
+    # -- changing -----------------------------------------------------------------
+
+    def check_forwarding(self, description: QueueDescription) -> None:
+        """ "The target must exist" when forwarding is set up; should it be deleted later, letters go dead."""
+        for name, target in (
+            ("ForwardTo", description.forward_to),
+            ("ForwardDeadLetteredMessagesTo", description.forward_dead_lettered_to),
+        ):
+            if target is not None and isinstance(self.look_up(target), Subscription | None):
+                raise ArgumentError(
+                    f"'{description.path}': {name} is '{target}', and there is no such queue or topic."
+                )
+
+    async def describe(self, entity: Entity[Any, D], description: D) -> None:
+        """Describe an entity anew: on disk, then in memory, then to those who watch."""
+        opened = self._opened[normalise_path(entity.path)]
+        record = replace(opened.record, description=description.to_record(), updated_at=self.clock.now())
+        await asyncio.to_thread(self.catalog.replace, record)
+        opened.record = record
+        entity.description, entity.updated_at = description, record.updated_at
+        for host in entity.hosts:
+            host.describe(description)
+        if opened.forwarder is not None:
+            opened.forwarder.wake()
+        self.tell_of(entity)
+
+    def moved(self, records: Iterable[EntityRecord]) -> None:
+        """The catalog says this of them now: their partitions are elsewhere, or new ones."""
+        for record in records:
+            self._opened[normalise_path(record.path)].record = record
+
+    # -- going --------------------------------------------------------------------
+
+    async def delete(self, entity: Target) -> None:
+        """Remove it when it is its turn, unless it is gone by then."""
+        async with self.changing:
+            if not entity.deleted:
+                await self.remove(entity)
+
+    async def remove(self, entity: Target) -> None:
+        """The catalog first: from then on it is gone, and its partitions are litter.
+
+        A topic takes its subscriptions with it in one step.
+        """
+        entity.refuse_unhealthy()
+        family: list[Target] = [entity]
+        if isinstance(entity, Topic):
+            family += entity.subscriptions
+        await asyncio.to_thread(self.catalog.remove, *[each.path for each in family])
+        await self.forget(family)
+
+    async def forget(self, entities: Sequence[Target]) -> None:
+        """The catalog lists these no more: close them, and clear away what they leave."""
+        for entity in entities:
+            opened = self._opened.pop(normalise_path(entity.path))
+            if isinstance(entity, Subscription):
+                entity.topic.remove(entity)
+            if opened.forwarder is not None:
+                opened.forwarder.close()
+            entity.close()
+            self.tell_of(entity)
+        for entity in entities:
+            await drop_partitions([host.store for host in entity.hosts], entity.path)
+
+
+# -- what differs by kind ---------------------------------------------------------
+
+
+def _open_queue(entities: Entities, record: EntityRecord, at: Iterable[Place]) -> Queue:
+    description = QueueDescription.from_record(record.description)
+    queue = Queue(description, record.partition_count, entities.keep_time, entities.clock)
+    for number, key, store, epoch in at:
+        queue.add_partition(PartitionHost(queue, number, key, store, entities.cache, epoch))
+    return queue
+
+
+def _open_topic(entities: Entities, record: EntityRecord, at: Iterable[Place]) -> Topic:
+    description = TopicDescription.from_record(record.description)
+    topic = Topic(description, record.partition_count, entities.keep_time, entities.contents, entities.clock)
+    for number, key, store, epoch in at:
+        topic.add_partition(TopicHost(topic, number, key, store, entities.cache, epoch))
+    return topic
+
+
+def _open_subscription(entities: Entities, record: EntityRecord, at: Iterable[Place]) -> Subscription:
+    description = SubscriptionDescription.from_record(record.description)
+    topic = entities.find(description.topic_path)
+    assert isinstance(topic, Topic), "a subscription is opened after its topic"
+    subscription = Subscription(
+        topic, description, record.partition_count, entities.keep_time, entities.clock
+    )
+    for number, key, store, epoch in at:
+        subscription.add_partition(PartitionHost(subscription, number, key, store, entities.cache, epoch))
+    topic.add(subscription)
+    return subscription
+
+
+Opener: TypeAlias = Callable[[Entities, EntityRecord, Iterable[Place]], Target]
+
+OPENERS: Final[dict[EntityKind, Opener]] = {
+    "queue": _open_queue,
+    "topic": _open_topic,
+    "subscription": _open_subscription,
+}
+"""In the order in which they are opened at a start."""
