@@ -235,6 +235,20 @@ def test_a_description_beyond_its_limits_is_refused(stand: Stand) -> None:
 
 
 @on_each_kind
+def test_a_message_may_be_delivered_two_billion_times(stand: Stand) -> None:
+    """NServiceBus creates its queues so: it counts the attempts itself."""
+    queue, topic = stand.queue(max_delivery_count=2_147_483_647), stand.topic()
+    stand.admin.create_subscription(topic, "s", max_delivery_count=2_147_483_647)
+    assert stand.admin.get_queue(queue).max_delivery_count == 2_147_483_647
+    assert stand.admin.get_subscription(topic, "s").max_delivery_count == 2_147_483_647
+    stand.works(queue)
+    described = stand.admin.get_queue(queue)
+    described.max_delivery_count = 2_147_483_648
+    with pytest.raises(HttpResponseError, match="from 1 to 2147483647"):
+        stand.admin.update_queue(described)
+
+
+@on_each_kind
 def test_names_beyond_their_limits_are_refused(stand: Stand) -> None:
     topic = stand.topic("s")
     for make in (

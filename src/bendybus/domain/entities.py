@@ -46,7 +46,8 @@ DUPLICATE_WINDOW_S: Final = (20, 7 * 86_400)
 MESSAGE_TTL_S: Final = (1, None)
 AUTO_DELETE_ON_IDLE_S: Final = (300, None)
 
-DELIVERY_COUNTS: Final = range(1, 2001)
+# As many as a signed 32-bit number can say; the 2000 of Azure's portal is the portal's own.
+DELIVERY_COUNTS: Final = range(1, 2**31)
 
 STANDARD_SIZES_MB: Final = (1024, 2048, 3072, 4096, 5120)
 PREMIUM_SIZES_MB: Final = (*STANDARD_SIZES_MB, 10_240, 20_480, 40_960, 81_920)

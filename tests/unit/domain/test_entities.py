@@ -21,7 +21,7 @@ ORDERS = QueueDescription(EntityPath("orders"))
         ("duplicate_detection_window_s", "DuplicateDetectionHistoryTimeWindow", (20, 604_800), (19, 604_801)),
         ("default_message_ttl_s", "DefaultMessageTimeToLive", (1, 10**9, None), (0.5, 0)),
         ("auto_delete_on_idle_s", "AutoDeleteOnIdle", (300, 10**9, None), (299,)),
-        ("max_delivery_count", "MaxDeliveryCount", (1, 2000), (0, 2001)),
+        ("max_delivery_count", "MaxDeliveryCount", (1, 2001, 2_147_483_647), (0, 2_147_483_648)),
         ("max_size_mb", "MaxSizeInMegabytes", (1024, 5120, 81_920), (0, 1, 6144, 81_921)),
         ("max_message_size_kb", "MaxMessageSizeInKilobytes", (1, 102_400), (0, 102_401)),
         ("user_metadata", "UserMetadata", ("", "m" * 1024, None), ("m" * 1025,)),
@@ -44,7 +44,7 @@ def test_each_property_keeps_its_range(
 def test_an_error_names_the_allowed_range() -> None:
     with pytest.raises(ArgumentError, match="at least PT5S and at most PT5M"):
         replace(ORDERS, lock_duration_s=301)
-    with pytest.raises(ArgumentError, match="from 1 to 2000"):
+    with pytest.raises(ArgumentError, match="from 1 to 2147483647"):
         replace(ORDERS, max_delivery_count=0)
     with pytest.raises(ArgumentError, match="one of 1024, 2048,"):
         replace(ORDERS, max_size_mb=1)
