@@ -16,8 +16,10 @@ __all__ = [
     "Instant",
     "LockToken",
     "PartitionNumber",
+    "RoutingKey",
     "SequenceNumber",
     "SessionId",
+    "SessionKey",
 ]
 
 EntityPath = NewType("EntityPath", str)
@@ -37,7 +39,14 @@ LockToken = NewType("LockToken", bytes)
 
 The first two hold the partition's number, big-endian, so that a token alone finds its partition."""
 
+RoutingKey = NewType("RoutingKey", str)
+"""What chooses a message's partition: its session id, partition key or message id, whatever the case."""
+
 SessionId = NewType("SessionId", str)
+"""As somebody wrote it. What is compared and hashed is the key (session_ids.py)."""
+
+SessionKey = NewType("SessionKey", RoutingKey)
+"""What a session is found by: the same for all ids that differ only in case (P-13)."""
 
 Instant = NewType("Instant", int)
 """Milliseconds since the Unix epoch, UTC: what AMQP calls a timestamp."""

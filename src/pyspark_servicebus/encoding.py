@@ -7,12 +7,14 @@ the groups' order is free, since only equal keys have one. Sending: writing.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
 
 from bendybus.amqp.message import annotation, identity, scan
 from bendybus.client import encode
+from bendybus.session_ids import fold_case
 
 __all__ = ["MessageEncoder"]
 
@@ -63,19 +65,21 @@ class MessageEncoder:
         self._rows = 0
 
     def groups(self, batch: pa.RecordBatch) -> Iterator[tuple[str | None, list[bytes]]]:
-        """Messages by the key they share; None for those that may go anywhere, all together."""
-        grouped: dict[str | None, list[bytes]] = {}
+        """Messages by the key they share; None for those that may go anywhere, all together.
+
+        Keys that differ only in case are one key, whose messages stay in order; but a batch has one spelling.
+        """
+        grouped: dict[str | None, list[tuple[str | None, list[bytes]]]] = {}
         single: list[bytes] = []
         for key, message in self._messages(batch):
             if key is None and self._group_by_id:
                 single.append(message)
                 continue
-            group = grouped.get(key)
-            if group is None:
-                grouped[key] = [message]
-            else:
-                group.append(message)
-        yield from grouped.items()
+            runs = grouped.setdefault(None if key is None else fold_case(key), [])
+            if not runs or runs[-1][0] != key:
+                runs.append((key, []))
+            runs[-1][1].append(message)
+        yield from chain.from_iterable(grouped.values())
         for message in single:
             yield None, [message]
 

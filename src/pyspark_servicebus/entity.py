@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from bendybus.amqp.types import Array, Int
 from bendybus.client import BusClient, Management, ReceivedMessage
 from bendybus.errors import BrokerError, NotSupported
+from bendybus.session_ids import OneSession
 from pyspark_servicebus.options import ReadOptions
 
 __all__ = ["Entity", "EntityInfo", "MessageRange", "PartitionInfo", "open_entity"]
@@ -240,7 +241,7 @@ def _passes(message: ReceivedMessage, selection: Selection) -> bool:
     enqueued = message.enqueued_time_ms
     return (
         message.state in selection.states
-        and (selection.session_id is None or message.session_id == selection.session_id)
+        and (selection.session_id is None or OneSession(selection.session_id).includes(message.session_id))
         and (selection.from_ms is None or enqueued >= selection.from_ms)
         and (selection.before_ms is None or enqueued < selection.before_ms)
     )

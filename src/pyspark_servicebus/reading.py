@@ -109,9 +109,10 @@ class FilteringBatchReader(BatchReader):
             return False
         if name == ("partition",) and isinstance(value, int):
             return self._only(frozenset((value,)))
-        if name == ("session_id",) and isinstance(value, str) and self._selection.session_id in (None, value):
+        if name == ("session_id",) and isinstance(value, str) and self._selection.session_id is None:
+            # The session in whatever case it is written; Spark looks again.
             self._selection = replace(self._selection, session_id=value)
-            return True
+            return False
         if name == ("state",) and value in STATES and STATES.index(value) in self._selection.states:
             self._selection = replace(self._selection, states=(STATES.index(value),))
             return True

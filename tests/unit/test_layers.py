@@ -13,18 +13,22 @@ ROOT = Path(__file__).parents[2] / "src" / "bendybus"
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "names": set(),
+    "session_ids": {"names"},
     "amqp": {"errors"},
     "engine": {"amqp", "errors"},
-    "domain": {"errors", "names"},
+    "domain": {"errors", "names", "session_ids"},
     "store": {"domain", "errors", "names"},
-    "broker": {"domain", "store", "envelope", "errors", "names"},
+    "broker": {"domain", "store", "envelope", "errors", "names", "session_ids"},
     "auth": {"errors", "names"},
     "envelope": {"amqp", "domain", "errors", "names"},
     "contents": {"amqp", "domain", "envelope", "errors"},
     "namespaces": {"auth", "broker", "store", "errors"},
-    "gateway": {"amqp", "engine", "domain", "broker", "auth", "envelope", "namespaces", "errors", "names"},
+    "gateway": {
+        *("amqp", "engine", "domain", "broker", "auth", "envelope", "namespaces"),
+        *("errors", "names", "session_ids"),
+    },
     "admin": {"amqp", "domain", "broker", "auth", "envelope", "namespaces", "errors", "names"},
-    "client": {"amqp", "engine", "auth", "errors"},
+    "client": {"amqp", "engine", "auth", "errors", "session_ids"},
     "server": {
         *("amqp", "engine", "domain", "store", "broker", "auth", "contents", "namespaces"),
         *("gateway", "admin", "errors", "names"),
@@ -54,7 +58,7 @@ PURE = {"amqp", "engine", "domain"}
 
 # The Spark connector meets the broker on the wire only.
 SPARK = ROOT.parent / "pyspark_servicebus"
-SPARK_MAY_IMPORT = {"amqp", "client", "errors"}
+SPARK_MAY_IMPORT = {"amqp", "client", "errors", "session_ids"}
 
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 

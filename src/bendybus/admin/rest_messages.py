@@ -36,7 +36,7 @@ from bendybus.domain.messages import Message
 from bendybus.domain.topic_entities import TopicDescription
 from bendybus.envelope import admit, admit_batch, render
 from bendybus.errors import ArgumentError, MessageSizeExceeded, WireError
-from bendybus.names import Instant
+from bendybus.names import Instant, RoutingKey
 
 __all__ = ["BATCH_TYPE", "Admitted", "Shown", "admit_request", "message_id", "show"]
 
@@ -50,7 +50,7 @@ class Admitted:
     """The messages of one request, to be stored together, and the key that says where."""
 
     messages: list[Message]
-    key: str | None
+    key: RoutingKey | None
     identities: list[str | None] | None
     """What duplicate detection knows them by; None where the queue has none."""
 

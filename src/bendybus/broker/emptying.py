@@ -11,11 +11,14 @@ import asyncio
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from bendybus.broker.entities import Entities
+from bendybus.broker.entity import Entity
 from bendybus.broker.placing import Claims, make_partitions
 from bendybus.broker.topic import Target
 from bendybus.errors import StoreUnavailable
+from bendybus.store.catalog import EntityRecord
 
 __all__ = ["empty"]
 
@@ -53,6 +56,8 @@ async def _make_anew(entities: Entities, family: Sequence[Target]) -> Exception 
                 await make_partitions(record, entities.stores, claims)
             except Exception as failure:
                 failed = failed or failure
+        if failed is None:
+            records = [_with_new_keys(entity, record) for entity, record in zip(family, records, strict=True)]
         for record in records:
             await asyncio.to_thread(entities.catalog.add, record)
     except Exception as failure:
@@ -69,3 +74,9 @@ async def _make_anew(entities: Entities, family: Sequence[Target]) -> Exception 
                 assert failed is not None, "a partition was made, or why not is known"
                 host.look_again(failed)
     return failed
+
+
+def _with_new_keys(entity: Entity[Any, Any], record: EntityRecord) -> EntityRecord:
+    """Nothing is stored by an earlier rule about keys any more: from now on today's holds."""
+    entity.description = replace(entity.description, exact_keys=False)
+    return replace(record, description=entity.description.to_record())

@@ -18,9 +18,16 @@ from bendybus.broker.partition_lifecycle import PartitionLifecycle
 from bendybus.broker.stores import AttachedStore
 from bendybus.domain.entities import Described, normalise_path
 from bendybus.domain.messages import SubQueue
-from bendybus.domain.routing import RoundRobin, partition_of
+from bendybus.domain.routing import RoundRobin, key_of, partition_of
 from bendybus.errors import StoreUnavailable
-from bendybus.names import PARTITION_SHIFT, EntityPath, Instant, PartitionNumber, SequenceNumber
+from bendybus.names import (
+    PARTITION_SHIFT,
+    EntityPath,
+    Instant,
+    PartitionNumber,
+    RoutingKey,
+    SequenceNumber,
+)
 
 __all__ = ["Entity"]
 
@@ -143,7 +150,11 @@ class Entity(ABC, Generic[H, D]):
             by_store.setdefault(host.store, []).append(host.number)
         self._turn = RoundRobin([*chain.from_iterable(by_store.values())])
 
-    def place(self, key: str | None) -> H:
+    def key_of(self, text: str) -> RoutingKey:
+        """What chooses the partition here, of a session id or another text that is a key."""
+        return key_of(text, exact=self.description.exact_keys)
+
+    def place(self, key: RoutingKey | None) -> H:
         """The partition for a message with this key; without one, the next that is available (P-12, P-16)."""
         if len(self.hosts) == 1:
             return self.hosts[0]
@@ -159,7 +170,7 @@ class Entity(ABC, Generic[H, D]):
             raise StoreUnavailable(f"No partition of '{self.path}' is available. Please retry the operation.")
         return self.hosts[number]
 
-    def place_numbered(self, key: str | None, number: SequenceNumber) -> H:
+    def place_numbered(self, key: RoutingKey | None, number: SequenceNumber) -> H:
         """The partition for a message out of an outbox: always the same, so that it arrives once (P-34)."""
         if key is not None or len(self.hosts) == 1:
             return self.place(key)

@@ -197,7 +197,7 @@ class PartitionHost(Host[Partition]):
         answer: asyncio.Future[bytes | Exception | None] = asyncio.get_running_loop().create_future()
         self.store.read_session_state(
             self._key,
-            lock.session_id,
+            found.session_id,
             lambda state: None if answer.done() else answer.set_result(state),
         )
         state = await answer

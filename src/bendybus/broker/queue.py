@@ -21,7 +21,8 @@ from bendybus.domain.entities import QueueDescription
 from bendybus.domain.leases import ConsumerLeases
 from bendybus.domain.messages import SubQueue
 from bendybus.errors import EntityDisabled, InvalidOperation
-from bendybus.names import LockToken
+from bendybus.names import LockToken, SessionId, SessionKey
+from bendybus.session_ids import session_key
 
 __all__ = ["Queue", "Waiter"]
 
@@ -69,6 +70,10 @@ class Queue(Entity[PartitionHost, QueueDescription]):
     def has_sessions(self, subqueue: SubQueue) -> bool:
         """Whether messages are received by session here; dead letters never are."""
         return self.description.requires_session and subqueue is SubQueue.MAIN
+
+    def session_key(self, session_id: SessionId) -> SessionKey:
+        """What a session of this queue is found by."""
+        return session_key(session_id, exact=self.description.exact_keys)
 
     def refuse_receiver(self, subqueue: SubQueue, *, sessionful: bool) -> None:
         """Raise what stands against a receiver of this kind here."""

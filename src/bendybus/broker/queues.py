@@ -57,8 +57,8 @@ class Queues:
         entities = self._entities
         async with entities.changing:
             queue = self.get(description.path)
-            # The spelling is the creator's: the stores know the partitions by it.
-            description = replace(description, path=queue.path)
+            # The spelling is the creator's: the stores know the partitions by it. So is the rule for keys.
+            description = replace(description, path=queue.path, exact_keys=queue.description.exact_keys)
             queue.description.refuse_immutable_changes(description)
             entities.tier.check(description)
             entities.check_forwarding(description)
@@ -75,7 +75,11 @@ class Queues:
         existing = self.find(description.path)
         if existing is None:
             return await self.create(description)
-        description = replace(description, authorization_rules=existing.description.authorization_rules)
+        description = replace(
+            description,
+            authorization_rules=existing.description.authorization_rules,
+            exact_keys=existing.description.exact_keys,
+        )
         if existing.description != description:
             await self.update(description)
         return existing

@@ -77,7 +77,7 @@ class Topics:
         async with entities.changing:
             topic = self.get(description.path)
             # The spelling is the creator's: the stores know the partitions by it.
-            description = replace(description, path=topic.path)
+            description = replace(description, path=topic.path, exact_keys=topic.description.exact_keys)
             refuse_immutable_changes(topic.description, description)
             check_topic_tier(entities.tier, description)
             topic.refuse_unhealthy()
@@ -94,7 +94,11 @@ class Topics:
         topic = self.find(description.path)
         if topic is None:
             return await self.create(description)
-        description = replace(description, authorization_rules=topic.description.authorization_rules)
+        description = replace(
+            description,
+            authorization_rules=topic.description.authorization_rules,
+            exact_keys=topic.description.exact_keys,
+        )
         return topic if topic.description == description else await self.update(description)
 
     # -- subscriptions ------------------------------------------------------------
@@ -108,6 +112,8 @@ class Topics:
                 description,
                 path=subscription_path(topic.path, description.name),
                 rules=tuple(map(self._dated, description.rules)),
+                # Its messages are in the partitions that the topic chose.
+                exact_keys=topic.description.exact_keys,
             )
             if topic.subscription(description.name) is not None:
                 raise EntityExists(f"The messaging entity '{description.path}' already exists.")
@@ -132,7 +138,9 @@ class Topics:
         async with self._entities.changing:
             subscription = self.get_subscription(description.topic_path, description.name)
             before = subscription.description
-            description = replace(description, path=before.path, rules=before.rules)
+            description = replace(
+                description, path=before.path, rules=before.rules, exact_keys=before.exact_keys
+            )
             refuse_immutable_changes(before, description)
             self._entities.tier.check_features(description)
             self._entities.check_forwarding(description)
@@ -154,7 +162,12 @@ class Topics:
         rules = (
             replace(rule, created_at=made_at.get(rule.name, rule.created_at)) for rule in description.rules
         )
-        description = replace(description, path=before.path, rules=tuple(map(self._dated, rules)))
+        description = replace(
+            description,
+            path=before.path,
+            rules=tuple(map(self._dated, rules)),
+            exact_keys=before.exact_keys,
+        )
         # A store that is away is no reason to complain of what need not change.
         if description != before:
             await self.update_subscription(description)

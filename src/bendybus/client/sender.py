@@ -29,6 +29,7 @@ from bendybus.client.refusals import refusal_in
 from bendybus.engine.events import Event, LinkDetached, OutcomesReceived
 from bendybus.engine.sending import SendingLink
 from bendybus.errors import BrokerError, MessageSizeExceeded, RequestError
+from bendybus.session_ids import fold_case
 
 if TYPE_CHECKING:
     from bendybus.client.client import BusClient
@@ -251,6 +252,7 @@ def _packed(messages: Iterable[bytes], size_max: int, key: str | None, entity: s
 
 
 def _batch(messages: Sequence[bytes], key: str | None) -> _Batch:
+    key = None if key is None else fold_case(key)
     if len(messages) == 1:
         return _Batch(messages[0], 0, 1, key)
     pieces: list[bytes] = []

@@ -15,7 +15,7 @@ from typing import Final
 
 from bendybus.domain.expiry import NEVER
 from bendybus.errors import ArgumentError
-from bendybus.names import Instant
+from bendybus.names import Instant, RoutingKey
 
 __all__ = ["DuplicateHistory", "Identities"]
 
@@ -40,8 +40,8 @@ class Identities:
         self.found: list[str | None] = []
         """None for a message without an id, which is nobody's duplicate."""
 
-    def add(self, message_id: str | None, partition_key: str | None) -> None:
-        """The next message's; `partition_key` is the session id, where there is one."""
+    def add(self, message_id: str | None, partition_key: RoutingKey | None) -> None:
+        """The next message's; `partition_key` is that of the session id, where there is one."""
         if self._partitioned and message_id is None and partition_key is None:
             raise ArgumentError(
                 "Message to a partitioned entity with duplicate detection enabled must have either "

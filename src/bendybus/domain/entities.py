@@ -128,6 +128,8 @@ class Described(Protocol):
     def max_message_size_kb(self) -> int: ...
     @property
     def enable_partitioning(self) -> bool: ...
+    @property
+    def exact_keys(self) -> bool: ...
     def to_record(self) -> dict[str, object]: ...
 
 
@@ -157,6 +159,8 @@ def recorded_values(kind: type[DataclassInstance], record: Mapping[str, object])
     values = {name: value for name, value in record.items() if name in known}
     if "status" in values:
         values["status"] = EntityStatus(str(values["status"]))
+    # Whoever did not say so compared keys as they were written, and stored messages by that.
+    values.setdefault("exact_keys", True)
     values["authorization_rules"] = rules_from_record(values.get("authorization_rules"))
     return values
 
@@ -188,6 +192,8 @@ class QueueDescription:
     status: EntityStatus = EntityStatus.ACTIVE
     user_metadata: str | None = None
     authorization_rules: tuple[AuthorizationRule, ...] = ()
+    exact_keys: bool = False
+    """Whether case counts in session ids and other keys: only where it did when the entity was created."""
 
     def __post_init__(self) -> None:
         # Frozen, so this is how the path comes to be kept with its slashes the right way round.

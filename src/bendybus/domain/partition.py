@@ -285,7 +285,8 @@ class Partition:
                 if command.session_id is None:
                     messages = stock.take_older(count, before, subqueue, at, changes)
                 else:
-                    messages = stock.take_older_in_session(command.session_id, count, before, subqueue)
+                    wanted = stock.one_session(command.session_id)
+                    messages = stock.take_older_in_session(wanted, count, before, subqueue)
                 stock.remove(messages, changes)
                 return Deleted(len(messages))
             case Survey() | Browse() | DiscardThrough() | Discard():
@@ -357,4 +358,5 @@ class Partition:
         )
         if command.session_id is None:
             return Given(shelf.peek(start, count, locked))
-        return Given(shelf.peek_session(command.session_id, start, count, locked))
+        wanted = self._stock.one_session(command.session_id)
+        return Given(shelf.peek_session(wanted, start, count, locked))

@@ -34,6 +34,7 @@ from bendybus.domain.shelf import Shelf
 from bendybus.domain.stock import Stock
 from bendybus.errors import InvalidOperation
 from bendybus.names import SequenceNumber
+from bendybus.session_ids import OneSession
 
 __all__ = ["perform"]
 
@@ -78,6 +79,7 @@ def _survey(stock: Stock, intake: Intake, subqueue: SubQueue) -> Surveyed:
 
 def _browse(command: Browse, stock: Stock) -> Browsed:
     shelf, locked = stock.shelves[command.subqueue], stock.on_loan(command.subqueue)
+    session = None if command.session_id is None else stock.one_session(command.session_id)
     chunk = shelf.peek(command.first, min(max(1, command.count), SCANNED_MAX), locked)
     found: list[Message] = []
     size = scanned = 0
@@ -85,7 +87,7 @@ def _browse(command: Browse, stock: Stock) -> Browsed:
         for message in chunk:
             if message.sequence_number > command.last:
                 return Browsed(found, None)
-            if not _passes(command, message):
+            if not _passes(command, session, message):
                 continue
             size += message.size
             if found and (size > command.size_max or len(found) >= command.count):
@@ -99,10 +101,10 @@ def _browse(command: Browse, stock: Stock) -> Browsed:
     return Browsed(found, None)
 
 
-def _passes(command: Browse, message: Message) -> bool:
+def _passes(command: Browse, session: OneSession | None, message: Message) -> bool:
     return (
         message.state in command.states
-        and (command.session_id is None or message.session_id == command.session_id)
+        and (session is None or session.includes(message.session_id))
         and (command.enqueued_from is None or message.enqueued_at >= command.enqueued_from)
         and (command.enqueued_before is None or message.enqueued_at < command.enqueued_before)
     )

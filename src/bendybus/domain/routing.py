@@ -1,20 +1,23 @@
 """Which partition a message goes to.
 
 The key is the session id, else the partition key, else (with duplicate
-detection only) the message id. Equal keys meet in one partition, for ever: the
-hash below is part of the stored format. Without a key, partitions take turns.
+detection only) the message id. Keys are equal whatever their case, since session
+ids are (session_ids.py) and a session id is also the partition key of its messages.
+Equal keys meet in one partition, for ever: the hash below is part of the stored
+format, and so is an entity's `exact_keys`. Without a key, partitions take turns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from typing import Final
+from typing import Final, cast
 from zlib import crc32
 
 from bendybus.errors import ArgumentError, InvalidOperation
-from bendybus.names import PartitionNumber
+from bendybus.names import PartitionNumber, RoutingKey
+from bendybus.session_ids import fold_case
 
-__all__ = ["KEY_LENGTH_MAX", "RoundRobin", "batch_key", "partition_of", "routing_key"]
+__all__ = ["KEY_LENGTH_MAX", "RoundRobin", "batch_key", "key_of", "partition_of", "routing_key"]
 
 KEY_LENGTH_MAX: Final = 128
 
@@ -25,16 +28,23 @@ _SPREAD: Final = 0x9E3779B1
 _MASK: Final = 0xFFFFFFFF
 
 
+def key_of(text: str, *, exact: bool = False) -> RoutingKey:
+    """What is compared and hashed of a text that is a key; `exact` on an entity that is older than this."""
+    return cast(RoutingKey, text if exact else fold_case(text))
+
+
 def routing_key(
     session_id: str | None,
     partition_key: str | None,
     message_id: str | None,
     *,
     duplicate_detection: bool,
-) -> str | None:
+    exact: bool = False,
+) -> RoutingKey | None:
     """The key of a message, or None when it may go anywhere (P-13, P-14, P-15)."""
     if session_id is not None:
-        if partition_key is not None and partition_key != session_id:
+        key = key_of(session_id, exact=exact)
+        if partition_key is not None and key_of(partition_key, exact=exact) != key:
             # Refused for unpartitioned entities too, as Service Bus has done since 2020.
             raise InvalidOperation(
                 f"SessionId is '{session_id[:KEY_LENGTH_MAX]}' but PartitionKey is "
@@ -46,10 +56,10 @@ def routing_key(
     if message_id is not None:
         _check_length("MessageId", message_id)
     if session_id is not None:
-        return session_id
+        return key
     if partition_key is not None:
-        return partition_key
-    return message_id if duplicate_detection else None
+        return key_of(partition_key, exact=exact)
+    return key_of(message_id, exact=exact) if duplicate_detection and message_id is not None else None
 
 
 def _check_length(name: str, value: str) -> None:
@@ -69,7 +79,7 @@ def partition_of(key: str, count: int) -> PartitionNumber:
     return PartitionNumber(spread * count >> 32)
 
 
-def batch_key(keys: Iterable[str | None], *, duplicate_detection: bool) -> str | None:
+def batch_key(keys: Iterable[RoutingKey | None], *, duplicate_detection: bool) -> RoutingKey | None:
     """The one key of all messages in a batch to a partitioned entity (P-18)."""
     distinct = set(keys)
     if len(distinct) > 1:

@@ -16,7 +16,8 @@ from operator import attrgetter
 from typing import Final
 
 from bendybus.domain.messages import Message
-from bendybus.names import SequenceNumber, SessionId
+from bendybus.names import SequenceNumber
+from bendybus.session_ids import OneSession
 
 __all__ = ["Run"]
 
@@ -100,10 +101,10 @@ class Run:
         first = bisect_left(self._slots, sequence_number, self._head, key=_number)
         return self._slots[first : first + max(0, count)]
 
-    def in_session(self, session_id: SessionId, start: SequenceNumber) -> Iterator[Message]:
+    def in_session(self, wanted: OneSession, start: SequenceNumber) -> Iterator[Message]:
         """The session's messages from this number upwards; they stay."""
         first = bisect_left(self._slots, start, self._head, key=_number)
-        return (message for message in self._slots[first:] if message.session_id == session_id)
+        return (message for message in self._slots[first:] if wanted.includes(message.session_id))
 
     def find(self, sequence_number: SequenceNumber) -> Message | None:
         found = self.starting_at(sequence_number, 1)

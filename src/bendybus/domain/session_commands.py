@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from bendybus.names import Instant, LockToken, SessionId
+from bendybus.names import Instant, LockToken, SessionId, SessionKey
 
 __all__ = [
     "AcceptSession",
@@ -36,7 +36,9 @@ class SessionLock:
     """The right to a session's messages and state. The token tells one holder from the next."""
 
     session_id: SessionId
+    """As the holder wrote it, else as the session's first message had it."""
     token: LockToken
+    key: SessionKey
 
 
 @dataclass(slots=True)
@@ -124,9 +126,10 @@ class SessionAccepted:
 
 @dataclass(frozen=True, slots=True)
 class SessionStateFound:
-    """The size of the state; None when there is none."""
+    """The size of the state, None when there is none; and the id under which the store has it."""
 
     size: int | None
+    session_id: SessionId
 
 
 @dataclass(frozen=True, slots=True)

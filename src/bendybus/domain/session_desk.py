@@ -79,7 +79,8 @@ class SessionDesk:
             case SetSessionState(lock=lock, state=state):
                 return self._set_state(lock, state, at, changes)
             case FindSessionState(lock=lock):
-                return SessionStateFound(self._sessions.holding(lock, at).state_size)
+                session = self._sessions.holding(lock, at)
+                return SessionStateFound(session.state_size, session.id)
             case ListSessions(updated_after=updated_after, skip=skip, count=count):
                 return SessionsListed(*self._sessions.listed(updated_after, skip, count))
 

@@ -1,7 +1,8 @@
 """Sessions: a partition's available messages, each in the run of its session, and who holds which.
 
 On an entity that requires sessions this stands where others have one run (run.py).
-A session has one holder at a time, and the messages handed out inside it are
+Sessions are found by their keys, so case does not count in their ids
+(session_ids.py). A session has one holder at a time, and the messages handed out inside it are
 locked as long as it is. Everything that sets a session's lock lives here. What
 becomes of messages whose session was lost: stock.py.
 """
@@ -22,7 +23,8 @@ from bendybus.domain.messages import Message
 from bendybus.domain.run import Run
 from bendybus.domain.session_commands import SessionLock
 from bendybus.errors import SessionCannotBeLocked, SessionLockLost
-from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber, SessionId
+from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber, SessionId, SessionKey
+from bendybus.session_ids import OneSession, session_key
 
 __all__ = ["Session", "Sessions"]
 
@@ -34,7 +36,9 @@ _UNSET: Final = Instant(0)
 class Session:
     """One session that has messages, a holder or a state; of others nothing is known."""
 
+    key: SessionKey
     id: SessionId
+    """In the first spelling that was met, which is also the one under which a store has its state."""
     waiting: Run = field(default_factory=Run)
     """Available messages, oldest first."""
     lock: SessionLock | None = None
@@ -54,15 +58,16 @@ class Session:
 class Sessions:
     """The sessions of one partition; also the `Waiting` of its main shelf."""
 
-    __slots__ = ("_by_token", "_earliest_end", "_known", "_locked", "_offered", "_path", "_prefix")
+    __slots__ = ("_by_token", "_earliest_end", "_exact", "_known", "_locked", "_offered", "_path", "_prefix")
 
-    def __init__(self, number: PartitionNumber, path: str) -> None:
+    def __init__(self, number: PartitionNumber, path: str, *, exact_keys: bool) -> None:
         self._path = path
+        self._exact = exact_keys
         self._prefix = number.to_bytes(2, "big")
-        self._known: dict[SessionId, Session] = {}
-        self._offered: OrderedDict[SessionId, Session] = OrderedDict()
+        self._known: dict[SessionKey, Session] = {}
+        self._offered: OrderedDict[SessionKey, Session] = OrderedDict()
         """Free and with messages. Who was served goes to the end, so that all get their turn."""
-        self._locked: dict[SessionId, Session] = {}
+        self._locked: dict[SessionKey, Session] = {}
         self._by_token: dict[LockToken, Session] = {}
         """Where each message is that is out on loan."""
         self._earliest_end = NEVER
@@ -106,17 +111,16 @@ class Sessions:
         runs = (session.waiting.starting_at(sequence_number, count) for session in self._known.values())
         return nsmallest(count, chain.from_iterable(runs), key=_number)
 
-    def in_session(self, session_id: SessionId, start: SequenceNumber) -> Iterator[Message]:
-        session = self._known.get(session_id)
-        return iter(()) if session is None else session.waiting.in_session(session_id, start)
+    def in_session(self, wanted: OneSession, start: SequenceNumber) -> Iterator[Message]:
+        session = self._known.get(wanted.key)
+        return iter(()) if session is None else session.waiting.in_session(wanted, start)
 
     def find(self, sequence_number: SequenceNumber) -> Message | None:
         runs = (session.waiting.find(sequence_number) for session in self._known.values())
         return next(filter(None, runs), None)
 
     def remove(self, message: Message) -> None:
-        assert message.session_id is not None, "messages without a session are refused"
-        session = self._known[message.session_id]
+        session = self._known[self.key_of(message)]
         session.waiting.remove(message)
         self.forget_idle(session)
 
@@ -125,8 +129,9 @@ class Sessions:
         for message in messages:
             assert message.session_id is not None, "messages without a session are refused"
             session = self._find_or_make(message.session_id)
-            # One copy of the id for all messages of a session.
-            message.session_id = session.id
+            if message.session_id == session.id:
+                # One copy of the id for all messages of a session, but for those that spell it otherwise.
+                message.session_id = session.id
             shares.setdefault(session, []).append(message)
         return shares.items()
 
@@ -134,25 +139,30 @@ class Sessions:
 
     def restore(self, session_id: SessionId, state_size: int, updated_at: Instant) -> None:
         session = self._find_or_make(session_id)
-        session.state_size, session.updated_at = state_size, updated_at
+        session.id, session.state_size, session.updated_at = session_id, state_size, updated_at
 
     def _find_or_make(self, session_id: SessionId) -> Session:
-        session = self._known.get(session_id)
+        key = session_key(session_id, exact=self._exact)
+        session = self._known.get(key)
         if session is None:
-            session = self._known[session_id] = Session(session_id)
+            session = self._known[key] = Session(key, session_id)
         return session
+
+    def key_of(self, message: Message) -> SessionKey:
+        assert message.session_id is not None, "messages without a session are refused"
+        return session_key(message.session_id, exact=self._exact)
 
     def _offer(self, session: Session) -> None:
         if session.lock is None and session.waiting:
-            self._offered.setdefault(session.id, session)
+            self._offered.setdefault(session.key, session)
 
     def forget_idle(self, session: Session) -> None:
         """Of a session that has nothing left, nothing is kept."""
         if session.waiting:
             return
-        self._offered.pop(session.id, None)
+        self._offered.pop(session.key, None)
         if session.lock is None and session.state_size is None:
-            self._known.pop(session.id, None)
+            self._known.pop(session.key, None)
 
     @property
     def offered(self) -> int:
@@ -163,8 +173,8 @@ class Sessions:
         """The locks of those of these messages' sessions that have a holder."""
         found: dict[SessionLock, None] = {}
         if self._locked:
-            for session_id in dict.fromkeys(message.session_id for message in messages):
-                session = None if session_id is None else self._locked.get(session_id)
+            for key in dict.fromkeys(map(self.key_of, messages)):
+                session = self._locked.get(key)
                 if session is not None and session.lock is not None:
                     found[session.lock] = None
         return found
@@ -190,7 +200,7 @@ class Sessions:
         return self._earliest_end
 
     def refuse_locked(self, session_id: SessionId, at: Instant) -> None:
-        session = self._known.get(session_id)
+        session = self._known.get(session_key(session_id, exact=self._exact))
         if session is not None and session.lock is not None and session.locked_until > at:
             raise SessionCannotBeLocked(
                 f"The requested session '{session_id}' cannot be accepted. It may be locked by another "
@@ -205,10 +215,11 @@ class Sessions:
         """Give a free session, known or new, to a holder."""
         session = self._find_or_make(session_id)
         assert session.lock is None, "ended or refused before"
-        self._offered.pop(session.id, None)
-        session.lock = SessionLock(session.id, LockToken(self._prefix + entropy[:ENTROPY_PER_LOCK]))
+        self._offered.pop(session.key, None)
+        token = LockToken(self._prefix + entropy[:ENTROPY_PER_LOCK])
+        session.lock = SessionLock(session_id, token, session.key)
         session.on_loan = {}
-        self._locked[session.id] = session
+        self._locked[session.key] = session
         self._end_at(session, until)
         return session.lock
 
@@ -228,7 +239,7 @@ class Sessions:
 
     def find_held(self, lock: SessionLock) -> Session | None:
         """The session under this lock, though its time may be up."""
-        session = self._locked.get(lock.session_id)
+        session = self._locked.get(lock.key)
         return session if session is not None and session.lock == lock else None
 
     def renew(self, session: Session, until: Instant) -> None:
@@ -242,7 +253,7 @@ class Sessions:
         for token in session.on_loan or ():
             del self._by_token[token]
         session.lock, session.on_loan = None, None
-        del self._locked[session.id]
+        del self._locked[session.key]
         self._offer(session)
         return messages
 

@@ -15,7 +15,8 @@ from typing import Final, Protocol
 
 from bendybus.domain.messages import Message, MessageState
 from bendybus.domain.run import Run
-from bendybus.names import SequenceNumber, SessionId
+from bendybus.names import SequenceNumber
+from bendybus.session_ids import OneSession
 
 __all__ = ["Counts", "Shelf", "Waiting"]
 
@@ -47,7 +48,7 @@ class Waiting(Protocol):
     def fitting(self, count: int, size_max: int) -> int: ...
     def replace(self, messages: list[Message]) -> None: ...
     def starting_at(self, sequence_number: SequenceNumber, count: int) -> list[Message]: ...
-    def in_session(self, session_id: SessionId, start: SequenceNumber) -> Iterator[Message]: ...
+    def in_session(self, wanted: OneSession, start: SequenceNumber) -> Iterator[Message]: ...
     def find(self, sequence_number: SequenceNumber) -> Message | None: ...
     def remove(self, message: Message) -> None: ...
 
@@ -83,14 +84,14 @@ class Shelf:
         return candidates[: max(0, count)]
 
     def peek_session(
-        self, session_id: SessionId, start: SequenceNumber, count: int, locked: Iterable[Message]
+        self, wanted: OneSession, start: SequenceNumber, count: int, locked: Iterable[Message]
     ) -> list[Message]:
         """The same, of one session alone."""
         candidates = [
-            each for each in locked if each.session_id == session_id and each.sequence_number >= start
+            each for each in locked if each.sequence_number >= start and wanted.includes(each.session_id)
         ]
         for run in self._runs.values():
-            candidates += islice(run.in_session(session_id, start), max(0, count))
+            candidates += islice(run.in_session(wanted, start), max(0, count))
         candidates.sort(key=_number)
         return candidates[: max(0, count)]
 

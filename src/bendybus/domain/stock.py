@@ -22,6 +22,7 @@ from bendybus.domain.sessions import Session, Sessions
 from bendybus.domain.shelf import Shelf, Waiting
 from bendybus.errors import ArgumentError, InvalidOperation, MessageLockLost, MessageNotFound
 from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber, SessionId
+from bendybus.session_ids import OneSession
 
 __all__ = ["AMENDMENT_BYTES_MAX", "Stock"]
 
@@ -40,7 +41,11 @@ class Stock:
         self.description = description
         """Replaced when the entity is updated."""
         self.shelves = {subqueue: Shelf() for subqueue in SubQueue}
-        self.sessions = Sessions(number, description.path) if description.requires_session else None
+        self.sessions = (
+            Sessions(number, description.path, exact_keys=description.exact_keys)
+            if description.requires_session
+            else None
+        )
         """Of the entity's own messages; its sub-queues have none."""
         if self.sessions is not None:
             self.shelves[SubQueue.MAIN] = Shelf(self.sessions)
@@ -133,14 +138,14 @@ class Stock:
         return [message for message in taken if message.enqueued_at < enqueued_before]
 
     def take_older_in_session(
-        self, session_id: SessionId, count: int, enqueued_before: Instant, subqueue: SubQueue
+        self, wanted: OneSession, count: int, enqueued_before: Instant, subqueue: SubQueue
     ) -> list[Message]:
         """The same of one session's messages."""
         available = self.shelves[subqueue].available
         concerned = (
             message
             for message in available
-            if message.session_id == session_id and message.enqueued_at < enqueued_before
+            if message.enqueued_at < enqueued_before and wanted.includes(message.session_id)
         )
         taken = list(islice(concerned, max(0, count)))
         for message in taken:
@@ -168,7 +173,7 @@ class Stock:
         missing = [
             number
             for number, message in found.items()
-            if message is None or (session is not None and message.session_id != session.id)
+            if message is None or (session is not None and not self._is_of(session, message))
         ]
         if missing:
             listed = ", ".join(map(str, missing))
@@ -180,6 +185,13 @@ class Stock:
         for message in messages:
             deferred.remove(message)
         return messages
+
+    def _is_of(self, session: Session, message: Message) -> bool:
+        assert self.sessions is not None, "there is no session without"
+        return self.sessions.key_of(message) == session.key
+
+    def one_session(self, session_id: SessionId) -> OneSession:
+        return OneSession(session_id, exact=self.description.exact_keys)
 
     def on_loan(self, subqueue: SubQueue) -> list[Message]:
         messages = [message for message in self.locks if message.subqueue is subqueue]

@@ -92,6 +92,7 @@ class TopicDescription:
     status: EntityStatus = EntityStatus.ACTIVE
     user_metadata: str | None = None
     authorization_rules: tuple[AuthorizationRule, ...] = ()
+    exact_keys: bool = False
 
     def __post_init__(self) -> None:
         # Frozen, so this is how the path comes to be kept with its slashes the right way round.

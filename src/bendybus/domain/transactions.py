@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from bendybus.errors import InvalidOperation, QuotaExceeded
-from bendybus.names import PartitionNumber
+from bendybus.names import PartitionNumber, RoutingKey
 
 __all__ = ["LIFETIME_S", "MESSAGES_MAX", "Scope"]
 
@@ -28,7 +28,7 @@ class Scope:
     def __init__(self) -> None:
         self._entity: str | None = None
         self._partition: PartitionNumber | None = None
-        self._key: str | None = None
+        self._key: RoutingKey | None = None
         self._messages = 0
 
     def enter(self, entity: str, partition: PartitionNumber) -> None:
@@ -45,7 +45,7 @@ class Scope:
             )
         self._entity, self._partition = entity, partition
 
-    def check_key(self, key: str | None, path: str) -> str:
+    def check_key(self, key: RoutingKey | None, path: str) -> RoutingKey:
         """The key of a message to a partitioned entity; nothing has been sent yet."""
         if key is None:
             raise InvalidOperation(
@@ -59,7 +59,7 @@ class Scope:
             )
         return key
 
-    def send(self, count: int, key: str | None) -> None:
+    def send(self, count: int, key: RoutingKey | None) -> None:
         """So many messages more; `key` where keys matter."""
         if self._messages + count > MESSAGES_MAX:
             raise QuotaExceeded(f"Can't send more than {MESSAGES_MAX} messages in a single transaction.")

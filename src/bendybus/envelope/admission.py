@@ -41,7 +41,7 @@ from bendybus.envelope.stored import (
     text,
 )
 from bendybus.errors import ArgumentError, MessageSizeExceeded, WireError
-from bendybus.names import Instant, SessionId
+from bendybus.names import Instant, RoutingKey, SessionId
 
 __all__ = ["admit", "admit_all", "admit_batch", "admit_plain", "via_partition_key"]
 
@@ -85,7 +85,7 @@ def admit_plain(payload: bytes, at: Instant) -> Message | None:
 
 def admit(
     payload: bytes, at: Instant, description: Accepting, identities: Identities | None = None
-) -> tuple[Message, str | None]:
+) -> tuple[Message, RoutingKey | None]:
     """A message as it was sent, ready to be enqueued, and its routing key.
 
     With duplicate detection, `identities` is told what it is known by.
@@ -106,11 +106,15 @@ def admit(
             stored, ttl, message_id, session_id, partition_key, due = _take_apart(payload)
     except WireError as error:
         raise ArgumentError(f"The message is malformed: {error}") from None
-    if identities is not None:
-        identities.add(message_id, partition_key if session_id is None else session_id)
     key = routing_key(
-        session_id, partition_key, message_id, duplicate_detection=description.requires_duplicate_detection
+        session_id,
+        partition_key,
+        message_id,
+        duplicate_detection=description.requires_duplicate_detection,
+        exact=description.exact_keys,
     )
+    if identities is not None:
+        identities.add(message_id, None if session_id is None and partition_key is None else key)
     expires_at = None if ttl == NO_TTL else Instant(at + ttl)
     message = Message(
         stored,
@@ -169,7 +173,7 @@ def admit_batch(
     identities: Identities | None = None,
     *,
     partitioned: bool,
-) -> tuple[list[Message], str | None]:
+) -> tuple[list[Message], RoutingKey | None]:
     """The messages of a batch, and the one key they share where keys matter (P-18)."""
     try:
         inner = split_batch(payload)
@@ -185,10 +189,10 @@ def admit_all(
     identities: Identities | None = None,
     *,
     partitioned: bool,
-) -> tuple[list[Message], str | None]:
+) -> tuple[list[Message], RoutingKey | None]:
     """Messages that are to stay together, and the one key they share where keys matter."""
     messages: list[Message] = []
-    keys: list[str | None] = []
+    keys: list[RoutingKey | None] = []
     for each in payloads:
         message, key = admit(each, at, description, identities)
         messages.append(message)

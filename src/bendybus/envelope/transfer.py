@@ -23,7 +23,7 @@ from bendybus.envelope.stored import (
     due_time,
     text,
 )
-from bendybus.names import EntityPath, Instant, SessionId
+from bendybus.names import EntityPath, Instant, RoutingKey, SessionId
 
 __all__ = ["readmit"]
 
@@ -38,7 +38,7 @@ def readmit(
     identities: Identities | None = None,
     *,
     source: EntityPath,
-) -> tuple[Message, str | None]:
+) -> tuple[Message, RoutingKey | None]:
     """A message out of an outbox as the entity it is forwarded to takes it, and its routing key there.
 
     What settlements said about it (why it was dead-lettered, say) is its own from now on; its time to
@@ -61,11 +61,15 @@ def readmit(
     session_id = text("SessionId", session_id)
     partition_key = text("PartitionKey", annotation(annotations, 0, PARTITION_KEY))
     message_id = None if message_id is None else str(message_id)
-    if identities is not None:
-        identities.add(message_id, partition_key if session_id is None else session_id)
     key = routing_key(
-        session_id, partition_key, message_id, duplicate_detection=description.requires_duplicate_detection
+        session_id,
+        partition_key,
+        message_id,
+        duplicate_detection=description.requires_duplicate_detection,
+        exact=description.exact_keys,
     )
+    if identities is not None:
+        identities.add(message_id, None if session_id is None and partition_key is None else key)
     forwarded = Message(
         stored,
         size=len(stored),

@@ -42,7 +42,7 @@ from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.requests import Replier
 from bendybus.gateway.session_receiver import SessionReceiver
 from bendybus.gateway.transactions import Transactions
-from bendybus.names import SessionId
+from bendybus.names import SessionId, SessionKey
 from bendybus.namespaces import CALLED_HOST, Namespace
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class AmqpConnection(asyncio.Protocol):
         self.transactions = Transactions()
         self.writable = True
         self._engine = Connection.server(gateway.engine_config)
-        self.session_locks: dict[tuple[Queue, SessionId], SessionLock] = {}
+        self.session_locks: dict[tuple[Queue, SessionKey], SessionLock] = {}
         """The sessions that this client's links hold."""
         self.session_links: dict[tuple[Queue, str], SessionId] = {}
         """The same by the names of the links."""

@@ -32,7 +32,7 @@ from bendybus.errors import (
     Unavailable,
 )
 from bendybus.gateway.settlement import rejection
-from bendybus.names import Instant
+from bendybus.names import Instant, RoutingKey
 
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
@@ -130,7 +130,8 @@ class Sender:
             )
             messages, key = self._admit(delivery, at, identities, any_key=True)
             via = self._via or transactions.coordination(self._link.session).via_for(self._target)
-            via_key = None if via is None else via_partition_key(delivery.payload)
+            via_text = None if via is None else via_partition_key(delivery.payload)
+            via_key = None if via is None or via_text is None else via.key_of(via_text)
             found = None if identities is None or via is not None else identities.found
             transaction.send(self._target, messages, key, found, via, via_key)
         except BrokerError as refusal:
@@ -140,7 +141,7 @@ class Sender:
 
     def _admit(
         self, delivery: Delivery, at: Instant, identities: Identities | None, *, any_key: bool = False
-    ) -> tuple[Sequence[Message], str | None]:
+    ) -> tuple[Sequence[Message], RoutingKey | None]:
         """The messages of a delivery and their routing key.
 
         `any_key`: let the message id be the key where there is no other, as in a transaction (P-19).

@@ -67,7 +67,7 @@ class SessionReceiver(Receiver):
         if self._asked_for is None:
             self._look()
             return
-        host = self._queue.place(self._asked_for)
+        host = self._queue.place(self._queue.session_key(self._asked_for))
         host.submit(
             AcceptSession(self._asked_for, urandom(ENTROPY_PER_LOCK)), partial(self._accept_answered, host)
         )
@@ -98,7 +98,7 @@ class SessionReceiver(Receiver):
         host.holders.hold(accepted.lock, self)
         # The lock is to run out in time, though nothing else may happen here.
         self._queue.keep_time(host)
-        self._connection.session_locks[self._queue, accepted.lock.session_id] = accepted.lock
+        self._connection.session_locks[self._queue, accepted.lock.key] = accepted.lock
         self._connection.session_links[self._queue, self._link.name] = accepted.lock.session_id
         self._link.accept(
             source=_answer_source(self._link.source, accepted.lock.session_id),
@@ -185,7 +185,7 @@ class SessionReceiver(Receiver):
         self._cancel_timer()
         if self._session is not None and self._host is not None:
             self._host.holders.let_go(self._session)
-            place = self._queue, self._session.session_id
+            place = self._queue, self._session.key
             if self._connection.session_locks.get(place) == self._session:
                 del self._connection.session_locks[place]
             self._connection.session_links.pop((self._queue, self._link.name), None)

@@ -53,7 +53,7 @@ from bendybus.errors import (
     WireError,
 )
 from bendybus.gateway.settlement import lock_lost, rejection
-from bendybus.names import Instant, LockToken, PartitionNumber
+from bendybus.names import Instant, LockToken, PartitionNumber, RoutingKey
 
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
@@ -86,10 +86,10 @@ class Transaction:
         self,
         target: Target,
         messages: Sequence[Message],
-        key: str | None,
+        key: RoutingKey | None,
         identities: Sequence[str | None] | None,
         via: Target | None,
-        via_key: str | None,
+        via_key: RoutingKey | None,
     ) -> None:
         """Messages for `target`, straight or through the outbox of another entity (P-19 to P-22)."""
         self._refuse_rule_changes()
@@ -137,7 +137,7 @@ class Transaction:
         if self.rule_changes:
             raise InvalidOperation("A transaction that changes rules neither sends nor settles messages.")
 
-    def placed(self, target: Target, key: str | None) -> Host[Any]:
+    def placed(self, target: Target, key: RoutingKey | None) -> Host[Any]:
         """The partition for messages that are to be scheduled there."""
         self._refuse_rule_changes()
         if len(target.hosts) > 1:
@@ -146,7 +146,7 @@ class Transaction:
         self.scope.enter(target.top_level, host.number)
         return host
 
-    def schedule(self, host: Host[Any], messages: list[Message], key: str | None) -> None:
+    def schedule(self, host: Host[Any], messages: list[Message], key: RoutingKey | None) -> None:
         """Scheduled messages, numbered already."""
         self.scope.send(len(messages), key)
         self.work.append((host, Enqueue(messages, numbered=True)))

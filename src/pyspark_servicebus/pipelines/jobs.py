@@ -67,7 +67,8 @@ def browse(spark: SparkSession, bus: Bus, entity: str, states: str = "active") -
     options = bus.source(entity, includeRaw="true", states=states)
     rows = spark.read.format("servicebus").options(**options).load()
     together = F.concat(F.lit("partition "), F.col("partition"))
-    return rows.withColumn("key", F.coalesce("session_id", "partition_key", together))
+    # Case does not count in a key.
+    return rows.withColumn("key", F.upper(F.coalesce("session_id", "partition_key", together)))
 
 
 def marked(rows: DataFrame, generation: str | None) -> DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from itertools import groupby
 
 import pytest
@@ -406,6 +407,23 @@ def test_emptying_takes_everything_out_and_leaves_the_entities(with_broker, cata
     with_broker(test)
     assert [record.path for record in catalog.entities()] == ["Orders", "plain"]
     assert sum(len(store.partitions()) for store in stores) == 17
+
+
+def test_what_a_namespace_had_by_the_earlier_rule_for_keys_follows_todays_once_it_is_emptied(
+    with_broker, catalog
+):  # P-13
+    async def test(broker):
+        queue = await broker.queues.create(replace(ORDERS, exact_keys=True))
+        changed = await broker.queues.update(replace(ORDERS, max_delivery_count=3))
+        assert changed.description.exact_keys, "an update does not tear the messages of a key apart"
+        assert await broker.queues.ensure(ORDERS) is queue
+        assert queue.description.exact_keys
+        assert queue.key_of("Alpha") == "Alpha"
+        await broker.empty()
+        assert queue.key_of("Alpha") == "alpha"
+
+    with_broker(test)
+    assert [record.description["exact_keys"] for record in catalog.entities()] == [False]
 
 
 def test_what_is_sent_while_a_queue_is_emptied_stays(with_broker):  # B-08

@@ -72,6 +72,7 @@ from bendybus.domain.session_commands import (
 )
 from bendybus.errors import InvalidOperation, MessageNotFound, SessionCannotBeLocked, SessionLockLost
 from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber, SessionId
+from bendybus.session_ids import session_key
 
 Settlement: TypeAlias = Complete | Abandon | Release | Defer | DeadLetter
 
@@ -83,7 +84,7 @@ UNLOCKED: Final = Instant(0)
 UNKNOWN: Final = LockToken(b"never granted :-)")
 # The empty string names a session like any other.
 SESSIONS: Final = [SessionId("a"), SessionId("b"), SessionId("")]
-NEVER_HELD: Final = SessionLock(SessionId("a"), UNKNOWN)
+NEVER_HELD: Final = SessionLock(SessionId("a"), UNKNOWN, session_key("a"))
 MAIN, DEAD = SubQueue.MAIN, SubQueue.DEAD_LETTER
 
 
@@ -740,7 +741,7 @@ class SessionMachine(PartitionMachine):
             return
         assert self.apply(SetSessionState(lock, state)) == Done()
         size = None if state is None else len(state)
-        assert self.apply(FindSessionState(lock)) == SessionStateFound(size)
+        assert self.apply(FindSessionState(lock)) == SessionStateFound(size, lock.session_id)
         assert self.states.get(lock.session_id, (None, self.now)) == (size, self.now)
 
     @invariant()

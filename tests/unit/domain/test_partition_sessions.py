@@ -313,16 +313,16 @@ def test_a_state_is_saved_counts_and_outlives_messages_and_holders(driver: Drive
     assert saved == SaveSessionState(A, b"12345", driver.now)
     driver.apply(ReleaseSession(lock))
     assert driver.partition.size_bytes == 5
-    assert driver.apply(FindSessionState(accepted(driver, A))) == SessionStateFound(5)
+    assert driver.apply(FindSessionState(accepted(driver, A))) == SessionStateFound(5, A)
 
 
 def test_no_state_is_none_and_an_empty_one_is_one(driver: Driver) -> None:
     lock = accepted(driver, A)
-    assert driver.apply(FindSessionState(lock)) == SessionStateFound(None)
+    assert driver.apply(FindSessionState(lock)) == SessionStateFound(None, A)
     driver.apply(SetSessionState(lock, b""))
-    assert driver.apply(FindSessionState(lock)) == SessionStateFound(0)
+    assert driver.apply(FindSessionState(lock)) == SessionStateFound(0, A)
     driver.apply(SetSessionState(lock, None))
-    assert driver.apply(FindSessionState(lock)) == SessionStateFound(None)
+    assert driver.apply(FindSessionState(lock)) == SessionStateFound(None, A)
     assert driver.apply(ListSessions(None, 0, 10)) == SessionsListed([], 0)
 
 
@@ -393,3 +393,77 @@ def test_a_transaction_settles_in_a_session_and_sends_with_one(driver: Driver) -
     driver.later(30)
     with pytest.raises(MessageLockLost):
         driver.partition.check([complete], driver.now)
+
+
+# -- ids in another case ----------------------------------------------------------
+
+MIXED, UPPER, LOWER = SessionId("Alpha"), SessionId("ALPHA"), SessionId("alpha")
+
+
+def test_ids_that_differ_in_case_are_one_session_with_one_lock(driver: Driver) -> None:  # P-13
+    sent = send(driver, MIXED, UPPER, LOWER)
+    assert driver.apply(ListSessions(None, 0, 10)) == SessionsListed([MIXED], 1)
+    lock = accepted(driver, UPPER)
+    assert lock.session_id == UPPER, "as who accepts it writes it"
+    with pytest.raises(SessionCannotBeLocked):
+        accept(driver, LOWER)
+    assert accept(driver) is None
+    assert take(driver, lock) == sent
+    assert [message.session_id for message in sent] == [MIXED, UPPER, LOWER], "each keeps its own"
+    driver.apply(ReleaseSession(lock))
+    assert accepted(driver).session_id == MIXED
+
+
+def test_a_message_in_another_case_wakes_the_holder(driver: Driver) -> None:
+    lock = accepted(driver, MIXED)
+    (message,) = send(driver, UPPER)
+    assert [effect.locks for effect in driver.effects if isinstance(effect, SessionsReady)] == [[lock]]
+    assert take(driver, lock) == [message]
+
+
+def test_a_session_has_one_state_in_whatever_case_it_is_accepted(driver: Driver) -> None:  # P-13
+    first = accepted(driver, MIXED)
+    driver.apply(SetSessionState(first, b"state"))
+    driver.apply(ReleaseSession(first))
+    second = accepted(driver, UPPER)
+    assert driver.apply(FindSessionState(second)) == SessionStateFound(5, MIXED)
+    _, effects = driver.partition.apply(SetSessionState(second, b"new"), driver.now)
+    assert [each.session_id for each in effects if isinstance(each, SaveSessionState)] == [MIXED]
+
+
+def test_after_a_restart_the_state_is_found_under_the_id_that_the_store_has(new_driver: NewDriver) -> None:
+    restored = new_driver(requires_session=True)
+    message = Message(b"payload", size=100, session_id=UPPER)
+    message.sequence_number = SequenceNumber(1)
+    restored.partition.restore([message], sessions=[(MIXED, 5, Instant(restored.now))])
+    assert restored.apply(ListSessions(None, 0, 10)) == SessionsListed([MIXED], 1)
+    lock = accepted(restored, LOWER)
+    assert restored.apply(FindSessionState(lock)) == SessionStateFound(5, MIXED)
+    assert take(restored, lock) == [message]
+
+
+def test_deferred_messages_peeks_and_deletes_go_by_the_session_whatever_its_case(driver: Driver) -> None:
+    first, second, other = send(driver, MIXED, UPPER, B)
+    lock = accepted(driver, LOWER)
+    given = take(driver, lock)
+    driver.apply(Defer(tokens(given[:1])))
+    peeked = driver.apply(Peek(SequenceNumber(0), 10, session_id=UPPER))
+    assert isinstance(peeked, Given)
+    assert peeked.messages == [first, second]
+    found = driver.apply(LockDeferred([first.sequence_number], driver.entropy(1), SubQueue.MAIN, lock))
+    assert found == Given([first])
+    driver.apply(ReleaseSession(lock))
+    later = Instant(driver.now + 1)
+    assert driver.apply(DeleteOldest(10, later, session_id=LOWER)) == Deleted(1)
+    left = driver.apply(Peek(SequenceNumber(0), 10))
+    assert isinstance(left, Given)
+    assert other in left.messages
+    assert second not in left.messages
+
+
+def test_where_case_counted_at_creation_sessions_stay_apart(new_driver: NewDriver) -> None:
+    driver = new_driver(requires_session=True, exact_keys=True)
+    send(driver, MIXED, UPPER)
+    assert driver.apply(ListSessions(None, 0, 10)) == SessionsListed([MIXED, UPPER], 2)
+    assert len(take(driver, accepted(driver, MIXED))) == 1
+    assert len(take(driver, accepted(driver, UPPER))) == 1

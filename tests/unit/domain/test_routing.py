@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bendybus.domain.routing import RoundRobin, batch_key, partition_of, routing_key
+from bendybus.domain.routing import RoundRobin, batch_key, key_of, partition_of, routing_key
 from bendybus.errors import ArgumentError, InvalidOperation
 from bendybus.names import PartitionNumber
 
@@ -62,6 +62,25 @@ def test_an_id_has_at_most_128_characters(position: int) -> None:
 def test_a_key_keeps_its_partition_for_ever(key: str, of_16: int, of_4: int, of_2: int) -> None:
     # P-12
     assert [partition_of(key, count) for count in (16, 4, 2, 1)] == [of_16, of_4, of_2, 0]
+
+
+def test_case_does_not_count_in_a_key_whatever_it_comes_from() -> None:  # P-12 P-13
+    keys = {
+        routing_key("Order-7", None, None, duplicate_detection=False),
+        routing_key("ORDER-7", "order-7", "m", duplicate_detection=True),
+        routing_key(None, "oRDER-7", "m", duplicate_detection=True),
+        routing_key(None, None, "Order-7", duplicate_detection=True),
+    }
+    assert keys == {"order-7"}
+    assert batch_key([key_of("K"), key_of("k")], duplicate_detection=False) == "k"
+
+
+def test_on_an_entity_older_than_that_case_counts_as_it_did() -> None:  # P-12
+    assert routing_key("Order-7", "Order-7", None, duplicate_detection=False, exact=True) == "Order-7"
+    assert routing_key(None, "Order-7", None, duplicate_detection=False, exact=True) == "Order-7"
+    assert routing_key(None, None, "Order-7", duplicate_detection=True, exact=True) == "Order-7"
+    with pytest.raises(InvalidOperation, match="must be equal"):
+        routing_key("Order-7", "ORDER-7", None, duplicate_detection=False, exact=True)
 
 
 @given(st.text(max_size=128), st.integers(min_value=1, max_value=64))

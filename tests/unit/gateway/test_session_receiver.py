@@ -16,7 +16,7 @@ from bendybus.domain.session_commands import SessionLock
 from bendybus.envelope import admit
 from bendybus.errors import BrokerError, SessionLockLost
 from bendybus.gateway.session_receiver import SESSION_FILTER, SessionReceiver
-from bendybus.names import Instant, LockToken, SessionId
+from bendybus.names import Instant, LockToken, SessionId, SessionKey
 from fix_broker import GatedStore, Yard
 
 MAIN = SubQueue.MAIN
@@ -51,7 +51,7 @@ class FakeLink:
 @dataclass
 class FakeConnection:
     writable: bool = True
-    session_locks: dict[tuple[Queue, SessionId], SessionLock] = field(default_factory=dict)
+    session_locks: dict[tuple[Queue, SessionKey], SessionLock] = field(default_factory=dict)
     session_links: dict[tuple[Queue, str], SessionId] = field(default_factory=dict)
     ended: asyncio.Future[BrokerError] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()

@@ -23,7 +23,7 @@ from bendybus.gateway.management.fields import Body
 from bendybus.gateway.management.operation import Answer, Managed, Operation
 from bendybus.gateway.requests import Request, Response
 from bendybus.gateway.transactions import Transactions
-from bendybus.names import SessionId
+from bendybus.names import SessionId, SessionKey
 
 __all__ = ["OPERATIONS", "ManagementNode"]
 
@@ -47,7 +47,7 @@ class ManagementNode:
         claims: Claims,
         transactions: Transactions,
         topics: Topics,
-        session_locks: Mapping[tuple[Queue, SessionId], SessionLock],
+        session_locks: Mapping[tuple[Queue, SessionKey], SessionLock],
         session_links: Mapping[tuple[Queue, str], SessionId],
     ) -> None:
         self._entity = entity

@@ -23,7 +23,7 @@ from bendybus.errors import ArgumentError, InvalidOperation, MessageNotFound
 from bendybus.gateway.management.fields import Body, session_id_of
 from bendybus.gateway.settlement import session_lost
 from bendybus.gateway.transactions import Transaction
-from bendybus.names import SequenceNumber, SessionId
+from bendybus.names import SequenceNumber, SessionKey
 
 __all__ = ["Answer", "Managed", "Operation", "by_partition"]
 
@@ -40,7 +40,7 @@ class Managed:
     entity: Target
     subqueue: SubQueue
     topics: Topics
-    session_locks: Mapping[tuple[Queue, SessionId], SessionLock]
+    session_locks: Mapping[tuple[Queue, SessionKey], SessionLock]
 
     @property
     def queue(self) -> Queue:
@@ -62,7 +62,7 @@ class Managed:
         session_id = session_id_of(body)
         if session_id is None:
             raise ArgumentError("'session-id' must name a session.")
-        lock = self.session_locks.get((self.queue, session_id))
+        lock = self.session_locks.get((self.queue, self.queue.session_key(session_id)))
         if lock is None:
             raise session_lost(session_id, self.queue.path)
         return lock

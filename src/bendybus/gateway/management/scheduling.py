@@ -27,7 +27,7 @@ from bendybus.errors import ArgumentError, InvalidOperation, MessageSizeExceeded
 from bendybus.gateway.management.fields import Body, array, sequence_numbers
 from bendybus.gateway.management.operation import Answer, Managed, Operation, by_partition
 from bendybus.gateway.transactions import Transaction
-from bendybus.names import SequenceNumber
+from bendybus.names import RoutingKey, SequenceNumber
 
 __all__ = ["OPERATIONS"]
 
@@ -106,7 +106,7 @@ async def _schedule_in_transaction(
 
 def _admit(
     target: Target, entries: Sequence[object], description: QueueDescription | TopicDescription
-) -> tuple[list[Message], Sequence[str | None] | None, str | None]:
+) -> tuple[list[Message], Sequence[str | None] | None, RoutingKey | None]:
     """The messages of these maps, what they are known by, and the one key they share."""
     limit = description.max_message_size_kb * 1024
     payloads = [_payload(entry) for entry in entries]
@@ -121,7 +121,7 @@ def _admit(
     return messages, None if identities is None else identities.found, key
 
 
-async def _enqueue(target: Target, command: Enqueue, key: str | None) -> Enqueued:
+async def _enqueue(target: Target, command: Enqueue, key: RoutingKey | None) -> Enqueued:
     attempts = len(target.hosts) if key is None else 1
     while True:
         attempts -= 1
