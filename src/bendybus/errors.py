@@ -16,7 +16,8 @@
     │   ├ TransactionUnknown    404   ├ TransactionRolledBack 409  ├ TransactionTimedOut 408
     │   └ FilterError           a rule and a message that do not fit    -> dead-letter, .reason
     ├ Unavailable               503, try again
-    │   ├ ServerBusy            ├ StoreUnavailable     └ PartitionMoved
+    │   ├ ServerBusy            too much at once       -> .NET holds back all that it sends for ten seconds
+    │   ├ StoreUnavailable      └ PartitionMoved       -> one partition: SDKs retry this operation alone
     │   ├ OperationTimeout      408
     │   └ ConnectionLost        our clients': the connection or link went
     └ SetupError                the server does not start; the operator reads the text
@@ -305,11 +306,18 @@ class ServerBusy(Unavailable):
 
 
 class StoreUnavailable(Unavailable):
-    """The messaging store behind this partition is away."""
+    """The messaging store behind this partition is away.
+
+    Not `server-busy`: .NET's sender would then hold back its sends to all other partitions too (P-17).
+    """
+
+    condition = "com.microsoft:timeout"
 
 
 class PartitionMoved(Unavailable):
     """Another broker has taken the partition over."""
+
+    condition = "com.microsoft:timeout"
 
 
 class OperationTimeout(Unavailable):
