@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
@@ -149,3 +151,32 @@ def test_the_operations_of_the_management_node(stand: Stand) -> None:  # P-35
         receiver.complete_message(deferred)
         receiver.session.set_state(None)
         assert receiver.session.get_state() is None
+
+
+@on_each_kind
+def test_the_entitys_time_to_live_shows_on_each_message(stand: Stand) -> None:
+    """The smaller of the message's and the entity's; a subscription's is its own."""
+    queue = stand.queue(default_message_time_to_live=timedelta(minutes=5))
+    topic = stand.topic()
+    stand.admin.create_subscription(topic, "s", default_message_time_to_live=timedelta(minutes=5))
+    asked = (None, timedelta(minutes=1), timedelta(minutes=9))
+    messages = [ServiceBusMessage("m", time_to_live=each, partition_key="k") for each in asked]
+    for send, receiver in (
+        (stand.sender(queue).send_messages, stand.receiver(queue)),
+        (stand.topic_sender(topic).send_messages, stand.receiver(topic, "s")),
+    ):
+        for message in messages:
+            send(message)
+        peeked = receiver.peek_messages(3)
+        for seen in (peeked, stand.take(receiver, 3)):
+            assert [message.time_to_live for message in seen] == [
+                timedelta(minutes=5),
+                timedelta(minutes=1),
+                timedelta(minutes=5),
+            ]
+            for message in seen:
+                properties = message.raw_amqp_message.properties
+                lifetime_ms = message.time_to_live / timedelta(milliseconds=1)
+                if properties.absolute_expiry_time is not None:
+                    assert properties.absolute_expiry_time - properties.creation_time == lifetime_ms
+            assert seen[0].raw_amqp_message.properties.absolute_expiry_time is not None

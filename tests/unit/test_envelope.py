@@ -14,7 +14,7 @@ from bendybus.amqp.types import Int, Symbol, Timestamp, UInt, ULong
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Amendment, Message, MessageState
-from bendybus.envelope import admit, admit_batch, render, render_deferred, render_peeked
+from bendybus.envelope import admit, admit_batch, render, render_deferred, render_locked, render_peeked
 from bendybus.errors import ArgumentError, InvalidOperation, MessageSizeExceeded
 from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber
 
@@ -173,6 +173,73 @@ def test_a_batch_with_two_keys_is_refused_where_keys_matter(keys):  # P-18
 def test_an_empty_batch_is_refused():
     with pytest.raises(ArgumentError):
         admit_batch(encode_message(), AT, QUEUE, partitioned=False)
+
+
+# -- how long the entity lets it live --------------------------------------------------
+
+
+def living(payload: bytes, lifetime_ms: int) -> Message:
+    """Enqueued in an entity that lets it live so long."""
+    message = enqueued(payload)
+    message.expires_at = Instant(AT + lifetime_ms)
+    return message
+
+
+def shown(message: Message) -> tuple[int | None, int | None, int | None]:
+    seen = received(message)
+    return seen.header.ttl, seen.properties.creation_time, seen.properties.absolute_expiry_time
+
+
+def test_the_entitys_lifetime_shows_on_a_message_that_has_none():
+    assert shown(living(sent(), 90_000)) == (90_000, AT, AT + 90_000)
+
+
+def test_the_shorter_of_two_lifetimes_shows():
+    own = {"header": Header(ttl=UInt(60_000))}
+    times = Properties(
+        message_id="m1",
+        creation_time=Timestamp(AT - 5),
+        absolute_expiry_time=Timestamp(AT + 59_995),
+        group_id="s",
+    )
+    assert shown(living(sent(**own), 30_000)) == (30_000, AT, AT + 30_000)
+    assert shown(living(sent(**own, properties=times), 30_000)) == (30_000, AT - 5, AT + 29_995)
+    assert shown(enqueued(sent(**own, properties=times))) == (60_000, AT - 5, AT + 59_995)
+    assert shown(enqueued(sent(**own))) == (60_000, None, None)
+
+
+def test_a_lifetime_that_the_header_has_no_room_for_is_in_the_properties():
+    year_ms = 365 * 86_400_000
+    assert shown(living(sent(), year_ms)) == (None, AT, AT + year_ms)
+
+
+@given(st.integers(0, 13), st.booleans())
+def test_a_lifetime_leaves_everything_else_as_it_was(count: int, large: bool):
+    values = ["m", b"u", "t" * (300 if large else 1), "s", "r", "c", Symbol("t"), Symbol("e")]
+    values += [Timestamp(AT), Timestamp(AT), "group", UInt(1), "reply"]
+    properties = Properties(*values[:count])
+    payload = encode_message(
+        properties=properties if count else None, application_properties={"a": 1}, data=b"body"
+    )
+    seen, before = received(living(payload, 5000)), received(enqueued(payload))
+    assert (seen.application_properties, seen.data) == ({"a": 1}, [b"body"])
+    for name in ("user_id", "to", "subject", "reply_to", "group_id", "group_sequence", "reply_to_group_id"):
+        assert getattr(seen.properties, name) == getattr(before.properties, name)
+    if count:
+        assert seen.properties.message_id == before.properties.message_id
+
+
+def test_many_of_one_kind_show_their_lifetime_as_one_does():
+    messages = [living(sent(), lifetime) for lifetime in (5000, 5000, 9000)] + [enqueued(sent())] * 2
+    payloads = [message.payload for message in messages]
+    many = [head + bare for _, head, bare in render_locked(messages, payloads)]
+    assert many == [b"".join(render(each, each.payload, locked=True)) for each in messages]
+
+
+def test_who_makes_copies_sees_the_senders_own_lifetime():
+    message = living(sent(header=Header(ttl=UInt(60_000))), 30_000)
+    seen = decode_message(render_peeked(message, message.payload, as_sent=True))
+    assert (seen.header.ttl, seen.properties.absolute_expiry_time) == (60_000, None)
 
 
 # -- what settlement added ------------------------------------------------------------

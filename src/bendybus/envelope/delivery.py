@@ -2,7 +2,8 @@
 
 On the hot path: the broker's header and annotations are packed in one go, and put
 in front of the sender's bytes. What a settlement added to a message (`Amendment`)
-is laid over its application properties.
+is laid over its application properties. Where the entity lets a message live for a
+shorter time than its sender did, that lifetime is shown, in the header and in the properties.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final, TypeAlias
 from uuid import UUID
 
 from bendybus.domain.messages import Message
-from bendybus.envelope.stored import FRONT, MAP_START, NO_TTL, amended
+from bendybus.envelope.stored import FRONT, MAP_START, NO_TTL, amended, with_lifetime
 from bendybus.names import PARTITION_SHIFT
 
 __all__ = ["Rendered", "render", "render_deferred", "render_locked", "render_peeked"]
@@ -68,6 +69,10 @@ _BEFORE_COUNT: Final = 8
 _LOCK_TOKEN: Final = b"\x00\x53\x71\xc1\x24\x02" + _key("x-opt-lock-token", 0x98)
 
 
+# Between reading a message and enqueueing it some time passes, which is no lifetime of the entity's.
+_SKEW_MS: Final = 1000
+
+
 def render(message: Message, payload: bytes, *, locked: bool) -> Rendered:
     """A message as it goes to a receiver, under lock or for good."""
     header, count, entries, bare = _open(message, payload)
@@ -89,9 +94,9 @@ def render(message: Message, payload: bytes, *, locked: bool) -> Rendered:
 
 
 _STARTS_MAX: Final = 1000
-# By the front of a payload without annotations of the sender's: what a first delivery begins with, up to
-# the broker's first value.
-_starts: Final[dict[bytes, bytes]] = {}
+# By the front of a payload without annotations of the sender's, and the lifetime: what a first delivery
+# begins with, up to the broker's first value, and whether the lifetime is shown in its properties.
+_starts: Final[dict[bytes | tuple[bytes, int], tuple[bytes, bool]]] = {}
 _NO_ENTRIES: Final = bytes(8)
 
 
@@ -104,9 +109,15 @@ def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> lis
     front_size, pack = FRONT.size, _LOCKED_VALUES.pack
     for message, payload in zip(messages, payloads, strict=True):
         front = payload[:front_size]
-        start = _starts.get(front)
+        kind: bytes | tuple[bytes, int] = front
+        lifetime = 0
+        if message.expires_at is not None:
+            lifetime = max(0, message.expires_at - message.enqueued_at)
+            kind = front, lifetime
+        known = _starts.get(kind)
         is_plain = not message.delivery_count and message.amendment is None
-        if start is not None and is_plain:
+        if known is not None and is_plain:
+            start, shows_lifetime = known
             number, origin = message.sequence_number, message.origin
             first = number if origin is None else origin.sequence_number
             head = start + pack(
@@ -114,12 +125,15 @@ def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> lis
                 _PARTITION_ID, number >> PARTITION_SHIFT, _LOCKED_UNTIL, message.locked_until,
             )  # fmt: skip
             bare = payload[front_size:]
+            if shows_lifetime:
+                bare = with_lifetime(bare, message.enqueued_at, lifetime)
         else:
             head, bare = render(message, payload, locked=True)
             if is_plain and front.endswith(_NO_ENTRIES):
                 if len(_starts) >= _STARTS_MAX:
                     _starts.clear()
-                _starts[front] = head[: -_LOCKED_VALUES.size]
+                shown = _shown_lifetime(message, FRONT.unpack_from(front)[3])
+                _starts[kind] = head[: -_LOCKED_VALUES.size], shown is not None
         rendered.append((message.lock_token or b"", head, bare))
     return rendered
 
@@ -133,9 +147,12 @@ def render_deferred(message: Message, payload: bytes) -> bytes:
     return head[:header_end] + token + head[header_end:] + bare
 
 
-def render_peeked(message: Message, payload: bytes) -> bytes:
-    """A message that is only looked at: its state instead of a lock."""
-    header, count, entries, bare = _open(message, payload)
+def render_peeked(message: Message, payload: bytes, *, as_sent: bool = False) -> bytes:
+    """A message that is only looked at: its state instead of a lock.
+
+    `as_sent`: with the sender's own lifetime, for those who make copies of it.
+    """
+    header, count, entries, bare = _open(message, payload, as_sent=as_sent)
     number, origin = message.sequence_number, message.origin
     first = number if origin is None else origin.sequence_number
     annotations = _PEEKED.pack(
@@ -146,9 +163,21 @@ def render_peeked(message: Message, payload: bytes) -> bytes:
     return header + annotations + entries + bare
 
 
-def _open(message: Message, payload: bytes) -> tuple[bytes, int, bytes, bytes]:
+def _shown_lifetime(message: Message, ttl: int) -> int | None:
+    """What the entity lets the message live, in milliseconds; None where the sender's own time stands."""
+    if message.expires_at is None:
+        return None
+    lifetime = max(0, message.expires_at - message.enqueued_at)
+    return lifetime if ttl == NO_TTL or ttl - lifetime > _SKEW_MS else None
+
+
+def _open(message: Message, payload: bytes, *, as_sent: bool = False) -> tuple[bytes, int, bytes, bytes]:
     """A stored payload as the new header section, the sender's annotations and the bare message."""
     _, durable, priority, ttl, count, length = FRONT.unpack_from(payload)
+    lifetime = None if as_sent else _shown_lifetime(message, ttl)
+    if lifetime is not None:
+        # The header has room for 49 days; beyond that the properties alone say it.
+        ttl = min(lifetime, NO_TTL)
     deliveries = message.delivery_count
     durable, first = _TRUE if durable else _FALSE, _FALSE if deliveries else _TRUE
     if ttl == NO_TTL:
@@ -159,6 +188,8 @@ def _open(message: Message, payload: bytes) -> tuple[bytes, int, bytes, bytes]:
         )
     start = FRONT.size + length
     bare = payload[start:]
+    if lifetime is not None:
+        bare = with_lifetime(bare, message.enqueued_at, lifetime)
     if message.amendment is not None:
         bare = amended(bare, message.amendment)
     return header, count, payload[FRONT.size : start] if length else b"", bare

@@ -15,7 +15,9 @@ from struct import Struct
 from typing import Final
 
 from bendybus.amqp.codec import decode, encode
-from bendybus.amqp.message import Sections, application_properties, scan
+from bendybus.amqp.decoder import MALFORMED, list_bounds, skip
+from bendybus.amqp.message import PropertyField, Sections, application_properties, scan
+from bendybus.amqp.sections import section_at
 from bendybus.amqp.types import Symbol, Timestamp
 from bendybus.domain.messages import Amendment
 from bendybus.errors import ArgumentError, WireError
@@ -33,6 +35,7 @@ __all__ = [
     "body_start",
     "due_time",
     "text",
+    "with_lifetime",
 ]
 
 VERSION: Final = 1
@@ -110,6 +113,41 @@ def amended(bare: bytes, amendment: Amendment) -> bytes:
     body = body_start(sections)
     before = bare[: body if sections.application_properties < 0 else sections.application_properties]
     return before + b"\x00\x53\x74" + encode(properties) + bare[body:]
+
+
+_PROPERTIES_START: Final = b"\x00\x53\x73"
+_LIST32: Final = Struct(">BII")
+_TIMES: Final = Struct(">BqBq")
+_NULL: Final = b"\x40"
+_TIMESTAMP: Final = 0x83
+
+
+def with_lifetime(bare: bytes, enqueued_at: int, lifetime_ms: int) -> bytes:
+    """The bare message with a creation time and the end of this lifetime in its properties.
+
+    The sender's creation time stays, and the end is reckoned from it: clients take the difference for the
+    lifetime. The other fields are not decoded.
+    """
+    before, count, rest, created_at = b"", 0, b"", enqueued_at
+    after = bare
+    try:
+        if bare.startswith(_PROPERTIES_START):
+            count, pos, end = list_bounds(bare, section_at(bare, 0)[1])
+            ends = [pos]
+            for _ in range(min(count, PropertyField.CREATION_TIME + 1)):
+                ends.append(skip(bare, ends[-1]))
+            before = bare[pos : ends[min(count, PropertyField.ABSOLUTE_EXPIRY_TIME)]]
+            if count > PropertyField.CREATION_TIME:
+                created, _ = decode(bare[ends[PropertyField.CREATION_TIME] : ends[-1]])
+                created_at = created if isinstance(created, Timestamp) else enqueued_at
+            rest, after = bare[ends[-1] : end], bare[end:]
+    except MALFORMED:
+        # Whoever receives it could not read it either.
+        return bare
+    fields = before + _NULL * (PropertyField.ABSOLUTE_EXPIRY_TIME - count)
+    fields += _TIMES.pack(_TIMESTAMP, created_at + lifetime_ms, _TIMESTAMP, created_at) + rest
+    counted = max(count, PropertyField.CREATION_TIME + 1)
+    return _PROPERTIES_START + _LIST32.pack(0xD0, len(fields) + 4, counted) + fields + after
 
 
 def body_start(sections: Sections) -> int:

@@ -99,7 +99,7 @@ async def _peek_range(managed: Managed, body: Body) -> Answer:
     payloads = await host.payloads(browsed.messages)
     # One that has been removed meanwhile is simply not there.
     messages = [
-        render_peeked(message, payload)
+        render_peeked(message, payload, as_sent=True)
         for message, payload in zip(browsed.messages, payloads, strict=True)
         if payload is not None
     ]
