@@ -180,3 +180,21 @@ def test_the_entitys_time_to_live_shows_on_each_message(stand: Stand) -> None:
                 if properties.absolute_expiry_time is not None:
                     assert properties.absolute_expiry_time - properties.creation_time == lifetime_ms
             assert seen[0].raw_amqp_message.properties.absolute_expiry_time is not None
+
+
+@on_each_kind
+def test_a_dead_letter_says_whence_it_came_in_lower_case_and_who_forwards_is_never_idle(
+    stand: Stand,
+) -> None:  # P-34
+    target = stand.queue()
+    options = {} if stand.partitions == 2 else {"enable_partitioning": stand.partitioned}
+    source = f"Mixed-Case-{target}"
+    stand.admin.create_queue(source, forward_dead_lettered_messages_to=target, **options)
+    stand.sender(source).send_messages(ServiceBusMessage("m"))
+    receiver = stand.receiver(source)
+    receiver.dead_letter_message(stand.receive(receiver, 1)[0], reason="Broken")
+    (letter,) = stand.take(stand.receiver(target), 1)
+    assert letter.dead_letter_source == source.lower()
+
+    forwarding = stand.queue(forward_to=target, auto_delete_on_idle=timedelta(minutes=5))
+    assert stand.admin.get_queue(forwarding).auto_delete_on_idle > timedelta(days=10_000)

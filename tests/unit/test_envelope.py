@@ -14,7 +14,15 @@ from bendybus.amqp.types import Int, Symbol, Timestamp, UInt, ULong
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Amendment, Message, MessageState
-from bendybus.envelope import admit, admit_batch, render, render_deferred, render_locked, render_peeked
+from bendybus.envelope import (
+    admit,
+    admit_batch,
+    render,
+    render_browsed,
+    render_deferred,
+    render_locked,
+    render_peeked,
+)
 from bendybus.errors import ArgumentError, InvalidOperation, MessageSizeExceeded
 from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber
 
@@ -238,7 +246,7 @@ def test_many_of_one_kind_show_their_lifetime_as_one_does():
 
 def test_who_makes_copies_sees_the_senders_own_lifetime():
     message = living(sent(header=Header(ttl=UInt(60_000))), 30_000)
-    seen = decode_message(render_peeked(message, message.payload, as_sent=True))
+    seen = decode_message(render_browsed(message, message.payload))
     assert (seen.header.ttl, seen.properties.absolute_expiry_time) == (60_000, None)
 
 
@@ -280,13 +288,17 @@ def test_a_deferred_message_carries_its_token_among_the_delivery_annotations():
     assert seen.message_annotations["x-opt-locked-until"] == message.locked_until
 
 
-def test_a_peeked_message_shows_its_state_and_no_lock():
+def test_a_peeked_message_shows_its_state_and_the_end_of_its_lock():
     message = enqueued(sent())
     message.state = MessageState.DEFERRED
     assert message.payload is not None
     annotations = decode_message(render_peeked(message, message.payload)).message_annotations
     assert (type(annotations["x-opt-message-state"]), annotations["x-opt-message-state"]) == (Int, 1)
-    assert "x-opt-locked-until" not in annotations
+    assert annotations["x-opt-locked-until"] == Timestamp(AT + 60_000)
+    message.lock_token, message.locked_until = None, Instant(0)
+    free = decode_message(render_peeked(message, message.payload)).message_annotations
+    assert free["x-opt-locked-until"] == Timestamp(0)
+    assert "x-opt-lock-token" not in free
 
 
 def test_a_scheduled_time_in_the_future_makes_the_message_wait() -> None:  # P-35

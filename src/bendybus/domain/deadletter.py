@@ -36,7 +36,8 @@ TTL_EXPIRED: Final = Cause("TTLExpiredException", "The message expired and was d
 
 # By the reason that Service Bus gives where a message comes to a session-aware entity by itself.
 SESSION_ID_MISSING: Final = Cause(
-    "Session ID is null.", "The entity requires sessions; the message has none."
+    "Session ID is null.",
+    "Session enabled entity doesn't allow a message whose session identifier is null.",
 )
 
 

@@ -198,6 +198,9 @@ class QueueDescription:
     def __post_init__(self) -> None:
         # Frozen, so this is how the path comes to be kept with its slashes the right way round.
         object.__setattr__(self, "path", self._check_path())
+        if self.forward_to is not None:
+            # Forwarding is receiving, so such an entity is never idle.
+            object.__setattr__(self, "auto_delete_on_idle_s", None)
         check_rules(self.label, self.authorization_rules)
         self._check_ranges()
         self._check_combinations()

@@ -12,7 +12,14 @@ from __future__ import annotations
 
 from bendybus.amqp.message import BATCH_FORMAT
 from bendybus.envelope.admission import admit, admit_all, admit_batch, admit_plain, via_partition_key
-from bendybus.envelope.delivery import Rendered, render, render_deferred, render_locked, render_peeked
+from bendybus.envelope.delivery import (
+    Rendered,
+    render,
+    render_browsed,
+    render_deferred,
+    render_locked,
+    render_peeked,
+)
 from bendybus.envelope.stored import Stored, body_start
 from bendybus.envelope.transfer import readmit
 
@@ -27,6 +34,7 @@ __all__ = [
     "body_start",
     "readmit",
     "render",
+    "render_browsed",
     "render_deferred",
     "render_locked",
     "render_peeked",

@@ -17,7 +17,7 @@ from bendybus.domain.messages import Message
 from bendybus.envelope.stored import FRONT, MAP_START, NO_TTL, amended, with_lifetime
 from bendybus.names import PARTITION_SHIFT
 
-__all__ = ["Rendered", "render", "render_deferred", "render_locked", "render_peeked"]
+__all__ = ["Rendered", "render", "render_browsed", "render_deferred", "render_locked", "render_peeked"]
 
 Rendered: TypeAlias = tuple[bytes, bytes]
 """A message to send, in two pieces: what the broker wrote, and what the sender did."""
@@ -61,7 +61,8 @@ _COMMON: Final = f">4sII{len(_ENQUEUED_TIME)}s{_VALUES}"
 _PLAIN: Final = Struct(_COMMON)
 _LOCKED: Final = Struct(f"{_COMMON}{len(_LOCKED_UNTIL)}sq")
 _LOCKED_VALUES: Final = Struct(f">{_VALUES}{len(_LOCKED_UNTIL)}sq")
-_PEEKED: Final = Struct(f"{_COMMON}{len(_MESSAGE_STATE)}si")
+_BROWSED: Final = Struct(f"{_COMMON}{len(_MESSAGE_STATE)}si")
+_PEEKED: Final = Struct(f"{_COMMON}{len(_MESSAGE_STATE)}si{len(_LOCKED_UNTIL)}sq")
 # The map's size field counts everything after itself.
 _BEFORE_COUNT: Final = 8
 
@@ -147,16 +148,27 @@ def render_deferred(message: Message, payload: bytes) -> bytes:
     return head[:header_end] + token + head[header_end:] + bare
 
 
-def render_peeked(message: Message, payload: bytes, *, as_sent: bool = False) -> bytes:
-    """A message that is only looked at: its state instead of a lock.
-
-    `as_sent`: with the sender's own lifetime, for those who make copies of it.
-    """
-    header, count, entries, bare = _open(message, payload, as_sent=as_sent)
+def render_peeked(message: Message, payload: bytes) -> bytes:
+    """A message that is only looked at: its state, and the end of its lock (1970 where it has none)."""
+    header, count, entries, bare = _open(message, payload)
     number, origin = message.sequence_number, message.origin
     first = number if origin is None else origin.sequence_number
     annotations = _PEEKED.pack(
-        MAP_START, _PEEKED.size - _BEFORE_COUNT + len(entries), count + 10,
+        MAP_START, _PEEKED.size - _BEFORE_COUNT + len(entries), count + 12,
+        _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, first,
+        _PARTITION_ID, number >> PARTITION_SHIFT, _MESSAGE_STATE, message.state,
+        _LOCKED_UNTIL, message.locked_until,
+    )  # fmt: skip
+    return header + annotations + entries + bare
+
+
+def render_browsed(message: Message, payload: bytes) -> bytes:
+    """A message for a reader that may make copies of it: with its state, and the lifetime as it was sent."""
+    header, count, entries, bare = _open(message, payload, as_sent=True)
+    number, origin = message.sequence_number, message.origin
+    first = number if origin is None else origin.sequence_number
+    annotations = _BROWSED.pack(
+        MAP_START, _BROWSED.size - _BEFORE_COUNT + len(entries), count + 10,
         _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, first,
         _PARTITION_ID, number >> PARTITION_SHIFT, _MESSAGE_STATE, message.state,
     )  # fmt: skip

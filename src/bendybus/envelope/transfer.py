@@ -54,7 +54,7 @@ def readmit(
     annotations = _encode_annotations(count, payload[FRONT.size : start])
     entries, count = map_entries(annotations, 0, _DEAD_LETTER_SOURCES)
     if amendment.posting.subqueue is SubQueue.DEAD_LETTER:
-        entries += _annotation_entry("x-opt-deadletter-source", source)
+        entries += _annotation_entry("x-opt-deadletter-source", source.lower())
         count += 2
     stored = FRONT.pack(VERSION, durable, priority, ttl, count, len(entries)) + entries + bare
     message_id, session_id = identity(bare, scan(bare).properties)

@@ -57,6 +57,12 @@ def test_a_queue_does_not_forward_to_itself_in_any_spelling(field: str) -> None:
     assert getattr(replace(ORDERS, **{field: EntityPath("archive")}), field) == "archive"
 
 
+def test_an_entity_that_forwards_is_never_idle() -> None:
+    idle = replace(ORDERS, auto_delete_on_idle_s=300)
+    assert replace(idle, forward_to=EntityPath("archive")).auto_delete_on_idle_s is None
+    assert replace(idle, forward_dead_lettered_to=EntityPath("archive")).auto_delete_on_idle_s == 300
+
+
 def test_a_queue_with_sessions_does_not_forward() -> None:
     with pytest.raises(ArgumentError, match="RequiresSession"):
         replace(ORDERS, requires_session=True, forward_to=EntityPath("archive"))

@@ -152,6 +152,9 @@ def test_a_session_aware_subscription_buries_what_has_no_session() -> None:
     ((lost,),) = take(numbered(b"1"), sessions)
     assert lost.subqueue is SubQueue.DEAD_LETTER
     assert lost.amendment is not None and lost.amendment.dead_letter_reason == "Session ID is null."
+    assert lost.amendment.dead_letter_description == (
+        "Session enabled entity doesn't allow a message whose session identifier is null."
+    )
     ((kept,),) = take(numbered(b"1", session_id=SessionId("s")), sessions)
     assert (kept.subqueue, kept.session_id) == (SubQueue.MAIN, "s")
 

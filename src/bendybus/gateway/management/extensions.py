@@ -25,7 +25,7 @@ from bendybus.domain.range_commands import (
     Survey,
     Surveyed,
 )
-from bendybus.envelope import render_peeked
+from bendybus.envelope import render_browsed
 from bendybus.errors import ArgumentError, InvalidOperation
 from bendybus.gateway.management.fields import Body, array, sequence_numbers, session_id_of, whole_number
 from bendybus.gateway.management.operation import Answer, Managed, Operation
@@ -99,7 +99,7 @@ async def _peek_range(managed: Managed, body: Body) -> Answer:
     payloads = await host.payloads(browsed.messages)
     # One that has been removed meanwhile is simply not there.
     messages = [
-        render_peeked(message, payload, as_sent=True)
+        render_browsed(message, payload)
         for message, payload in zip(browsed.messages, payloads, strict=True)
         if payload is not None
     ]
