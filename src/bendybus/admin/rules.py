@@ -23,11 +23,11 @@ from bendybus.domain.filters import (
     FalseFilter,
     Filter,
     RuleDescription,
+    Spelling,
     SqlFilter,
     SqlRuleAction,
     TrueFilter,
     Value,
-    sql_filter,
 )
 from bendybus.errors import ArgumentError
 
@@ -70,10 +70,11 @@ def _read_filter(given: Element | None) -> Filter:
         case "FalseFilter":
             return FalseFilter()
         case "SqlFilter":
-            return sql_filter(_text(given, "SqlExpression"), _read_values(given.find("Parameters")))
+            return SqlFilter(_text(given, "SqlExpression"), *_read_values(given.find("Parameters")))
         case "CorrelationFilter":
             fields = {field: _text(given, name) or None for field, name in _FIELDS.items()}
-            return CorrelationFilter(**fields, properties=_read_values(given.find("Properties")))
+            values, spelled = _read_values(given.find("Properties"))
+            return CorrelationFilter(**fields, properties=values, spelled=spelled)
         case other:
             raise ArgumentError(
                 f"The Filter is of type '{other[:60]}'; allowed are SqlFilter, TrueFilter, FalseFilter and "
@@ -87,7 +88,7 @@ def _read_action(given: Element | None) -> SqlRuleAction | None:
             return None
         case "SqlRuleAction":
             assert given is not None
-            return SqlRuleAction(_text(given, "SqlExpression"), _read_values(given.find("Parameters")))
+            return SqlRuleAction(_text(given, "SqlExpression"), *_read_values(given.find("Parameters")))
         case other:
             raise ArgumentError(
                 f"The Action is of type '{other[:60]}'; allowed are SqlRuleAction and EmptyRuleAction."
@@ -99,8 +100,10 @@ def _text(parent: Element, name: str) -> str:
     return "" if child is None else child.text
 
 
-def _read_values(parent: Element | None) -> dict[str, Value]:
+def _read_values(parent: Element | None) -> tuple[dict[str, Value], dict[str, Spelling]]:
+    """What they mean, and how they are written."""
     values: dict[str, Value] = {}
+    spelled: dict[str, Spelling] = {}
     for pair in () if parent is None else parent.children:
         value = pair.find("Value")
         if pair.name != "KeyValueOfstringanyType" or pair.find("Key") is None or value is None:
@@ -110,11 +113,12 @@ def _read_values(parent: Element | None) -> dict[str, Value]:
             raise ArgumentError(f"The Key '{key[:60]}' stands there twice.")
         try:
             values[key] = _read_value(value.kind, value.text)
+            spelled[key] = Spelling(value.kind, value.text)
         except (ValueError, OverflowError, ArgumentError):
             raise ArgumentError(
                 f"The Value of '{key[:60]}' is '{value.text[:60]}', which is no {value.kind[:60]}."
             ) from None
-    return values
+    return values, spelled
 
 
 def _read_value(kind: str, text: str) -> Value:
@@ -148,9 +152,8 @@ def rule_elements(rule: RuleDescription) -> str:
     """The children of RuleDescription."""
     action = '<Action i:type="EmptyRuleAction"/>'
     if rule.action is not None:
-        action = (
-            f'<Action i:type="SqlRuleAction">{_sql(rule.action.expression, rule.action.parameters)}</Action>'
-        )
+        sql = _sql(rule.action.expression, rule.action.parameters, rule.action.spelled)
+        action = f'<Action i:type="SqlRuleAction">{sql}</Action>'
     return (
         f"{_filter_element(rule.filter)}{action}"
         f"{element('CreatedAt', format_time(rule.created_at))}{element('Name', rule.name)}"
@@ -160,30 +163,30 @@ def rule_elements(rule: RuleDescription) -> str:
 def _filter_element(rule_filter: Filter) -> str:
     match rule_filter:
         case TrueFilter():
-            inner = _sql(TRUE_EXPRESSION, {})
+            inner = _sql(TRUE_EXPRESSION, {}, {})
         case FalseFilter():
-            inner = _sql(FALSE_EXPRESSION, {})
+            inner = _sql(FALSE_EXPRESSION, {}, {})
         case SqlFilter():
-            inner = _sql(rule_filter.expression, rule_filter.parameters)
+            inner = _sql(rule_filter.expression, rule_filter.parameters, rule_filter.spelled)
         case CorrelationFilter():
             fields = {name: getattr(rule_filter, field) for field, name in _FIELDS.items()}
             inner = "".join(element(name, value) for name, value in fields.items() if value is not None)
-            inner += _values("Properties", rule_filter.properties)
+            inner += _values("Properties", rule_filter.properties, rule_filter.spelled)
     return f'<Filter i:type="{type(rule_filter).__name__}">{inner}</Filter>'
 
 
-def _sql(expression: str, parameters: Mapping[str, Value]) -> str:
+def _sql(expression: str, parameters: Mapping[str, Value], spelled: Mapping[str, Spelling]) -> str:
     level = element("CompatibilityLevel", COMPATIBILITY_LEVEL)
-    return f"{element('SqlExpression', expression)}{level}{_values('Parameters', parameters)}"
+    return f"{element('SqlExpression', expression)}{level}{_values('Parameters', parameters, spelled)}"
 
 
-def _values(name: str, values: Mapping[str, Value]) -> str:
-    pairs = "".join(_pair(key, value) for key, value in values.items())
+def _values(name: str, values: Mapping[str, Value], spelled: Mapping[str, Spelling]) -> str:
+    pairs = "".join(_pair(key, spelled.get(key) or _typed(value)) for key, value in values.items())
     return f"<{name}>{pairs}</{name}>" if pairs else f"<{name}/>"
 
 
-def _pair(key: str, value: Value) -> str:
-    kind, text = _typed(value)
+def _pair(key: str, spelling: tuple[str, object]) -> str:
+    kind, text = spelling
     # The JavaScript client drops five characters of the type, whatever they are: `d6p1:` it must be.
     shown = element("Value", text).replace(
         "<Value>", f'<Value xmlns:d6p1="{SCHEMA}" i:type="d6p1:{kind}">', 1

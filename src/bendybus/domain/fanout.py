@@ -20,11 +20,9 @@ from bendybus.domain.filters import (
     Changes,
     Copy,
     Failure,
-    FalseFilter,
     MessageView,
     Reading,
     SystemProperty,
-    TrueFilter,
     match,
 )
 from bendybus.domain.messages import Message, Origin, SubQueue
@@ -155,9 +153,9 @@ class FanOut:
 def _takes_everything(subscription: SubscriptionDescription) -> bool | None:
     """True or False where that can be told without a look at the message; None where it cannot."""
     rules = subscription.rules
-    if all(isinstance(rule.filter, FalseFilter) for rule in rules):
+    if all(rule.filter.constant is False for rule in rules):
         return False
-    if isinstance(rules[0].filter, TrueFilter) and all(rule.action is None for rule in rules):
+    if rules[0].filter.constant and all(rule.action is None for rule in rules):
         return True
     return None
 

@@ -13,6 +13,7 @@ back as a rejected outcome whose error has the condition the SDKs look for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from bendybus.amqp.codec import encode
 from bendybus.amqp.performatives import (
@@ -58,20 +59,16 @@ def command_for_outcome(tokens: Sequence[LockToken], outcome: DeliveryState | No
         case Modified(message_annotations=properties):
             return Abandon(tokens, encode_properties(properties))
         case Rejected(error=error):
-            info = dict(error.info or {}) if error is not None else {}
-            reason, description = (
-                info.pop("DeadLetterReason", None),
-                info.pop("DeadLetterErrorDescription", None),
-            )
-            return DeadLetter(tokens, _text(reason), _text(description), encode_properties(info))
+            return _dead_letter(tokens, dict(error.info or {}) if error is not None else {})
         case _:
             raise NotSupported(f"{type(outcome).__name__} is not an outcome that a receiver can give.")
 
 
 def command_for_status(tokens: Sequence[LockToken], body: Mapping[object, object]) -> Command:
     """The body of an update-disposition request."""
-    properties = body.get("properties-to-modify")
-    encoded = encode_properties(properties if isinstance(properties, Mapping) else None)
+    given = body.get("properties-to-modify")
+    properties = dict(given) if isinstance(given, Mapping) else {}
+    encoded = encode_properties(properties)
     match body.get("disposition-status"):
         case "completed":
             return Complete(tokens)
@@ -80,12 +77,36 @@ def command_for_status(tokens: Sequence[LockToken], body: Mapping[object, object
         case "defered":  # sic: so do all the SDKs
             return Defer(tokens, encoded)
         case "suspended":
-            reason, description = body.get("deadletter-reason"), body.get("deadletter-description")
-            return DeadLetter(tokens, _text(reason), _text(description), encoded)
+            for name, key in _WHY.items():
+                if body.get(key) is not None:
+                    properties[name] = body[key]
+            return _dead_letter(tokens, properties)
         case status:
             raise ArgumentError(
                 f"'{status}' is not a disposition-status: completed, abandoned, defered or suspended."
             )
+
+
+# The properties that say why a message was dead-lettered, and their names in a request.
+_WHY: Final = {
+    "DeadLetterReason": "deadletter-reason",
+    "DeadLetterErrorDescription": "deadletter-description",
+}
+
+
+def _dead_letter(tokens: Sequence[LockToken], properties: dict[str, object]) -> DeadLetter:
+    """Reason and description are texts; what is not is a property like any other, and keeps its type."""
+    reason, description = (_taken_text(properties, name) for name in _WHY)
+    return DeadLetter(tokens, reason, description, encode_properties(properties))
+
+
+def _taken_text(properties: dict[str, object], name: str) -> str | None:
+    value = properties.get(name)
+    if value is not None and not isinstance(value, str):
+        return None
+    properties.pop(name, None)
+    # py sends "" for a reason that was not given.
+    return value or None
 
 
 def encode_properties(properties: Mapping[str, object] | None) -> bytes | None:
@@ -128,8 +149,3 @@ def refused(error: BrokerError) -> BrokerError:
     if not isinstance(error, Unavailable):
         return error
     return MessageLockLost(f"The lock is lost, and whether the message was settled is not known: {error}")
-
-
-def _text(value: object) -> str | None:
-    # py sends "" for a reason that was not given.
-    return None if value is None or value == "" else str(value)

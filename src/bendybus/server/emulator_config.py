@@ -19,7 +19,7 @@ from bendybus.auth.rights import Right
 from bendybus.auth.rules import ROOT_RULE_NAME
 from bendybus.domain.access import RULES_MAX, AuthorizationRule
 from bendybus.domain.entities import QueueDescription, normalise_path
-from bendybus.domain.filters import CorrelationFilter, RuleDescription, SqlRuleAction, sql_filter
+from bendybus.domain.filters import CorrelationFilter, RuleDescription, SqlFilter, SqlRuleAction
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription, subscription_path
 from bendybus.errors import ArgumentError, ConfigError
 from bendybus.names import EntityPath
@@ -217,7 +217,7 @@ class _Reader:
         given = properties[f"{kind}Filter"]
 
         def made() -> RuleDescription:
-            rule_filter = sql_filter(_expression(given)) if kind == "Sql" else _correlation_filter(given)
+            rule_filter = SqlFilter(_expression(given)) if kind == "Sql" else _correlation_filter(given)
             action = SqlRuleAction(_expression(properties["Action"])) if "Action" in properties else None
             return RuleDescription(members["Name"].name(), rule_filter, action)
 
@@ -302,4 +302,4 @@ def _correlation_filter(place: Place) -> CorrelationFilter:
     given = members["Properties"].value if "Properties" in members else {}
     if not isinstance(given, dict):
         members["Properties"].refuse("expected an object")
-    return CorrelationFilter(**fields, properties=given)
+    return CorrelationFilter(**fields, properties=given, spelled={})

@@ -26,7 +26,7 @@ from bendybus.domain.entities import (
     normalise_path,
     refuse_immutable_changes,
 )
-from bendybus.domain.filters import DEFAULT_RULE_NAME, RuleDescription, SqlRuleAction, sql_filter
+from bendybus.domain.filters import DEFAULT_RULE_NAME, RuleDescription, SqlFilter, SqlRuleAction
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
 from bendybus.errors import InvalidOperation
@@ -140,7 +140,7 @@ class Namespace:
         self, topic: str, subscription: str, name: str, sql: str, action: str | None = None
     ) -> None:
         """Let messages in that a SQL filter selects, perhaps changed by a SQL action."""
-        made = RuleDescription(name, sql_filter(sql), None if action is None else SqlRuleAction(action))
+        made = RuleDescription(name, SqlFilter(sql), None if action is None else SqlRuleAction(action))
         self._call(self._open.broker.topics.add_rule(topic, subscription, made))
 
     def delete_rule(self, topic: str, subscription: str, name: str = DEFAULT_RULE_NAME) -> None:

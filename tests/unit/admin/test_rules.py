@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -20,6 +21,7 @@ from bendybus.domain.filters import (
     SqlRuleAction,
     TrueFilter,
 )
+from bendybus.domain.filters.records import rule_from_record, rule_to_record
 from bendybus.errors import ArgumentError, BrokerError
 
 PARAMETERS = {
@@ -122,3 +124,48 @@ def test_what_is_no_rule_is_refused_by_name(elements: str, told: str) -> None:
 def test_any_value_is_read_or_refused(kind: str, text: str) -> None:
     with suppress(BrokerError):
         read(parameter(f"d6p1:{kind}", text))
+
+
+# -- what was written ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("long", "3"),
+        ("int", "3"),
+        ("short", "3"),
+        ("double", "3"),
+        ("decimal", "3.10"),
+        ("dateTime", "2026-03-04T05:06:07.1234567Z"),
+        ("dateTime", "2026-03-04T05:06:07"),
+        ("dateTime", "2026-03-04T05:06:07.5+02:00"),
+        ("duration", "P1DT0S"),
+        ("boolean", "true"),
+        ("string", " 3 "),
+    ],
+)
+def test_a_value_is_shown_with_the_type_and_the_text_it_was_written_with(kind: str, text: str) -> None:
+    rule = read(parameter(f"d6p1:{kind}", text))
+    shown = f'<Value xmlns:d6p1="http://www.w3.org/2001/XMLSchema" i:type="d6p1:{kind}">{text}</Value>'
+    assert shown in rule_elements(rule)
+    # After a restart too.
+    assert shown in rule_elements(rule_from_record(json.loads(json.dumps(rule_to_record(rule)))))
+
+
+@pytest.mark.parametrize(
+    ("text", "constant"), [("1 = 1", True), ("1=1", True), ("1 =0", False), ("1=2", None)]
+)
+def test_a_sql_filter_that_takes_everything_stays_one_with_its_text_and_parameters(
+    text: str, constant: bool | None
+) -> None:
+    pair = (
+        '<KeyValueOfstringanyType><Key>p</Key><Value i:type="d6p1:long">3</Value></KeyValueOfstringanyType>'
+    )
+    rule = read(
+        filter_of("SqlFilter", f"<SqlExpression>{text}</SqlExpression><Parameters>{pair}</Parameters>")
+    )
+    assert isinstance(rule.filter, SqlFilter)
+    assert rule.filter.constant is constant
+    assert f'<Filter i:type="SqlFilter"><SqlExpression>{text}</SqlExpression>' in rule_elements(rule)
+    assert 'i:type="d6p1:long">3</Value>' in rule_elements(rule)

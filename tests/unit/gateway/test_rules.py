@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from bendybus.admin.rules import rule_elements
 from bendybus.amqp.codec import decode, encode
 from bendybus.amqp.types import Char, Described, Float32, Int, Symbol, Timestamp, ULong
 from bendybus.domain.filters import (
@@ -125,3 +126,18 @@ def test_rules_are_told_under_the_codes_that_the_sdks_know(
     assert (shown_filter.descriptor, shown_filter.value) == rule_filter
     assert (shown_action.descriptor, shown_action.value) == action
     assert (name, created_at) == ("r", Instant(0))
+
+
+def test_whole_numbers_of_a_correlation_filter_keep_their_width() -> None:
+    given = body(correlation_filter={"properties": {"int": Int(3), "long": 3}})
+    found = encode_rule(read_rule(given))["rule-description"].value[0].value[-1]
+    assert {name: type(value) for name, value in found.items()} == {"int": Int, "long": int}
+    shown = rule_elements(read_rule(given))
+    assert 'i:type="d6p1:int">3<' in shown
+    assert 'i:type="d6p1:long">3<' in shown
+
+
+@pytest.mark.parametrize("text", ["1 = 1", "1 = 0"])
+def test_another_spelling_of_true_and_false_stays_a_sql_filter(text: str) -> None:
+    rule = read_rule(body(sql_filter={"expression": text}, sql_rule_action=None))
+    assert rule.filter == SqlFilter(text)

@@ -102,3 +102,17 @@ def test_a_refusal_carries_the_condition_the_sdks_look_for():
     assert refusal.error is not None
     assert refusal.error.condition == MessageLockLost.condition
     assert "'orders'" in (refusal.error.description or "")
+
+
+def test_a_reason_that_is_no_text_keeps_its_type():
+    info = {"DeadLetterReason": 5, "DeadLetterErrorDescription": "why", "other": True}
+    by_link = command_for_outcome(TOKENS, Rejected(error=Error(Symbol("x"), None, info)))
+    body = {
+        "disposition-status": "suspended",
+        "deadletter-reason": 5,
+        "deadletter-description": "why",
+        "properties-to-modify": {"other": True},
+    }
+    for command in (by_link, command_for_status(TOKENS, body)):
+        assert (command.reason, command.description) == (None, "why")
+        assert decode(command.properties)[0] == {"DeadLetterReason": 5, "other": True}

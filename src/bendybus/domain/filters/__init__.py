@@ -32,7 +32,7 @@ from bendybus.domain.filters.rules import (
     match,
     sql_filter,
 )
-from bendybus.domain.filters.values import Value
+from bendybus.domain.filters.values import Spelling, Value
 
 __all__ = [
     "DEFAULT_RULE",
@@ -54,6 +54,7 @@ __all__ = [
     "SystemProperty",
     "TRUE_EXPRESSION",
     "TrueFilter",
+    "Spelling",
     "Value",
     "match",
     "rule_from_record",

@@ -18,7 +18,14 @@ from bendybus.domain.filters.parameters import fold_parameters
 from bendybus.domain.filters.parser import parse_action
 from bendybus.domain.filters.reading import Reading, SystemProperty, system_property
 from bendybus.domain.filters.text import to_text
-from bendybus.domain.filters.values import TEXT_VALUE_LENGTH_MAX, Value, is_number, text_of, type_name
+from bendybus.domain.filters.values import (
+    TEXT_VALUE_LENGTH_MAX,
+    Spelling,
+    Value,
+    is_number,
+    text_of,
+    type_name,
+)
 from bendybus.errors import RULE_ACTION_EXCEPTION, FilterError
 
 __all__ = ["NO_CHANGES", "Changes", "SqlRuleAction"]
@@ -109,6 +116,8 @@ class SqlRuleAction:
 
     expression: str
     parameters: Mapping[str, Value] = field(default_factory=dict, hash=False)
+    spelled: Mapping[str, Spelling] = field(default_factory=dict, hash=False, compare=False)
+    """The parameters as they were written, where that is known."""
     _steps: tuple[Callable[[_Draft], None], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -13,13 +13,14 @@ from typing import ClassVar
 
 from bendybus.domain.filters.parameters import check_value
 from bendybus.domain.filters.reading import Reading, SystemProperty
-from bendybus.domain.filters.values import Value, comparable, compare
+from bendybus.domain.filters.values import Spelling, Value, comparable, compare
 
 __all__ = ["CorrelationFilter"]
 
 
 @dataclass(frozen=True, slots=True)
 class CorrelationFilter:
+    constant: ClassVar[bool | None] = None
     FIELDS: ClassVar[dict[str, SystemProperty]] = {
         "correlation_id": SystemProperty.CORRELATION_ID,
         "message_id": SystemProperty.MESSAGE_ID,
@@ -40,6 +41,8 @@ class CorrelationFilter:
     reply_to_session_id: str | None = None
     content_type: str | None = None
     properties: Mapping[str, Value] = field(default_factory=dict, hash=False)
+    spelled: Mapping[str, Spelling] = field(default_factory=dict, hash=False, compare=False)
+    """The properties as they were written, where that is known."""
     _system: tuple[tuple[SystemProperty, str], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from uuid import UUID
 from bendybus.domain.filters.actions import SqlRuleAction
 from bendybus.domain.filters.correlation import CorrelationFilter
 from bendybus.domain.filters.rules import FalseFilter, Filter, RuleDescription, SqlFilter, TrueFilter
-from bendybus.domain.filters.values import Value
+from bendybus.domain.filters.values import Spelling, Value
 from bendybus.errors import ArgumentError
 from bendybus.names import Instant
 
@@ -54,7 +54,8 @@ def _filter_to_record(rule_filter: Filter) -> dict[str, object]:
             return kind | _sql_to_record(rule_filter)
         case CorrelationFilter():
             fields = {name: getattr(rule_filter, name) for name in CorrelationFilter.FIELDS}
-            return kind | fields | {"properties": _values_to_record(rule_filter.properties)}
+            values = _values_to_record(rule_filter.properties)
+            return kind | fields | {"properties": values, "spelled": _spelled_to_record(rule_filter.spelled)}
         case _:
             return kind
 
@@ -69,17 +70,34 @@ def _filter_from_record(record: Mapping[str, object]) -> Filter:
             return SqlFilter(*_sql_from_record(record))
         case "CorrelationFilter":
             fields = {name: cast("str | None", record.get(name)) for name in CorrelationFilter.FIELDS}
-            return CorrelationFilter(**fields, properties=_values_from_record(record["properties"]))
+            values = _values_from_record(record["properties"])
+            return CorrelationFilter(**fields, properties=values, spelled=_spelled_from_record(record))
         case other:
             raise ValueError(f"no filter is called {other}")
 
 
 def _sql_to_record(sql: SqlFilter | SqlRuleAction) -> dict[str, object]:
-    return {"expression": sql.expression, "parameters": _values_to_record(sql.parameters)}
+    values = _values_to_record(sql.parameters)
+    return {
+        "expression": sql.expression,
+        "parameters": values,
+        "spelled": _spelled_to_record(sql.spelled),
+    }
 
 
-def _sql_from_record(record: Mapping[str, object]) -> tuple[str, dict[str, Value]]:
-    return cast("str", record["expression"]), _values_from_record(record["parameters"])
+def _sql_from_record(record: Mapping[str, object]) -> tuple[str, dict[str, Value], dict[str, Spelling]]:
+    values = _values_from_record(record["parameters"])
+    return cast("str", record["expression"]), values, _spelled_from_record(record)
+
+
+def _spelled_to_record(spelled: Mapping[str, Spelling]) -> dict[str, object]:
+    return {name: list(spelling) for name, spelling in spelled.items()}
+
+
+def _spelled_from_record(record: Mapping[str, object]) -> dict[str, Spelling]:
+    """Also of an earlier version, which kept values alone."""
+    kept = cast("Mapping[str, tuple[str, str]]", record.get("spelled", {}))
+    return {name: Spelling(*spelling) for name, spelling in kept.items()}
 
 
 def _values_to_record(values: Mapping[str, Value]) -> dict[str, object]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from bendybus.domain.filters.actions import NO_CHANGES, Changes, SqlRuleAction
 from bendybus.domain.filters.correlation import CorrelationFilter
@@ -19,7 +19,7 @@ from bendybus.domain.filters.evaluate import Ask, compile_condition
 from bendybus.domain.filters.parameters import fold_parameters
 from bendybus.domain.filters.parser import parse_condition
 from bendybus.domain.filters.reading import Reading
-from bendybus.domain.filters.values import Value
+from bendybus.domain.filters.values import Spelling, Value
 from bendybus.errors import ArgumentError, FilterError
 from bendybus.names import Instant
 
@@ -53,12 +53,16 @@ _RULE_NAME: Final = re.compile(r"[\w.-]+")
 
 @dataclass(frozen=True, slots=True)
 class TrueFilter:
+    constant: ClassVar[bool | None] = True
+
     def matches(self, reading: Reading) -> bool:
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class FalseFilter:
+    constant: ClassVar[bool | None] = False
+
     def matches(self, reading: Reading) -> bool:
         return False
 
@@ -69,11 +73,18 @@ class SqlFilter:
 
     expression: str
     parameters: Mapping[str, Value] = field(default_factory=dict, hash=False)
+    spelled: Mapping[str, Spelling] = field(default_factory=dict, hash=False, compare=False)
+    """The parameters as they were written, where that is known."""
     _ask: Ask = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         condition = parse_condition(self.expression)
         object.__setattr__(self, "_ask", compile_condition(condition, fold_parameters(self.parameters)))
+
+    @property
+    def constant(self) -> bool | None:
+        """What it says of every message, where that can be told without a look at one."""
+        return _CONSTANTS.get(self.expression.replace(" ", ""))
 
     def matches(self, reading: Reading) -> bool:
         """False also where the answer is unknown."""
@@ -83,16 +94,17 @@ class SqlFilter:
 # How SDKs write the two filters that have no text of their own.
 TRUE_EXPRESSION: Final = "1=1"
 FALSE_EXPRESSION: Final = "1=0"
+_CONSTANTS: Final = {TRUE_EXPRESSION: True, FALSE_EXPRESSION: False}
 
 
-def sql_filter(expression: str, parameters: Mapping[str, Value] | None = None) -> Filter:
-    """The filter of this text: by the texts that stand for them, the true and the false one."""
-    match expression.replace(" ", ""):
+def sql_filter(expression: str) -> Filter:
+    """The filter of this text where there are no words for the true and the false one but their texts."""
+    match expression:
         case "1=1":
             return TrueFilter()
         case "1=0":
             return FalseFilter()
-    return SqlFilter(expression, parameters or {})
+    return SqlFilter(expression)
 
 
 Filter: TypeAlias = TrueFilter | FalseFilter | SqlFilter | CorrelationFilter

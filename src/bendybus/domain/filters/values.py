@@ -13,13 +13,14 @@ import math
 import operator
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Final, TypeAlias, TypeGuard
+from typing import Final, NamedTuple, TypeAlias, TypeGuard
 from uuid import UUID
 
 from bendybus.errors import FilterError
 
 __all__ = [
     "COMPARE",
+    "Spelling",
     "TEXT_VALUE_LENGTH_MAX",
     "Value",
     "arithmetic",
@@ -33,6 +34,14 @@ __all__ = [
 
 Value: TypeAlias = str | int | float | bool | UUID | datetime | timedelta | bytes | None
 """Subclasses, such as integers that know their AMQP width, count as what they are derived from."""
+
+
+class Spelling(NamedTuple):
+    """A value as somebody wrote it: its type in an XML schema, and the text. It is shown so again."""
+
+    kind: str
+    text: str
+
 
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1

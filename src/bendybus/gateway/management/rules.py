@@ -22,6 +22,7 @@ from bendybus.domain.filters import (
     FalseFilter,
     Filter,
     RuleDescription,
+    Spelling,
     SqlFilter,
     SqlRuleAction,
     TrueFilter,
@@ -135,7 +136,18 @@ def _correlation_filter(what: Mapping[object, object]) -> CorrelationFilter:
         fields[field] = value
     properties = what.get("properties")
     given = {} if properties is None else _map(properties, "properties")
-    return CorrelationFilter(**fields, properties={str(name): _value(name, v) for name, v in given.items()})
+    return CorrelationFilter(
+        **fields,
+        properties={str(name): _value(name, value) for name, value in given.items()},
+        spelled={str(name): Spelling(*kind) for name, value in given.items() if (kind := _spelling(value))},
+    )
+
+
+def _spelling(value: object) -> tuple[str, str] | None:
+    """Of whole numbers, which the language does not tell apart by their width."""
+    if type(value) is int:
+        return "long", str(value)
+    return ("int", str(int(value))) if isinstance(value, Int) else None
 
 
 def _value(name: object, value: object) -> Value:
@@ -193,7 +205,13 @@ def _encode_filter(rule_filter: Filter) -> Described:
             return Described(SQL_FILTER, [rule_filter.expression, COMPATIBILITY_LEVEL])
         case CorrelationFilter():
             fields: list[object] = [getattr(rule_filter, field) for field in _FIELDS]
-            properties = {name: _wire_value(value) for name, value in rule_filter.properties.items()}
+            spelled = rule_filter.spelled
+            properties = {
+                name: Int(value)
+                if isinstance(value, int) and name in spelled and spelled[name].kind == "int"
+                else _wire_value(value)
+                for name, value in rule_filter.properties.items()
+            }
             return Described(CORRELATION_FILTER, [*fields, properties])
 
 
