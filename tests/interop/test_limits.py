@@ -20,6 +20,9 @@ from azure.servicebus.exceptions import (
 )
 from azure.servicebus.management import CorrelationRuleFilter, SqlRuleAction, SqlRuleFilter
 
+from bendybus.amqp.types import ULong
+from bendybus.client import BusClient
+from bendybus.client.settings import ClientSettings
 from bendybus.domain.routing import partition_of as partition_of_key
 from fix_kinds import PATIENCE_S, Stand, close_stand, make_stand, on_each_kind
 from fix_server import ServerProcess, StartServer, namespace
@@ -205,6 +208,20 @@ def test_a_topic_is_full_when_its_subscriptions_are(small_stands: dict[int, Stan
         stand.take(stand.receiver(topic, subscription), runtime.active_message_count)
     sender.send_messages(ServiceBusMessage(body, partition_key="hot"))
     assert len(stand.take(stand.receiver(topic, "one"), 1)) == 1
+
+
+@on_each_kind
+def test_senders_are_told_the_largest_batch_beside_the_largest_message(stand: Stand) -> None:
+    queues = {stand.queue(): (1024 if stand.partitions == 2 else 256, 1024 if stand.partitions == 2 else 256)}
+    if stand.partitions == 2:
+        queues[stand.queue(max_message_size_in_kilobytes=102_400)] = (102_400, 1024)
+    for queue, (message_kb, batch_kb) in queues.items():
+        settings = ClientSettings.from_connection_string(stand.server.connection_string, entity=queue)
+        with BusClient(settings) as client:
+            _, link = client.sender()._attached()
+            assert link.max_message_size == message_kb * 1024
+            assert link.properties["com.microsoft:max-message-batch-size"] == ULong(batch_kb * 1024)
+            assert isinstance(link.properties["com.microsoft:max-message-batch-size"], ULong)
 
 
 # -- entities ------------------------------------------------------------------------------

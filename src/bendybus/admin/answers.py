@@ -79,7 +79,7 @@ def api_version(request: Request) -> str:
     """Versions compare as texts: none at all is older than any, and one to come is newer."""
     version = request.query_params.get("api-version", "")
     if version and not _API_VERSION.fullmatch(version):
-        raise ArgumentError(f"api-version is '{version[:60]}'; it must be a month such as 2021-05.")
+        raise ArgumentError(f"api-version is '{version[:60]}'; it must be a month such as 2024-05.")
     return version
 
 

@@ -34,7 +34,7 @@ from bendybus.errors import (
 __all__ = ["ManagementClient"]
 
 # The first with MaxMessageSizeInKilobytes, and known to every server there is.
-API_VERSION: Final = "2021-05"
+API_VERSION: Final = "2024-05"
 ENTRY_TYPE: Final = "application/atom+xml;type=entry;charset=utf-8"
 
 # "default 100 per page; cap 100"

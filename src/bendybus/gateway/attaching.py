@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from bendybus.amqp.performatives import Coordinator
+from bendybus.amqp.types import ULong
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
 __all__ = ["Attachment", "InboundNode", "OutboundNode", "attach"]
 
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
+BATCH_SIZE_MAX = "com.microsoft:max-message-batch-size"
+
+# Of a batch, on Azure too: single messages of a Premium entity may be a hundred times as large.
+BATCH_BYTES_MAX = 1024 * 1024
 # A management request may carry messages; nothing else about it is large.
 REQUEST_SIZE_MAX = 1024 * 1024
 
@@ -116,7 +121,7 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
         if destination is not None:
             return _attach_via(connection, link, address, target, destination)
         connection.transactions.coordination(link.session).enter(target, receives=False)
-        link.accept(max_message_size=target.description.max_message_size_kb * 1024)
+        _accept_sender(link, target)
         link.grant(SENDER_CREDIT)
         return Attachment(Sender(connection, link, target), address.resource, Right.SEND, target)
     size_max = REQUEST_SIZE_MAX
@@ -144,6 +149,13 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
     return Attachment(requester, address.resource, right, managed)
 
 
+def _accept_sender(link: ReceivingLink, target: Target, properties: dict[str, object] | None = None) -> None:
+    """With the largest message the target takes, and the largest batch that SDKs should make."""
+    size_max = target.description.max_message_size_kb * 1024
+    batch = {BATCH_SIZE_MAX: ULong(min(size_max, BATCH_BYTES_MAX))}
+    link.accept(max_message_size=size_max, properties={**(properties or {}), **batch})
+
+
 def _attach_coordinator(connection: AmqpConnection, link: ReceivingLink) -> Attachment:
     if connection.broker.tier is Tier.BASIC:
         raise NotSupported("The basic tier does not offer transactions.")
@@ -164,10 +176,7 @@ def _attach_via(
     if not isinstance(via, Queue):
         raise InvalidOperation(f"'{via.path}' is a topic; nothing can be sent through it to '{entity.path}'.")
     connection.transactions.coordination(link.session).enter(via, receives=False)
-    link.accept(
-        max_message_size=entity.description.max_message_size_kb * 1024,
-        properties={TRANSFER_DESTINATION: destination},
-    )
+    _accept_sender(link, entity, {TRANSFER_DESTINATION: destination})
     link.grant(SENDER_CREDIT)
     return Attachment(Sender(connection, link, entity, via), address.resource, Right.SEND, via)
 
