@@ -44,6 +44,7 @@ from bendybus.engine.events import (
     ConnectionClosed,
     ConnectionFailed,
     ConnectionOpened,
+    DeliveriesAnswered,
     DeliveriesReceived,
     DeliveriesSettled,
     Event,
@@ -374,6 +375,8 @@ class Client(asyncio.Protocol):
                 _wrapper(link, Receiver).arrived(deliveries)
             case DeliveriesSettled(link, deliveries, state):
                 _wrapper(link, Receiver).settled(deliveries, state)
+            case DeliveriesAnswered(link, deliveries, state):
+                _wrapper(link, Receiver).answered_as(deliveries, state)
             case OutcomesReceived(link, sent, state):
                 _wrapper(link, Sender).outcomes([delivery.tag for delivery in sent], state)
                 if not event.settled:
@@ -527,6 +530,7 @@ class Receiver(_Half):
         super().__init__(client, link)
         self.link = link
         self.waiting: deque[Delivery] = deque()
+        self.settled_ids: set[int] = set()
         self._arrived = client.future()
         self._drained = client.future()
         self._outcomes: dict[int, asyncio.Future[DeliveryState | None]] = {}
@@ -586,8 +590,19 @@ class Receiver(_Half):
         _resolve(self._arrived, None)
 
     def settled(self, deliveries: Sequence[Delivery], state: DeliveryState | None) -> None:
+        self.settled_ids.update(delivery.delivery_id for delivery in deliveries)
+        self.answered_as(deliveries, state)
+
+    def answered_as(self, deliveries: Sequence[Delivery], state: DeliveryState | None) -> None:
+        """In a transaction the answer comes before the settlement, which then answers nothing."""
         for delivery in deliveries:
-            _resolve(self._outcomes.pop(delivery.delivery_id), state)
+            outcome = self._outcomes.pop(delivery.delivery_id, None)
+            if outcome is not None:
+                _resolve(outcome, state)
+
+    def is_settled(self, delivery: Delivery) -> bool:
+        """Whether the server has settled it."""
+        return delivery.delivery_id in self.settled_ids
 
     def drained(self) -> None:
         _resolve(self._drained, None)

@@ -1,28 +1,34 @@
 """Transactions by a raw AMQP client against a real server: all or nothing, and every rule about keys.
 
-The Python SDK offers none; the Java SDK's are in the `make interop` suite.
+The Python SDK offers none; the Java SDK's are in the `make interop` suite. Across entities:
+test_cross_entity_transactions.py; after a rollback: test_rollbacks.py; scheduled messages:
+test_transactional_scheduling.py.
 """
 
 from __future__ import annotations
 
-import asyncio
-import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from itertools import count
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pytest
 
-from bendybus.amqp.message import Properties, decode_message, encode_message
+from bendybus.amqp.message import decode_message, encode_message
 from bendybus.amqp.performatives import Accepted, DeliveryState, Modified, Rejected, TransactionalState
-from bendybus.amqp.types import Array, Symbol, Timestamp
-from bendybus.engine.deliveries import Delivery
-from fix_client import Client, Coordinator, Endpoint, LinkRefused, Receiver, Requester, Sender
+from fix_client import Requester
 from fix_server import ServerProcess, StartServer, namespace
+from fix_transactions import (
+    NOT_ALLOWED,
+    Room,
+    Table,
+    condition,
+    lock_tokens,
+    message,
+    request_all,
+    run,
+    text_of,
+)
 
-NOT_ALLOWED = "amqp:not-allowed"
 PREMIUM = ("--tier", "premium")  # two partitions each
 
 KINDS = pytest.mark.parametrize(
@@ -37,141 +43,6 @@ UNPARTITIONED = pytest.mark.parametrize(("partitioned", "options"), [(False, ())
 
 # So many tests share a server, each with entities of its own; more of them would be too many for Standard.
 ROOMS = 32
-
-Test: TypeAlias = Callable[["Table"], Coroutine[Any, Any, None]]
-
-
-def message(
-    text: str,
-    *,
-    key: str | None = None,
-    session: str | None = None,
-    id: str | None = None,  # noqa: A002 - the property's own name
-    via: str | None = None,
-    due: int | None = None,
-) -> bytes:
-    annotations: dict[str, object] = {}
-    if key is not None:
-        annotations["x-opt-partition-key"] = key
-    if via is not None:
-        annotations["x-opt-via-partition-key"] = via
-    if due is not None:
-        annotations["x-opt-scheduled-enqueue-time"] = Timestamp(due)
-    return encode_message(
-        message_annotations={Symbol(name): value for name, value in annotations.items()} or None,
-        properties=Properties(message_id=id, group_id=session),
-        data=text.encode(),
-    )
-
-
-def text_of(delivery: Delivery) -> str:
-    (data,) = decode_message(delivery.payload).data
-    return bytes(data).decode()
-
-
-def condition(outcome: DeliveryState | None) -> str | None:
-    """Why something was rejected, inside or outside a transaction."""
-    if isinstance(outcome, TransactionalState):
-        outcome = outcome.outcome
-    return None if not isinstance(outcome, Rejected) or outcome.error is None else outcome.error.condition
-
-
-@dataclass
-class Room:
-    """A server, and the number of the entities that are this test's own; none if all of it is."""
-
-    server: ServerProcess
-    number: int | None = None
-
-    def address(self, name: str) -> str:
-        """Of what the test calls `q`, `other` or `plain`, or of something below it."""
-        entity, slash, below = name.partition("/")
-        return name if self.number is None else f"{entity}-{self.number}{slash}{below}"
-
-
-@dataclass
-class Table:
-    """One connection with a coordinator, and short words for what the tests do."""
-
-    room: Room
-    client: Client
-    coordinator: Coordinator
-    senders: dict[str, Sender] = field(default_factory=dict)
-
-    async def sender(self, queue: str = "q") -> Sender:
-        if queue not in self.senders:
-            self.senders[queue] = await self.client.sender(self.room.address(queue))
-        return self.senders[queue]
-
-    async def requester(self, queue: str = "q") -> Requester:
-        return await self.client.requester(self.room.address(f"{queue}/$management"))
-
-    async def send(self, *messages: bytes, txn: bytes | None = None, queue: str = "q") -> list[str | None]:
-        """Send each; None, or why it was refused."""
-        sender = await self.sender(queue)
-        state = None if txn is None else TransactionalState(txn)
-        outcomes = await sender.send(*messages, state=state)
-        if txn is not None:
-            for outcome in outcomes:
-                wrapped = isinstance(outcome, TransactionalState) and outcome.txn_id == txn
-                assert wrapped or isinstance(outcome, Rejected), outcome
-        return [condition(outcome) for outcome in outcomes]
-
-    async def receive(self, number: int, queue: str = "q") -> tuple[Receiver, list[Delivery]]:
-        receiver = await self.client.receiver(self.room.address(queue), credit=number)
-        return receiver, await receiver.receive(number)
-
-    async def settle(
-        self, receiver: Receiver, deliveries: list[Delivery], txn: bytes, outcome: DeliveryState | None = None
-    ) -> str | None:
-        """In the transaction; None, or why not."""
-        answers = await receiver.settled_as(deliveries, TransactionalState(txn, outcome or Accepted()))
-        return condition(answers[0])
-
-    async def contents(self, queue: str = "q") -> list[str]:
-        """What can be received now; it goes back."""
-        receiver = await self.client.receiver(self.room.address(queue))
-        found = await receiver.drain(1000)
-        if found:
-            await receiver.settled_as(found, Modified(delivery_failed=False))
-        receiver.detach()
-        await receiver.detached()
-        return sorted(map(text_of, found))
-
-    async def arrived(self, number: int, queue: str) -> list[str]:
-        """The texts of so many messages, which may still be on their way there."""
-        receiver, found = await self.receive(number, queue)
-        await receiver.settled_as(found)
-        return sorted(map(text_of, found))
-
-
-@asynccontextmanager
-async def at_table(room: Room, *, spans_entities: bool = False) -> AsyncIterator[Table]:
-    async with await Client.connect(Endpoint.parse(room.server.connection_string)) as client:
-        if not spans_entities:
-            # Whatever comes first, so that the coordinator is not the first link of its session.
-            yield Table(room, client, await client.coordinator())
-            return
-        session = await client.begin()
-        begin = client.begin
-
-        async def same() -> Any:
-            return session
-
-        client.begin = same  # type: ignore[method-assign]  # all links on one session, as SDKs do for this
-        try:
-            yield Table(room, client, await client.coordinator(session))
-        finally:
-            client.begin = begin
-
-
-def run(room: Room, test: Test, **options: bool) -> None:
-    async def whole() -> None:
-        async with at_table(room, **options) as table:
-            await test(table)
-
-    asyncio.run(whole())
-
 
 Start: TypeAlias = Callable[[bool, tuple[str, ...]], tuple[ServerProcess, int]]
 
@@ -246,10 +117,6 @@ def test_a_rollback_leaves_no_trace_and_the_message_locked(room: Room) -> None: 
         assert await table.coordinator.commit(again) == Accepted()
 
     run(room, test)
-
-
-def lock_tokens(*deliveries: Delivery) -> Any:
-    return Array(uuid.UUID, [uuid.UUID(bytes_le=delivery.tag) for delivery in deliveries])
 
 
 @KINDS
@@ -430,31 +297,6 @@ def test_a_message_is_settled_once_in_a_transaction(room: Room) -> None:
 
 
 @KINDS
-def test_messages_are_scheduled_in_a_transaction(room: Room) -> None:
-    async def test(table: Table) -> None:
-        requester = await table.requester()
-        for commits in (False, True):
-            txn = await table.coordinator.declare()
-            body = {
-                "messages": [{"message-id": "m", "message": message("later", key="k", due=4_000_000_000_000)}]
-            }
-            request = requester.encode(body, {"operation": "com.microsoft:schedule-message"})
-            await requester.sender.send(request, state=TransactionalState(txn))
-            (reply,) = await requester.replies.receive()
-            (number,) = decode_message(reply.payload).value["sequence-numbers"].values
-            if commits:
-                assert await table.coordinator.commit(txn) == Accepted()
-            else:
-                assert await table.coordinator.roll_back(txn) == Accepted()
-            peeked = await requester.ask(
-                "com.microsoft:peek-message", {"from-sequence-number": number, "message-count": 1}
-            )
-            assert peeked.application_properties["statusCode"] == (200 if commits else 204)
-
-    run(room, test)
-
-
-@KINDS
 def test_requests_that_cannot_be_part_of_a_transaction_say_so(room: Room) -> None:
     async def test(table: Table) -> None:
         requester = await table.requester()
@@ -485,88 +327,7 @@ def test_unknown_and_finished_transactions_are_refused_by_name(room: Room) -> No
     run(room, test)
 
 
-# -- through another entity ---------------------------------------------------------
-
-
-@KINDS
-def test_a_session_begun_by_the_coordinator_spans_entities(
-    room: Room,
-) -> None:  # P-23 P-34
-    async def test(table: Table) -> None:
-        await table.send(message("old", key="k"))
-        receiver, [old] = await table.receive(1)
-        with pytest.raises(LinkRefused) as refused:
-            await table.client.receiver(table.room.address("other"))
-        assert refused.value.condition == NOT_ALLOWED
-        txn = await table.coordinator.declare()
-        assert await table.settle(receiver, [old], txn) is None
-        for queue in ("other", "plain"):
-            assert await table.send(message(f"to {queue}", key="k"), txn=txn, queue=queue) == [None]
-        assert await table.coordinator.commit(txn) == Accepted()
-
-    async def after(table: Table) -> None:
-        assert await table.arrived(1, "other") == ["to other"]
-        assert await table.arrived(1, "plain") == ["to plain"]
-        assert await table.contents() == []
-
-    run(room, test, spans_entities=True)
-    run(room, after)
-
-
-@KINDS
-def test_a_rollback_of_what_spans_entities_sends_nothing(room: Room) -> None:  # P-23
-    async def test(table: Table) -> None:
-        await table.sender("q")
-        txn = await table.coordinator.declare()
-        assert await table.send(message("to other", key="k"), txn=txn, queue="other") == [None]
-        assert await table.coordinator.roll_back(txn) == Accepted()
-
-    async def after(table: Table) -> None:
-        assert await table.contents("other") == []
-
-    run(room, test, spans_entities=True)
-    run(room, after)
-
-
-@KINDS
-def test_a_link_may_name_the_queue_behind_the_one_it_sends_to(
-    room: Room,
-) -> None:  # P-23 P-34
-    async def test(table: Table) -> None:
-        properties = {"com.microsoft:transfer-destination-address": table.room.address("other")}
-        through = table.room.address("q")
-        table.senders["other"] = await table.client.sender(through, properties=properties)
-        await table.send(message("old", key="k"))
-        receiver, [old] = await table.receive(1)
-        txn = await table.coordinator.declare()
-        assert await table.settle(receiver, [old], txn) is None
-        # The key for the partition at the end of the way, and the one for the partition on it.
-        sent = await table.send(message("in it", key="end", via="k"), txn=txn, queue="other")
-        assert sent == [None]
-        assert await table.send(message("outside of it"), queue="other") == [None]
-        assert await table.arrived(1, "other") == ["outside of it"]
-        assert await table.coordinator.commit(txn) == Accepted()
-        assert await table.arrived(1, "other") == ["in it"]
-        assert await table.contents() == []
-
-    run(room, test)
-
-
 # -- rules ------------------------------------------------------------------------------
-
-
-async def request_all(
-    requester: Requester, txn: bytes | None, *changes: tuple[str, dict[str, object]]
-) -> list[str | None]:
-    """None for each that was taken, or why not."""
-    told: list[str | None] = []
-    for operation, body in changes:
-        request = requester.encode(body, {"operation": f"com.microsoft:{operation}"})
-        await requester.sender.send(request, state=None if txn is None else TransactionalState(txn))
-        (reply,) = await requester.replies.receive()
-        condition_given = decode_message(reply.payload).application_properties.get("errorCondition")
-        told.append(None if condition_given is None else str(condition_given))
-    return told
 
 
 def red(name: str) -> tuple[str, dict[str, object]]:
@@ -606,11 +367,16 @@ def test_rules_change_inside_a_transaction_where_nothing_is_partitioned(
         assert await request_all(requester, txn, *changes) == [None, None]
         assert await table.coordinator.commit(txn) == Accepted()
         assert await rule_names(requester) == ["red"]
-        # Rules and messages are kept in different places, so no transaction has both.
+        # Rules and messages are kept in different places, so no transaction has both. The refusal says so.
         txn = await table.coordinator.declare()
         assert await request_all(requester, txn, red("also")) == [None]
         assert await table.send(message("x"), txn=txn, queue="news") == [NOT_ALLOWED]
-        assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
+        refused = await table.coordinator.commit(txn)
+        assert condition(refused) == "amqp:transaction:rollback"
+        assert "rules are kept in the catalog and messages in messaging stores" in str(refused)
+        txn = await table.coordinator.declare()
+        assert await table.send(message("x"), txn=txn, queue="news") == [None]
+        assert await request_all(requester, txn, red("also")) == [NOT_ALLOWED]
         assert await rule_names(requester) == ["red"]
 
     run(Room(server), test)

@@ -175,16 +175,27 @@ class Intake:
         changes: Changes,
     ) -> Enqueued:
         """Enqueue all but the duplicates, which are accepted and dropped (P-15)."""
-        assert self._history is not None, "only entities with duplicate detection ask for it"
+        messages, new, duplicates = self._sifted(messages, identities, at)
+        enqueued = self._enqueue(messages, held_bytes, at, changes)
+        self._remember(new, duplicates, at, changes)
+        return replace(enqueued, duplicates=duplicates) if duplicates else enqueued
+
+    def _sifted(
+        self, messages: list[Message], identities: Sequence[str | None] | None, at: Instant
+    ) -> tuple[list[Message], list[bytes], tuple[int, ...]]:
+        """The messages that are no duplicates, their digests, and the places of those that are."""
+        if self._history is None or identities is None:
+            return messages, [], ()
         new, duplicates = self._history.sift(identities, Instant(at - self._window_ms))
         if duplicates:
             dropped = set(duplicates)
             messages = [message for place, message in enumerate(messages) if place not in dropped]
-        enqueued = self._enqueue(messages, held_bytes, at, changes)
-        if new or duplicates:
+        return messages, new, duplicates
+
+    def _remember(self, new: list[bytes], duplicates: tuple[int, ...], at: Instant, changes: Changes) -> None:
+        if self._history is not None and (new or duplicates):
             self._history.remember(new, at)
             changes.history = RememberIdentities(at, new)
-        return replace(enqueued, duplicates=duplicates) if duplicates else enqueued
 
     def _enqueue_transferred(
         self,
@@ -207,8 +218,16 @@ class Intake:
         changes.transferred = MarkTransferred(transfer.source, last)
         return enqueued
 
-    def schedule_numbered(self, messages: list[Message], held_bytes: int, changes: Changes) -> Enqueued:
-        """Scheduled messages that were given their numbers before they were to be kept."""
+    def schedule_numbered(
+        self,
+        messages: list[Message],
+        identities: Sequence[str | None] | None,
+        held_bytes: int,
+        at: Instant,
+        changes: Changes,
+    ) -> Enqueued:
+        """Scheduled messages that were given their numbers before they were to be kept; no duplicates."""
+        messages, new, duplicates = self._sifted(messages, identities, at)
         arriving_bytes = sum([message.size for message in messages])
         self.refuse_beyond_quota(held_bytes, arriving_bytes)
         self._shelf.size_bytes += arriving_bytes
@@ -216,7 +235,8 @@ class Intake:
         (ticket,) = self.take_numbers(1)
         self._schedule.arrive_numbered(messages, ticket)
         changes.stored = messages
-        return Enqueued(ticket, 1, scheduled=True)
+        self._remember(new, duplicates, at, changes)
+        return Enqueued(ticket, 1, scheduled=True, duplicates=duplicates)
 
     def take_numbers(self, count: int) -> Sequence[SequenceNumber]:
         """The next ones, for messages that arrive or that are here and get new ones."""
@@ -276,6 +296,12 @@ class Intake:
 
     def cancel_scheduled(self, numbers: Sequence[SequenceNumber]) -> list[Message]:
         """Let go of these, all or none; they still count until whoever asks has removed them."""
+        messages = self.find_scheduled(numbers)
+        self._schedule.cancel(messages)
+        return messages
+
+    def find_scheduled(self, numbers: Sequence[SequenceNumber]) -> list[Message]:
+        """These messages, which wait for their time; `MessageNotFound` if one does not."""
         found = dict(zip(numbers, self._schedule.find(numbers), strict=True))
         missing = [number for number, message in found.items() if message is None]
         if missing:
@@ -284,9 +310,7 @@ class Intake:
                 f"Not, or no longer, scheduled in partition {self.number} of '{self.description.path}': "
                 f"{listed}."
             )
-        messages = [message for message in found.values() if message is not None]
-        self._schedule.cancel(messages)
-        return messages
+        return [message for message in found.values() if message is not None]
 
     # -- duplicates ---------------------------------------------------------------
 

@@ -192,6 +192,8 @@ class Partition:
                     stock.refuse_large_amendments(tokens, properties)
                 case Release(lock_tokens=tokens):
                     stock.refuse_lost(tokens, at)
+                case CancelScheduled(sequence_numbers=numbers):
+                    self._intake.find_scheduled(numbers)
                 case SetSessionState(lock=lock, state=state) if self._desk is not None:
                     arriving_bytes += self._desk.check_state(lock, state, at)
                 case _:
@@ -204,10 +206,10 @@ class Partition:
         match command:
             case Enqueue(messages=messages, destination=destination) if destination is not None:
                 return self._outbox.enqueue(messages, destination, at, changes)
-            case Enqueue(messages=messages, numbered=True):
+            case Enqueue(messages=messages, identities=identities, numbered=True):
                 if self._desk is not None:
                     self._desk.refuse_sessionless(messages)
-                return self._intake.schedule_numbered(messages, stock.size_bytes, changes)
+                return self._intake.schedule_numbered(messages, identities, stock.size_bytes, at, changes)
             case Enqueue(messages=messages, identities=identities, transfer=transfer):
                 if self._desk is not None:
                     self._desk.refuse_sessionless(messages)

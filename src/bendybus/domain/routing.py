@@ -1,10 +1,11 @@
 """Which partition a message goes to.
 
 The key is the session id, else the partition key, else (with duplicate
-detection only) the message id. Keys are equal whatever their case, since session
-ids are (session_ids.py) and a session id is also the partition key of its messages.
-Equal keys meet in one partition, for ever: the hash below is part of the stored
-format, and so is an entity's `exact_keys`. Without a key, partitions take turns.
+detection only) the message id, else the via partition key. Keys are equal whatever
+their case, since session ids are (session_ids.py) and a session id is also the
+partition key of its messages. Equal keys meet in one partition, for ever: the hash
+below is part of the stored format, and so is an entity's `exact_keys`. Without a
+key, partitions take turns.
 """
 
 from __future__ import annotations
@@ -39,9 +40,14 @@ def routing_key(
     message_id: str | None,
     *,
     duplicate_detection: bool,
+    via_key: str | None = None,
     exact: bool = False,
 ) -> RoutingKey | None:
-    """The key of a message, or None when it may go anywhere (P-13, P-14, P-15)."""
+    """The key of a message, or None when it may go anywhere (P-13, P-14, P-15).
+
+    `via_key`: the partition key for the entity that a transaction goes through. Outside of a transaction it
+    is the key of a message that has no other (P-37).
+    """
     if session_id is not None:
         key = key_of(session_id, exact=exact)
         if partition_key is not None and key_of(partition_key, exact=exact) != key:
@@ -55,11 +61,15 @@ def routing_key(
         _check_length("PartitionKey", partition_key)
     if message_id is not None:
         _check_length("MessageId", message_id)
+    if via_key is not None:
+        _check_length("ViaPartitionKey", via_key)
     if session_id is not None:
         return key
     if partition_key is not None:
         return key_of(partition_key, exact=exact)
-    return key_of(message_id, exact=exact) if duplicate_detection and message_id is not None else None
+    if duplicate_detection and message_id is not None:
+        return key_of(message_id, exact=exact)
+    return None if via_key is None else key_of(via_key, exact=exact)
 
 
 def _check_length(name: str, value: str) -> None:

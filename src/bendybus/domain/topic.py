@@ -134,10 +134,13 @@ class TopicPartition:
         """Raise what stands against any of these commands of a transaction (P-23)."""
         arriving_bytes = 0
         for command in commands:
+            if isinstance(command, CancelScheduled):
+                self._intake.find_scheduled(command.sequence_numbers)
+                continue
             if not isinstance(command, Enqueue) or command.destination is not None:
                 raise InvalidOperation(
-                    f"'{self.description.path}' is a topic: nothing but sending to it can be part of a "
-                    "transaction."
+                    f"'{self.description.path}' is a topic: nothing but sending to it, scheduling and "
+                    "cancelling can be part of a transaction."
                 )
             arriving_bytes += sum(message.size for message in command.messages)
         self._intake.refuse_beyond_quota(self._held_bytes, arriving_bytes)
@@ -150,7 +153,9 @@ class TopicPartition:
         if command.destination is not None:
             raise InvalidOperation(f"'{self.description.path}' is a topic; nothing is sent through it.")
         if command.numbered:
-            reply = self._intake.schedule_numbered(command.messages, self._held_bytes, changes)
+            reply = self._intake.schedule_numbered(
+                command.messages, command.identities, self._held_bytes, at, changes
+            )
         else:
             reply = self._intake.enqueue(
                 command.messages, command.identities, self._held_bytes, at, changes, command.transfer

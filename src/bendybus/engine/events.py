@@ -26,6 +26,7 @@ __all__ = [
     "ConnectionClosed",
     "ConnectionFailed",
     "ConnectionOpened",
+    "DeliveriesAnswered",
     "DeliveriesReceived",
     "DeliveriesSettled",
     "Event",
@@ -153,6 +154,15 @@ class DeliveriesSettled:
     state: DeliveryState | None
 
 
+@dataclass(frozen=True, slots=True)
+class DeliveriesAnswered:
+    """The peer has said what became of such deliveries but leaves them unsettled, as in a transaction."""
+
+    link: ReceivingLink
+    deliveries: list[Delivery]
+    state: DeliveryState | None
+
+
 Event: TypeAlias = (
     SaslInitReceived
     | ConnectionOpened
@@ -167,4 +177,5 @@ Event: TypeAlias = (
     | DeliveriesReceived
     | OutcomesReceived
     | DeliveriesSettled
+    | DeliveriesAnswered
 )

@@ -95,6 +95,14 @@ class SendingLink(Link):
         ]
         self.session.write_dispositions(SENDER, open_ids, settled=True, state=state)
 
+    def answer(self, sent: Sequence[SentDelivery], state: DeliveryState) -> None:
+        """Says what became of these deliveries, which stay unsettled: they are part of a transaction."""
+        if self.state is not LinkState.ATTACHED:
+            return
+        unsettled = self.session.outbox.unsettled
+        open_ids = [delivery.delivery_id for delivery in sent if delivery.delivery_id in unsettled]
+        self.session.write_dispositions(SENDER, open_ids, settled=False, state=state)
+
     def drained(self) -> None:
         """There is nothing more for this drain: gives the rest of the credit back.
 

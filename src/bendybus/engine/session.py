@@ -37,7 +37,7 @@ from bendybus.amqp.performatives import (
 from bendybus.amqp.serial import SERIAL_MAX
 from bendybus.amqp.transfer_run import TransferRun
 from bendybus.engine.deliveries import Delivery, id_ranges
-from bendybus.engine.events import DeliveriesSettled, SessionBegun, SessionEnded
+from bendybus.engine.events import DeliveriesAnswered, DeliveriesSettled, SessionBegun, SessionEnded
 from bendybus.engine.link import Link, wire_error
 from bendybus.engine.outbox import Outbox
 from bendybus.engine.packing import pack_dispositions
@@ -324,18 +324,20 @@ class Session:
                 if settled:
                     self.outbox.forget(deliveries)
                 self.connection.events.add_outcomes(deliveries, state, settled)
-        elif settled and self.proposed:
-            self._settle_proposed(first, last, state)
+        elif self.proposed:
+            self._answer_proposed(first, last, state, settled)
 
-    def _settle_proposed(self, first: int, last: int, state: DeliveryState | None) -> None:
+    def _answer_proposed(self, first: int, last: int, state: DeliveryState | None, settled: bool) -> None:
         span = (last - first) & SERIAL_MAX
-        settled_ids = [number for number in self.proposed if (number - first) & SERIAL_MAX <= span]
+        answered_ids = [number for number in self.proposed if (number - first) & SERIAL_MAX <= span]
         by_link: dict[ReceivingLink, list[Delivery]] = {}
-        for number in settled_ids:
-            link, delivery = self.proposed.pop(number)
+        for number in answered_ids:
+            link, delivery = self.proposed.pop(number) if settled else self.proposed[number]
             by_link.setdefault(link, []).append(delivery)
         for link, deliveries in by_link.items():
-            self.connection.events.add(DeliveriesSettled(link, deliveries, state))
+            self.connection.events.add(
+                (DeliveriesSettled if settled else DeliveriesAnswered)(link, deliveries, state)
+            )
 
     # -- what links and outbox call ----------------------------------------------------
 

@@ -11,7 +11,7 @@ What a topic's rules see of it, and what their actions make of it: contents.py.
 from __future__ import annotations
 
 from bendybus.amqp.message import BATCH_FORMAT
-from bendybus.envelope.admission import admit, admit_all, admit_batch, admit_plain, via_partition_key
+from bendybus.envelope.admission import admit, admit_all, admit_batch, admit_plain, batched, enlisted_keys
 from bendybus.envelope.delivery import (
     Rendered,
     render,
@@ -31,12 +31,13 @@ __all__ = [
     "admit_all",
     "admit_batch",
     "admit_plain",
+    "batched",
     "body_start",
+    "enlisted_keys",
     "readmit",
     "render",
     "render_browsed",
     "render_deferred",
     "render_locked",
     "render_peeked",
-    "via_partition_key",
 ]

@@ -27,8 +27,9 @@ from bendybus.amqp.ordinary import ordinary
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.intake import Accepting
 from bendybus.domain.messages import Message
-from bendybus.domain.routing import KEY_LENGTH_MAX, batch_key, routing_key
+from bendybus.domain.routing import KEY_LENGTH_MAX, batch_key, key_of, routing_key
 from bendybus.domain.schedule import postpone
+from bendybus.domain.transactions import MessageKeys
 from bendybus.envelope.stored import (
     FRONT,
     NO_TTL,
@@ -36,6 +37,7 @@ from bendybus.envelope.stored import (
     PRIORITY_DEFAULT,
     SCHEDULED_TIME,
     VERSION,
+    VIA_PARTITION_KEY,
     body_start,
     due_time,
     text,
@@ -43,13 +45,11 @@ from bendybus.envelope.stored import (
 from bendybus.errors import ArgumentError, MessageSizeExceeded, WireError
 from bendybus.names import Instant, RoutingKey, SessionId
 
-__all__ = ["admit", "admit_all", "admit_batch", "admit_plain", "via_partition_key"]
+__all__ = ["admit", "admit_all", "admit_batch", "admit_plain", "batched", "enlisted_keys"]
 
 # "Header (all properties): 64 KB total, 32 KB per property".
 HEADER_BYTES_MAX: Final = 64 * 1024
 PROPERTY_BYTES_MAX: Final = 32 * 1024
-
-_VIA_PARTITION_KEY: Final = b"x-opt-via-partition-key"
 
 # Annotations that only the broker may write; what a sender put there is dropped.
 _BROKERS_OWN: Final = frozenset(
@@ -93,6 +93,7 @@ def admit(
     message_id: str | None
     session_id: str | None = None
     partition_key: str | None = None
+    via_key: str | None = None
     due = 0
     try:
         if len(payload) > PROPERTY_BYTES_MAX:
@@ -103,7 +104,7 @@ def admit(
             front, ttl = _front(payload[:bare_at])
             stored = front + payload[bare_at:]
         else:
-            stored, ttl, message_id, session_id, partition_key, due = _take_apart(payload)
+            stored, ttl, message_id, session_id, partition_key, via_key, due = _take_apart(payload)
     except WireError as error:
         raise ArgumentError(f"The message is malformed: {error}") from None
     key = routing_key(
@@ -111,6 +112,7 @@ def admit(
         partition_key,
         message_id,
         duplicate_detection=description.requires_duplicate_detection,
+        via_key=via_key,
         exact=description.exact_keys,
     )
     if identities is not None:
@@ -144,8 +146,8 @@ def _refuse_large_properties(payload: bytes) -> None:
                 )
 
 
-def _take_apart(payload: bytes) -> tuple[bytes, int, str | None, str | None, str | None, int]:
-    """Stored form, ttl, the sender's message id, session id, partition key, and when it is due."""
+def _take_apart(payload: bytes) -> tuple[bytes, int, str | None, str | None, str | None, str | None, int]:
+    """Stored form, ttl, the sender's message id, session id, partition key, via key, and when it is due."""
     sections = scan(payload)
     message_id, session_id = identity(payload, sections.properties)
     bare_at = _bare_start(sections)
@@ -161,7 +163,10 @@ def _take_apart(payload: bytes) -> tuple[bytes, int, str | None, str | None, str
         message_id if message_id is None or isinstance(message_id, str) else str(message_id),
         text("SessionId", session_id),
         text("PartitionKey", partition_key),
-        # Looked up only where it can be: searching the entries for its name costs next to nothing.
+        # Looked up only where they can be: searching the entries for a name costs next to nothing.
+        text("ViaPartitionKey", annotation(payload, annotations, VIA_PARTITION_KEY))
+        if VIA_PARTITION_KEY in entries
+        else None,
         due_time(annotation(payload, annotations, SCHEDULED_TIME)) if SCHEDULED_TIME in entries else 0,
     )
 
@@ -175,11 +180,15 @@ def admit_batch(
     partitioned: bool,
 ) -> tuple[list[Message], RoutingKey | None]:
     """The messages of a batch, and the one key they share where keys matter (P-18)."""
+    return admit_all(batched(payload), at, description, identities, partitioned=partitioned)
+
+
+def batched(payload: bytes) -> list[bytes]:
+    """The messages of a batch, still encoded."""
     try:
-        inner = split_batch(payload)
+        return list(split_batch(payload))
     except WireError as error:
         raise ArgumentError(f"The batch is malformed: {error}") from None
-    return admit_all(inner, at, description, identities, partitioned=partitioned)
 
 
 def admit_all(
@@ -202,13 +211,32 @@ def admit_all(
     return messages, batch_key(keys, duplicate_detection=description.requires_duplicate_detection)
 
 
-def via_partition_key(payload: bytes) -> str | None:
-    """The key that chooses the partition of the entity through which a message is sent to another."""
+def enlisted_keys(payload: bytes, description: Accepting, *, via_exact: bool) -> MessageKeys:
+    """What may choose the partition of a message that is sent in a transaction.
+
+    `via_exact`: whether the entity that the transaction goes through has `exact_keys`.
+    """
+    exact = description.exact_keys
     try:
-        annotations = scan(payload).message_annotations
-        return text("ViaPartitionKey", annotation(payload, annotations, _VIA_PARTITION_KEY))
+        sections = scan(payload)
+        message_id, session_id = identity(payload, sections.properties)
+        annotations = sections.message_annotations
+        known_by = None if message_id is None else str(message_id)
+        own = routing_key(
+            text("SessionId", session_id),
+            text("PartitionKey", annotation(payload, annotations, PARTITION_KEY)),
+            known_by,
+            duplicate_detection=description.requires_duplicate_detection,
+            exact=exact,
+        )
+        via = text("ViaPartitionKey", annotation(payload, annotations, VIA_PARTITION_KEY))
     except WireError as error:
         raise ArgumentError(f"The message is malformed: {error}") from None
+    return MessageKeys(
+        own,
+        None if known_by is None else key_of(known_by, exact=exact),
+        None if via is None else key_of(via, exact=via_exact),
+    )
 
 
 _FRONTS_MAX: Final = 1000

@@ -30,6 +30,7 @@ __all__ = [
     "PRIORITY_DEFAULT",
     "SCHEDULED_TIME",
     "VERSION",
+    "VIA_PARTITION_KEY",
     "Stored",
     "amended",
     "body_start",
@@ -52,6 +53,7 @@ _MAP32: Final = Struct(">BII")
 MAP_START: Final = b"\x00\x53\x72\xd1"
 
 PARTITION_KEY: Final = b"x-opt-partition-key"
+VIA_PARTITION_KEY: Final = b"x-opt-via-partition-key"
 SCHEDULED_TIME: Final = b"x-opt-scheduled-enqueue-time"
 
 

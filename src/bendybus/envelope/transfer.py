@@ -19,6 +19,7 @@ from bendybus.envelope.stored import (
     PARTITION_KEY,
     SCHEDULED_TIME,
     VERSION,
+    VIA_PARTITION_KEY,
     amended,
     due_time,
     text,
@@ -61,11 +62,15 @@ def readmit(
     session_id = text("SessionId", session_id)
     partition_key = text("PartitionKey", annotation(annotations, 0, PARTITION_KEY))
     message_id = None if message_id is None else str(message_id)
+    # What a transaction sent through here has used its via key already (P-37).
+    was_sent_through = not amendment.posting.sequence_number
+    via_key = None if was_sent_through else annotation(annotations, 0, VIA_PARTITION_KEY)
     key = routing_key(
         session_id,
         partition_key,
         message_id,
         duplicate_detection=description.requires_duplicate_detection,
+        via_key=text("ViaPartitionKey", via_key),
         exact=description.exact_keys,
     )
     if identities is not None:

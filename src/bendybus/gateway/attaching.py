@@ -24,7 +24,6 @@ from bendybus.engine.sending import SendingLink
 from bendybus.errors import (
     ArgumentError,
     EntityNotFound,
-    InvalidOperation,
     NotSupported,
     Unauthorized,
 )
@@ -173,8 +172,6 @@ def _attach_via(
     connection.claims.require(target.resource, Right.SEND, now())
     entity = connection.broker.find_target(target.path)
     entity.refuse_sending(target.subqueue)
-    if not isinstance(via, Queue):
-        raise InvalidOperation(f"'{via.path}' is a topic; nothing can be sent through it to '{entity.path}'.")
     connection.transactions.coordination(link.session).enter(via, receives=False)
     _accept_sender(link, entity, {TRANSFER_DESTINATION: destination})
     link.grant(SENDER_CREDIT)

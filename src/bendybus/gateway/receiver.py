@@ -17,15 +17,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from bendybus.amqp.performatives import TransactionalState
+from bendybus.broker.host import ignore
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
-from bendybus.domain.commands import Complete, Reply, Settled
+from bendybus.domain.commands import Abandon, Complete, Reply, Settled
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.engine.deliveries import SentDelivery
 from bendybus.engine.events import OutcomesReceived
 from bendybus.engine.sending import SendingLink
 from bendybus.envelope import render, render_locked
-from bendybus.errors import BrokerError
+from bendybus.errors import BrokerError, MessageLockLost, TransactionTimedOut, TransactionUnknown
 from bendybus.gateway.settlement import command_for_outcome, echo, lock_lost, refused, rejection
 from bendybus.names import Instant, LockToken
 
@@ -255,6 +256,8 @@ class Receiver:
             for host, deliveries in by_host:
                 command = command_for_outcome(_tokens(deliveries), event.state)
                 host.submit(command, partial(self._settled, event, deliveries))
+        except (TransactionUnknown, TransactionTimedOut) as error:
+            self._refuse_transaction(event, error)
         except BrokerError as error:
             if not event.settled:
                 self._link.settle(event.deliveries, rejection(error))
@@ -274,9 +277,42 @@ class Receiver:
                 transaction.settle(self._queue, host, tokens, command_for_outcome(tokens, state.outcome))
         except BrokerError as refusal:
             transaction.failure = transaction.failure or refusal
+            if not isinstance(refusal, MessageLockLost):
+                # The answer ends the delivery, so the message has to come again, as it does on Azure.
+                self._abandon(by_host)
             raise
-        if not event.settled:
-            self._link.settle(event.deliveries, TransactionalState(transaction.id, echo(state.outcome)))
+        answer = TransactionalState(transaction.id, echo(state.outcome))
+        if event.settled:
+            transaction.when_over(partial(self._abandon_after, by_host))
+        else:
+            self._link.answer(event.deliveries, answer)
+            transaction.when_over(partial(self._settle_after, event.deliveries, answer))
+
+    def _refuse_transaction(self, event: OutcomesReceived, error: BrokerError) -> None:
+        """There is no such transaction, so nothing was asked of the messages: they stay the client's."""
+        if event.settled:
+            self._abandon(self._by_partition(event.deliveries))
+        else:
+            self._link.answer(event.deliveries, rejection(error))
+
+    def _settle_after(
+        self, deliveries: list[SentDelivery], answer: TransactionalState, committed: bool
+    ) -> None:
+        """The transaction is over: after a rollback the deliveries are still the client's to settle."""
+        if committed and not self._closed:
+            self._link.settle(deliveries, answer)
+            self._go_on()
+
+    def _abandon_after(
+        self, by_host: list[tuple[PartitionHost, list[SentDelivery]]], committed: bool
+    ) -> None:
+        """The same where the client has settled the deliveries, so that it cannot name them any more."""
+        if not committed:
+            self._abandon(by_host)
+
+    def _abandon(self, by_host: list[tuple[PartitionHost, list[SentDelivery]]]) -> None:
+        for host, deliveries in by_host:
+            host.submit(Abandon(_tokens(deliveries)), ignore)
 
     def _go_on(self) -> None:
         """Something was settled: if that made room, use it."""

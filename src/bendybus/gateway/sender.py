@@ -9,7 +9,7 @@ for a hundred. An answer leaves only when its messages are durable.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +23,7 @@ from bendybus.domain.duplicates import Identities
 from bendybus.domain.messages import Message
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.receiving import ReceivingLink
-from bendybus.envelope import BATCH_FORMAT, admit, admit_batch, admit_plain, via_partition_key
+from bendybus.envelope import BATCH_FORMAT, admit, admit_batch, admit_plain, batched, enlisted_keys
 from bendybus.errors import (
     BrokerError,
     InvalidOperation,
@@ -59,20 +59,23 @@ class _Run:
 
 class Sender:
     def __init__(
-        self, connection: AmqpConnection, link: ReceivingLink, target: Target, via: Queue | None = None
+        self, connection: AmqpConnection, link: ReceivingLink, target: Target, via: Target | None = None
     ) -> None:
         self._connection = connection
         self._link = link
         self._target = target
         self._via = via
+        """The entity through which transactions go to the target; None for the target itself."""
+        # Outside of a transaction nothing has to be done together: through a topic it goes straight there.
+        self._outbox = via if isinstance(via, Queue) else None
         """Where the messages wait to be forwarded to the target, if they do not go straight to it."""
-        self._detects_duplicates = via is None and target.description.requires_duplicate_detection
+        self._detects_duplicates = self._outbox is None and target.description.requires_duplicate_detection
 
     def deliveries(self, deliveries: Sequence[Delivery]) -> None:
         """Everything that one socket read brought on this link."""
         keyless: _Run | None = None
         keyed: dict[PartitionHost | TopicHost, _Run] = {}
-        target = self._target if self._via is None else self._via
+        target = self._outbox or self._target
         at = target.now()
         target.accessed_at = at
         # An unpartitioned entity keeps the order in which things were sent, whatever their keys.
@@ -125,45 +128,54 @@ class Sender:
         transactions = self._connection.transactions
         transaction = transactions.find(delivery.state)
         try:
-            identities = (
-                Identities(partitioned=len(self._target.hosts) > 1) if self._detects_duplicates else None
-            )
-            messages, key = self._admit(delivery, at, identities, any_key=True)
-            via = self._via or transactions.coordination(self._link.session).via_for(self._target)
-            via_text = None if via is None else via_partition_key(delivery.payload)
-            via_key = None if via is None or via_text is None else via.key_of(via_text)
-            found = None if identities is None or via is not None else identities.found
-            transaction.send(self._target, messages, key, found, via, via_key)
+            target = self._target
+            via = self._via or transactions.coordination(self._link.session).via_for(target)
+            identities = None
+            if via is None and self._detects_duplicates:
+                identities = Identities(partitioned=len(target.hosts) > 1)
+            payloads = self._payloads(delivery)
+            admitted = [admit(each, at, target.description, identities) for each in payloads]
+            messages = [message for message, _ in admitted]
+            via_exact = (via or target).description.exact_keys
+            keys = [enlisted_keys(each, target.description, via_exact=via_exact) for each in payloads]
+            if via is not None:
+                transaction.send_through(via, target, messages, keys)
+            else:
+                found = None if identities is None else identities.found
+                transaction.send(target, messages, keys, found)
         except BrokerError as refusal:
             transaction.failure = transaction.failure or refusal
             raise
         self._link.settle((delivery,), TransactionalState(transaction.id, Accepted()))
 
     def _admit(
-        self, delivery: Delivery, at: Instant, identities: Identities | None, *, any_key: bool = False
+        self, delivery: Delivery, at: Instant, identities: Identities | None
     ) -> tuple[Sequence[Message], RoutingKey | None]:
-        """The messages of a delivery and their routing key.
-
-        `any_key`: let the message id be the key where there is no other, as in a transaction (P-19).
-        """
+        """The messages of a delivery and their routing key."""
+        self._refuse_oversize(delivery)
         description = self._target.description
-        if any_key and len(self._target.hosts) > 1 and not description.requires_duplicate_detection:
-            description = replace(description, requires_duplicate_detection=True)
-        if delivery.oversize:
-            limit = description.max_message_size_kb * 1024
-            raise MessageSizeExceeded(
-                f"The received message exceeds the limit of {limit} bytes that '{self._target.path}' accepts."
-            )
         if delivery.message_format == BATCH_FORMAT:
             partitioned = len(self._target.hosts) > 1
             return admit_batch(delivery.payload, at, description, identities, partitioned=partitioned)
         message, key = admit(delivery.payload, at, description, identities)
         return (message,), key
 
+    def _payloads(self, delivery: Delivery) -> Sequence[bytes]:
+        """The messages of a delivery, still encoded."""
+        self._refuse_oversize(delivery)
+        return batched(delivery.payload) if delivery.message_format == BATCH_FORMAT else (delivery.payload,)
+
+    def _refuse_oversize(self, delivery: Delivery) -> None:
+        if delivery.oversize:
+            limit = self._target.description.max_message_size_kb * 1024
+            raise MessageSizeExceeded(
+                f"The received message exceeds the limit of {limit} bytes that '{self._target.path}' accepts."
+            )
+
     def _enqueue(self, run: _Run, attempts: int) -> None:
         messages = [message for group in run.messages for message in group]
         identities = [each for found in run.identities for each in found] if run.identities else None
-        destination = None if self._via is None else self._target.path
+        destination = None if self._outbox is None else self._target.path
         command = Enqueue(messages, identities, destination=destination)
         run.host.submit(command, partial(self._enqueued, run, attempts))
 
@@ -171,7 +183,7 @@ class Sender:
         if isinstance(reply, Unavailable) and run.keyless and attempts > 1:
             # "if the chosen one is unavailable another is taken ... and the send succeeds" (P-16)
             try:
-                run.host = (self._via or self._target).place(None)
+                run.host = (self._outbox or self._target).place(None)
                 run.messages = [[message.anew() for message in group] for group in run.messages]
                 self._enqueue(run, attempts - 1)
                 return

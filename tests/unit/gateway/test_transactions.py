@@ -8,17 +8,19 @@ import pytest
 
 from bendybus.amqp.performatives import Accepted, TransactionalState
 from bendybus.broker.clock import now
-from bendybus.domain.transactions import LIFETIME_S, MESSAGES_MAX, Scope
+from bendybus.domain.routing import partition_of
+from bendybus.domain.transactions import LIFETIME_S, MESSAGES_MAX, MessageKeys, Scope
 from bendybus.errors import InvalidOperation, QuotaExceeded, TransactionTimedOut, TransactionUnknown
 from bendybus.gateway.transactions import OPEN_MAX, Transactions
 from bendybus.names import Instant, PartitionNumber
 
 NODE = cast(Any, object())
+SESSION = cast(Any, object())
 
 
 def test_a_transaction_open_for_too_long_is_rolled_back_and_says_so_once() -> None:
     transactions = Transactions()
-    transaction = transactions.declare(NODE)
+    transaction = transactions.declare(NODE, SESSION)
     state = TransactionalState(transaction.id)
     assert transactions.find(state) is transaction
     transactions.tick(Instant(now() + LIFETIME_S * 1000 - 5000))
@@ -32,7 +34,7 @@ def test_a_transaction_open_for_too_long_is_rolled_back_and_says_so_once() -> No
 
 def test_time_runs_from_the_first_operation_not_from_the_declaration() -> None:
     transactions = Transactions()
-    transaction = transactions.declare(NODE)
+    transaction = transactions.declare(NODE, SESSION)
     transactions.tick(Instant(now() + LIFETIME_S * 10_000))
     assert transactions.find(TransactionalState(transaction.id)) is transaction
 
@@ -45,23 +47,58 @@ def test_only_a_transactional_state_names_a_transaction() -> None:
 def test_a_connection_has_only_so_many_open() -> None:
     transactions = Transactions()
     for _ in range(OPEN_MAX):
-        transactions.declare(NODE)
+        transactions.declare(NODE, SESSION)
     with pytest.raises(InvalidOperation):
-        transactions.declare(NODE)
+        transactions.declare(NODE, SESSION)
+
+
+def sent(scope: Scope, *, crosses: bool = False, **keys: str) -> None:
+    scope.send(
+        "q", 16, MessageKeys(**{"own": None, "message_id": None, "via": None, **keys}), crosses=crosses
+    )
 
 
 def test_a_scope_has_one_entity_one_partition_one_key_and_a_hundred_messages() -> None:  # P-19 P-20
     scope = Scope()
-    scope.enter("q", PartitionNumber(3))
-    scope.enter("q", PartitionNumber(3))
+    scope.enter("q", partition_of("a", 16))
+    scope.enter("q", partition_of("a", 16))
     with pytest.raises(InvalidOperation, match="top-level"):
-        scope.enter("other", PartitionNumber(3))
+        scope.enter("other", partition_of("a", 16))
     with pytest.raises(InvalidOperation, match="partition"):
-        scope.enter("q", PartitionNumber(4))
+        scope.enter("q", PartitionNumber(partition_of("a", 16) ^ 1))
     with pytest.raises(InvalidOperation, match="needs a SessionId"):
-        scope.check_key(None, "q")
-    scope.send(MESSAGES_MAX, scope.check_key("a", "q"))
+        sent(scope)
     with pytest.raises(InvalidOperation, match="same"):
-        scope.check_key("b", "q")
+        sent(scope, own="a")
+        sent(scope, message_id="b")
+    for _ in range(MESSAGES_MAX - 3):
+        sent(scope, own="a")
     with pytest.raises(QuotaExceeded, match="100 messages"):
-        scope.send(1, "a")
+        sent(scope, own="a")
+
+
+def test_a_scope_across_entities_is_in_the_partition_of_a_via_key_or_of_what_is_settled() -> None:  # P-37
+    by_key, by_settlement, by_message_id, anywhere = Scope(), Scope(), Scope(), Scope()
+    sent(by_key, crosses=True, message_id="1", via="k")
+    assert by_key.settle_partition(16) == partition_of("k", 16)
+    for scope in (by_settlement, by_message_id):
+        sent(scope, crosses=True, message_id="1")
+        assert scope.partition is None
+    by_settlement.decide("q", PartitionNumber(7))
+    assert by_settlement.settle_partition(16) == 7
+    assert by_message_id.settle_partition(16) == partition_of("1", 16)
+    anywhere.send_through("q", 16, MessageKeys("own", None, None))
+    assert anywhere.settle_partition(16) is None
+    with pytest.raises(InvalidOperation, match="span multiple entities or partitions"):
+        by_key.decide("q", PartitionNumber(partition_of("k", 16) ^ 1))
+
+
+def test_a_scope_without_a_decision_keeps_to_the_rules_of_one_entity() -> None:  # P-19 P-20
+    keyless, two_ids = Scope(), Scope()
+    sent(keyless, crosses=True)
+    with pytest.raises(InvalidOperation, match="needs a SessionId"):
+        keyless.settle_partition(16)
+    sent(two_ids, crosses=True, message_id="1")
+    sent(two_ids, crosses=True, message_id="2")
+    with pytest.raises(InvalidOperation, match="same"):
+        two_ids.settle_partition(16)

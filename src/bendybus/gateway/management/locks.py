@@ -18,7 +18,7 @@ from bendybus.errors import BrokerError
 from bendybus.gateway.management.fields import Body, lock_tokens, session_id_of
 from bendybus.gateway.management.operation import Answer, Managed, Operation
 from bendybus.gateway.settlement import command_for_status, lock_lost, refused
-from bendybus.gateway.transactions import Transaction
+from bendybus.gateway.transaction import Transaction
 from bendybus.names import LockToken
 
 __all__ = ["OPERATIONS"]

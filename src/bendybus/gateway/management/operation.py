@@ -22,7 +22,7 @@ from bendybus.domain.session_commands import SessionLock
 from bendybus.errors import ArgumentError, InvalidOperation, MessageNotFound
 from bendybus.gateway.management.fields import Body, session_id_of
 from bendybus.gateway.settlement import session_lost
-from bendybus.gateway.transactions import Transaction
+from bendybus.gateway.transaction import Transaction
 from bendybus.names import SequenceNumber, SessionKey
 
 __all__ = ["Answer", "Managed", "Operation", "by_partition"]

@@ -32,7 +32,7 @@ from bendybus.domain.filters import (
 from bendybus.errors import ArgumentError
 from bendybus.gateway.management.fields import Body, whole_number
 from bendybus.gateway.management.operation import Answer, Managed, Operation
-from bendybus.gateway.transactions import Transaction
+from bendybus.gateway.transaction import Transaction
 
 __all__ = ["OPERATIONS", "encode_rule", "read_rule"]
 

@@ -8,10 +8,9 @@ this: envelope/ finds it there. How a message waits: domain/schedule.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import count
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress, count
+from typing import Any, Final, TypeVar
 
 from bendybus.amqp.types import Array
 from bendybus.auth.rights import Right
@@ -19,17 +18,17 @@ from bendybus.broker.entity import Entity
 from bendybus.broker.topic import Target
 from bendybus.domain.commands import CancelScheduled, Enqueue, Enqueued, Reserve
 from bendybus.domain.duplicates import Identities
-from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import UNASSIGNED, Message, MessageState
-from bendybus.domain.topic_entities import TopicDescription
-from bendybus.envelope import admit_all
-from bendybus.errors import ArgumentError, InvalidOperation, MessageSizeExceeded, Unavailable
+from bendybus.envelope import admit, admit_all, enlisted_keys
+from bendybus.errors import ArgumentError, MessageSizeExceeded, Unavailable
 from bendybus.gateway.management.fields import Body, array, sequence_numbers
 from bendybus.gateway.management.operation import Answer, Managed, Operation, by_partition
-from bendybus.gateway.transactions import Transaction
+from bendybus.gateway.transaction import Transaction
 from bendybus.names import RoutingKey, SequenceNumber
 
 __all__ = ["OPERATIONS"]
+
+T = TypeVar("T")
 
 
 # -- requests ---------------------------------------------------------------------
@@ -56,11 +55,23 @@ async def _cancel_scheduled_message(managed: Managed, body: Body) -> Answer:
     return {}
 
 
+async def _cancel_scheduled_message_in_transaction(
+    managed: Managed, body: Body, transaction: Transaction
+) -> Answer:
+    entity: Entity[Any, Any] = managed.entity
+    entity.refuse_sending(managed.subqueue)
+    for host, numbers in by_partition(entity, sequence_numbers(body)).items():
+        transaction.cancel_scheduled(managed.entity, host, numbers)
+    return {}
+
+
 OPERATIONS: Final[Mapping[str, Operation]] = {
     "com.microsoft:schedule-message": Operation(
         Right.SEND, _schedule_message, _schedule_message_in_transaction
     ),
-    "com.microsoft:cancel-scheduled-message": Operation(Right.SEND, _cancel_scheduled_message),
+    "com.microsoft:cancel-scheduled-message": Operation(
+        Right.SEND, _cancel_scheduled_message, _cancel_scheduled_message_in_transaction
+    ),
 }
 
 # -- messages ---------------------------------------------------------------------
@@ -71,7 +82,7 @@ async def _schedule(target: Target, entries: Sequence[object]) -> list[SequenceN
 
     A duplicate is accepted and dropped like any other, so its number is one that no message has.
     """
-    messages, found, key = _admit(target, entries, target.description)
+    messages, found, key = _admit(target, entries)
     enqueued = await _enqueue(target, Enqueue(messages, found), key)
     following = count(enqueued.first)
     dropped = set(enqueued.duplicates)
@@ -83,42 +94,60 @@ async def _schedule(target: Target, entries: Sequence[object]) -> list[SequenceN
 async def _schedule_in_transaction(
     target: Target, entries: Sequence[object], transaction: Transaction
 ) -> list[SequenceNumber]:
-    """The same as a part of a transaction: the numbers are given at once, the messages are kept later."""
-    if target.description.requires_duplicate_detection:
-        raise InvalidOperation(
-            f"'{target.path}' detects duplicates: nothing can be scheduled there in a transaction."
-        )
-    # In a transaction the message id is a key, too, where there is no other (P-19).
-    described = replace(target.description, requires_duplicate_detection=len(target.hosts) > 1)
-    messages, _, key = _admit(target, entries, described)
-    host = transaction.placed(target, key)
-    due = [message for message in messages if message.state is MessageState.SCHEDULED]
-    reserved = await host.ask(Reserve(len(due)))
+    """The same as a part of a transaction: the numbers are given at once, the messages are kept later.
+
+    A message whose time has come already is sent by the commit, which gives it a number of its own.
+    """
+    payloads = _payloads(target, entries)
+    identities = _identities(target)
+    admitted = [admit(each, target.now(), target.description, identities) for each in payloads]
+    messages = [message for message, _ in admitted]
+    known_by = None if identities is None else identities.found
+    exact = target.description.exact_keys
+    keys = [enlisted_keys(each, target.description, via_exact=exact) for each in payloads]
+    host = transaction.placed(target, keys)
+    reserved = await host.ask(Reserve(len(messages)))
     assert isinstance(reserved, Enqueued)
-    if len(due) < len(messages):
-        raise ArgumentError("A message to be scheduled in a transaction needs a time that is still to come.")
-    numbers = [SequenceNumber(reserved.first + place) for place in range(len(due))]
-    for message, number in zip(due, numbers, strict=True):
+    numbers = [SequenceNumber(reserved.first + place) for place in range(len(messages))]
+    for message, number in zip(messages, numbers, strict=True):
         message.sequence_number = number
-    transaction.schedule(host, due, key)
+    waits = [message.state is MessageState.SCHEDULED for message in messages]
+    is_due = [not each for each in waits]
+    if any(waits):
+        transaction.schedule(target, _chosen(messages, waits), known_by and _chosen(known_by, waits))
+    if any(is_due):
+        transaction.send_scheduled(target, _chosen(messages, is_due), known_by and _chosen(known_by, is_due))
     return numbers
 
 
+def _chosen(values: Iterable[T], chosen: Iterable[bool]) -> list[T]:
+    return list(compress(values, chosen))
+
+
 def _admit(
-    target: Target, entries: Sequence[object], description: QueueDescription | TopicDescription
+    target: Target, entries: Sequence[object]
 ) -> tuple[list[Message], Sequence[str | None] | None, RoutingKey | None]:
     """The messages of these maps, what they are known by, and the one key they share."""
-    limit = description.max_message_size_kb * 1024
+    payloads = _payloads(target, entries)
+    identities = _identities(target)
+    partitioned = len(target.hosts) > 1
+    messages, key = admit_all(payloads, target.now(), target.description, identities, partitioned=partitioned)
+    return messages, None if identities is None else identities.found, key
+
+
+def _identities(target: Target) -> Identities | None:
+    detects = target.description.requires_duplicate_detection
+    return Identities(partitioned=len(target.hosts) > 1) if detects else None
+
+
+def _payloads(target: Target, entries: Sequence[object]) -> list[bytes]:
+    limit = target.description.max_message_size_kb * 1024
     payloads = [_payload(entry) for entry in entries]
     if any(len(payload) > limit for payload in payloads):
         raise MessageSizeExceeded(
             f"A message to be scheduled exceeds the limit of {limit} bytes that '{target.path}' accepts."
         )
-    partitioned = len(target.hosts) > 1
-    detects = target.description.requires_duplicate_detection
-    identities = Identities(partitioned=partitioned) if detects else None
-    messages, key = admit_all(payloads, target.now(), description, identities, partitioned=partitioned)
-    return messages, None if identities is None else identities.found, key
+    return payloads
 
 
 async def _enqueue(target: Target, command: Enqueue, key: RoutingKey | None) -> Enqueued:

@@ -26,7 +26,7 @@ from bendybus.errors import ArgumentError, Unavailable
 from bendybus.gateway.management.fields import Body, whole_number
 from bendybus.gateway.management.operation import Answer, Managed, Operation
 from bendybus.gateway.settlement import session_lost
-from bendybus.gateway.transactions import Transaction
+from bendybus.gateway.transaction import Transaction
 from bendybus.names import Instant, SessionId
 
 __all__ = ["OPERATIONS"]

@@ -47,6 +47,29 @@ class CrossEntityTest {
 
     @ParameterizedTest
     @EnumSource(Kind.class)
+    void nothingNeedsAKeyWhereSomethingIsSettled(Kind kind) throws Exception { // P-37
+        String queue = kind.newQueue();
+        String other = kind.newQueue();
+        try (var plain = new Table(kind.broker.builder())) {
+            plain.sender(queue).sendMessage(message("order"));
+            try (var table = new Table(kind.broker.builder().enableCrossEntityTransactions())) {
+                var receiver = table.receiver(queue);
+                var order = receive(receiver);
+                var transaction = receiver.createTransaction();
+                table.sender(other).sendMessages(List.of(message("a", "1"), message("b", "2")), transaction);
+                table.sender(other).sendMessage(message("keyless"), transaction);
+                table.sender(queue).sendMessage(message("back"), transaction);
+                receiver.complete(order, new CompleteOptions().setTransactionContext(transaction));
+                receiver.commitTransaction(transaction);
+            }
+            var elsewhere = plain.receiver(other);
+            assertEquals(3, receive(elsewhere, 3).size());
+            assertEquals("back", body(receive(plain.receiver(queue))));
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(Kind.class)
     void whatIsReceivedIsPublished(Kind kind) throws Exception { // P-01 P-23
         String queue = kind.newQueue();
         String topic = kind.newTopic();

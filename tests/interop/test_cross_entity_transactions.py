@@ -1,0 +1,370 @@
+"""Transactions across entities: all of it happens in one partition of the first one (P-37).
+
+The first entity is the one attached first on a session that a coordinator began,
+or the one that a link names before its destination. What is sent to others leaves
+from its outbox and reaches them by its own keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from bendybus.amqp.message import BATCH_FORMAT, decode_message, encode_message
+from bendybus.amqp.performatives import Accepted, TransactionalState
+from bendybus.domain.routing import partition_of
+from bendybus.engine.deliveries import Delivery
+from fix_client import LinkRefused
+from fix_kinds import Stand, on_each_kind, on_partitioned_kinds
+from fix_transactions import NOT_ALLOWED, Room, Table, Test, condition, message, run, text_of
+
+DESTINATION = "com.microsoft:transfer-destination-address"
+
+
+def across(stand: Stand, test: Test) -> None:
+    """With all links on one session, which the coordinator began."""
+    run(Room(stand.server), test, spans_entities=True)
+
+
+def apart(stand: Stand, test: Test) -> None:
+    run(Room(stand.server), test)
+
+
+def partition(delivery: Delivery) -> int:
+    """The partition that its sequence number names (P-31)."""
+    number = decode_message(delivery.payload).message_annotations["x-opt-sequence-number"]
+    assert isinstance(number, int)
+    return number >> 48
+
+
+def distant_key(key: str, partitions: int) -> str:
+    """A key of another partition."""
+    home = partition_of(key, partitions)
+    return next(each for each in map(str, range(1000)) if partition_of(each, partitions) != home)
+
+
+def batch(*messages: bytes) -> bytes:
+    return encode_message(data=messages)
+
+
+def fill(stand: Stand, queue: str, *messages: bytes) -> None:
+    async def send(table: Table) -> None:
+        assert await table.send(*messages, queue=queue) == [None] * len(messages)
+
+    apart(stand, send)
+
+
+def arrivals(stand: Stand, queue: str, texts: Sequence[str]) -> list[Delivery]:
+    """All messages of a queue or subscription, which may still be on their way there."""
+    found: list[Delivery] = []
+
+    async def receive(table: Table) -> None:
+        receiver, deliveries = await table.receive(len(texts), queue)
+        await receiver.settled_as(deliveries)
+        found.extend(deliveries)
+        assert await table.contents(queue) == []
+
+    apart(stand, receive)
+    assert sorted(map(text_of, found)) == sorted(texts)
+    return found
+
+
+@on_each_kind
+def test_a_message_without_a_key_is_completed_with_sends_that_have_none(stand: Stand) -> None:  # P-37
+    """As NServiceBus does it: sends first, to others and back, and then the message is completed."""
+    queue, other, plain = stand.queue(), stand.queue(), stand.queue()
+    fill(stand, queue, message("order"))
+    home = 0
+
+    async def test(table: Table) -> None:
+        nonlocal home
+        receiver, [order] = await table.receive(1, queue)
+        home = partition(order)
+        with pytest.raises(LinkRefused) as refused:
+            await table.client.receiver(other)
+        assert refused.value.condition == NOT_ALLOWED
+        txn = await table.coordinator.declare()
+        # Of several keys, or none.
+        sent = [message("1", key="a"), message("2", key="b"), message("3", session="c"), message("4", id="4")]
+        assert await table.send(*sent, txn=txn, queue=other) == [None] * 4
+        assert await table.send(message("5"), txn=txn, queue=plain) == [None]
+        assert await table.send(message("back", id="6"), message("again"), txn=txn, queue=queue) == [None] * 2
+        assert await table.settle(receiver, [order], txn) is None
+        assert await table.coordinator.commit(txn) == Accepted()
+
+    across(stand, test)
+    by_text = {text_of(each): each for each in arrivals(stand, other, ["1", "2", "3", "4"])}
+    if stand.partitioned:
+        for text, key in (("1", "a"), ("2", "b"), ("3", "c")):
+            assert partition(by_text[text]) == partition_of(key, stand.partitions)
+    arrivals(stand, plain, ["5"])
+    assert {partition(each) for each in arrivals(stand, queue, ["back", "again"])} == {home}
+
+
+@on_each_kind
+def test_a_rollback_of_what_spans_entities_sends_nothing(stand: Stand) -> None:  # P-23 P-37
+    queue, other = stand.queue(), stand.queue()
+    fill(stand, queue, message("order"))
+
+    async def test(table: Table) -> None:
+        receiver, [order] = await table.receive(1, queue)
+        txn = await table.coordinator.declare()
+        assert await table.send(message("never"), txn=txn, queue=other) == [None]
+        assert await table.settle(receiver, [order], txn) is None
+        assert await table.coordinator.roll_back(txn) == Accepted()
+        (answer,) = await receiver.settled_as([order])
+        assert condition(answer) is None
+
+    across(stand, test)
+    arrivals(stand, other, [])
+    arrivals(stand, queue, [])
+
+
+@pytest.mark.parametrize("when", ["before the commit", "after the commit"])
+@on_each_kind
+def test_a_batch_of_any_keys_goes_with_the_message_that_is_settled(stand: Stand, when: str) -> None:  # P-37
+    queue, other = stand.queue(), stand.queue()
+    fill(stand, queue, message("order"))
+
+    async def test(table: Table) -> None:
+        receiver, [order] = await table.receive(1, queue)
+        txn = await table.coordinator.declare()
+        sender = await table.sender(other)
+        messages = batch(message("1", id="1"), message("2", id="2", key="k"), message("3", session="s"))
+        (sent,) = await sender.send(messages, message_format=BATCH_FORMAT, state=TransactionalState(txn))
+        assert condition(sent) is None
+        assert await table.settle(receiver, [order], txn) is None
+        if when == "after the commit":
+            assert await table.coordinator.commit(txn) == Accepted()
+
+    across(stand, test)
+    arrivals(stand, other, ["1", "2", "3"] if when == "after the commit" else [])
+
+
+@on_partitioned_kinds
+def test_a_batch_of_two_ids_to_one_entity_is_told_of_the_keys_of_transactions(stand: Stand) -> None:  # P-20
+    queue = stand.queue()
+
+    async def test(table: Table) -> None:
+        sender = await table.sender(queue)
+        for second, refused in (({"id": "2"}, True), ({"id": "1"}, False)):
+            txn = await table.coordinator.declare()
+            messages = batch(message("1", id="1"), message("2", **second))
+            (sent,) = await sender.send(messages, message_format=BATCH_FORMAT, state=TransactionalState(txn))
+            assert condition(sent) == (NOT_ALLOWED if refused else None)
+            assert not refused or "duplicate detection" not in str(sent)
+            await table.coordinator.commit(txn)
+
+    apart(stand, test)
+    arrivals(stand, queue, ["1", "2"])
+
+
+@on_each_kind
+def test_a_via_key_chooses_the_partition_and_the_own_key_the_destination(stand: Stand) -> None:  # P-37
+    queue, other = stand.queue(), stand.queue()
+    # Outside of a transaction the via key is the key, where there is no other.
+    fill(stand, queue, message("order", via="k"))
+
+    async def test(table: Table) -> None:
+        receiver, [order] = await table.receive(1, queue)
+        if stand.partitioned:
+            assert partition(order) == partition_of("k", stand.partitions)
+        txn = await table.coordinator.declare()
+        assert await table.send(
+            message("1", via="k"), message("2", key="end", via="k"), txn=txn, queue=other
+        ) == [
+            None,
+            None,
+        ]
+        assert await table.send(message("back", via="k"), txn=txn, queue=queue) == [None]
+        assert await table.settle(receiver, [order], txn) is None
+        assert await table.coordinator.commit(txn) == Accepted()
+
+    across(stand, test)
+    by_text = {text_of(each): each for each in arrivals(stand, other, ["1", "2"])}
+    (back,) = arrivals(stand, queue, ["back"])
+    if stand.partitioned:
+        assert partition(by_text["2"]) == partition_of("end", stand.partitions)
+        assert partition(back) == partition_of("k", stand.partitions)
+
+
+@pytest.mark.parametrize("first", ["settlement", "send"])
+@on_each_kind
+def test_a_via_key_that_leads_elsewhere_is_refused_where_there_are_partitions(
+    stand: Stand, first: str
+) -> None:  # P-37
+    queue, other = stand.queue(), stand.queue()
+    fill(stand, queue, message("order", key="k"))
+
+    async def test(table: Table) -> None:
+        receiver, [order] = await table.receive(1, queue)
+        elsewhere = message("1", via=distant_key("k", max(stand.partitions, 2)))
+        txn = await table.coordinator.declare()
+        if first == "settlement":
+            told = [await table.settle(receiver, [order], txn)]
+            told += await table.send(elsewhere, txn=txn, queue=other)
+        else:
+            told = await table.send(elsewhere, txn=txn, queue=other)
+            told += [await table.settle(receiver, [order], txn)]
+        assert told == [None, NOT_ALLOWED if stand.partitioned else None]
+        committed = await table.coordinator.commit(txn)
+        assert condition(committed) == ("amqp:transaction:rollback" if stand.partitioned else None)
+
+    across(stand, test)
+    arrivals(stand, other, [] if stand.partitioned else ["1"])
+
+
+@on_partitioned_kinds
+def test_a_key_to_the_first_entity_must_lead_to_the_partition_of_the_transaction(
+    stand: Stand,
+) -> None:  # P-37
+    queue, other = stand.queue(), stand.queue()
+    fill(stand, queue, message("order", key="k"))
+
+    async def test(table: Table) -> None:
+        receiver, [order] = await table.receive(1, queue)
+        txn = await table.coordinator.declare()
+        assert await table.send(message("1"), txn=txn, queue=other) == [None]
+        assert await table.settle(receiver, [order], txn) is None
+        distant = message("2", key=distant_key("k", stand.partitions))
+        assert await table.send(distant, txn=txn, queue=queue) == [NOT_ALLOWED]
+        assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
+
+    across(stand, test)
+    arrivals(stand, other, [])
+
+
+@on_each_kind
+def test_only_sends_to_others_leave_from_any_partition(stand: Stand) -> None:  # P-16 P-37
+    queue, other = stand.queue(), stand.queue()
+
+    async def test(table: Table) -> None:
+        await table.sender(queue)
+        txn = await table.coordinator.declare()
+        assert await table.send(message("1"), message("2", key="k"), txn=txn, queue=other) == [None, None]
+        assert await table.coordinator.commit(txn) == Accepted()
+
+    across(stand, test)
+    arrivals(stand, other, ["1", "2"])
+
+
+@on_each_kind
+def test_without_a_settlement_messages_to_the_first_entity_need_keys(stand: Stand) -> None:  # P-19 P-20
+    queue = stand.queue()
+
+    async def test(table: Table) -> None:
+        for sent, refused in (
+            ([message("no key")], True),
+            ([message("1", id="1"), message("2", id="2")], True),
+            ([message("by id", id="1")], False),
+        ):
+            txn = await table.coordinator.declare()
+            assert await table.send(*sent, txn=txn, queue=queue) == [None] * len(sent)
+            committed = await table.coordinator.commit(txn)
+            assert condition(committed) == (NOT_ALLOWED if refused and stand.partitioned else None)
+
+    across(stand, test)
+    arrivals(stand, queue, ["by id"] if stand.partitioned else ["no key", "1", "2", "by id"])
+
+
+@on_each_kind
+def test_a_session_is_received_from_and_sent_elsewhere(stand: Stand) -> None:  # P-13 P-21 P-37
+    queue, other = stand.queue(requires_session=True), stand.queue(requires_session=True)
+    fill(stand, queue, message("order", session="s"))
+
+    async def test(table: Table) -> None:
+        wanted: dict[str, object] = {"com.microsoft:session-filter": "s"}
+        receiver = await table.client.receiver(queue, credit=1, filter=wanted)
+        order = await receiver.receive(1)
+        txn = await table.coordinator.declare()
+        assert await table.send(message("1"), txn=txn, queue=other) == [NOT_ALLOWED]
+        assert await table.settle(receiver, order, txn) is None
+        assert await table.coordinator.roll_back(txn) == Accepted()
+        txn = await table.coordinator.declare()
+        assert await table.send(message("1", session="t"), txn=txn, queue=other) == [None]
+        assert await table.settle(receiver, order, txn) is None
+        assert await table.coordinator.commit(txn) == Accepted()
+
+    async def after(table: Table) -> None:
+        receiver = await table.client.receiver(other, credit=1, filter={"com.microsoft:session-filter": "t"})
+        assert [text_of(each) for each in await receiver.receive(1)] == ["1"]
+
+    across(stand, test)
+    apart(stand, after)
+
+
+# -- by the name of the destination --------------------------------------------------------
+
+
+@on_each_kind
+def test_a_link_may_name_the_queue_behind_the_one_it_sends_to(stand: Stand) -> None:  # P-23 P-34 P-37
+    queue, other = stand.queue(), stand.queue()
+    fill(stand, queue, message("order"))
+
+    async def test(table: Table) -> None:
+        table.senders[other] = await table.client.sender(queue, properties={DESTINATION: other})
+        receiver, [order] = await table.receive(1, queue)
+        txn = await table.coordinator.declare()
+        sent = await table.send(message("in it", key="end"), message("keyless"), txn=txn, queue=other)
+        assert sent == [None, None]
+        # The transaction crosses entities, so what comes back goes where it happens.
+        assert await table.send(message("back"), txn=txn, queue=queue) == [None]
+        assert await table.settle(receiver, [order], txn) is None
+        assert await table.send(message("outside of it"), queue=other) == [None]
+        assert await table.arrived(1, other) == ["outside of it"]
+        assert await table.coordinator.commit(txn) == Accepted()
+
+    apart(stand, test)
+    arrivals(stand, other, ["in it", "keyless"])
+    arrivals(stand, queue, ["back"])
+
+
+# -- a topic as the first entity -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["by its place", "by name"])
+@pytest.mark.parametrize("settles", [False, True], ids=["sends only", "settles"])
+@on_each_kind
+def test_messages_go_through_a_topic(stand: Stand, settles: bool, named: bool) -> None:  # P-01 P-23 P-37
+    """A sender to topic A, a receiver of A's subscription, and what is sent to topic B."""
+    topic, other = stand.topic("s"), stand.topic("s")
+    fill(stand, topic, message("order"))
+
+    async def test(table: Table) -> None:
+        await table.sender(topic)
+        if named:
+            table.senders[other] = await table.client.sender(topic, properties={DESTINATION: other})
+        receiver, [order] = await table.receive(1, f"{topic}/Subscriptions/s")
+        for commits in (False, True):
+            txn = await table.coordinator.declare()
+            assert await table.send(message("1"), message("2", key="k"), txn=txn, queue=other) == [None, None]
+            if settles:
+                assert await table.send(message("back"), txn=txn, queue=topic) == [None]
+                assert await table.settle(receiver, [order], txn) is None
+            if commits:
+                assert await table.coordinator.commit(txn) == Accepted()
+            else:
+                assert await table.coordinator.roll_back(txn) == Accepted()
+        if not settles:
+            await receiver.settled_as([order])
+        assert await table.send(message("outside of it"), queue=other) == [None]
+
+    (apart if named else across)(stand, test)
+    arrivals(stand, f"{other}/Subscriptions/s", ["1", "2", "outside of it"])
+    arrivals(stand, f"{topic}/Subscriptions/s", ["back"] if settles else [])
+
+
+@on_each_kind
+def test_a_topic_without_subscriptions_says_why_nothing_goes_through_it(stand: Stand) -> None:  # P-37
+    topic, other = stand.topic(), stand.queue()
+
+    async def test(table: Table) -> None:
+        await table.sender(topic)
+        txn = await table.coordinator.declare()
+        assert await table.send(message("1"), txn=txn, queue=other) == [None]
+        refused = await table.coordinator.commit(txn)
+        assert condition(refused) == NOT_ALLOWED
+        assert "it has none" in str(refused)
+
+    across(stand, test)
