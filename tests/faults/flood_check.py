@@ -158,6 +158,8 @@ class Flood:
 
 
 FLOODS: Final = {
+    # For comparison: what the machine alone makes of the bystander.
+    "none": Flood(lambda: b"", lambda: iter(()), connections=0),
     "pipelined requests": Flood(lambda: b"", _pipelined, connections=1, again=False),
     "half deliveries": Flood(_hello, _half_deliveries, connections=1, again=False),
     "empty WebSocket messages": Flood(_upgrade, lambda: _repeated(b"\x82\x80\0\0\0\0")),
@@ -229,6 +231,7 @@ def attack(name: str, port: int, seconds: float) -> None:
         stranger.start()
     for stranger in strangers:
         stranger.join(max(0.0, until - time.monotonic()) + 6)
+    time.sleep(max(0.0, until - time.monotonic()))
     sys.stdout.write(f"{sum(stranger.dropped for stranger in strangers)}\n")
 
 

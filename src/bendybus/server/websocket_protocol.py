@@ -21,7 +21,7 @@ EVENTS_PER_TURN: Final = 32
 
 # Pings, pongs and empty messages: so many in one go, and so many per second in the long run. Libraries send a
 # ping every few seconds, and no SDK sends an empty message.
-EMPTY_FRAMES_MAX: Final = 500
+EMPTY_FRAMES_MAX: Final = 100
 EMPTY_FRAMES_PER_S: Final = 10.0
 
 # What is read after our close, while the peer's is awaited: what was under way when it was sent.
