@@ -6,18 +6,17 @@ of any monotonic clock; `tick` is due at `next_deadline`. Neither raises for wha
 a peer does: a mistake costs the peer its link, its session or, as the event
 `ConnectionFailed`, its connection.
 
-Here: headers, open and close, channels, idle time-outs, and the loop over
-frames. Everything inside a channel: session.py.
+Here: headers, open and close, idle time-outs, and the loop over frames. Which session
+is where: channels.py. Everything inside a channel: session.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from bendybus.amqp.conditions import (
     CONNECTION_FORCED,
-    FRAMING_ERROR,
     ILLEGAL_STATE,
     INVALID_FIELD,
     NOT_ALLOWED,
@@ -42,6 +41,7 @@ from bendybus.amqp.frames import (
 )
 from bendybus.amqp.performatives import Begin, Close, Detach, End, Open, Performative
 from bendybus.amqp.transfer_run import TransferRun
+from bendybus.engine.channels import Channels
 from bendybus.engine.config import FRAME_SIZE_MIN, ConnectionConfig
 from bendybus.engine.eventlog import EventLog
 from bendybus.engine.events import (
@@ -57,13 +57,19 @@ from bendybus.engine.session import Session
 from bendybus.engine.states import CONNECTION, ConnectionInput, ConnectionState, SaslState
 from bendybus.errors import BrokerError, ProtocolError
 
-__all__ = ["Connection"]
+__all__ = ["FRAME_WORK", "PERFORMATIVE_WORK", "Connection"]
 
 # What a client may send ahead while the application thinks about its credentials.
 HELD_FRAMES_MAX: Final = 64
-# "If this field is not set, any channel number is supported" / frames of any size [AMQP 2.7.1]
-CHANNEL_MAX_DEFAULT: Final = 0xFFFF
+# Frames of any size, for a peer that names none [AMQP 2.7.1].
 FRAME_SIZE_MAX_DEFAULT: Final = 0xFFFFFFFF
+
+# What a frame costs, in units of work. Transfers and dispositions come by the thousand and are joined into
+# batches; every other frame is decoded into an object and answered, which takes some 16 times as long.
+FRAME_WORK: Final = 1
+PERFORMATIVE_WORK: Final = 16
+# More than any call has to do.
+WORK_UNLIMITED: Final = 1 << 62
 
 # Looked at for every frame, and a member of an enum is slow to look up.
 _OPENED: Final = ConnectionState.OPENED
@@ -74,20 +80,22 @@ class Connection:
     """Made by `server` or `client`; which of the two it is matters for nothing after SASL."""
 
     __slots__ = (
-        "_by_channel",
-        "_by_remote_channel",
         "_flow_owed",
         "_held",
         "_idle",
         "_sasl",
         "_splitter",
+        "_unread",
+        "channels",
         "config",
         "events",
         "link_count",
+        "links_max",
         "outgoing_frame_size",
         "output",
         "remote",
         "state",
+        "work",
     )
 
     def __init__(self, config: ConnectionConfig) -> None:
@@ -98,13 +106,18 @@ class Connection:
         self.events = EventLog()
         # How many links all sessions have together.
         self.link_count = 0
+        # How many there may be; the application may allow less for a while.
+        self.links_max = config.links_max
+        self.channels = Channels(self)
+        # What the frames read so far have cost.
+        self.work = 0
         # "Prior to any explicit negotiation, the maximum frame size is 512" [AMQP 2.3.1]
         self.outgoing_frame_size = FRAME_SIZE_MIN
         self._splitter = FrameSplitter(config.max_frame_size)
         self._sasl: SaslServer | SaslClient | None = None
         self._held: list[Frame] = []
-        self._by_channel: dict[int, Session] = {}
-        self._by_remote_channel: dict[int, Session] = {}
+        # The frames that the last call left unread, because its work was done.
+        self._unread: Iterator[Frame] | None = None
         self._flow_owed: list[Session] = []
         self._idle = IdleTimer(config.idle_timeout_s)
 
@@ -136,14 +149,31 @@ class Connection:
 
     @property
     def sessions(self) -> list[Session]:
-        return list(self._by_channel.values())
+        return self.channels.sessions
 
-    def receive_data(self, data: bytes, now: float) -> list[Event]:
-        """Takes what has arrived, cut in any way, and says what it means."""
+    @property
+    def has_unread(self) -> bool:
+        """Whether frames wait for `read_on`; until none do, `receive_data` may not be called."""
+        return self._unread is not None
+
+    def receive_data(self, data: bytes, now: float, work_max: int = WORK_UNLIMITED) -> list[Event]:
+        """Takes what has arrived, cut in any way, and says what it means.
+
+        Stops after `work_max` units of work; `read_on` goes on with the rest.
+        """
+        assert self._unread is None, "the frames that came before have not been read"
         self._idle.heard(now)
         events = self.events.start()
         if not self.closed:
-            self._receive_frames(self._splitter.feed_runs(data))
+            self._read(self._frames_in(data), work_max)
+        return events
+
+    def read_on(self, work_max: int = WORK_UNLIMITED) -> list[Event]:
+        """Goes on with what `receive_data` left unread."""
+        events = self.events.start()
+        unread, self._unread = self._unread, None
+        if unread is not None and not self.closed:
+            self._read(unread, work_max)
         return events
 
     def data_to_send(self) -> bytes:
@@ -173,8 +203,7 @@ class Connection:
         """A new session; `SessionBegun` follows."""
         if self.state is not ConnectionState.OPENED:
             raise ProtocolError(ILLEGAL_STATE, f"no session on a connection that is {self.state.value}")
-        session = Session(self, self._free_channel(0))
-        self._by_channel[session.channel] = session
+        session = self.channels.begin()
         session.send_begin()
         return session
 
@@ -184,7 +213,7 @@ class Connection:
             self._send_open()
         if (self.state, ConnectionInput.SEND_CLOSE) in CONNECTION:
             self._send_close(error)
-            self._drop_sessions()
+            self.channels.drop()
         else:
             self._end()
 
@@ -218,40 +247,54 @@ class Connection:
 
     def forget(self, session: Session) -> None:
         """Both sides have ended it; its channels are free."""
-        del self._by_channel[session.channel]
-        if session.remote_channel is not None:
-            del self._by_remote_channel[session.remote_channel]
+        self.channels.forget(session)
         self.link_count -= len(session.links)
 
     # -- the loop over frames ------------------------------------------------------------
 
-    def _receive_frames(self, frames: Iterable[Frame | TransferRun]) -> None:
+    def _frames_in(self, data: bytes) -> Iterator[Frame]:
+        """The frames that `data` completes, but for series of plain transfers: those are received at once."""
+        for frame in self._splitter.feed_runs(data):
+            if not isinstance(frame, TransferRun):
+                yield frame
+            elif self._receive_run(frame):
+                self.work += FRAME_WORK
+            else:
+                run = frame.buffer[frame.start : frame.end]
+                yield from FrameSplitter(self._splitter.max_frame_size).feed(run)
+
+    def _receive_run(self, run: TransferRun) -> bool:
+        """Takes a series of transfers on one link; False where this is not the time to take them at once."""
+        session = self.channels.by_remote_channel.get(run.channel)
+        return self.state is _OPENED and session is not None and session.receive_run(run)
+
+    def _read(self, frames: Iterator[Frame], work_max: int) -> None:
+        if not self._receive_frames(frames, self.work + work_max):
+            self._unread = frames
+
+    def _receive_frames(self, frames: Iterable[Frame], work_end: int = WORK_UNLIMITED) -> bool:
+        """Reads until the frames are through (True) or the work has reached its end (False)."""
+        complete = True
         try:
             for frame in frames:
-                if isinstance(frame, TransferRun):
-                    self._receive_run(frame)
-                elif frame[0] == AMQP and self.state is _OPENED:
+                self.work += FRAME_WORK
+                if frame[0] == AMQP and self.state is _OPENED:
                     self._receive_in_channel(frame)
                 else:
                     self._receive_outside_channel(frame)
                 if self.state is _END:
-                    return
+                    return True
+                if self.work >= work_end:
+                    complete = False
+                    break
         except BrokerError as error:
             self._fail(error)
-            return
+            return True
         if self._flow_owed:
             for session in self._flow_owed:
                 session.replenish()
             self._flow_owed.clear()
-
-    def _receive_run(self, run: TransferRun) -> None:
-        """A series of transfers on one link: at once, or frame by frame where that is not the time for it."""
-        session = self._by_remote_channel.get(run.channel)
-        if self.state is _OPENED and session is not None and session.receive_run(run):
-            return
-        self._receive_frames(
-            FrameSplitter(self._splitter.max_frame_size).feed(run.buffer[run.start : run.end])
-        )
+        return complete
 
     def _receive_in_channel(self, frame: Frame) -> None:
         """A frame of an open connection."""
@@ -259,7 +302,7 @@ class Connection:
         if start == end:
             return  # a heartbeat
         code = performative_code(buffer, start)
-        session = self._by_remote_channel.get(channel)
+        session = self.channels.by_remote_channel.get(channel)
         if session is None or not TRANSFER_CODE <= code <= DISPOSITION_CODE:
             self._receive_performative(channel, session, decode_performative(buffer, start, end)[0])
             return
@@ -280,11 +323,12 @@ class Connection:
     def _receive_performative(
         self, channel: int, session: Session | None, performative: Performative
     ) -> None:
+        self.work += PERFORMATIVE_WORK
         match performative:
             case Close():
                 self._receive_close(performative)
             case Begin():
-                self._receive_begin(channel, performative)
+                self.channels.receive_begin(channel, performative)
             case Open():
                 self._receive_open(performative)
             case Detach() if session is None:
@@ -307,6 +351,7 @@ class Connection:
     def _receive_outside_channel(self, frame: Frame) -> None:
         """A protocol header, a SASL frame, or a frame while the connection is not open."""
         frame_type, _, buffer, start, end = frame
+        self.work += PERFORMATIVE_WORK
         sasl = self._sasl
         if sasl is not None and sasl.state is SaslState.INIT_RECEIVED:
             self._hold(frame)
@@ -428,12 +473,9 @@ class Connection:
     def _end(self) -> None:
         self.state = ConnectionState.END
         self._held.clear()
+        self._unread = None
         self._flow_owed.clear()
-        self._drop_sessions()
-
-    def _drop_sessions(self) -> None:
-        for session in self._by_channel.values():
-            session.drop()
+        self.channels.drop()
 
     def _advance(self, happening: ConnectionInput) -> None:
         try:
@@ -442,37 +484,3 @@ class Connection:
             raise ProtocolError(
                 ILLEGAL_STATE, f"the connection is {self.state.value} and cannot take {happening.value}"
             ) from None
-
-    # -- channels and time ---------------------------------------------------------------
-
-    def _receive_begin(self, channel: int, begin: Begin) -> None:
-        if channel > self.config.channel_max:
-            # "MUST close the connection with the framing-error error-code" [AMQP 2.7.1]
-            raise ProtocolError(FRAMING_ERROR, f"channel {channel} is above {self.config.channel_max}")
-        if channel in self._by_remote_channel:
-            raise ProtocolError(ILLEGAL_STATE, f"begin on channel {channel}, which has a session already")
-        if begin.remote_channel is None:
-            session = Session(self, self._free_channel(channel))
-            session.remote_channel = channel
-            self._by_channel[session.channel] = session
-        else:
-            answered = self._by_channel.get(begin.remote_channel)
-            if answered is None or answered.remote_channel is not None:
-                raise ProtocolError(
-                    NOT_ALLOWED, f"begin answers channel {begin.remote_channel}, where nobody asked"
-                )
-            session = answered
-        self._by_remote_channel[channel] = session
-        session.receive_begin(channel, begin)
-
-    def _free_channel(self, wish: int) -> int:
-        """The peer's own number for its sessions where we can have it: dumps read more easily."""
-        taken = self._by_channel
-        channel = wish if wish not in taken else next(n for n in range(len(taken) + 1) if n not in taken)
-        assert self.remote is not None, "sessions begin on an open connection"
-        channel_max = self.remote.channel_max
-        if channel > (CHANNEL_MAX_DEFAULT if channel_max is None else channel_max):
-            raise ProtocolError(
-                RESOURCE_LIMIT_EXCEEDED, f"a session on channel {channel} is beyond the peer's channel-max"
-            )
-        return channel

@@ -391,11 +391,11 @@ class Session:
     # -- inside ------------------------------------------------------------------------
 
     def _new_link(self, name: str, role: bool) -> Link:
-        links_max = self.connection.config.links_max
+        links_max = self.connection.links_max
         if self.connection.link_count >= links_max:
             raise ProtocolError(
                 RESOURCE_LIMIT_EXCEEDED,
-                f"link '{name}' would be one more than the {links_max} a connection may have",
+                f"link '{name}' would be one more than the {links_max} that this connection may have now",
                 scope="session",
             )
         taken = self._own_handles

@@ -48,6 +48,10 @@ BATCH_SIZE_MAX = "com.microsoft:max-message-batch-size"
 BATCH_BYTES_MAX = 1024 * 1024
 # A management request may carry messages; nothing else about it is large.
 REQUEST_SIZE_MAX = 1024 * 1024
+# A token. SAS tokens have some hundred bytes; a JWT with the groups of its user may have 16 KB.
+TOKEN_SIZE_MAX = 64 * 1024
+# To declare or to discharge a transaction takes some ten bytes. A client may come without a token here.
+COORDINATION_SIZE_MAX = 64 * 1024
 
 
 class InboundNode(Protocol):
@@ -125,7 +129,9 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
         return Attachment(Sender(connection, link, target), address.resource, Right.SEND, target)
     size_max = REQUEST_SIZE_MAX
     if address.kind is NodeKind.CBS:
-        handler = CbsNode(connection.keys_for, connection.claims).handle
+        connection.check_cbs_link(Requester)
+        size_max = TOKEN_SIZE_MAX
+        handler = CbsNode(connection.keys_for, connection.accept_claim).handle
         requester = Requester(connection, link, address, handler)
         right = managed = None
     else:
@@ -159,7 +165,7 @@ def _attach_coordinator(connection: AmqpConnection, link: ReceivingLink) -> Atta
     if connection.broker.tier is Tier.BASIC:
         raise NotSupported("The basic tier does not offer transactions.")
     connection.transactions.coordinator_attached(link.session)
-    link.accept(max_message_size=REQUEST_SIZE_MAX)
+    link.accept(max_message_size=COORDINATION_SIZE_MAX)
     link.grant(COORDINATOR_CREDIT)
     return Attachment(CoordinatorNode(connection, link), "", None)
 
@@ -199,6 +205,8 @@ def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachmen
     if address.kind is NodeKind.MANAGEMENT:
         right = _any_right(connection, address)
         managed = connection.broker.find_target(address.path)
+    else:
+        connection.check_cbs_link(Replier)
     link.accept()
     return Attachment(Replier(connection, link, address), address.resource, right, managed)
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from bendybus.amqp.types import Int, Symbol
-from bendybus.auth.claims import Claims, put_token
+from bendybus.auth.claims import Claim, put_token
 from bendybus.auth.rules import KeyRing
 from bendybus.broker.clock import now
 from bendybus.errors import ArgumentError, BrokerError, NotSupported
@@ -24,10 +24,11 @@ logger = logging.getLogger(__name__)
 class CbsNode:
     """One connection's token desk."""
 
-    def __init__(self, keys_for: Callable[[str], KeyRing], claims: Claims) -> None:
+    def __init__(self, keys_for: Callable[[str], KeyRing], accept: Callable[[Claim], None]) -> None:
         self._keys_for = keys_for
         """The keys that may have made a token: the first one may tell which namespace is meant."""
-        self._claims = claims
+        self._accept = accept
+        """Takes what a good token claims."""
 
     def handle(self, request: Request) -> Response:
         try:
@@ -38,8 +39,7 @@ class CbsNode:
                 raise ArgumentError(
                     "put-token needs the token's text as its body and its audience as 'name'."
                 )
-            at = now()
-            self._claims.add(put_token(self._keys_for(token), token, audience, at), at)
+            self._accept(put_token(self._keys_for(token), token, audience, now()))
         except BrokerError as error:
             logger.info("put-token refused: %s", error.description)
             return _status(error.status, error.description, error.condition)

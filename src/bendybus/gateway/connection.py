@@ -1,8 +1,9 @@
 """One client connection: bytes to the engine, its events to the links' nodes, bytes back.
 
-An `asyncio.Protocol`, fed by TCP, TLS or a WebSocket alike. Everything a socket
-read brings is handled before anything is written, and what several commits bring
-in one turn of the loop is written once. Nothing a peer sends can raise here: the
+An `asyncio.Protocol`, fed by TCP, TLS or a WebSocket alike. What a socket read
+brings is handled in turns (turns.py): usually all of it before anything is written,
+else slice by slice, and no more is read meanwhile. What several commits bring in one
+turn of the loop is written once. Nothing a peer sends can raise here: the
 engine turns bad bytes into an event, and a refused request is an answer.
 """
 
@@ -10,17 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from bendybus.auth.claims import Claims, log_in
+from bendybus.amqp.conditions import CONNECTION_FORCED
+from bendybus.auth.claims import Claim, Claims, log_in
 from bendybus.auth.rules import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.broker.entity import Entity
 from bendybus.broker.queue import Queue
 from bendybus.domain.session_commands import SessionLock
-from bendybus.engine.connection import Connection
+from bendybus.engine.connection import PERFORMATIVE_WORK, Connection
 from bendybus.engine.events import (
     ConnectionClosed,
     ConnectionFailed,
@@ -38,8 +41,10 @@ from bendybus.engine.session import Session
 from bendybus.errors import BrokerError, ProtocolError, Unauthorized
 from bendybus.gateway.addresses import Address
 from bendybus.gateway.attaching import Attachment, InboundNode, OutboundNode, attach
+from bendybus.gateway.probation import Probation
 from bendybus.gateway.receiver import Receiver
-from bendybus.gateway.requests import Replier
+from bendybus.gateway.requests import Replier, Requester
+from bendybus.gateway.sender import Sender
 from bendybus.gateway.session_receiver import SessionReceiver
 from bendybus.gateway.transactions import Transactions
 from bendybus.names import SessionId, SessionKey
@@ -66,6 +71,10 @@ CLOSE_GRACE_S: Final = 5.0
 # What is gathered for one write: worth a system call, and little next to a socket's own buffer.
 WRITE_CHUNK_BYTES: Final = 256 * 1024
 
+# Requests to `$cbs` or `$management` in one slice of a turn: each is decoded and answered by itself.
+REQUESTS_PER_SLICE: Final = 8
+REQUEST_WORK: Final = 2 * PERFORMATIVE_WORK
+
 
 class AmqpConnection(asyncio.Protocol):
     def __init__(self, gateway: Gateway) -> None:
@@ -85,6 +94,12 @@ class AmqpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._made_at = self._loop.time()
+        self._probation = Probation(self._engine, self._made_at)
+        self._unread: deque[bytes] = deque()
+        """Read from the socket, and not yet given to the engine."""
+        self._unhandled: list[Event] = []
+        """Events that the last slice left for the next."""
+        self._waits_for_turn = False
         self._opened = False
         self._flushing = False
         self._hung_up_at: float | None = None
@@ -98,9 +113,11 @@ class AmqpConnection(asyncio.Protocol):
         self._gateway.joined(self)
 
     def data_received(self, data: bytes) -> None:
-        for event in self._engine.receive_data(data, self._loop.time()):
-            self._handle(event)
-        self._flush()
+        idle = not self.busy
+        self._unread.append(data)
+        # Otherwise its turn will come, and these bytes are for a later one.
+        if idle:
+            self._gateway.turns.take(self)
 
     def pause_writing(self) -> None:
         self.writable = False
@@ -127,7 +144,12 @@ class AmqpConnection(asyncio.Protocol):
             return
         limit_s = self._gateway.handshake_timeout_s
         if not self._opened and at - self._made_at > limit_s:
-            self._fail(f"The connection was not opened within {limit_s:g} seconds.")
+            self.shut_down(f"The connection was not opened within {limit_s:g} seconds.")
+            return
+        try:
+            self._probation.check_time(at)
+        except ProtocolError as refusal:
+            self._refuse(refusal)
             return
         for event in self._engine.tick(at):
             self._handle(event)
@@ -150,11 +172,92 @@ class AmqpConnection(asyncio.Protocol):
 
     def shut_down(self, reason: str) -> None:
         """What the client came for is going away: say so, and hang up."""
-        self._fail(reason)
+        self._fail(ProtocolError(CONNECTION_FORCED, reason))
 
-    def _fail(self, reason: str) -> None:
-        self._engine.close(ProtocolError("amqp:connection:forced", reason))
+    def _refuse(self, refusal: ProtocolError) -> None:
+        """The client has no token, and what it does instead is too much."""
+        logger.info("connection from %s refused: %s", self.peer, refusal.description)
+        self._fail(refusal)
+
+    def _fail(self, reason: ProtocolError) -> None:
+        self._engine.close(reason)
         self._hang_up()
+
+    # -- turns --------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether input waits to be handled."""
+        return bool(self._unread) or bool(self._unhandled) or self._engine.has_unread
+
+    @property
+    def slowed(self) -> bool:
+        return self._probation.slowed
+
+    def work(self, work_max: int) -> int:
+        """Handle a slice of the input; how much work it was."""
+        before = self._engine.work
+        events, self._unhandled = self._unhandled, []
+        if not events:
+            events = self._read(work_max)
+        requests = self._handle_slice(events)
+        self._flush()
+        work = self._engine.work - before + requests * REQUEST_WORK
+        if not self._probation.over and self._hung_up_at is None:
+            try:
+                self._probation.charge(work)
+            except ProtocolError as refusal:
+                self._refuse(refusal)
+        return work
+
+    def wait_for_turn(self, waits: bool) -> None:
+        if waits is not self._waits_for_turn:
+            self._waits_for_turn = waits
+            self._read_or_wait()
+
+    def _read(self, work_max: int) -> list[Event]:
+        if self._engine.has_unread:
+            return self._engine.read_on(work_max)
+        if self._unread:
+            return self._engine.receive_data(self._unread.popleft(), self._loop.time(), work_max)
+        return []
+
+    def _handle_slice(self, events: list[Event]) -> int:
+        """Handle events in their order, a long series of requests only in part. How many requests it was."""
+        requests = 0
+        for position, event in enumerate(events):
+            if type(event) is DeliveriesReceived and not self._takes_batches(event.link):
+                link, first = event.link, event.deliveries[:REQUESTS_PER_SLICE]
+                requests += len(first)
+                if len(first) < len(event.deliveries):
+                    rest = event.deliveries[REQUESTS_PER_SLICE:]
+                    self._unhandled = [DeliveriesReceived(link, rest), *events[position + 1 :]]
+                    self._handle(DeliveriesReceived(link, first))
+                    break
+            self._handle(event)
+        return requests
+
+    def _takes_batches(self, link: Link) -> bool:
+        """Whether messages come on this link, which are handled together, and not requests."""
+        attachment = self._attachments.get(link)
+        return attachment is None or isinstance(attachment.node, Sender)
+
+    # -- who the client is --------------------------------------------------------
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether the client has proved who it is; until then the limits of probation.py hold."""
+        return self._probation.over
+
+    def accept_claim(self, claim: Claim) -> None:
+        """A login or a token was good. Only here does a stranger become a client."""
+        self.claims.add(claim, now())
+        self._probation.end()
+
+    def check_cbs_link(self, kind: type[Requester | Replier]) -> None:
+        """Raise `QuotaExceeded` if a stranger has its link of this kind to `$cbs` already."""
+        nodes = (each.node for each in self._attachments.values() if each.entity is None)
+        self._probation.check_cbs_link(sum(isinstance(node, kind) for node in nodes))
 
     # -- the namespace ------------------------------------------------------------
 
@@ -184,7 +287,7 @@ class AmqpConnection(asyncio.Protocol):
         if self.namespace is None:
             self.namespace = named
         elif named is not None and named is not self.namespace:
-            self._fail(f"The login is not one of the namespace '{named.name}'.")
+            self.shut_down(f"The login is not one of the namespace '{named.name}'.")
 
     # -- the nodes' side ----------------------------------------------------------
 
@@ -240,12 +343,14 @@ class AmqpConnection(asyncio.Protocol):
         self._read_or_wait()
 
     def _read_or_wait(self) -> None:
-        """Read from the client while the stores keep up with it, and it with its answers."""
+        """Read from the client while we and the stores keep up with it, and it with its answers."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        ahead = self._unanswered_bytes > UNANSWERED_BYTES_MAX or (
-            not self.writable and transport.get_write_buffer_size() > UNREAD_BYTES_MAX
+        ahead = (
+            self._waits_for_turn
+            or self._unanswered_bytes > UNANSWERED_BYTES_MAX
+            or (not self.writable and transport.get_write_buffer_size() > UNREAD_BYTES_MAX)
         )
         if ahead is transport.is_reading():
             if ahead:
@@ -308,7 +413,7 @@ class AmqpConnection(asyncio.Protocol):
             _, rule_name, key = init.response.decode().split("\0")
             namespace = self._named(init.hostname) or self._gateway.namespaces.opened_by(rule_name, key)
             for claim in log_in(KeyRing() if namespace is None else namespace.keys, rule_name, key):
-                self.claims.add(claim, now())
+                self.accept_claim(claim)
             self.namespace = namespace
         except (Unauthorized, ValueError) as refusal:
             logger.info("login from %s refused: %s", self.peer, refusal)
@@ -352,6 +457,8 @@ class AmqpConnection(asyncio.Protocol):
             self._transport.close()
 
     def _let_go(self) -> None:
+        self._unread.clear()
+        self._unhandled.clear()
         attachments, self._attachments = self._attachments, {}
         for attachment in attachments.values():
             attachment.node.close()

@@ -9,6 +9,7 @@ from typing import Any, Final
 from bendybus.broker.entity import Entity
 from bendybus.engine.config import ConnectionConfig
 from bendybus.gateway.connection import AmqpConnection
+from bendybus.gateway.turns import Turns
 from bendybus.namespaces import Namespace, Namespaces
 
 __all__ = ["Gateway"]
@@ -29,6 +30,7 @@ class Gateway:
         self.engine_config = ConnectionConfig(
             container_id=f"bendybus-{uuid.uuid4().hex[:12]}", idle_timeout_s=IDLE_TIMEOUT_S
         )
+        self.turns = Turns()
         self._connections: dict[AmqpConnection, None] = {}
         self._ticker: asyncio.TimerHandle | None = None
 

@@ -21,7 +21,7 @@ from bendybus.engine.deliveries import Delivery
 from bendybus.engine.events import OutcomesReceived
 from bendybus.engine.receiving import ReceivingLink
 from bendybus.engine.sending import SendingLink
-from bendybus.errors import ArgumentError, BrokerError, ServerBusy, WireError
+from bendybus.errors import ArgumentError, BrokerError, MessageSizeExceeded, ServerBusy, WireError
 from bendybus.gateway.addresses import Address
 from bendybus.gateway.settlement import rejection
 
@@ -174,7 +174,7 @@ class Replier:
 
 def _decode(delivery: Delivery) -> Request:
     if delivery.oversize:
-        raise ArgumentError("The request is too large.")
+        raise MessageSizeExceeded("The request is larger than the link's max-message-size.")
     try:
         message = decode_message(delivery.payload)
     except WireError as error:

@@ -29,6 +29,7 @@ from bendybus.server.announcement import announce, withdraw
 from bendybus.server.emulator_config import NamespaceConfig, load_config
 from bendybus.server.front import Front
 from bendybus.server.key_sets import trusted_issuer
+from bendybus.server.logs import start_log
 from bendybus.server.naming import connection_strings, namespace_folders
 from bendybus.server.settings import STORES_DEFAULT, Settings, refuse_exposed_keys
 from bendybus.server.sockets import raise_descriptor_limit
@@ -198,11 +199,7 @@ def _close(store: MessagingStore) -> None:
 
 def run(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. For the command line; returns after draining."""
-    logging.basicConfig(
-        level=settings.log_level.upper(),
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    start_log(settings.log_level)
     raise_descriptor_limit()
     gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:

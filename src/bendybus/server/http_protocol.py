@@ -3,7 +3,9 @@
 `uvicorn.Server` binds sockets, handles signals and owns the process; none of that
 is wanted here, so its protocol classes are driven directly: a loaded `Config`, a
 `ServerState`, and one protocol object per connection. What uvicorn leaves open is
-bounded here: how many bytes a request's head may have and how long it may take.
+bounded here: how many bytes a request's head may have and how long it may take, and
+how much is read of the requests that a client sends ahead. WebSockets:
+websocket_protocol.py.
 """
 
 from __future__ import annotations
@@ -16,14 +18,15 @@ from typing import Final
 import httptools
 from starlette.types import ASGIApp
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 from uvicorn.server import ServerState
 
 from bendybus.admin.atom import ERROR_TYPE, document, error
 from bendybus.admin.rest_headers import HEADER_SPELLINGS
 from bendybus.broker.clock import now
 from bendybus.errors import ArgumentError
+from bendybus.server.websocket_protocol import BoundedWebSocket
 
 __all__ = ["HttpHost"]
 
@@ -40,8 +43,27 @@ WEBSOCKET_MESSAGE_MAX: Final = 4 * 1024 * 1024
 KEEP_ALIVE_S: Final = 75
 
 
+# What the parser is given at a time. It cannot stop inside a piece, so this is as much as is parsed of the
+# requests that were sent ahead: about a hundred of the smallest.
+PIECE_BYTES: Final = 4 * 1024
+
+
+class HoldableFlow(FlowControl):
+    """uvicorn's flow control, which resumes reading only when nothing that was read waits to be parsed."""
+
+    held = False
+
+    def resume_reading(self) -> None:
+        if not self.held:
+            super().resume_reading()
+
+
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """An HTTP connection whose request heads are limited in size and in time."""
+    """An HTTP connection whose request heads are limited in size and in time.
+
+    While a whole request waits for its answer, nothing behind it is parsed: the rest of the socket read
+    is held, and the socket is not read.
+    """
 
     def __init__(self, config: Config, state: ServerState, head_timeout_s: float) -> None:
         super().__init__(config, state, app_state={})
@@ -50,20 +72,72 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._spellings: list[bytes] = []
         self._head_timer: asyncio.TimerHandle | None = None
         """Runs while a head is awaited or under way, and so tells whether one is."""
+        self._upgraded = False
+        self._held: bytes | None = None
+        """Read from the socket, and not to be parsed before the request before it has been answered."""
+        self._held_flow: HoldableFlow
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
+        self.flow = self._held_flow = HoldableFlow(transport)
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
-            return
+        if self._held is not None:
+            # A transport may hand over what it had already read when it was told to pause.
+            self._held += data
+        else:
+            self._parse(data)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._held is not None and not self.pipeline:
+            # In a turn of its own: the answer has to leave first, and others are waiting, too.
+            self.loop.call_soon(self._parse_held)
+
+    @property
+    def _answering(self) -> bool:
+        """Whether a request has arrived whole and its answer has not left whole."""
+        cycle = self.cycle
+        return cycle is not None and not cycle.more_body and not cycle.response_complete
+
+    def _parse(self, data: bytes) -> None:
+        """Parse up to the end of a request; hold what comes after it."""
+        for start in range(0, len(data), PIECE_BYTES):
+            if self._upgraded or self.transport.is_closing():
+                return
+            if self._answering or self.pipeline:
+                self._hold(data[start:])
+                return
+            self._parse_piece(data[start : start + PIECE_BYTES])
+        if self.pipeline and self._head_timer is not None:
+            # The rest of the next head is not awaited yet, so its sender is not slow.
+            self._hold(b"")
+
+    def _parse_piece(self, data: bytes) -> None:
         if self._head_timer is not None:
             self._head_bytes += len(data)
         super().data_received(data)
-        # Checked after parsing: a large body may follow a small head in one read.
+        # Checked after parsing: a body may follow a small head in one piece.
         if self._head_timer is not None and self._head_bytes > HEAD_BYTES_MAX and self.parser is not None:
             self.send_400_response(f"The request's head is longer than {HEAD_BYTES_MAX} bytes.")
+
+    def _hold(self, data: bytes) -> None:
+        self._held = data
+        self._held_flow.held = True
+        self._held_flow.pause_reading()
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+
+    def _parse_held(self) -> None:
+        held, self._held = self._held, None
+        if held is None or self.transport.is_closing():
+            return
+        self._held_flow.held = False
+        if self._head_timer is not None:
+            self._head_timer = self.loop.call_later(self._head_timeout_s, self.transport.abort)
+        self._parse(held)
+        self._held_flow.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
         """What is not HTTP at all is refused in the shape of every other refusal."""
@@ -98,11 +172,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         # "A server MUST accept the absolute-form in requests" [RFC 9112 3.2.2]; the Java SDK uses it. For
         # WebSockets uvicorn passes the target on as it came, so it gets the path that it found in it.
+        self._upgraded = True
         target = httptools.parse_url(self.url)
         self.url = target.path + (b"?" + target.query if target.query else b"")
         super().handle_websocket_upgrade()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._held = None
         self._head_arrived()
         super().connection_lost(exc)
 
@@ -123,7 +199,7 @@ class HttpHost:
         self._config = Config(
             app,
             http=BoundedHttpProtocol,
-            ws=WSProtocol,
+            ws=BoundedWebSocket,
             ws_max_size=WEBSOCKET_MESSAGE_MAX,
             # AMQP has its own heartbeats, and some clients read (and so answer pings) only now and then.
             ws_ping_interval=None,

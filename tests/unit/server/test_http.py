@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from bendybus.server.http import Health, http_app
-from bendybus.server.http_protocol import HEAD_BYTES_MAX, HttpHost
+from bendybus.server.http_protocol import HEAD_BYTES_MAX, PIECE_BYTES, HttpHost
 
 READY = Health(True)
 
@@ -181,5 +181,59 @@ def test_closing_lets_the_request_under_way_finish(run, web) -> None:
             finish.set()
             assert (await request)[2] == b"done"
             await closing
+
+    run(work())
+
+
+def _echo_routes(answer_after: asyncio.Event | None = None):
+    """Answers with the path and the length of the body, if told so when the event has come."""
+
+    async def echo(request):
+        body = await request.body()
+        if answer_after is not None:
+            await answer_after.wait()
+        return PlainTextResponse(f"{request.url.path} {len(body)}")
+
+    return [Route("/echo/{number}", echo, methods=["GET", "POST"])]
+
+
+def test_requests_sent_ahead_are_answered_in_their_order(run, web) -> None:
+    async def work() -> None:
+        async with web(routes=_echo_routes()) as open_house:
+            reader, writer = await open_house.call()
+            requests = [
+                b"POST /echo/%d HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s"
+                % (number, size, b"x" * size)
+                for number, size in enumerate((0, 5, 20_000, 1, 4096, 100_000, 0) * 20)
+            ]
+            writer.write(b"".join(requests))
+            for number, request in enumerate(requests):
+                status, _, body = await _answer(reader)
+                assert status == 200
+                sent = len(request.partition(b"\r\n\r\n")[2])
+                assert body == b"/echo/%d %d" % (number, sent)
+
+    run(work())
+
+
+def test_requests_sent_ahead_are_not_parsed_before_the_one_under_way_is_answered(run, web) -> None:
+    async def work() -> None:
+        answer = asyncio.Event()
+        async with web(routes=_echo_routes(answer), head_timeout_s=0.05) as open_house:
+            reader, writer = await open_house.call()
+            count = 5_000
+            writer.write(b"".join(b"GET /echo/%d HTTP/1.1\r\nHost: x\r\n\r\n" % n for n in range(count)))
+            connections = open_house.host._state.connections
+            while not connections or next(iter(connections))._held is None:
+                await asyncio.sleep(0)
+            (connection,) = connections
+            # One piece of what was read; a half-parsed head in it does not count as a slow sender.
+            assert len(connection.pipeline) <= PIECE_BYTES // 30
+            assert not connection.transport.is_reading()
+            await asyncio.sleep(0.1)
+            answer.set()
+            for number in range(count):
+                assert (await _answer(reader))[2] == b"/echo/%d 0" % number
+            assert connection.transport.is_reading()
 
     run(work())
