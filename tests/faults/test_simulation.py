@@ -9,12 +9,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from bendybus.names import EntityPath, PartitionNumber
+from bendybus.store.memory import MemoryStore
+from bendybus.store.protocol import PartitionKey
 from faults.mutants import MUTANTS, Mutant
 from faults.simulation.simulation import simulate
+from faults.simulation.stores import Disk, DiskFaults, VirtualStore
+from faults.simulation.world import World
 
 TESTS = Path(__file__).parents[1]
 
@@ -48,6 +54,29 @@ def _play_elsewhere(seed: int, hash_seed: str) -> str:
     return subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     ).stdout.strip()
+
+
+def test_a_partition_that_a_dying_process_discards_is_seen_to_go() -> None:
+    # Found by seed 902542: the process died before the call returned, and the checker kept the messages.
+    class Dies(BaseException):
+        pass
+
+    class DyingDisk(Disk):
+        calls = 0
+
+        def take_time(self, name: str, stalls: Callable[[], None] | None = None) -> None:
+            self.calls += 1
+            if self.calls == 2:
+                raise Dies
+
+    store = VirtualStore("store", DyingDisk(World(0), DiskFaults()))
+    (made,) = MemoryStore.create_partitions(store, EntityPath("passing"), [PartitionNumber(0)])
+    seen: list[PartitionKey] = []
+    store.watcher = lambda _, keys: seen.extend(keys)
+    with pytest.raises(Dies):
+        store.discard([made.key])
+    assert store.contents(made.key) is None
+    assert seen == [made.key]
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -259,6 +259,14 @@ class Intake:
 
     def confirm(self, number: SequenceNumber) -> list[Message]:
         """What is durable up to this number and may be shown from now on, in order."""
+        ready = self.confirm_arrived(number)
+        if self._schedule.activated:
+            ready += self._schedule.take_activated(number)
+            ready.sort(key=attrgetter("sequence_number"))
+        return ready
+
+    def confirm_arrived(self, number: SequenceNumber) -> list[Message]:
+        """The same without messages that have become due: a topic keeps those until they `leave`."""
         unconfirmed = self._unconfirmed
         durable = len(unconfirmed)
         while durable and unconfirmed[durable - 1].sequence_number > number:
@@ -266,8 +274,7 @@ class Intake:
         ready = unconfirmed[:durable]
         del unconfirmed[:durable]
         if self._schedule.unconfirmed:
-            ready += self._schedule.confirm(number)
-            ready.sort(key=attrgetter("sequence_number"))
+            self._schedule.confirm_arrived(number)
         return ready
 
     # -- scheduled ----------------------------------------------------------------

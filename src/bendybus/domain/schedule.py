@@ -60,7 +60,8 @@ class Schedule:
 
     @property
     def unconfirmed(self) -> bool:
-        return bool(self.arriving or self._numbered or self.activated)
+        """Whether something has arrived that does not wait yet."""
+        return bool(self.arriving or self._numbered)
 
     def restore(self) -> None:
         """Begin with the messages that wait already."""
@@ -73,14 +74,17 @@ class Schedule:
     def arrive_numbered(self, messages: Sequence[Message], ticket: SequenceNumber) -> None:
         self._numbered.append((ticket, messages))
 
-    def confirm(self, number: SequenceNumber) -> list[Message]:
-        """What arrived up to this number waits from now on; gives the activated ones that are durable."""
+    def confirm_arrived(self, number: SequenceNumber) -> None:
+        """What arrived up to this number waits from now on."""
         arrived = _take_through(self.arriving, number)
         while self._numbered and self._numbered[0][0] <= number:
             arrived += self._numbered.pop(0)[1]
         self._waiting.insert(arrived)
         for message in arrived:
             heappush(self._agenda, (message.enqueued_at, message.sequence_number))
+
+    def take_activated(self, number: SequenceNumber) -> list[Message]:
+        """Those that are durable under their new numbers, up to this one."""
         return _take_through(self.activated, number)
 
     def find(self, numbers: Sequence[SequenceNumber]) -> list[Message | None]:

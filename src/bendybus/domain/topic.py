@@ -117,7 +117,7 @@ class TopicPartition:
                 self._intake.leave(messages)
                 return Done(), [*changes.effects(), PublishMessages(messages)]
             case Confirm(sequence_number=number):
-                self._intake.confirm(number)
+                self._intake.confirm_arrived(number)
                 return Done(), []
             case CancelScheduled(sequence_numbers=numbers):
                 cancelled = self._intake.cancel_scheduled(numbers)

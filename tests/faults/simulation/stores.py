@@ -140,9 +140,13 @@ class VirtualStore(MemoryStore):
         self.discard([record.key for record in super().partitions() if record.entity == entity])
 
     def discard(self, keys: Sequence[PartitionKey]) -> None:
-        self._written(lambda: MemoryStore.discard(self, keys))
-        if keys:
-            self.watcher(self, keys)
+        def discard() -> None:
+            MemoryStore.discard(self, keys)
+            # At once: the process may end before the call returns, and they are gone all the same.
+            if keys:
+                self.watcher(self, keys)
+
+        self._written(discard)
 
     def claim(self, keys: Sequence[PartitionKey]) -> list[Epoch]:
         return self._written(lambda: MemoryStore.claim(self, keys))

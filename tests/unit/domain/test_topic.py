@@ -85,6 +85,20 @@ def test_a_scheduled_message_that_was_published_is_remembered_no_more():
     assert list(topic.confirmed()) == []
 
 
+def test_a_due_message_stays_known_until_it_is_published():
+    # Found by simulated seeds 901001, 901137 and 903171: a message sent meanwhile made memory forget it.
+    topic = partition()
+    due = message("due", AT + 1000)
+    topic.apply(Enqueue([due]), AT)
+    topic.apply(Confirm(SequenceNumber(1)), AT)
+    topic.apply(Tick(), Instant(AT + 1000))
+    sent, _ = topic.apply(Enqueue([message("meanwhile")]), Instant(AT + 1001))
+    topic.apply(Confirm(sent.first), Instant(AT + 1002))
+    assert list(topic.confirmed()) == [due]
+    topic.apply(Publish([due]), Instant(AT + 1003))
+    assert list(topic.confirmed()) == []
+
+
 def test_a_cancelled_message_is_removed():
     topic = partition()
     later = message("later", AT + 1000)
