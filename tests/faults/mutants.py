@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from bendybus.broker import forwarding, partition_host, partition_lifecycle, writer
-from bendybus.domain import partition, run, stock
+from bendybus.broker import attempts, forwarding, partition_host, partition_lifecycle, writer
+from bendybus.domain import fanout, partition, run, stock
 from bendybus.domain.changes import Changes
 from bendybus.domain.commands import Enqueued, Transferred
 from bendybus.domain.effects import (
@@ -35,6 +35,7 @@ __all__ = ["MUTANTS", "Mutant"]
 LOST, RESURRECTED, DUPLICATED = Invariant.LOST, Invariant.RESURRECTED, Invariant.DUPLICATED
 DISORDERED, PHANTOM, SHARED = Invariant.DISORDERED, Invariant.PHANTOM, Invariant.SHARED
 FORGOTTEN, TORN, MISCOUNTED = Invariant.FORGOTTEN, Invariant.TORN, Invariant.MISCOUNTED
+UNEXPECTED = Invariant.UNEXPECTED
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
 
@@ -104,6 +105,14 @@ def removes_what_it_forwards_before_it_has_arrived(patch: pytest.MonkeyPatch) ->
         await send(self, source, target, load, away)
 
     patch.setattr(forwarding.Forwarder, "_send", careless)
+
+
+def reassigns_what_may_have_arrived(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(attempts.Attempts, "never_sent", lambda self, number: True)
+
+
+def leaves_copies_in_the_partition_of_the_old_key(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fanout.FanOut, "_home", lambda self, *others: None)
 
 
 def puts_back_at_the_end(patch: pytest.MonkeyPatch) -> None:
@@ -177,6 +186,12 @@ MUTANTS: dict[str, Mutant] = {
     "commits transactions in two halves": Mutant(commits_transactions_in_two_halves, (TORN,)),
     "removes what it forwards before it has arrived": Mutant(
         removes_what_it_forwards_before_it_has_arrived, (LOST,), seed=4
+    ),
+    "reassigns what may have arrived": Mutant(
+        reassigns_what_may_have_arrived, (DUPLICATED, RESURRECTED), seed=1
+    ),
+    "leaves copies in the partition of the old key": Mutant(
+        leaves_copies_in_the_partition_of_the_old_key, (UNEXPECTED,), seed=1
     ),
     "puts back at the end": Mutant(puts_back_at_the_end, (DISORDERED,), seed=8),
     "ends locks early": Mutant(ends_locks_early, (SHARED,), seed=12),

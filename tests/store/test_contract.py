@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bendybus.domain.messages import Amendment, Message, MessageState, Origin, SubQueue
+from bendybus.domain.messages import Amendment, Message, MessageState, Origin, Posting, SubQueue
 from bendybus.errors import PartitionMoved, StoreError
 from bendybus.names import (
     PARTITION_SHIFT,
@@ -59,6 +59,20 @@ def test_a_message_comes_back_as_it_was_stored(
     assert as_kept(loaded) == as_kept(message)
     assert loaded.state is state and loaded.subqueue is subqueue
     assert bench.store.read([loaded.place]) == [message.payload]
+
+
+@pytest.mark.parametrize("partition", [None, PartitionNumber(0), PartitionNumber(15)])
+def test_where_a_posted_message_goes_comes_back(
+    bench: Bench, make_message: MakeMessage, partition: PartitionNumber | None
+) -> None:  # P-16, P-34
+    message = make_message(7)
+    message.subqueue = SubQueue.OUTBOX
+    posting = Posting(EntityPath("next"), SequenceNumber(3), SubQueue.DEAD_LETTER, partition)
+    message.amendment = Amendment(posting=posting)
+    bench.commit([message])
+    bench.reopen()
+    (loaded,) = bench.loaded()
+    assert as_kept(loaded) == as_kept(message)
 
 
 def test_loading_leaves_payloads_and_locks_behind(bench: Bench, make_message: MakeMessage) -> None:

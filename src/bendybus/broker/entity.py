@@ -170,11 +170,17 @@ class Entity(ABC, Generic[H, D]):
             raise StoreUnavailable(f"No partition of '{self.path}' is available. Please retry the operation.")
         return self.hosts[number]
 
-    def place_numbered(self, key: RoutingKey | None, number: SequenceNumber) -> H:
-        """The partition for a message out of an outbox: always the same, so that it arrives once (P-34)."""
-        if key is not None or len(self.hosts) == 1:
-            return self.place(key)
+    def place_numbered(self, number: SequenceNumber) -> H:
+        """The partition for a message without a key out of an outbox: always the same for the number."""
         return self.hosts[(number // NUMBERED_TOGETHER) % len(self.hosts)]
+
+    def is_ready(self, number: PartitionNumber) -> bool:
+        """Whether this partition can be expected to answer soon."""
+        return number in self._ready
+
+    def next_ready(self) -> PartitionNumber | None:
+        """The next partition in turn that can be expected to answer soon."""
+        return self._turn.next(self._ready)
 
     def host_of_sequence_number(self, sequence_number: SequenceNumber) -> H | None:
         number = sequence_number >> PARTITION_SHIFT

@@ -2,11 +2,14 @@
 
 Whatever is to leave a queue (its messages with ForwardTo, its dead letters with
 ForwardDeadLetteredMessagesTo) is first posted into the outbox of its partition,
-and what a transaction sends through the queue is there already. The forwarder
-walks each outbox from the front and enqueues at the destination; how that comes
-to be exactly once stands in domain/outbox.py. One partition of a destination that
-is away holds up what goes there and nothing else: while one message to it waits,
-none that was posted later is sent to it, so the order of numbers is kept.
+and what a transaction sends through the queue is there already; so are copies of
+a topic's messages whose rule has set the key of another partition of the same
+subscription. The forwarder walks each outbox from the front and enqueues at the
+destination; how that comes to be exactly once stands in domain/outbox.py. One
+partition of a destination that is away holds up what goes there and nothing else:
+while one message to it waits, none that was posted later is sent to it, so the
+order of numbers is kept. A message without a key that was never sent does not
+wait: it is reassigned to another partition first (P-16, attempts.py).
 """
 
 from __future__ import annotations
@@ -17,19 +20,37 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from bendybus.broker.attempts import Attempts
 from bendybus.broker.host import Host
+from bendybus.broker.lifecycle import Availability
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
-from bendybus.broker.topic import Target
+from bendybus.broker.topic import Subscription, Target
 from bendybus.broker.topic_host import TopicHost
-from bendybus.domain.commands import Enqueue, Given, Peek, Post, Transfer, Transferred, Undeliverable
+from bendybus.domain.commands import (
+    Enqueue,
+    Given,
+    Peek,
+    Post,
+    Reassign,
+    Transfer,
+    Transferred,
+    Undeliverable,
+)
 from bendybus.domain.deadletter import SESSION_ID_MISSING, Cause
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.entities import QueueDescription
-from bendybus.domain.messages import Message, SubQueue
-from bendybus.envelope import readmit
-from bendybus.errors import BrokerError, EntityNotFound, MessageSizeExceeded, QuotaExceeded, Unavailable
-from bendybus.names import EntityPath, SequenceNumber
+from bendybus.domain.messages import UNASSIGNED, Message, Posting, SubQueue
+from bendybus.envelope import readmit, relocate
+from bendybus.errors import (
+    BrokerError,
+    EntityNotFound,
+    MessageSizeExceeded,
+    QuotaExceeded,
+    StoreUnavailable,
+    Unavailable,
+)
+from bendybus.names import EntityPath, PartitionNumber, SequenceNumber
 
 __all__ = ["Forwarder"]
 
@@ -65,6 +86,43 @@ class _Load:
         return Enqueue(self.messages, self.identities or None, Transfer(source, self.numbers))
 
 
+@dataclass(slots=True)
+class _Addressed:
+    """A message out of an outbox, and the partition that takes it."""
+
+    target: PartitionHost | TopicHost
+    message: Message
+    identities: Identities | None = None
+    anywhere: Target | None = None
+    """The entity, if any of its partitions will do: the message has no key."""
+
+
+class _StandIns:
+    """Partitions for messages without a key whose own may not answer soon (P-16).
+
+    One for all of a page that go to an entity: so one commit reassigns them.
+    """
+
+    def __init__(self) -> None:
+        self._chosen: dict[Target, PartitionNumber | None] = {}
+
+    def find(self, addressed: _Addressed) -> PartitionNumber | None:
+        entity = addressed.anywhere
+        if entity is None or entity.is_ready(addressed.target.number):
+            return None
+        if entity not in self._chosen:
+            self._chosen[entity] = entity.next_ready()
+        return self._chosen[entity]
+
+
+@dataclass(slots=True)
+class _Walk:
+    """How far the walk through an outbox has come, and where it found nobody."""
+
+    start: SequenceNumber = UNASSIGNED
+    away: dict[Host[Any], Unavailable] = field(default_factory=dict)
+
+
 class Forwarder:
     """`Waiter` of its queue."""
 
@@ -72,10 +130,13 @@ class Forwarder:
         self._queue = queue
         self._find = find
         self._moving: dict[PartitionHost, asyncio.Task[None]] = {}
+        self._attempts: dict[PartitionHost, Attempts] = {}
 
     def wake(self) -> None:
         """Something may be waiting to be moved, or the queue forwards from now on."""
         for host in self._queue.hosts:
+            # At once: of what is posted after this look it is known whether it was sent.
+            self._attempts_of(host)
             if host not in self._moving and self._has_work(host):
                 self._moving[host] = asyncio.get_running_loop().create_task(self._move(host))
         self._queue.wait(self, SubQueue.OUTBOX)
@@ -89,7 +150,7 @@ class Forwarder:
 
     def drop(self) -> None:
         """What is under way is to be forgotten, at both ends; go on with what comes later."""
-        moving, self._moving = self._moving, {}
+        moving, self._moving, self._attempts = self._moving, {}, {}
         for task in moving.values():
             task.cancel()
 
@@ -114,12 +175,17 @@ class Forwarder:
 
     async def _move(self, host: PartitionHost) -> None:
         """Until nothing is left that can be moved now."""
+        walk = _Walk()
         try:
-            while self._has_work(host):
+            while True:
                 for subqueue, destination in self._routes():
                     if host.available(subqueue):
                         await host.ask(Post(PAGE_MAX, destination, subqueue))
-                await self._walk(host)
+                await self._go_on(host, walk)
+                if not any(host.available(subqueue) for subqueue, _ in self._routes()):
+                    break
+            for reason in walk.away.values():
+                raise reason
         except Unavailable as reason:
             logger.debug("%s: forwarding pauses: %s", host, reason)
             asyncio.get_running_loop().call_later(RETRY_AFTER_S, self._resume, host)
@@ -135,50 +201,64 @@ class Forwarder:
         if not self._queue.deleted:
             self.wake()
 
-    async def _walk(self, host: PartitionHost) -> None:
-        """Send everything in the outbox; `Unavailable` when some of it has to wait."""
-        start = SequenceNumber(0)
-        away: dict[Host[Any], Unavailable] = {}
+    async def _go_on(self, host: PartitionHost, walk: _Walk) -> None:
+        """Send what is in the outbox from where the walk has come; note what has to wait."""
         while True:
-            page = await host.ask(Peek(start, PAGE_MAX, SubQueue.OUTBOX))
+            page = await host.ask(Peek(walk.start, PAGE_MAX, SubQueue.OUTBOX))
             assert isinstance(page, Given)
             if not page.messages:
-                break
-            start = SequenceNumber(page.messages[-1].sequence_number + 1)
+                return
+            walk.start = SequenceNumber(page.messages[-1].sequence_number + 1)
             loads = await self._sort(host, page.messages)
-            sending = [self._send(host, target, load, away) for target, load in loads.items()]
+            sending = [self._send(host, target, load, walk.away) for target, load in loads.items()]
             await asyncio.gather(*sending)
-        for reason in away.values():
-            raise reason
 
     async def _sort(
         self, host: PartitionHost, messages: Sequence[Message]
     ) -> dict[PartitionHost | TopicHost, _Load]:
-        """What goes where; what cannot go at all is set aside."""
+        """What goes where. What cannot go at all is set aside, and what may go elsewhere is reassigned."""
         loads: dict[PartitionHost | TopicHost, _Load] = {}
-        for message, payload in zip(messages, await host.payloads(messages), strict=True):
+        reassigned: dict[PartitionNumber, list[SequenceNumber]] = {}
+        stand_ins = _StandIns()
+        payloads = await host.payloads(messages)
+        attempts = self._attempts_of(host)
+        for message, payload in zip(messages, payloads, strict=True):
             if payload is None:
                 continue
             number = message.sequence_number
             try:
-                target, forwarded, identities = self._address(message, payload)
+                addressed = self._address(message, payload)
             except Unavailable:
                 raise
             except BrokerError as refusal:
                 self._give_up(host, [number], _cause(refusal))
                 continue
-            if target is None:
+            if addressed is None:
                 self._give_up(host, [number], SESSION_ID_MISSING)
-                continue
-            loads.setdefault(target, _Load()).add(number, forwarded, identities)
+            elif attempts.never_sent(number) and (instead := stand_ins.find(addressed)) is not None:
+                reassigned.setdefault(instead, []).append(number)
+            else:
+                load = loads.setdefault(addressed.target, _Load())
+                load.add(number, addressed.message, addressed.identities)
+        for partition, numbers in reassigned.items():
+            # The walk meets them again, under new numbers.
+            await host.ask(Reassign(numbers, partition))
         return loads
 
-    def _address(
-        self, message: Message, payload: bytes
-    ) -> tuple[PartitionHost | TopicHost | None, Message, Identities | None]:
-        """The partition that this message goes to, always the same one, and what is stored there."""
+    def _attempts_of(self, host: PartitionHost) -> Attempts:
+        attempts = self._attempts.setdefault(host, Attempts())
+        attempts.look(host.partition)
+        return attempts
+
+    def _address(self, message: Message, payload: bytes) -> _Addressed | None:
+        """Where this message goes, and what is stored there; None if it lacks a session id."""
         assert message.amendment is not None and message.amendment.posting is not None
-        destination = self._find(message.amendment.posting.destination)
+        posting = message.amendment.posting
+        destination = self._find(posting.destination)
+        if destination is self._queue and isinstance(destination, Subscription):
+            # Nobody forwards to a subscription: this is one of its copies, on the way to its key's partition.
+            assert posting.partition is not None, "a copy that stays where it is is not posted"
+            return _Addressed(destination.hosts[posting.partition], relocate(message, payload))
         destination.refuse_sending()
         description, partitioned = destination.description, len(destination.hosts) > 1
         detects = description.requires_duplicate_detection
@@ -193,14 +273,23 @@ class Forwarder:
             )
         requires_session = isinstance(description, QueueDescription) and description.requires_session
         if requires_session and forwarded.session_id is None:
-            return None, forwarded, identities
-        return destination.place_numbered(key, message.sequence_number), forwarded, identities
+            return None
+        if key is not None or not partitioned:
+            return _Addressed(destination.place(key), forwarded, identities)
+        target = _place_keyless(destination, posting, message.sequence_number)
+        return _Addressed(target, forwarded, identities, anywhere=destination)
 
     async def _send(
         self, host: PartitionHost, target: Host[Any], load: _Load, away: dict[Host[Any], Unavailable]
     ) -> None:
         if target in away:
             return
+        if target.availability is Availability.UNAVAILABLE:
+            # It would refuse. So these are not sent, and those without a key may still go elsewhere.
+            away[target] = StoreUnavailable(f"{target} is unavailable.")
+            return
+        attempts = self._attempts_of(host)
+        attempts.send(load.numbers)
         try:
             await target.ask(load.command(f"{self._queue.generation}/{host.number}"))
         except Unavailable as reason:
@@ -213,12 +302,25 @@ class Forwarder:
             else:
                 self._give_up(host, load.numbers, _cause(refusal))
         else:
+            attempts.forget(load.numbers)
             # Nobody waits for this: should it be lost, they are sent again and dropped there.
             host.submit(Transferred(load.numbers), _ignore)
 
     def _give_up(self, host: PartitionHost, numbers: Sequence[SequenceNumber], cause: Cause) -> None:
         logger.warning("%s: %d messages cannot be forwarded: %s", host, len(numbers), cause.description)
+        self._attempts_of(host).forget(numbers)
         host.submit(Undeliverable(numbers, cause), _ignore)
+
+
+def _place_keyless(
+    destination: Target, posting: Posting, number: SequenceNumber
+) -> PartitionHost | TopicHost:
+    """Always the same partition, whatever is away: the one decided upon, else the one of the number."""
+    decided = posting.partition
+    # The destination may have been made anew, with fewer partitions.
+    if decided is not None and decided < len(destination.hosts):
+        return destination.hosts[decided]
+    return destination.place_numbered(number)
 
 
 def _cause(refusal: BrokerError) -> Cause:

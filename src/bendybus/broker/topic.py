@@ -68,7 +68,9 @@ class Topic(Entity[TopicHost, TopicDescription]):
     def rules_changed(self) -> None:
         """The subscriptions, or what they are described by, are other ones."""
         self._ordered = sorted(self._subscriptions.values(), key=lambda each: each.name.lower())
-        self._fan_out = FanOut([each.description for each in self._ordered], self._contents, uuid4)
+        self._fan_out = FanOut(
+            [each.description for each in self._ordered], self._contents, uuid4, len(self.hosts)
+        )
 
     # -- publishing ---------------------------------------------------------------
 
@@ -81,7 +83,7 @@ class Topic(Entity[TopicHost, TopicDescription]):
         retractable: bool,
     ) -> Iterator[tuple[Share, OnCommitted]]:
         """Enqueue copies where rules say so; what each subscription adds to the commit, and who is told."""
-        takings = self._fan_out.take(messages, partition.expiry_limit(at))
+        takings = self._fan_out.take(messages, partition.expiry_limit(at), number)
         for subscription, taking in zip(self._ordered, takings, strict=True):
             if taking is not None:
                 yield from subscription.hosts[number].prepare(taking, at, retractable=retractable)

@@ -15,7 +15,7 @@ from bendybus.domain.deadletter import Cause
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.range_commands import RangeCommand, RangeReply
 from bendybus.domain.session_commands import SessionCommand, SessionLock, SessionReply
-from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber, SessionId
+from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber, SessionId
 
 __all__ = [
     "ENTROPY_PER_LOCK",
@@ -37,6 +37,7 @@ __all__ = [
     "Peek",
     "Post",
     "Publish",
+    "Reassign",
     "Receive",
     "ReceiveDeferred",
     "Release",
@@ -69,7 +70,7 @@ class Enqueue:
     """Store these messages, in this order, all or none. They are lockable once confirmed.
 
     `identities`: with duplicate detection, what each message is known by (duplicates.py).
-    `dead_letters`: some of them were dead-lettered on their way, and belong on that shelf.
+    `shelved`: some of them have a sub-queue already: the dead letters', or the outbox with a posting.
     `transfer`: those that have arrived before are dropped. `destination`: they go into the outbox, for
     that entity to have. `numbered`: they are all scheduled and have their numbers from `Reserve`.
     """
@@ -79,7 +80,7 @@ class Enqueue:
     transfer: Transfer | None = None
     destination: EntityPath | None = None
     numbered: bool = False
-    dead_letters: bool = False
+    shelved: bool = False
 
 
 @dataclass(slots=True)
@@ -229,6 +230,14 @@ class Post:
 
 
 @dataclass(slots=True)
+class Reassign:
+    """These messages of the outbox, none of which was ever sent, are for this partition from now on."""
+
+    sequence_numbers: Sequence[SequenceNumber]
+    partition: PartitionNumber
+
+
+@dataclass(slots=True)
 class Transferred:
     """These messages of the outbox are durable at their destination: remove them here."""
 
@@ -267,6 +276,7 @@ Command: TypeAlias = (
     | CancelScheduled
     | Publish
     | Post
+    | Reassign
     | Transferred
     | Undeliverable
     | Tick

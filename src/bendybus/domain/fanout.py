@@ -3,7 +3,9 @@
 A message is looked into once, however many rules ask, and not at all where none
 does. Unchanged copies share one `Origin`, and so one stored body; the copy that a
 rule's action has changed has its own. A rule that fails puts a copy among the
-subscription's dead letters, if it is described so. Rules themselves: filters/.
+subscription's dead letters, if it is described so. A copy that an action gave the
+key of another partition is posted into the outbox, to be moved there (P-13).
+Rules themselves: filters/.
 """
 
 from __future__ import annotations
@@ -25,14 +27,20 @@ from bendybus.domain.filters import (
     SystemProperty,
     match,
 )
-from bendybus.domain.messages import Message, Origin, SubQueue
+from bendybus.domain.messages import Amendment, Message, Origin, Posting, SubQueue
+from bendybus.domain.routing import partition_of, routing_key
 from bendybus.domain.topic_entities import SubscriptionDescription
-from bendybus.errors import FILTER_EXCEPTION, RULE_ACTION_EXCEPTION, FilterError
-from bendybus.names import Instant, SessionId
+from bendybus.errors import FILTER_EXCEPTION, RULE_ACTION_EXCEPTION, FilterError, RequestError
+from bendybus.names import Instant, PartitionNumber, SessionId
 
 __all__ = ["Contents", "FanOut", "Opaque"]
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
+
+# What a copy's partition is chosen by.
+_KEYS: Final = frozenset({SystemProperty.SESSION_ID, SystemProperty.PARTITION_KEY})
+
+FIRST: Final = PartitionNumber(0)
 
 
 class Contents(Protocol):
@@ -58,22 +66,26 @@ class Opaque:
 class FanOut:
     """The rules of a topic's subscriptions, put in order once and asked for every message."""
 
-    __slots__ = ("_contents", "_new_id", "_plans", "_questions", "_subscriptions")
+    __slots__ = ("_contents", "_new_id", "_partition_count", "_plans", "_questions", "_subscriptions")
 
     def __init__(
         self,
         subscriptions: Sequence[SubscriptionDescription],
         contents: Contents,
         new_id: Callable[[], UUID],
+        partition_count: int = 1,
     ) -> None:
+        self._partition_count = partition_count
         self._subscriptions = subscriptions
         self._plans = [_takes_everything(subscription) for subscription in subscriptions]
         self._questions = [_questions(subscription) for subscription in subscriptions]
         self._contents = contents
         self._new_id = new_id
 
-    def take(self, messages: Sequence[Message], latest: Instant) -> list[Enqueue | None]:
-        """What each subscription is to enqueue, in their order; None for nothing.
+    def take(
+        self, messages: Sequence[Message], latest: Instant, number: PartitionNumber = FIRST
+    ) -> list[Enqueue | None]:
+        """What each subscription is to enqueue in this partition, in their order; None for nothing.
 
         `latest`: until when the topic lets these messages live, if an action lets one live longer.
         """
@@ -89,7 +101,7 @@ class FanOut:
                         reading = self._read(message)
                     wanted = _is_wanted(questions, reading)
                     if wanted is None:
-                        self._ask(subscription, message, origin, reading, latest, taking)
+                        self._ask(subscription, message, origin, reading, latest, taking, number)
                     elif wanted:
                         _give(subscription, _copy(message, origin), taking)
                 elif everything:
@@ -110,6 +122,7 @@ class FanOut:
         reading: Reading | FilterError,
         latest: Instant,
         taking: Enqueue,
+        number: PartitionNumber,
     ) -> None:
         if isinstance(reading, FilterError):
             copies: tuple[Copy, ...] = ()
@@ -121,14 +134,45 @@ class FanOut:
             if copy.rule_name is None:
                 _give(subscription, _copy(message, origin), taking)
                 continue
+            assert isinstance(reading, Reading), "what cannot be read matches no rule"
             try:
-                _give(subscription, self._changed(message, copy.changes, latest), taking)
+                changed = self._changed(message, copy.changes, latest)
+                home = self._home(changed, copy.changes, reading)
             except FilterError as error:
                 description = f"Rule '{copy.rule_name}': {error.description}."
                 failures = (*failures, Failure(copy.rule_name, RULE_ACTION_EXCEPTION, description))
+                continue
+            if home is None or home == number or subscription.forward_to is not None:
+                # A subscription that forwards needs no detour: its forwarder goes by the key.
+                _give(subscription, changed, taking)
+            else:
+                _divert(subscription, changed, home, taking)
         if failures and subscription.dead_letter_on_filter_errors:
             for failure in failures:
                 _bury(_copy(message, origin), Cause(failure.reason, failure.description), taking)
+
+    def _home(self, changed: Message, changes: Changes, reading: Reading) -> PartitionNumber | None:
+        """The partition of the key that an action has set; None if it set none, or took it away.
+
+        `FilterError` for keys that no sender may set either (P-14).
+        """
+        if not changes.system.keys() & _KEYS:
+            return None
+        partition_key = (
+            changes.system[SystemProperty.PARTITION_KEY]
+            if SystemProperty.PARTITION_KEY in changes.system
+            else reading.system(SystemProperty.PARTITION_KEY)
+        )
+        try:
+            key = routing_key(
+                changed.session_id,
+                None if partition_key is None else str(partition_key),
+                None,
+                duplicate_detection=False,
+            )
+        except RequestError as refusal:
+            raise FilterError(refusal.description.rstrip(".")) from None
+        return None if key is None else partition_of(key, self._partition_count)
 
     def _changed(self, message: Message, changes: Changes, latest: Instant) -> Message:
         assert message.payload is not None, "published messages have their payloads"
@@ -211,4 +255,19 @@ def _bury(copy: Message, cause: Cause, taking: Enqueue) -> None:
     copy.subqueue = SubQueue.DEAD_LETTER
     mark(copy, cause)
     taking.messages.append(copy)
-    taking.dead_letters = True
+    taking.shelved = True
+
+
+def _divert(
+    subscription: SubscriptionDescription, copy: Message, partition: PartitionNumber, taking: Enqueue
+) -> None:
+    """Post a copy to another partition of the same subscription."""
+    if subscription.requires_session and copy.session_id is None:
+        _bury(copy, SESSION_ID_MISSING, taking)
+        return
+    assert copy.origin is not None, "every copy comes from a topic"
+    copy.subqueue = SubQueue.OUTBOX
+    posting = Posting(subscription.path, copy.origin.sequence_number, partition=partition)
+    copy.amendment = Amendment(posting=posting)
+    taking.messages.append(copy)
+    taking.shelved = True

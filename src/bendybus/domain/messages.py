@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
-from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber, SessionId
+from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber, SessionId
 
 __all__ = ["UNASSIGNED", "Amendment", "Message", "MessageState", "Origin", "Posting", "SubQueue"]
 
@@ -58,6 +58,8 @@ class Posting:
     sequence_number: SequenceNumber
     """Its number at the time; for one that a transaction sends through here, 0."""
     subqueue: SubQueue = SubQueue.MAIN
+    partition: PartitionNumber | None = None
+    """The partition of the destination that was decided upon; None for the one that key or number says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,10 @@ order of posting. It is sent to its destination under that number; the
 destination remembers, in the same commit that stores the message, up to which
 number this outbox has arrived, and drops what comes again. Only when the message
 is durable there is it removed here: after a crash between the two it is sent
-once more, and dropped. Who moves them: broker/forwarding.py.
+once more, and dropped. A message may be reassigned to another partition of its
+destination, but only if it was never sent; it gets a new number then, since the
+other partition may have arrived beyond the old one. Who moves them, and knows
+which were sent: broker/forwarding.py.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from bendybus.domain.deadletter import Cause, mark
 from bendybus.domain.intake import Intake
 from bendybus.domain.messages import UNASSIGNED, Amendment, Message, MessageState, Posting, SubQueue
 from bendybus.domain.stock import Stock
-from bendybus.names import EntityPath, Instant, SequenceNumber
+from bendybus.names import EntityPath, Instant, PartitionNumber, SequenceNumber
 
 __all__ = ["HOPS_MAX", "HOPS_EXCEEDED", "Outbox"]
 
@@ -77,6 +80,19 @@ class Outbox:
         changes.update(posted)
         self._stock.put_back(posted, changes)
         return posted
+
+    def reassign(
+        self, numbers: Sequence[SequenceNumber], partition: PartitionNumber, changes: Changes
+    ) -> None:
+        """Those that are still here are for this partition, and come after all that was sent before."""
+        found = self._take(numbers)
+        for message, number in zip(found, self._intake.take_numbers(len(found)), strict=True):
+            amendment = message.amendment
+            assert amendment is not None and amendment.posting is not None, "all in the outbox are posted"
+            message.amendment = replace(amendment, posting=replace(amendment.posting, partition=partition))
+            message.sequence_number = number
+        changes.update(found)
+        self._stock.put_back(found, changes)
 
     def remove(self, numbers: Sequence[SequenceNumber], changes: Changes) -> None:
         """What has arrived elsewhere."""

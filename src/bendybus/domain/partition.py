@@ -33,6 +33,7 @@ from bendybus.domain.commands import (
     Peek,
     Post,
     Publish,
+    Reassign,
     Receive,
     ReceiveDeferred,
     Release,
@@ -214,8 +215,9 @@ class Partition:
                 if self._desk is not None:
                     self._desk.refuse_sessionless(messages)
                 enqueued = self._intake.enqueue(messages, identities, stock.size_bytes, at, changes, transfer)
-                if command.dead_letters:
-                    self._dead_arriving += stock.count_dead_letters(messages)
+                if command.shelved:
+                    self._dead_arriving += stock.count_shelved(messages, SubQueue.DEAD_LETTER)
+                    self._outbox.arriving += stock.count_shelved(messages, SubQueue.OUTBOX)
                 return enqueued
             case Reserve(count=count):
                 first = self._intake.next_sequence_number
@@ -300,6 +302,9 @@ class Partition:
                 raise InvalidOperation(f"'{self.description.path}' is not a topic.")
             case Post(count=count, destination=destination, subqueue=subqueue):
                 return Given(self._outbox.post(count, destination, subqueue, at, changes))
+            case Reassign(sequence_numbers=numbers, partition=partition):
+                self._outbox.reassign(numbers, partition, changes)
+                return Done()
             case Transferred(sequence_numbers=numbers):
                 self._outbox.remove(numbers, changes)
                 return Done()

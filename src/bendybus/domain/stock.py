@@ -69,13 +69,13 @@ class Stock:
             self.shelves[message.subqueue].size_bytes += message.size
         self.put_back(messages, Changes())
 
-    def count_dead_letters(self, arriving: Iterable[Message]) -> int:
-        """Of messages that the intake has counted as the main sub-queue's, move the dead letters' share."""
-        dead = [message for message in arriving if message.subqueue is SubQueue.DEAD_LETTER]
-        size_bytes = sum(message.size for message in dead)
+    def count_shelved(self, arriving: Iterable[Message], subqueue: SubQueue) -> int:
+        """Of messages that the intake has counted as the main sub-queue's, move this sub-queue's share."""
+        shelved = [message for message in arriving if message.subqueue is subqueue]
+        size_bytes = sum(message.size for message in shelved)
         self.shelves[SubQueue.MAIN].size_bytes -= size_bytes
-        self.shelves[SubQueue.DEAD_LETTER].size_bytes += size_bytes
-        return len(dead)
+        self.shelves[subqueue].size_bytes += size_bytes
+        return len(shelved)
 
     def arrive(self, messages: list[Message], changes: Changes) -> None:
         """Take in messages that have just become durable, newer than all that are here."""

@@ -3,7 +3,7 @@
     stored        how a payload lies in the stores
     admission     from a transfer to a message that can be enqueued
     delivery      and back: with the broker's header and annotations in front
-    transfer      from one entity to another that it is forwarded to
+    transfer      from one entity to another that it is forwarded to, or to another partition
 
 What a topic's rules see of it, and what their actions make of it: contents.py.
 """
@@ -21,7 +21,7 @@ from bendybus.envelope.delivery import (
     render_peeked,
 )
 from bendybus.envelope.stored import Stored, body_start
-from bendybus.envelope.transfer import readmit
+from bendybus.envelope.transfer import readmit, relocate
 
 __all__ = [
     "BATCH_FORMAT",
@@ -35,6 +35,7 @@ __all__ = [
     "body_start",
     "enlisted_keys",
     "readmit",
+    "relocate",
     "render",
     "render_browsed",
     "render_deferred",

@@ -26,7 +26,7 @@ from bendybus.envelope.stored import (
 )
 from bendybus.names import EntityPath, Instant, RoutingKey, SessionId
 
-__all__ = ["readmit"]
+__all__ = ["readmit", "relocate"]
 
 _DEAD_LETTER_SOURCES: Final = frozenset({b"x-opt-deadletter-source"})
 
@@ -86,6 +86,19 @@ def readmit(
     if due > at:
         postpone(forwarded, at, Instant(due))
     return forwarded, key
+
+
+def relocate(message: Message, payload: bytes) -> Message:
+    """A copy out of an outbox as another partition of its own entity takes it: nothing else is new."""
+    origin = message.origin
+    return Message(
+        payload,
+        size=len(payload),
+        expires_at=message.expires_at,
+        session_id=message.session_id,
+        # Not the same object: it says where this store keeps the body.
+        origin=None if origin is None else Origin(origin.sequence_number, hops=origin.hops),
+    )
 
 
 def _forwarded_origin(message: Message, posting: Posting) -> Origin | None:

@@ -216,7 +216,8 @@ def _encode_amendment(amendment: Amendment) -> str:
     said: list[object] = [amendment.dead_letter_reason, amendment.dead_letter_description, properties]
     posting = amendment.posting
     if posting is not None:
-        said.append([posting.destination, posting.sequence_number, posting.subqueue])
+        decided = [] if posting.partition is None else [posting.partition]
+        said.append([posting.destination, posting.sequence_number, posting.subqueue, *decided])
     return to_json(said)
 
 
@@ -224,8 +225,8 @@ def _decode_amendment(text: str) -> Amendment:
     reason, description, properties, *rest = json.loads(text)
     posting = None
     if rest:
-        destination, number, subqueue = rest[0]
-        posting = Posting(destination, number, _SUBQUEUES[subqueue])
+        destination, number, subqueue, *decided = rest[0]
+        posting = Posting(destination, number, _SUBQUEUES[subqueue], *decided)
     return Amendment(tuple(b64decode(encoded) for encoded in properties), reason, description, posting)
 
 

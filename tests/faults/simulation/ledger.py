@@ -16,6 +16,7 @@ from enum import Enum
 
 from bendybus.amqp.message import read_properties, scan
 from bendybus.domain.messages import Message, MessageState, SubQueue
+from bendybus.domain.routing import partition_of
 from bendybus.envelope import Stored
 from bendybus.names import PARTITION_SHIFT
 from bendybus.store.protocol import PartitionKey
@@ -80,6 +81,7 @@ class Letter:
     stream: str | None
     batch: Batch | None
     expires_ms: int | None
+    colour: str
     accepted: bool = False
     removed: bool = False
     removed_at: float = 0.0
@@ -175,7 +177,7 @@ class Ledger:
                 self._batches[together] = None
             for message_id in ids:
                 known = self.letters.get((message_id, lane.name))
-                letter = known or Letter(message_id, lane, stream, together, expires_ms)
+                letter = known or Letter(message_id, lane, stream, together, expires_ms, colour)
                 letter.scheduled = scheduled
                 self.letters[message_id, lane.name] = letter
                 if known is None and together is not None:
@@ -359,14 +361,24 @@ class Ledger:
             return
         first = spot.entity not in letter.been_at
         letter.been_at[spot.entity] = None
+        if letter.lane.key_of is not None and spot.subqueue is SubQueue.MAIN:
+            self._check_home(letter, spot, letter.lane.key_of(letter.colour))
         if first and letter.stream is not None and spot.subqueue is SubQueue.MAIN:
             self._check_stream(letter, spot)
+
+    def _check_home(self, letter: Letter, spot: Spot, key: str) -> None:
+        """A key that a rule has set is in its partition alone."""
+        home = partition_of(key, self._plan.partition_count(spot.entity))
+        if spot.sequence_number >> PARTITION_SHIFT != home:
+            self.violate(Invariant.UNEXPECTED, f"{letter} at {spot.sequence_number:#x}, not in {home}")
 
     def _check_stream(self, letter: Letter, spot: Spot) -> None:
         """What one sender sends with one key stays in its order, in one partition."""
         if spot.entity not in letter.lane.entities[: letter.lane.ordered]:
             return
-        stream = f"{letter.lane.name}/{letter.stream}", spot.entity
+        # A key that a rule has set makes several streams of one.
+        key = "" if letter.lane.key_of is None else letter.lane.key_of(letter.colour)
+        stream = f"{letter.lane.name}/{letter.stream}/{key}", spot.entity
         before = self._streams.get(stream, 0)
         number = spot.sequence_number
         if before and (number < before or number >> PARTITION_SHIFT != before >> PARTITION_SHIFT):
@@ -379,6 +391,8 @@ class Ledger:
         kept = 0
         for spot in letter.spots.values():
             onward = entities[entities.index(spot.entity) + 1 :] if spot.entity in entities else ()
+            if letter.lane.key_of is not None:
+                onward = entities
             # What has arrived where it goes stays in the outbox until that is known there.
             if spot.subqueue is not SubQueue.OUTBOX or not any(each in letter.been_at for each in onward):
                 kept += 1

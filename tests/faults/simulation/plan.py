@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bendybus.domain.entities import QueueDescription, Tier
-from bendybus.domain.filters import RuleDescription, SqlFilter
+from bendybus.domain.filters import RuleDescription, SqlFilter, SqlRuleAction, TrueFilter
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
 from bendybus.names import EntityPath
 from faults.simulation.stores import DiskFaults
@@ -33,6 +33,8 @@ class Lane:
     """Rules change, or its entity comes and goes: nobody can say what must be here."""
     ordered: int = 1
     """In so many of its entities the messages of a stream stay in order."""
+    key_of: Callable[[str], str] | None = None
+    """The key that a rule gives to a message of this colour: it moves to that key's partition."""
 
 
 @dataclass(slots=True)
@@ -73,6 +75,12 @@ class Plan:
         )
         _Planner(plan, dice).plan()
         return plan
+
+    def partition_count(self, entity: str) -> int:
+        """Of a queue, a topic or a subscription."""
+        described = [*self.queues, *self.topics]
+        owner = next(each for each in described if each.path in (entity, entity.partition("/")[0]))
+        return self.tier.partition_count(enable_partitioning=owner.enable_partitioning)
 
     def describe(self, path: str) -> QueueDescription:
         return next(each for each in [*self.queues, *self.subscriptions] if each.path == path)
@@ -183,15 +191,20 @@ class _Planner:
         )
         onward = SubscriptionDescription.of("topic", "onward", forward_to=EntityPath("landing"))
         changing = SubscriptionDescription.of("topic", "changing", lock_duration_s=10)
-        self._plan.subscriptions += [every, red, onward, changing]
+        keyed = replace(
+            SubscriptionDescription.of("topic", "keyed", lock_duration_s=10),
+            rules=(RuleDescription("key", TrueFilter(), SqlRuleAction("SET sys.PartitionKey = colour")),),
+        )
+        self._plan.subscriptions += [every, red, onward, changing, keyed]
         self._plan.lanes["topic"] = [
             Lane("all", (every.path,)),
             Lane("red", (red.path,), lambda colour: colour == "red"),
             Lane("onward", (onward.path, "landing"), ordered=2),
             Lane("changing", (changing.path,), optional=True),
+            Lane("keyed", (keyed.path,), key_of=lambda colour: colour),
         ]
         self._peers(("sender", "topic"), ("receiver", every.path), ("receiver", red.path))
-        self._peers(("receiver", changing.path), ("changer", changing.path))
+        self._peers(("receiver", changing.path), ("changer", changing.path), ("receiver", keyed.path))
 
     def _passing(self) -> None:
         """A queue that somebody makes and deletes; it is not there when all begins."""

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bendybus.amqp.message import Properties, encode_message
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Enqueue, Given, Peek
-from bendybus.domain.entities import EntityStatus, QueueDescription
+from bendybus.domain.entities import EntityStatus, QueueDescription, Tier
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.envelope import admit
 from bendybus.errors import ArgumentError, StoreUnavailable
 from bendybus.names import EntityPath, SequenceNumber
+from bendybus.store.protocol import PartitionChanges
 from bendybus.store.sqlite.catalog import SqliteCatalog
 from fix_broker import GatedStore
 
@@ -40,8 +42,10 @@ def catalog(tmp_path: Path) -> Iterator[SqliteCatalog]:
 
 
 @asynccontextmanager
-async def at_work(catalog: SqliteCatalog, stores: list[GatedStore]) -> AsyncIterator[Broker]:
-    broker = Broker(catalog, stores)
+async def at_work(
+    catalog: SqliteCatalog, stores: Sequence[GatedStore], tier: Tier = Tier.STANDARD
+) -> AsyncIterator[Broker]:
+    broker = Broker(catalog, stores, tier=tier)
     broker.start()
     try:
         yield broker
@@ -244,5 +248,213 @@ def test_what_was_being_forwarded_is_gone_after_emptying_and_forwarding_goes_on(
                     assert await held(source, subqueue) == await held(target, subqueue) == []
             await send(source, "later")
             assert len(await until_held(target, 1)) == 1
+
+    asyncio.run(run())
+
+
+# -- a partition of the destination that is away (P-16) ------------------------------
+
+
+class ForgetfulStore(GatedStore):
+    """Its next commit happens and is reported as failed."""
+
+    loses_reply = False
+
+    def commit(self, changes: Sequence[PartitionChanges]) -> None:
+        super().commit(changes)
+        if self.loses_reply:
+            self.loses_reply = False
+            raise StoreUnavailable("connection lost")
+
+
+def go_away(broker: Broker, store: GatedStore) -> None:
+    store.outage = StoreUnavailable("away")
+    broker.stores[store.name].fail(store.outage)
+
+
+async def come_back(broker: Broker, store: GatedStore) -> None:
+    store.outage = None
+    await broker.recovered()
+
+
+def on_disk(target: Queue, store: GatedStore) -> int:
+    """What a store keeps of a queue, whether it says so or not."""
+    numbers = [host for host in target.hosts if host.store.store is store]
+    return sum(len(store._partitions[host.key].messages) for host in numbers)
+
+
+async def until_on_disk(target: Queue, store: GatedStore, count: int) -> None:
+    async def enough() -> bool:
+        return on_disk(target, store) >= count
+
+    await until(enough)
+
+
+async def pair(broker: Broker, **properties: object) -> tuple[Queue, Queue]:
+    """A target in both stores, and a source in the right one, with a backlog of posted numbers."""
+    target = await broker.queues.create(queue("target", enable_partitioning=True))
+    source = await broker.queues.create(queue("source", **properties))
+    assert source.hosts[0].store.name == "right"
+    return target, source
+
+
+async def forward(broker: Broker, source: Queue) -> None:
+    await broker.queues.update(replace(source.description, forward_to=EntityPath("target")))
+
+
+async def arrived_once(target: Queue, source: Queue, count: int) -> None:
+    async def moved() -> bool:
+        left = [await held(source, subqueue) for subqueue in (SubQueue.MAIN, SubQueue.OUTBOX)]
+        return left == [[], []] and len(await held(target)) >= count
+
+    await until(moved)
+    assert len({message.origin.sequence_number for message in await held(target)}) == count
+    assert len(await held(target)) == count
+
+
+@pytest.mark.parametrize("tier", [Tier.STANDARD, Tier.PREMIUM])
+def test_messages_without_a_key_go_to_another_partition(
+    catalog: SqliteCatalog, stores: list[GatedStore], tier: Tier
+) -> None:  # P-16, P-34
+    left, right = stores
+
+    async def run() -> None:
+        async with at_work(catalog, stores, tier) as broker:
+            if tier is Tier.PREMIUM:
+                target, source = await pair(broker, enable_partitioning=True)
+            else:
+                target, source = await pair(broker)
+            await forward(broker, source)
+            go_away(broker, left)
+            for number in range(20):
+                await send(source, *(f"{number}-{text}" for text in range(20)))
+            await until_on_disk(target, right, 400)
+            assert on_disk(target, left) == 0
+            await come_back(broker, left)
+            await arrived_once(target, source, 400)
+
+    # In Premium the source has a partition in the left store too, and senders go round it.
+    asyncio.run(run())
+
+
+def test_a_message_with_a_key_waits_for_its_partition(
+    catalog: SqliteCatalog, stores: list[GatedStore]
+) -> None:  # P-17
+    left, right = stores
+
+    async def run() -> None:
+        async with at_work(catalog, stores) as broker:
+            target, source = await pair(broker)
+            key = next(key for key in map(str, range(100)) if target.place(key).store.store is left)
+            await forward(broker, source)
+            go_away(broker, left)
+            await send(source, *["x"] * 70)
+            keyed = encode_message(
+                message_annotations={"x-opt-partition-key": key},
+                properties=Properties(message_id="keyed"),
+                data=b"keyed",
+            )
+            message, _ = admit(keyed, now(), source.description)
+            await source.hosts[0].ask(Enqueue([message]))
+            await send(source, *["x"] * 70)
+            await until_on_disk(target, right, 140)
+            assert len(await held(source, SubQueue.OUTBOX)) == 1
+            await come_back(broker, left)
+            await arrived_once(target, source, 141)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_a_message_in_doubt_waits_for_the_partition_it_was_sent_to(
+    catalog: SqliteCatalog, landed: bool
+) -> None:  # P-34
+    """Sent, and the store went away before it answered: nobody can say whether it arrived."""
+    left, right = stores = [ForgetfulStore("left"), ForgetfulStore("right")]
+
+    async def run() -> None:
+        async with at_work(catalog, stores) as broker:
+            target, source = await pair(broker)
+            await send(source, *["x"] * 300)
+            if landed:
+                left.loses_reply = True
+            else:
+                left.fails_once = StoreUnavailable("torn")
+            attached = broker.stores["left"]
+            attached.fail, fail = lambda error: (go_down(), fail(error)), attached.fail
+            attached.writer._store_failed = attached.fail
+
+            def go_down() -> None:
+                left.outage = StoreUnavailable("away")
+
+            await forward(broker, source)
+
+            async def only_doubts_are_left() -> bool:
+                posted = len(await held(source, SubQueue.OUTBOX))
+                return not await held(source) and on_disk(target, right) + posted == 300 and posted < 200
+
+            await until(only_doubts_are_left)
+            doubtful = len(await held(source, SubQueue.OUTBOX))
+            assert doubtful > 0
+            # Later ones do not wait with them.
+            await send(source, *["y"] * 100)
+            await until_on_disk(target, right, 400 - doubtful)
+            assert on_disk(target, right) == 400 - doubtful
+            await come_back(broker, left)
+            await arrived_once(target, source, 400)
+
+    asyncio.run(run())
+
+
+def test_what_an_earlier_life_may_have_sent_waits_for_its_partition(
+    catalog: SqliteCatalog, stores: list[GatedStore]
+) -> None:  # P-34
+    left, right = stores
+
+    async def before() -> None:
+        async with at_work(catalog, stores) as broker:
+            target, source = await pair(broker)
+            await send(source, *["x"] * 300)
+            right.shut()
+            await forward(broker, source)
+            right.let_one_through()  # the posting
+            # All of it is sent; what goes to the left arrives, and the server ends before that is noted.
+            await until_on_disk(target, left, 1)
+            right.fails_once = StoreUnavailable("crashed")
+            right.open_gate()
+
+    async def after() -> None:
+        left.outage = StoreUnavailable("away")
+        async with at_work(catalog, stores) as broker:
+            target, source = broker.find("target"), broker.find("source")
+            await send(source, *["y"] * 100)
+            await until_on_disk(target, right, 100)
+            assert len(await held(source, SubQueue.OUTBOX)) > 0
+            await come_back(broker, left)
+            await arrived_once(target, source, 400)
+
+    asyncio.run(before())
+    asyncio.run(after())
+
+
+def test_a_reassignment_that_fails_neither_loses_nor_doubles(
+    catalog: SqliteCatalog, stores: list[GatedStore]
+) -> None:  # P-34
+    left, right = stores
+
+    async def run() -> None:
+        async with at_work(catalog, stores) as broker:
+            target, source = await pair(broker)
+            await send(source, *["x"] * 200)
+            go_away(broker, left)
+            right.shut()
+            with suppress(StoreUnavailable):
+                await forward(broker, source)
+            right.let_one_through()  # the posting
+            await asyncio.to_thread(right.reached.wait, 10)
+            right.fails_once = StoreUnavailable("crashed")
+            right.open_gate()
+            await come_back(broker, left)
+            await arrived_once(target, source, 200)
 
     asyncio.run(run())

@@ -27,6 +27,7 @@ from bendybus.domain.commands import (
     Enqueued,
     Given,
     Post,
+    Reassign,
     Release,
     Reserve,
     Settled,
@@ -39,7 +40,7 @@ from bendybus.domain.messages import UNASSIGNED, Amendment, Message, MessageStat
 from bendybus.domain.outbox import HOPS_EXCEEDED, HOPS_MAX
 from bendybus.domain.schedule import postpone
 from bendybus.errors import BrokerError, InvalidOperation, MessageLockLost, QuotaExceeded
-from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber
+from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber
 from unit.domain.test_partition_machine import (
     DEAD,
     MAIN,
@@ -180,6 +181,20 @@ class OutboxRules(PartitionMachine):
             else:
                 self.set_aside(self.records[number], CAUSE)
 
+    @precondition(lambda self: self.records)
+    @rule(data=st.data(), partition=st.integers(0, 3).map(PartitionNumber))
+    def reassign(self, data: st.DataObject, partition: PartitionNumber) -> None:
+        """Under numbers that come after all others; what is not in the outbox is left alone."""
+        outgoing = [each.number for each in self.records.values() if each.available(OUTBOX)]
+        asked = data.draw(st.lists(st.sampled_from(outgoing or list(self.records)), max_size=4, unique=True))
+        first = self.partition.next_sequence_number
+        assert self.apply(Reassign(asked, partition)) == Done()
+        for number, record in enumerate([self.records[each] for each in asked if each in outgoing], first):
+            assert record.amendment is not None and record.amendment.posting is not None
+            posting = replace(record.amendment.posting, partition=partition)
+            record.amendment = replace(record.amendment, posting=posting)
+            self.renumber(record, number)
+
     @rule(
         source=st.sampled_from(["one/0", "one/1"]),
         amount=st.integers(1, 4),
@@ -200,7 +215,7 @@ class OutboxRules(PartitionMachine):
         if dead and new:
             new[0].subqueue = DEAD
         first = self.partition.next_sequence_number
-        command = Enqueue(messages, transfer=transfer, dead_letters=dead)
+        command = Enqueue(messages, transfer=transfer, shelved=dead)
         if not self.fits(sum(message.size for message in new)):
             self.refused(command, QuotaExceeded)
             return

@@ -13,16 +13,17 @@ from bendybus.domain.commands import (
     Given,
     Peek,
     Post,
+    Reassign,
     Transfer,
     Transferred,
     Undeliverable,
 )
 from bendybus.domain.deadletter import Cause
 from bendybus.domain.effects import MarkTransferred, RemoveMessages, StoreMessages, UpdateMessages
-from bendybus.domain.messages import Message, Origin, Posting, SubQueue
+from bendybus.domain.messages import Amendment, Message, Origin, Posting, SubQueue
 from bendybus.domain.outbox import HOPS_MAX
 from bendybus.domain.partition import Partition
-from bendybus.names import EntityPath, SequenceNumber
+from bendybus.names import EntityPath, PartitionNumber, SequenceNumber
 
 Driver = Any  # the Driver of conftest.py
 NewDriver = Callable[..., Driver]
@@ -143,3 +144,30 @@ def test_an_outbox_is_there_after_a_restart(driver: Driver) -> None:
     again = type(driver)(after, driver.now)
     assert in_outbox(again) == [first, second]
     assert again.lock() == []
+
+
+def test_a_reassigned_message_comes_after_all_that_was_posted_before(driver: Driver) -> None:  # P-16
+    """The other partition may have arrived beyond its old number, and would drop it."""
+    first, second = driver.send(2)
+    post(driver, 2)
+    number = second.sequence_number
+    driver.apply(Reassign([first.sequence_number, SequenceNumber(999)], PartitionNumber(5)))
+    assert driver.effect(UpdateMessages) == UpdateMessages([first])
+    assert in_outbox(driver) == [second, first]
+    assert first.sequence_number > number == second.sequence_number
+    assert first.amendment.posting == Posting(NEXT, SequenceNumber(1), partition=PartitionNumber(5))
+    assert driver.partition.counts(SubQueue.OUTBOX).active == 2
+
+
+def test_a_copy_for_another_partition_is_posted_as_it_arrives(driver: Driver) -> None:  # P-13
+    posted, kept = Message(b"x", size=10), Message(b"y", size=1)
+    posted.subqueue = SubQueue.OUTBOX
+    posted.amendment = Amendment(posting=Posting(NEXT, SequenceNumber(7), partition=PartitionNumber(5)))
+    reply = driver.apply(Enqueue([posted, kept], shelved=True))
+    assert driver.effect(StoreMessages) == StoreMessages([posted, kept])
+    assert in_outbox(driver) == []
+    driver.apply(Confirm(SequenceNumber(reply.first + 1)))
+    assert in_outbox(driver) == [posted]
+    assert [driver.partition.counts(each).size_bytes for each in (SubQueue.MAIN, SubQueue.OUTBOX)] == [1, 10]
+    driver.apply(Undeliverable([posted.sequence_number], CAUSE))
+    assert posted.subqueue is SubQueue.DEAD_LETTER
