@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
 
 from bendybus.admin.rest_bodies import RequestBody
 from bendybus.admin.rest_messages import Shown, show
@@ -21,6 +23,9 @@ from bendybus.errors import BrokerError, Unavailable
 from bendybus.names import LockToken, SequenceNumber
 
 __all__ = ["Received", "Reception"]
+
+# How long a request leaves a partition alone whose message could not be read.
+ASK_AGAIN_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,38 +50,92 @@ class _Locked:
 
 
 class _Request:
-    """`Waiter` of a queue, for one message."""
+    """`Waiter` of a queue, for one message: the first that any partition has ready (P-25, P-27).
 
-    def __init__(self, queue: Queue, subqueue: SubQueue) -> None:
+    A partition that has to read from its store, or whose store may be slow to remove, is left to that, with
+    one message locked, and the others are asked. What is not needed is given back at once.
+    """
+
+    def __init__(self, queue: Queue, subqueue: SubQueue, *, deletes: bool) -> None:
         self._queue = queue
         self._subqueue = subqueue
+        self._deletes = deletes
+        self._reading: dict[PartitionHost, _Locked] = {}
+        """What stores have been asked for and not answered yet."""
+        self._failed: set[PartitionHost] = set()
+        """Those that could not answer, for a while."""
         self._closed = False
-        self.locked: asyncio.Future[_Locked] = asyncio.get_running_loop().create_future()
+        self.failure: BrokerError | None = None
+        """Why a message that is there could not be read."""
+        loop = asyncio.get_running_loop()
+        self.ready: asyncio.Future[tuple[_Locked, bytes]] = loop.create_future()
+        self.idle = asyncio.Event()
+        """Nothing is being read."""
+        self.idle.set()
 
     def wake(self) -> None:
         # Who takes may free others, and so wakings can nest: one of them has served this request.
-        if self._closed or self.locked.done():
+        if self._closed or self.ready.done():
             return
-        found = self.take()
-        if found is None:
+        self.take()
+        if not self.ready.done():
             self._queue.wait(self, self._subqueue)
-        else:
-            self.locked.set_result(found)
 
-    def take(self) -> _Locked | None:
-        """Lock what can be had at once, from whichever partition has it."""
+    def take(self) -> None:
+        """Lock what can be had, from whichever partition has it, until one is ready."""
         for host in self._queue.in_turn():
+            if host in self._reading or host in self._failed:
+                continue
             for message in host.lock(1, 1, self._subqueue):
                 assert message.lock_token is not None
-                return _Locked(host, message, message.lock_token)
-        return None
+                locked = _Locked(host, message, message.lock_token)
+                if message.payload is not None and (not self._deletes or host.store.writer.prompt):
+                    self._choose(locked, message.payload)
+                    return
+                self._read(locked)
+            if self.ready.done():
+                return
 
-    def wait(self) -> None:
-        self._queue.wait(self, self._subqueue)
+    def _read(self, locked: _Locked) -> None:
+        self._reading[locked.host] = locked
+        self.idle.clear()
+        read = locked.host.read_to_remove if self._deletes else locked.host.read
+        read([locked.message], partial(self._answered, locked))
+
+    def _answered(self, locked: _Locked, payloads: list[bytes | None] | BrokerError) -> None:
+        if self._reading.pop(locked.host, None) is None:
+            return
+        if isinstance(payloads, BrokerError):
+            self.failure = payloads
+            # First, so that this request is not given the message again at once.
+            self._failed.add(locked.host)
+            locked.release()
+            asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._ask_again, locked.host)
+        elif payloads[0] is None or locked.message.lock_token != locked.token:
+            self.wake()
+        else:
+            self._choose(locked, payloads[0])
+        if not self._reading:
+            self.idle.set()
+
+    def _choose(self, locked: _Locked, payload: bytes) -> None:
+        self.ready.set_result((locked, payload))
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """What is being read is not needed any more."""
+        reading, self._reading = self._reading, {}
+        for locked in reading.values():
+            locked.release()
+
+    def _ask_again(self, host: PartitionHost) -> None:
+        self._failed.discard(host)
+        self.wake()
 
     def close(self) -> None:
         self._closed = True
         self._queue.stop_waiting(self, self._subqueue)
+        self._give_back()
 
 
 class Reception:
@@ -97,65 +156,72 @@ class Reception:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while True:
-            locked = await self._lock(queue, subqueue, deadline - loop.time(), client)
-            if locked is None:
+            found = await self._find(queue, subqueue, deadline - loop.time(), client, deletes=deletes)
+            if found is None:
                 return None
             try:
-                received = await _read(locked, client, deletes=deletes)
+                received = await _take(*found, client, deletes=deletes)
             except Unavailable:
                 # "A slow or dead store delays nobody: the others' messages flow" (P-27)
                 if loop.time() >= deadline:
                     raise
                 continue
-            # A lock can be lost while a slow store reads; there may be another message, and time.
+            # A lock can be lost while a slow store removes; there may be another message, and time.
             if received is not None or client.client_is_gone:
                 return received
 
-    async def _lock(
-        self, queue: Queue, subqueue: SubQueue, timeout_s: float, client: RequestBody
-    ) -> _Locked | None:
-        request = _Request(queue, subqueue)
-        found = request.take()
-        if found is not None or timeout_s <= 0:
-            return found
-        request.wait()
+    async def _find(
+        self, queue: Queue, subqueue: SubQueue, timeout_s: float, client: RequestBody, *, deletes: bool
+    ) -> tuple[_Locked, bytes] | None:
+        """A message that can be given; `BrokerError` where there is one and it cannot be read."""
+        request = _Request(queue, subqueue, deletes=deletes)
+        request.wake()
         try:
-            await asyncio.wait(
-                (request.locked, client.gone(), self._stopped),
-                timeout=timeout_s,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            if not request.ready.done() and timeout_s > 0:
+                await self._wait(request, client, timeout_s)
+            if not request.ready.done() and not request.idle.is_set():
+                # The time is up, but there is a message: its store answers, or is given up in bounded time.
+                answered = asyncio.create_task(request.idle.wait())
+                await self._wait(request, client, None, answered)
+                answered.cancel()
         finally:
             request.close()
-        if not request.locked.done():
+        if not request.ready.done():
+            if request.failure is not None and not client.client_is_gone:
+                raise request.failure
             return None
-        if client.client_is_gone:
-            request.locked.result().release()
-            return None
-        return request.locked.result()
+        return request.ready.result()
+
+    async def _wait(
+        self,
+        request: _Request,
+        client: RequestBody,
+        timeout_s: float | None,
+        *others: asyncio.Task[Any],
+    ) -> None:
+        waited_for: list[asyncio.Future[Any]] = [request.ready, client.gone(), self._stopped, *others]
+        await asyncio.wait(
+            waited_for,
+            timeout=timeout_s,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
 
 
-async def _read(locked: _Locked, client: RequestBody, *, deletes: bool) -> Received | None:
+async def _take(locked: _Locked, payload: bytes, client: RequestBody, *, deletes: bool) -> Received | None:
     """The message itself; when deleting, only once its removal is durable."""
     message, token = locked.message, locked.token
-    try:
-        payload = message.payload
-        if payload is None:
-            client.gone()
-            (payload,) = await locked.host.payloads([message])
-        if client.client_is_gone:
-            locked.release()
-            return None
-        if payload is None or message.lock_token != token:
-            return None
-        # Before the removal: afterwards the lock's marks are wiped from the message.
-        received = Received(message.sequence_number, token, show(message, payload, locked=not deletes))
-        if deletes:
-            settled = await locked.host.ask(Complete([token]))
-            assert isinstance(settled, Settled)
-            if settled.lost:
-                return None
-    except BrokerError:
+    if client.client_is_gone:
         locked.release()
-        raise
+        return None
+    # Before the removal: afterwards the lock's marks are wiped from the message.
+    received = Received(message.sequence_number, token, show(message, payload, locked=not deletes))
+    if deletes:
+        try:
+            settled = await locked.host.ask(Complete([token]))
+        except BrokerError:
+            locked.release()
+            raise
+        assert isinstance(settled, Settled)
+        if settled.lost:
+            return None
     return received

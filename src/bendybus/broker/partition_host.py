@@ -292,6 +292,28 @@ class PartitionHost(Host[Partition]):
 
         self.store.read(cold, answer)
 
+    def read_to_remove(
+        self, messages: Sequence[Message], done: Callable[[list[bytes | None] | BrokerError], None]
+    ) -> None:
+        """`read`, and an answer only when the store is known to commit: a removal will not take long then.
+
+        For those who remove before they deliver. A removal cannot be taken back while it is under way, so
+        they choose only among messages of stores that answer (P-27).
+        """
+
+        def answer(payloads: list[bytes | None] | BrokerError) -> None:
+            partition = self._partition
+            if isinstance(payloads, BrokerError) or self.store.writer.prompt or partition is None:
+                done(payloads)
+                return
+            # A commit that changes nothing.
+            self.store.writer.submit(
+                (self._share(partition, []),),
+                lambda failure: done(payloads if failure is None else self._unavailable(failure)),
+            )
+
+        self.read(messages, answer)
+
     async def payloads(self, messages: Sequence[Message]) -> list[bytes | None]:
         """`read` for those who have time to wait."""
         answer: asyncio.Future[list[bytes | None] | BrokerError] = asyncio.get_running_loop().create_future()

@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from time import perf_counter
 from typing import Final, TypeAlias, TypeVar
 
@@ -51,6 +52,10 @@ logger = logging.getLogger(__name__)
 
 # A store that has been idle this long has time to put things in order.
 TIDY_AFTER_S: Final = 1.0
+
+# A commit that was answered so quickly, and so recently, says that the next one will be too. Only those
+# who come within a tenth of a second after a fault began can be held up by it.
+PROMPT_S: Final = 0.1
 
 # How long the end of the process waits for a call that the store has not finished yet.
 STOP_TIMEOUT_S: Final = 5.0
@@ -110,6 +115,8 @@ class StoreWriter:
         """Calls begun; the thread alone counts."""
         self._in_call = False
         self._slowest_s = 0.0
+        self._answered_at = -inf
+        """By the loop's time: when a commit was last answered that was a prompt one."""
         self.may_tidy = True
         """Whether an idle moment may be used: not while the store is away, or was never open."""
         self._unanswered = 0
@@ -188,6 +195,11 @@ class StoreWriter:
         with self._turn:
             return self._under_way is not None and self._under_way.abandoned
 
+    @property
+    def prompt(self) -> bool:
+        """Whether a commit was answered promptly just now, so that the next one will hardly take long."""
+        return self._loop.time() - self._answered_at < PROMPT_S
+
     def take_slowest_s(self) -> float:
         """How long the slowest commit took since this was last asked."""
         slowest, self._slowest_s = self._slowest_s, 0.0
@@ -211,8 +223,10 @@ class StoreWriter:
         for errand in errands:
             errand.abandoned(error)
 
-    def _committed(self, group: _Group) -> None:
+    def _committed(self, group: _Group, took_s: float) -> None:
         self.commits += 1
+        if took_s < PROMPT_S:
+            self._answered_at = self._loop.time()
         self.messages_stored += sum(len(changes.stored) for changes in group.changes.values())
         self._answer(group, None)
 
@@ -273,9 +287,10 @@ class StoreWriter:
             call_in_loop(self._loop, self._commit_failed, group, failure)
         else:
             self._in_call = False
+            took_s = perf_counter() - began_at
             if not work.abandoned:
-                self._slowest_s = max(self._slowest_s, perf_counter() - began_at)
-            call_in_loop(self._loop, self._committed, group)
+                self._slowest_s = max(self._slowest_s, took_s)
+            call_in_loop(self._loop, self._committed, group, took_s)
 
     def _next_work(self) -> _Work | None:
         """Wait for something to do; None when the writer is to stop."""

@@ -4,6 +4,8 @@ The link asks every partition for as much as it has credit for. A partition whos
 payloads are in memory answers at once; one that must read them from its store
 answers later, and what has meanwhile been overtaken is *kept* for this link's
 next credit (P-25). Nothing waits for a slow store but its own messages (P-27).
+A link that receives and deletes does the same, and removes only what it has credit
+for; a partition whose store may be slow to remove counts as one that must read.
 What is kept when the link goes away is given back uncounted (P-28); what was
 sent stays locked until it is settled or its lock runs out, as on Azure.
 """
@@ -69,7 +71,7 @@ class Receiver:
         self._kept: deque[_Kept] = deque()
         self._reading: set[PartitionHost] = set()
         self._expected = 0
-        """Messages asked of stores and not answered yet, when deleting on receipt."""
+        """Messages that are being removed and not answered yet, when deleting on receipt."""
         self._taking = False
         self._crowded = False
         """Out of credit only because too much is unsettled: no flow will tell when to go on."""
@@ -125,15 +127,16 @@ class Receiver:
 
     def _hand_out(self, host: PartitionHost, messages: list[Message]) -> bool:
         """What has been locked goes to the client; whether that was at once, and there is more."""
-        if self._deletes:
-            self._receive_and_delete(host, messages)
+        payloads = [message.payload for message in messages if message.payload is not None]
+        ready = len(payloads) == len(messages)
+        if ready and not self._deletes:
+            self._send(messages, payloads)
+        elif ready and host.store.writer.prompt:
+            self._remove(host, messages, tokens_of(messages), payloads)
         else:
-            payloads = [message.payload for message in messages if message.payload is not None]
-            if len(payloads) == len(messages):
-                self._send(messages, payloads)
-            else:
-                self._reading.add(host)
-                host.read(messages, partial(self._page_read, host, messages, tokens_of(messages)))
+            self._reading.add(host)
+            read = host.read_to_remove if self._deletes else host.read
+            read(messages, partial(self._page_read, host, messages, tokens_of(messages)))
         return host not in self._reading and self._has_more(host)
 
     def _page_read(
@@ -172,7 +175,22 @@ class Receiver:
             held = [
                 one for one in ready if one.message.lock_token == one.token and one.message.locked_until > at
             ]
-            self._send([one.message for one in held], [one.payload for one in held])
+            if self._deletes:
+                self._remove_kept(held)
+            else:
+                self._send([one.message for one in held], [one.payload for one in held])
+
+    def _remove_kept(self, kept: Sequence[_Kept]) -> None:
+        by_host: dict[PartitionHost, list[_Kept]] = {}
+        for one in kept:
+            by_host.setdefault(one.host, []).append(one)
+        for host, group in by_host.items():
+            self._remove(
+                host,
+                [one.message for one in group],
+                [one.token for one in group],
+                [one.payload for one in group],
+            )
 
     def _send(self, messages: Sequence[Message], payloads: Sequence[bytes]) -> None:
         deletes = self._deletes
@@ -189,38 +207,34 @@ class Receiver:
         )
         self._connection.sent(sum(map(len, payloads)))
 
-    def _receive_and_delete(self, host: PartitionHost, messages: list[Message]) -> None:
-        """Read, then remove, then send: a message whose removal is not durable is not sent."""
-        self._reading.add(host)
+    def _remove(
+        self,
+        host: PartitionHost,
+        messages: Sequence[Message],
+        tokens: Sequence[LockToken],
+        payloads: Sequence[bytes],
+    ) -> None:
+        """Remove, then send: a message whose removal is not durable is not sent."""
         self._expected += len(messages)
-        tokens = tokens_of(messages)
 
-        def removed(payloads: list[bytes | None], reply: Reply | BrokerError) -> None:
-            self._reading.discard(host)
+        def removed(reply: Reply | BrokerError) -> None:
             self._expected -= len(messages)
             if isinstance(reply, Settled) and not self._closed:
                 lost = set(reply.lost)
                 gone = [
                     (message, payload)
                     for message, token, payload in zip(messages, tokens, payloads, strict=True)
-                    if token not in lost and payload is not None
+                    if token not in lost
                 ]
                 self._send([message for message, _ in gone], [payload for _, payload in gone])
             self.wake()
 
-        def read(payloads: list[bytes | None] | BrokerError) -> None:
-            if self._closed or isinstance(payloads, BrokerError):
-                self._reading.discard(host)
-                self._expected -= len(messages)
-                self._give_back(host, tokens)
-                return
-            host.submit(Complete(tokens), partial(removed, payloads))
-
-        host.read(messages, read)
+        host.submit(Complete(tokens), removed)
 
     def _answer_drain(self) -> None:
         """Say that there is no more, once every partition could be asked and has answered."""
-        if self._link.drain and not self._reading and not self._loading() and self._connection.writable:
+        under_way = self._reading or self._expected
+        if self._link.drain and not under_way and not self._loading() and self._connection.writable:
             self._stop_waiting()
             self._link.drained()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from math import inf
 
 import pytest
 
@@ -229,6 +230,44 @@ async def make_cold(yard: Yard) -> None:
     assert partition is not None
     for message in partition.confirmed():
         message.payload = None
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_a_message_that_is_ready_does_not_wait_for_one_that_is_being_read(in_yard, deletes):  # P-27
+    async def work(yard: Yard) -> None:
+        await put(yard, 0, "slow")
+        await make_cold(yard)
+        await put(yard, 1, "quick")
+        reads = SlowReads(yard.store)
+        received = await ask(yard, deletes=deletes)
+        assert received is not None and received.shown.body == b"quick"
+        # The other has been given back at once, and nobody has counted a delivery.
+        assert [each.delivery_count for each in yard.host.partition.confirmed()] == [0]
+        assert yard.host.available(MAIN) == 1
+        reads.go.set()
+        received = await ask(yard, deletes=deletes)
+        assert received is not None and received.shown.body == b"slow"
+
+    in_yard(work, 2, 2)
+
+
+@pytest.mark.parametrize("partitions", [2, 16])
+def test_a_message_is_removed_where_the_store_answers(in_yard, partitions):  # P-27
+    async def work(yard: Yard) -> None:
+        await put(yard, 0, "slow")
+        await put(yard, 1, "quick")
+        for attached in (yard.attached, *yard.others):
+            attached.writer._answered_at = -inf
+        yard.store.shut()
+        received = await ask(yard, deletes=True)
+        assert received is not None and received.shown.body == b"quick"
+        # Nothing but what was given is gone.
+        assert yard.host.available(MAIN) == 1
+        yard.store.open_gate()
+        received = await ask(yard, deletes=True)
+        assert received is not None and received.shown.body == b"slow"
+
+    in_yard(work, partitions, 2)
 
 
 def test_a_stalled_store_is_passed_over_while_there_is_time(in_yard):  # P-27

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from bendybus.amqp.message import Properties, decode_message, encode_message
 from bendybus.amqp.performatives import Accepted
@@ -222,6 +223,49 @@ def test_a_slow_store_delays_only_its_own_messages(in_yard):  # P-27
         assert link.sent == ["quick", "slow"]
 
     in_yard(test, partitions=2)
+
+
+def test_receive_and_delete_takes_what_is_ready_and_removes_no_more_than_its_credit(in_yard):  # P-27
+    async def test(yard: Yard) -> None:
+        gate = await slow_and_quick(yard)
+        receiver, link = receiver_on(yard, credit=1, snd_settle_mode=1)
+        receiver.flow()
+        await yard.others[0].writer.drain()
+        assert link.sent == ["quick"]
+        gate.set()
+        await yard.read_back()
+        await yard.settled()
+        assert (link.sent, link.credit) == (["quick"], 0)
+        assert len(list(yard.host.partition.confirmed())) == 1
+        link.credit = 1
+        receiver.flow()
+        await yard.settled()
+        assert link.sent == ["quick", "slow"]
+        assert list(yard.host.partition.confirmed()) == []
+
+    in_yard(test, partitions=2, stores=2)
+
+
+def test_receive_and_delete_removes_where_the_store_answers(in_yard):  # P-27
+    async def test(yard: Yard) -> None:
+        await put(yard, 0, "slow")
+        await put(yard, 1, "quick")
+        for attached in (yard.attached, *yard.others):
+            attached.writer._answered_at = -inf
+        yard.store.shut()
+        receiver, link = receiver_on(yard, credit=1, snd_settle_mode=1)
+        receiver.flow()
+        while not link.sent:
+            await yard.others[0].writer.drain()
+            await asyncio.sleep(0)
+        assert link.sent == ["quick"]
+        yard.store.open_gate()
+        await yard.settled()
+        assert (link.sent, len(list(yard.host.partition.confirmed()))) == (["quick"], 1)
+        receiver.close()
+        assert yard.host.available(MAIN) == 1
+
+    in_yard(test, partitions=2, stores=2)
 
 
 def test_what_was_overtaken_is_kept_for_the_next_credit(in_yard):  # P-25
