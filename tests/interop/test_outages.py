@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from azure.core.exceptions import HttpResponseError
-from azure.servicebus import ServiceBusMessage
+from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus.exceptions import MessageLockLostError, OperationTimeoutError
 from azure.servicebus.management import EntityAvailabilityStatus, QueueProperties
 
@@ -231,6 +231,35 @@ def test_a_slow_store_is_still_there(own_server: ServerProcess, desk: Desk) -> N
     assert str(desk.receive_one()) == "slowly"
     assert states(own_server)["store-1"] == "available"
     switch(own_server, AWAY, "heal")
+
+
+def test_a_slow_store_holds_up_no_receive_that_deletes(own_server: ServerProcess, desk: Desk) -> None:  # P-27
+    """Through a link with credit for one, and over HTTP; nothing is deleted that was not given."""
+    switch(own_server, AWAY, "slow", delayMs=600)
+    for number in range(2):
+        desk.send(f"slow {number}", partition_key=key_of(AWAY, number))
+    quick = [f"quick {number}" for number in range(6)]
+    for number, text in enumerate(quick):
+        desk.send(text, partition_key=key_of((AWAY + 1) % STORES, number))
+    options = {"receive_mode": ServiceBusReceiveMode.RECEIVE_AND_DELETE, "prefetch_count": 0}
+    found = []
+    with desk.client.get_queue_receiver("q", **options) as receiver:
+        for _ in range(3):
+            (message,) = receiver.receive_messages(1, max_wait_time=20)
+            found.append(str(message))
+    token = make_token(
+        f"http://127.0.0.1:{own_server.port}/",
+        "RootManageSharedAccessKey",
+        own_server.key,
+        int(time.time()) + 60,
+    )
+    for _ in range(3):
+        with closing(http.client.HTTPConnection("127.0.0.1", own_server.port, timeout=20)) as connection:
+            connection.request("DELETE", "/q/messages/head?timeout=20", None, {"Authorization": token})
+            found.append(connection.getresponse().read().decode())
+    assert sorted(found) == quick
+    switch(own_server, AWAY, "heal")
+    assert everything(desk) == ["slow 0", "slow 1"]
 
 
 def test_a_server_with_a_paused_store_stops_when_it_is_told_to(own_server: ServerProcess, desk: Desk) -> None:

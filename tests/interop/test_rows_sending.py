@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
+from azure.servicebus.management import SqlRuleAction, TrueRuleFilter
 
 from bendybus.domain.routing import partition_of as partition_of_key
 from fix_kinds import Stand, on_each_kind, on_partitioned_kinds, partition_of
@@ -137,3 +138,26 @@ def test_scheduled_messages_wait_come_and_can_be_cancelled(stand: Stand) -> None
     assert message.enqueued_time_utc >= soon.replace(microsecond=soon.microsecond // 1000 * 1000)
     sender.cancel_scheduled_messages(first)
     assert receiver.peek_messages(1, sequence_number=1) == []
+
+
+@on_each_kind
+def test_a_session_that_a_rule_sets_is_one_session_in_one_partition(stand: Stand) -> None:  # P-13 P-14
+    topic = stand.topic()
+    stand.admin.create_subscription(topic, "all", requires_session=True)
+    stand.admin.delete_rule(topic, "all", "$Default")
+    action = SqlRuleAction("SET sys.SessionId = customer")
+    stand.admin.create_rule(topic, "all", "by-customer", filter=TrueRuleFilter(), action=action)
+    sender = stand.topic_sender(topic)
+    for number in range(32):
+        customer = "ada" if number % 2 else "bob"
+        sender.send_messages(ServiceBusMessage(str(number), application_properties={"customer": customer}))
+    conflict = ServiceBusMessage("x", partition_key="other", application_properties={"customer": "ada"})
+    sender.send_messages(conflict)
+    for customer, first in (("ada", 1), ("bob", 0)):
+        receiver = stand.receiver(topic, "all", session_id=customer)
+        messages = stand.take(receiver, 16)
+        assert {message.session_id for message in messages} == {customer}
+        assert sorted(int(str(message)) for message in messages) == list(range(first, 32, 2))
+        assert {partition_of(each) for each in messages} == {partition_of_key(customer, stand.partitions)}
+    (dead,) = stand.take(stand.receiver(topic, "all", sub_queue="deadletter"), 1)
+    assert (str(dead), dead.dead_letter_reason) == ("x", "RuleActionException")

@@ -137,7 +137,7 @@ class FanOut:
             assert isinstance(reading, Reading), "what cannot be read matches no rule"
             try:
                 changed = self._changed(message, copy.changes, latest)
-                home = self._home(changed, copy.changes, reading)
+                home = self._home(subscription, changed, copy.changes, reading)
             except FilterError as error:
                 description = f"Rule '{copy.rule_name}': {error.description}."
                 failures = (*failures, Failure(copy.rule_name, RULE_ACTION_EXCEPTION, description))
@@ -151,7 +151,9 @@ class FanOut:
             for failure in failures:
                 _bury(_copy(message, origin), Cause(failure.reason, failure.description), taking)
 
-    def _home(self, changed: Message, changes: Changes, reading: Reading) -> PartitionNumber | None:
+    def _home(
+        self, subscription: SubscriptionDescription, changed: Message, changes: Changes, reading: Reading
+    ) -> PartitionNumber | None:
         """The partition of the key that an action has set; None if it set none, or took it away.
 
         `FilterError` for keys that no sender may set either (P-14).
@@ -169,6 +171,7 @@ class FanOut:
                 None if partition_key is None else str(partition_key),
                 None,
                 duplicate_detection=False,
+                exact=subscription.exact_keys,
             )
         except RequestError as refusal:
             raise FilterError(refusal.description.rstrip(".")) from None

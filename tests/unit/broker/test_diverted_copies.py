@@ -112,7 +112,7 @@ def partitions_of(found):
 
 @pytest.mark.parametrize("count", KINDS)
 @pytest.mark.parametrize("requires_session", [False, True])
-@pytest.mark.parametrize("action", [TO_SESSION, "SET sys.SessionId = 'ada'; SET sys.PartitionKey = 'ada'"])
+@pytest.mark.parametrize("action", [TO_SESSION, TO_SESSION + "; SET sys.PartitionKey = 'ADA'"])
 def test_copies_of_one_session_meet_in_its_partition(with_broker, count, requires_session, action):  # P-13
     async def test(broker):
         topic, subscription = await made(broker, action, requires_session=requires_session)
