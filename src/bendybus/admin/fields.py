@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
-from bendybus.admin.atom import Element
+from bendybus.admin.documents import Element
 from bendybus.admin.rules_xml import read_rules
 from bendybus.domain.durations import parse_duration
 from bendybus.domain.entities import STANDARD_PARTITIONS, EntityStatus, QueueDescription, Tier

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from bendybus.admin.atom import Element, elements_of, format_time
+from bendybus.admin.documents import Element
 from bendybus.admin.fields import (
     Properties,
     boolean,
@@ -26,6 +26,7 @@ from bendybus.admin.fields import (
 )
 from bendybus.admin.rules_xml import rules_element
 from bendybus.admin.totals import Totals
+from bendybus.atom import elements_of, format_time
 from bendybus.broker.queue import Queue
 from bendybus.domain.access import AuthorizationRule
 from bendybus.domain.durations import format_duration

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from bendybus.admin.atom import Element, elements_of, format_time
+from bendybus.admin.documents import Element
 from bendybus.admin.fields import (
     Properties,
     boolean,
@@ -28,6 +28,7 @@ from bendybus.admin.queues import FIRST_WITH_MESSAGE_SIZES, FIRST_WITH_PARTITION
 from bendybus.admin.rules import read_rule
 from bendybus.admin.rules_xml import rules_element
 from bendybus.admin.totals import Totals
+from bendybus.atom import elements_of, format_time
 from bendybus.broker.topic import Subscription, Topic
 from bendybus.domain.access import AuthorizationRule
 from bendybus.domain.durations import format_duration

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from bendybus.admin.atom import element
+from bendybus.atom import element
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Topic
 from bendybus.domain.messages import SubQueue

@@ -18,9 +18,9 @@ from bendybus.cli.output import OutputFormat, tell_error
 from bendybus.errors import BrokerError, ConnectionLost, EntityNotFound, SetupError, Unauthorized
 
 if TYPE_CHECKING:
-    from bendybus.cli.management import ManagementClient
-    from bendybus.cli.target import Target
+    from bendybus.auth.connection_strings import ConnectionString
     from bendybus.client import BusClient
+    from bendybus.management.client import ManagementClient
 
 __all__ = [
     "EXIT_FAILED",
@@ -42,7 +42,7 @@ RETRIES: Final = 2
 # How long one answer may take.
 TIMEOUT_S: Final = 60.0
 
-ConnectionString = Annotated[
+ConnectionStringOption = Annotated[
     str | None,
     typer.Option(
         help="The namespace, as every SDK is told it.",
@@ -65,22 +65,22 @@ class Command:
     def as_json(self) -> bool:
         return self.output is OutputFormat.JSON
 
-    def target(self) -> Target:
-        from bendybus.cli.target import find_target  # noqa: PLC0415 - see main.py
+    def namespace(self) -> ConnectionString:
+        from bendybus.cli.target import find_namespace  # noqa: PLC0415 - see main.py
 
-        return find_target(self._connection_string, self._data)
+        return find_namespace(self._connection_string, self._data)
 
     def management(self) -> ManagementClient:
-        from bendybus.cli.management import ManagementClient  # noqa: PLC0415 - see main.py
+        from bendybus.management.client import ManagementClient  # noqa: PLC0415 - see main.py
 
-        return ManagementClient(self.target())
+        return ManagementClient(self.namespace())
 
     def client(self, *, retries: int = RETRIES, timeout_s: float = TIMEOUT_S) -> BusClient:
         from dataclasses import replace  # noqa: PLC0415 - see main.py
 
         from bendybus.client import BusClient, ClientSettings  # noqa: PLC0415
 
-        settings = ClientSettings.from_connection_string(self.target().connection_string)
+        settings = ClientSettings.from_connection_string(self.namespace().text)
         # Somebody is waiting at the terminal.
         return BusClient(replace(settings, retries=retries, timeout_s=timeout_s))
 
@@ -93,7 +93,7 @@ def server_command(function: Callable[Concatenate[Command, ...], None]) -> Calla
 
     _, *own = own_parameters(function)
     shared = (
-        option("connection_string", ConnectionString, None),
+        option("connection_string", ConnectionStringOption, None),
         option("data", Data, Path(".data")),
         option("output", Output, OutputFormat.TABLE),
     )

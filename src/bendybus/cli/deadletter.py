@@ -127,7 +127,7 @@ def _refuse_duplicate_detection(command: Command, destination: str) -> None:
 
 
 def _dead_letter_count(command: Command, entity: str) -> int | None:
-    from bendybus.cli.properties import shown_values  # noqa: PLC0415 - see main.py
+    from bendybus.management.properties import shown_values  # noqa: PLC0415 - see main.py
 
     with command.management() as management:
         try:

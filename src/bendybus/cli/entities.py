@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 
 from bendybus.cli.command import Command
 from bendybus.cli.entity_options import Properties
-from bendybus.cli.entries import Entry
-from bendybus.cli.management import ManagementClient
 from bendybus.cli.options import confirm
 from bendybus.cli.output import OutputFormat, note, show_many, show_one
-from bendybus.cli.properties import EntityKind, changed_elements, new_elements, short_duration, shown_values
 from bendybus.errors import ConfigError, EntityNotFound, InvalidOperation
+from bendybus.management.client import ManagementClient
+from bendybus.management.durations import short_duration
+from bendybus.management.entries import Entry
+from bendybus.management.properties import EntityKind, changed_elements, new_elements, shown_values
 
 __all__ = ["create", "delete", "show", "show_entry", "show_list", "update"]
 

@@ -72,7 +72,7 @@ class Status(StrEnum):
 
 def duration(text: str) -> str:
     """For `typer.Option(parser=...)`: a duration in the API's words, or a usage error."""
-    from bendybus.cli.properties import read_duration  # noqa: PLC0415 - see main.py
+    from bendybus.management.durations import read_duration  # noqa: PLC0415 - see main.py
 
     try:
         return read_duration(text)

@@ -41,15 +41,15 @@ def store(
     """Pause a messaging store, slow it down, let it fail, or heal it (needs serve --development)."""
     from urllib.parse import quote  # noqa: PLC0415 - see main.py
 
-    from bendybus.cli.json_api import ask_json  # noqa: PLC0415
     from bendybus.cli.output import note, show_one  # noqa: PLC0415
+    from bendybus.management.json_api import ask_json  # noqa: PLC0415
 
     body: dict[str, object] = {"fault": switch.value}
     if switch is Switch.SLOW:
         body["delayMs"] = delay_ms
     if switch is Switch.FAIL:
         body["reason"] = reason
-    answer = ask_json(command.target(), "PUT", f"/$faults/stores/{quote(name, safe='')}", body)
+    answer = ask_json(command.namespace(), "PUT", f"/$faults/stores/{quote(name, safe='')}", body)
     if command.as_json:
         show_one(answer, command.output)
     else:

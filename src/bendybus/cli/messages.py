@@ -21,10 +21,10 @@ import typer
 
 from bendybus.amqp.types import Timestamp
 from bendybus.cli.output import json_line, printable
-from bendybus.cli.properties import read_duration
 from bendybus.client import ReceivedMessage, encode
 from bendybus.domain.durations import format_duration, parse_duration
 from bendybus.errors import ArgumentError
+from bendybus.management.durations import read_duration
 
 __all__ = ["STATES", "Draft", "MessagePrinter", "draft_from_json", "instant", "milliseconds", "shown_message"]
 

@@ -21,11 +21,11 @@ def namespace() -> None:
 def show(command: Command) -> None:
     """Show the namespace, its tier and how many entities it holds."""
     from bendybus.cli.output import show_one  # noqa: PLC0415 - see main.py
-    from bendybus.cli.properties import shown_values  # noqa: PLC0415
+    from bendybus.management.properties import shown_values  # noqa: PLC0415
 
     with command.management() as management:
         values = shown_values(management.get("$namespaceinfo"))
-        values["endpoint"] = f"sb://{command.target().netloc}/"
+        values["endpoint"] = f"sb://{command.namespace().netloc}/"
         values["queues"] = sum(1 for _ in management.list("$Resources/queues"))
         values["topics"] = sum(1 for _ in management.list("$Resources/topics"))
     show_one(values, command.output)

@@ -98,10 +98,10 @@ class SparkOptions:
             raise ConfigError(
                 f"pipelines run on Spark, and '{error.name}' is not installed: pip install 'bendybus[spark]'"
             ) from None
-        target = self.command.target()
+        namespace = self.command.namespace()
         certificate = os.environ.get("SSL_CERT_FILE")
-        options = {"certificate": certificate} if certificate and not target.plain else {}
-        return Bus(target.connection_string, options)
+        options = {"certificate": certificate} if certificate and namespace.tls else {}
+        return Bus(namespace.text, options)
 
     def run(self, pipeline: Pipeline, show: Callable[[Summary], None] | None = None) -> None:
         """Check, run, and tell what came of it; `show` instead of the usual table."""

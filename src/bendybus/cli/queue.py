@@ -27,7 +27,7 @@ COLUMNS: Final = ("Name", "Status", "Active", "Dead letters", "Scheduled", "Part
 def create(command: Command, name: Name, properties: Properties) -> None:
     """Create a queue, partitioned unless you say otherwise."""
     from bendybus.cli import entities  # noqa: PLC0415 - see main.py
-    from bendybus.cli.properties import QUEUE  # noqa: PLC0415
+    from bendybus.management.properties import QUEUE  # noqa: PLC0415
 
     entities.create(command, QUEUE, name, properties)
 
@@ -38,7 +38,7 @@ def create(command: Command, name: Name, properties: Properties) -> None:
 def update(command: Command, name: Name, properties: Properties) -> None:
     """Change properties of a queue; what is not named stays as it is."""
     from bendybus.cli import entities  # noqa: PLC0415 - see main.py
-    from bendybus.cli.properties import QUEUE  # noqa: PLC0415
+    from bendybus.management.properties import QUEUE  # noqa: PLC0415
 
     entities.update(command, QUEUE, name, properties)
 
@@ -48,7 +48,7 @@ def update(command: Command, name: Name, properties: Properties) -> None:
 def show(command: Command, name: Name) -> None:
     """Show a queue: its properties, counts and sizes over all partitions."""
     from bendybus.cli import entities  # noqa: PLC0415 - see main.py
-    from bendybus.cli.properties import QUEUE  # noqa: PLC0415
+    from bendybus.management.properties import QUEUE  # noqa: PLC0415
 
     entities.show(command, QUEUE, name)
 
@@ -67,7 +67,7 @@ def list_queues(command: Command) -> None:
 def delete(command: Command, name: Name, yes: given.Yes = False) -> None:
     """Delete a queue with all its messages."""
     from bendybus.cli import entities  # noqa: PLC0415 - see main.py
-    from bendybus.cli.properties import QUEUE  # noqa: PLC0415
+    from bendybus.management.properties import QUEUE  # noqa: PLC0415
 
     entities.delete(command, QUEUE, name, yes)
 

@@ -69,7 +69,7 @@ def _putting(*, update: bool) -> Callable[..., None]:
             "message_id": message_id,
             "to": to,
             "reply_to": reply_to,
-            "subject": subject,
+            "label": subject,
             "session_id": session_id,
             "reply_to_session_id": reply_to_session_id,
             "content_type": content_type,
@@ -90,7 +90,7 @@ app.command("update")(_putting(update=True))
 def show(command: Command, topic: given.Topic, subscription: Subscription, name: Name) -> None:
     """Show a rule."""
     from bendybus.cli.output import show_one  # noqa: PLC0415 - see main.py
-    from bendybus.cli.rule_elements import shown_rule  # noqa: PLC0415
+    from bendybus.management.rules import shown_rule  # noqa: PLC0415
 
     with command.management() as management:
         show_one(shown_rule(management.get(_path(topic, subscription, name))), command.output)
@@ -101,7 +101,7 @@ def show(command: Command, topic: given.Topic, subscription: Subscription, name:
 def list_rules(command: Command, topic: given.Topic, subscription: Subscription) -> None:
     """List the rules of a subscription."""
     from bendybus.cli.output import note, show_many  # noqa: PLC0415 - see main.py
-    from bendybus.cli.rule_elements import shown_rule  # noqa: PLC0415
+    from bendybus.management.rules import shown_rule  # noqa: PLC0415
 
     with command.management() as management:
         rules = [shown_rule(entry) for entry in management.list(_path(topic, subscription))]
@@ -135,8 +135,8 @@ def _filter(
     sql: str | None, true: bool, false: bool, fields: dict[str, str | None], properties: list[str]
 ) -> str:
     """The filter that the options describe, as XML."""
-    from bendybus.cli.rule_elements import correlation_elements, sql_elements  # noqa: PLC0415 - see main.py
     from bendybus.cli.send import read_property  # noqa: PLC0415
+    from bendybus.management.rules import correlation_elements, sql_elements  # noqa: PLC0415 - see main.py
 
     wanted = {name: text for name, text in fields.items() if text is not None}
     correlates = bool(wanted or properties)
@@ -153,11 +153,11 @@ def _filter(
 
 def _put(command: Command, path: str, name: str, made: str, action: str | None, *, update: bool) -> None:
     from bendybus.cli.output import show_one  # noqa: PLC0415 - see main.py
-    from bendybus.cli.rule_elements import RULE_KIND, rule_elements, shown_rule  # noqa: PLC0415
+    from bendybus.management.rules import RULE_DESCRIPTION, rule_elements, shown_rule  # noqa: PLC0415
 
     with command.management() as management:
         put = management.update if update else management.create
-        show_one(shown_rule(put(path, RULE_KIND, rule_elements(name, made, action))), command.output)
+        show_one(shown_rule(put(path, RULE_DESCRIPTION, rule_elements(name, made, action))), command.output)
 
 
 def _row(rule: dict[str, object]) -> list[object]:

@@ -11,7 +11,7 @@ from bendybus.cli.command import Command, server_command
 from bendybus.errors import Unavailable
 
 if TYPE_CHECKING:
-    from bendybus.cli.target import Target
+    from bendybus.auth.connection_strings import ConnectionString
 
 __all__ = ["app"]
 
@@ -37,10 +37,10 @@ def store() -> None:
 @server_command
 def list_stores(command: Command) -> None:
     """List the messaging stores: where messages are kept, and how each store is."""
-    from bendybus.cli.json_api import ask_json  # noqa: PLC0415 - see main.py
     from bendybus.cli.output import show_many  # noqa: PLC0415
+    from bendybus.management.json_api import ask_json  # noqa: PLC0415 - see main.py
 
-    stores = ask_json(command.target(), "GET", "/$stores")["stores"]
+    stores = ask_json(command.namespace(), "GET", "/$stores")["stores"]
     show_many(COLUMNS, map(_row, stores), stores if command.as_json else None)
 
 
@@ -54,9 +54,9 @@ def attach(
     ] = None,
 ) -> None:
     """Attach another messaging store, for good: entities made from now on use it too."""
-    from bendybus.cli.json_api import ask_json  # noqa: PLC0415 - see main.py
+    from bendybus.management.json_api import ask_json  # noqa: PLC0415 - see main.py
 
-    _show(command, ask_json(command.target(), "POST", "/$stores", {"url": url, "name": name}), "attached")
+    _show(command, ask_json(command.namespace(), "POST", "/$stores", {"url": url, "name": name}), "attached")
 
 
 @app.command()
@@ -71,12 +71,12 @@ def drain(
 
     May be interrupted at any time: the server goes on by itself, also after a restart.
     """
-    from bendybus.cli.json_api import ask_json  # noqa: PLC0415 - see main.py
+    from bendybus.management.json_api import ask_json  # noqa: PLC0415 - see main.py
 
-    target = command.target()
-    answer = ask_json(target, "PUT", _path(name), {"draining": not stop})
+    namespace = command.namespace()
+    answer = ask_json(namespace, "PUT", _path(name), {"draining": not stop})
     if wait and not stop:
-        answer = _follow(target, answer)
+        answer = _follow(namespace, answer)
     _show(command, answer, "in use" if stop else "drained" if _is_empty(answer) else "draining")
 
 
@@ -84,17 +84,17 @@ def drain(
 @server_command
 def retire(command: Command, name: Name) -> None:
     """Let go of a store that is empty; its file or database stays where it is."""
-    from bendybus.cli.json_api import ask_json  # noqa: PLC0415 - see main.py
+    from bendybus.management.json_api import ask_json  # noqa: PLC0415 - see main.py
 
-    _show(command, ask_json(command.target(), "DELETE", _path(name)), "retired")
+    _show(command, ask_json(command.namespace(), "DELETE", _path(name)), "retired")
 
 
-def _follow(target: Target, answer: dict[str, Any]) -> dict[str, Any]:
+def _follow(namespace: ConnectionString, answer: dict[str, Any]) -> dict[str, Any]:
     """Until it is empty, or somebody has stopped it."""
     import time  # noqa: PLC0415 - see main.py
 
-    from bendybus.cli.json_api import ask_json  # noqa: PLC0415
     from bendybus.cli.output import note, progress  # noqa: PLC0415
+    from bendybus.management.json_api import ask_json  # noqa: PLC0415
 
     name, total, problem = answer["name"], answer["partitions"], ""
     with progress() as bar:
@@ -103,7 +103,7 @@ def _follow(target: Target, answer: dict[str, Any]) -> dict[str, Any]:
         while not _is_empty(answer) and answer["draining"]:
             time.sleep(ASK_EVERY_S)
             try:
-                answer = ask_json(target, "GET", _path(name))
+                answer = ask_json(namespace, "GET", _path(name))
                 answered_at = time.monotonic()
             except Unavailable:
                 if time.monotonic() - answered_at > PATIENCE_S:

@@ -25,7 +25,7 @@ COLUMNS: Final = ("Name", "Status", "Active", "Dead letters", "Sessions", "Forwa
 def create(command: Command, topic: given.Topic, name: Name, properties: Properties) -> None:
     """Create a subscription; its rule $Default lets every message in."""
     from bendybus.cli import entities  # noqa: PLC0415 - see main.py
-    from bendybus.cli.properties import SUBSCRIPTION, subscription_path  # noqa: PLC0415
+    from bendybus.management.properties import SUBSCRIPTION, subscription_path  # noqa: PLC0415
 
     entities.create(command, SUBSCRIPTION, subscription_path(topic, name), properties)
 
@@ -36,7 +36,7 @@ def create(command: Command, topic: given.Topic, name: Name, properties: Propert
 def update(command: Command, topic: given.Topic, name: Name, properties: Properties) -> None:
     """Change properties of a subscription; what is not named stays as it is."""
     from bendybus.cli import entities  # noqa: PLC0415 - see main.py
-    from bendybus.cli.properties import SUBSCRIPTION, subscription_path  # noqa: PLC0415
+    from bendybus.management.properties import SUBSCRIPTION, subscription_path  # noqa: PLC0415
 
     entities.update(command, SUBSCRIPTION, subscription_path(topic, name), properties)
 
@@ -46,7 +46,7 @@ def update(command: Command, topic: given.Topic, name: Name, properties: Propert
 def show(command: Command, topic: given.Topic, name: Name) -> None:
     """Show a subscription: its properties and counts."""
     from bendybus.cli import entities  # noqa: PLC0415 - see main.py
-    from bendybus.cli.properties import SUBSCRIPTION, subscription_path  # noqa: PLC0415
+    from bendybus.management.properties import SUBSCRIPTION, subscription_path  # noqa: PLC0415
 
     entities.show(command, SUBSCRIPTION, subscription_path(topic, name))
 
@@ -65,7 +65,7 @@ def list_subscriptions(command: Command, topic: given.Topic) -> None:
 def delete(command: Command, topic: given.Topic, name: Name, yes: given.Yes = False) -> None:
     """Delete a subscription with all its messages."""
     from bendybus.cli import entities  # noqa: PLC0415 - see main.py
-    from bendybus.cli.properties import SUBSCRIPTION, subscription_path  # noqa: PLC0415
+    from bendybus.management.properties import SUBSCRIPTION, subscription_path  # noqa: PLC0415
 
     entities.delete(command, SUBSCRIPTION, subscription_path(topic, name), yes)
 

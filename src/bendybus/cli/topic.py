@@ -27,7 +27,7 @@ COLUMNS: Final = ("Name", "Status", "Subscriptions", "Scheduled", "Partitioned",
 def create(command: Command, name: Name, properties: Properties) -> None:
     """Create a topic, partitioned unless you say otherwise."""
     from bendybus.cli import entities  # noqa: PLC0415 - see main.py
-    from bendybus.cli.properties import TOPIC  # noqa: PLC0415
+    from bendybus.management.properties import TOPIC  # noqa: PLC0415
 
     entities.create(command, TOPIC, name, properties)
 
@@ -38,7 +38,7 @@ def create(command: Command, name: Name, properties: Properties) -> None:
 def update(command: Command, name: Name, properties: Properties) -> None:
     """Change properties of a topic; what is not named stays as it is."""
     from bendybus.cli import entities  # noqa: PLC0415 - see main.py
-    from bendybus.cli.properties import TOPIC  # noqa: PLC0415
+    from bendybus.management.properties import TOPIC  # noqa: PLC0415
 
     entities.update(command, TOPIC, name, properties)
 
@@ -48,7 +48,7 @@ def update(command: Command, name: Name, properties: Properties) -> None:
 def show(command: Command, name: Name) -> None:
     """Show a topic: its properties, counts and sizes over all partitions."""
     from bendybus.cli import entities  # noqa: PLC0415 - see main.py
-    from bendybus.cli.properties import TOPIC  # noqa: PLC0415
+    from bendybus.management.properties import TOPIC  # noqa: PLC0415
 
     entities.show(command, TOPIC, name)
 
@@ -67,7 +67,7 @@ def list_topics(command: Command) -> None:
 def delete(command: Command, name: Name, yes: given.Yes = False) -> None:
     """Delete a topic with its subscriptions and all their messages."""
     from bendybus.cli import entities  # noqa: PLC0415 - see main.py
-    from bendybus.cli.properties import TOPIC  # noqa: PLC0415
+    from bendybus.management.properties import TOPIC  # noqa: PLC0415
 
     entities.delete(command, TOPIC, name, yes)
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bendybus.admin.atom import SERVICE_BUS, Element, parse_entry
+from bendybus.admin.documents import Element, parse_entry
 from bendybus.admin.queues import PROPERTIES, queue_elements, read_queue
+from bendybus.atom import SERVICE_BUS
 from bendybus.broker.lifecycle import Availability, StoreState
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Confirm, Enqueue

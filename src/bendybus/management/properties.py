@@ -1,8 +1,8 @@
 """Properties of entities between a user and the management API.
 
-An option's value becomes an element; an element becomes a value of a plain type under
-the name that `az servicebus` prints, `lockDuration` for LockDuration. Which values are
-allowed is for the server to say, so that there is one judge.
+A value becomes an element. An element becomes a value of a plain type under the name that
+`az servicebus` prints, `lockDuration` for LockDuration. The server alone decides which
+values are allowed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from typing import Final
 from xml.etree.ElementTree import Element
 
-from bendybus.admin.atom import element
-from bendybus.cli.entries import Entry, bare_name
-from bendybus.domain.durations import UNLIMITED, UNLIMITED_FROM_S, format_duration, parse_duration
-from bendybus.errors import ArgumentError
+from bendybus.atom import (
+    QUEUE_DESCRIPTION,
+    SUBSCRIPTION_DESCRIPTION,
+    TOPIC_DESCRIPTION,
+    element,
+)
+from bendybus.management.entries import Entry, bare_name
 
 __all__ = [
     "QUEUE",
@@ -24,10 +27,8 @@ __all__ = [
     "TOPIC",
     "EntityKind",
     "changed_elements",
-    "element_name",
     "new_elements",
-    "read_duration",
-    "short_duration",
+    "shown_name",
     "shown_values",
     "subscription_path",
 ]
@@ -45,7 +46,7 @@ class EntityKind:
 # The real service is said to mind the order.
 QUEUE: Final = EntityKind(
     "queue",
-    "QueueDescription",
+    QUEUE_DESCRIPTION,
     (
         "LockDuration",
         "MaxSizeInMegabytes",
@@ -69,7 +70,7 @@ QUEUE: Final = EntityKind(
 
 TOPIC: Final = EntityKind(
     "topic",
-    "TopicDescription",
+    TOPIC_DESCRIPTION,
     (
         "DefaultMessageTimeToLive",
         "MaxSizeInMegabytes",
@@ -88,7 +89,7 @@ TOPIC: Final = EntityKind(
 
 SUBSCRIPTION: Final = EntityKind(
     "subscription",
-    "SubscriptionDescription",
+    SUBSCRIPTION_DESCRIPTION,
     (
         "LockDuration",
         "RequiresSession",
@@ -143,45 +144,10 @@ _BOOLEANS: Final = frozenset(
 # Keys are not for showing.
 _HIDDEN: Final = frozenset({"AuthorizationRules"})
 
-_UNIT_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_SHORT: Final = re.compile(r"(?:[0-9]{1,12}(?:\.[0-9]{1,7})?(?:ms|[smhdw]))+")
-_SHORT_PART: Final = re.compile(r"([0-9.]+)(ms|[smhdw])")
-
 
 def subscription_path(topic: str, name: str) -> str:
     """In the spelling that the JavaScript SDK needs, and that everybody else reads."""
     return f"{topic}/Subscriptions/{name}"
-
-
-# -- durations ----------------------------------------------------------------------
-
-
-def read_duration(text: str) -> str:
-    """`30s`, `1h30m`, `14d`, PT30S or `unlimited` as the API writes it; `ArgumentError` if none of these."""
-    given = text.strip()
-    if given.lower() == "unlimited":
-        return UNLIMITED
-    if _SHORT.fullmatch(given.lower()):
-        parts = _SHORT_PART.findall(given.lower())
-        return format_duration(sum(float(amount) * _UNIT_S[unit] for amount, unit in parts))
-    try:
-        return format_duration(parse_duration(given.upper()))
-    except ArgumentError:
-        raise ArgumentError(
-            f"'{text}' is not a duration such as 30s, 1h30m, 14d, PT30S or unlimited"
-        ) from None
-
-
-def short_duration(text: str) -> str:
-    """What the API wrote, for a table: PT1M30S as `1m30s`; as it stands if it is no duration."""
-    try:
-        seconds = parse_duration(text)
-    except ArgumentError:
-        return text
-    if seconds is None or seconds >= UNLIMITED_FROM_S:
-        return "unlimited"
-    shortened = format_duration(seconds).replace("P", "").replace("T", "").lower()
-    return shortened or "0s"
 
 
 # -- to the server ------------------------------------------------------------------
@@ -204,7 +170,7 @@ def changed_elements(kind: EntityKind, current: Entry, options: Mapping[str, obj
 # -- to the user --------------------------------------------------------------------
 
 
-def element_name(name: str) -> str:
+def shown_name(name: str) -> str:
     """`lockDuration` for LockDuration; MessagingSKU stays readable as `messagingSku`."""
     return "messagingSku" if name == "MessagingSKU" else name[:1].lower() + name[1:]
 
@@ -214,13 +180,13 @@ def shown_values(entry: Entry) -> dict[str, object]:
     shown: dict[str, object] = {"name": entry.name}
     for child in entry.description:
         if bare_name(child) not in _HIDDEN:
-            shown[element_name(bare_name(child))] = _value(child)
+            shown[shown_name(bare_name(child))] = _value(child)
     return shown
 
 
 def _value(child: Element) -> object:
     if len(child):
-        return {element_name(bare_name(below)): _value(below) for below in child}
+        return {shown_name(bare_name(below)): _value(below) for below in child}
     name, text = bare_name(child), (child.text or "").strip()
     if name in _BOOLEANS:
         return text.lower() == "true"
