@@ -1,21 +1,18 @@
 """The options that set an entity's properties, in `az servicebus`'s words, each said once.
 
-A setting is an option, its type for typer and the property that it sets. A command
-decorated with `with_properties` has the options of its settings, and is given what
-was said as a mapping by the API's names. None means that an option was not given:
-the server then decides, or an update leaves the property as it is.
+None means that an option was not given: the server then decides, or an update leaves the
+property as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import StrEnum
-from typing import Annotated, Any, Concatenate, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-import typer
+import click
 
-from bendybus.cli.command import Command, option, own_parameters, seen_as
-from bendybus.errors import ArgumentError
+from bendybus.cli.options import Choices, Decorator, Duration
+from bendybus.domain.entities import EntityStatus
 
 __all__ = [
     "QUEUE_SETTINGS",
@@ -23,8 +20,8 @@ __all__ = [
     "TOPIC_SETTINGS",
     "Properties",
     "changeable",
-    "duration",
-    "with_properties",
+    "property_options",
+    "taken_properties",
 ]
 
 Properties: TypeAlias = Mapping[str, object]
@@ -34,7 +31,8 @@ Properties: TypeAlias = Mapping[str, object]
 class Setting(NamedTuple):
     parameter: str
     property: str
-    annotation: object
+    attributes: Mapping[str, Any]
+    """Of the click option."""
     default: object = None
     fixed: bool = False
     """Said when the entity is created, and never again."""
@@ -44,57 +42,51 @@ def changeable(settings: tuple[Setting, ...]) -> tuple[Setting, ...]:
     return tuple(setting for setting in settings if not setting.fixed)
 
 
-def with_properties(
-    settings: tuple[Setting, ...],
-) -> Callable[[Callable[Concatenate[Command, ...], None]], Callable[..., None]]:
-    """Options in the place of a command's last parameter, `properties`."""
+def property_options(settings: tuple[Setting, ...]) -> Decorator:
+    """A decorator: one option for each setting."""
 
-    def decorate(function: Callable[Concatenate[Command, ...], None]) -> Callable[..., None]:
-        def run(command: Command, /, **arguments: Any) -> None:
-            properties = {setting.property: arguments.pop(setting.parameter) for setting in settings}
-            function(command, **arguments, properties=properties)
-
-        *own, _ = own_parameters(function)
-        options = [option(setting.parameter, setting.annotation, setting.default) for setting in settings]
-        return seen_as(run, function, (*own, *options))
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        for setting in reversed(settings):
+            name = f"--{setting.parameter.replace('_', '-')}"
+            if "metavar" not in setting.attributes and "type" not in setting.attributes:
+                name = f"{name}/--no-{name.removeprefix('--')}"
+            add = click.option(
+                name,
+                setting.parameter,
+                default=setting.default,
+                show_default=setting.default is not None,
+                **setting.attributes,
+            )
+            function = add(function)
+        return function
 
     return decorate
 
 
-class Status(StrEnum):
-    """As the management API writes it."""
-
-    ACTIVE = "Active"
-    DISABLED = "Disabled"
-    SEND_DISABLED = "SendDisabled"
-    RECEIVE_DISABLED = "ReceiveDisabled"
+def taken_properties(settings: tuple[Setting, ...], given: Mapping[str, object]) -> Properties:
+    """What these options were given, by the API's names."""
+    return {setting.property: given[setting.parameter] for setting in settings}
 
 
-def duration(text: str) -> str:
-    """For `typer.Option(parser=...)`: a duration in the API's words, or a usage error."""
-    from bendybus.management.durations import read_duration  # noqa: PLC0415 - see main.py
-
-    try:
-        return read_duration(text)
-    except ArgumentError as error:
-        raise typer.BadParameter(str(error)) from None
+def _duration(help_text: str) -> dict[str, Any]:
+    return {"type": Duration(), "metavar": "DURATION", "help": help_text}
 
 
-def _duration(help_text: str) -> object:
-    return Annotated[str | None, typer.Option(parser=duration, metavar="DURATION", help=help_text)]
+def _number(unit: str, help_text: str) -> dict[str, Any]:
+    return {"type": int, "metavar": unit, "help": help_text}
 
 
-def _number(unit: str, help_text: str) -> object:
-    return Annotated[int | None, typer.Option(metavar=unit, help=help_text)]
+def _text(what: str, help_text: str) -> dict[str, Any]:
+    return {"metavar": what, "help": help_text}
 
 
-def _text(what: str, help_text: str) -> object:
-    return Annotated[str | None, typer.Option(metavar=what, help=help_text)]
-
-
-def _switch(name: str, help_text: str) -> object:
+def _switch(name: str, help_text: str) -> dict[str, Any]:
     """On, off, or nothing said."""
-    return Annotated[bool | None, typer.Option(f"--{name}/--no-{name}", help=help_text)]
+    return {"help": help_text}
+
+
+def _status(help_text: str) -> dict[str, Any]:
+    return {"type": Choices(EntityStatus), "help": help_text}
 
 
 PARTITIONED: Final = Setting(
@@ -160,9 +152,7 @@ FORWARD_DEAD_LETTERED_TO: Final = Setting(
 SUPPORT_ORDERING: Final = Setting(
     "support_ordering", "SupportOrdering", _switch("support-ordering", "Keep the order of messages.")
 )
-STATUS: Final = Setting(
-    "status", "Status", Annotated[Status | None, typer.Option(help="What clients may do.")]
-)
+STATUS: Final = Setting("status", "Status", _status("What clients may do."))
 ENABLE_EXPRESS: Final = Setting(
     "enable_express", "EnableExpress", _switch("enable-express", "Messages may stay in memory.")
 )

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
-import typer
+import click
 
 from bendybus.amqp.types import Timestamp
 from bendybus.cli.output import json_line, printable
@@ -231,5 +231,5 @@ class MessagePrinter:
     def _row(self, number: object, time: object, name: object, key: object, body: object) -> None:
         texts = [printable(str(value)) for value in (number, time, name, key, body)]
         line = f"{texts[0]:<19}  {texts[1]:<19}  {texts[2]:<36}  {texts[3]:<12}  {texts[4]}"
-        typer.echo(line[: self._width].rstrip())
+        click.echo(line[: self._width].rstrip())
         sys.stdout.flush()
