@@ -14,6 +14,8 @@ from bendybus import errors
 from bendybus.cli.lazy import Deferred
 from bendybus.cli.main import app
 from bendybus.cli.serve import serve
+from bendybus.domain.durations import short_duration
+from bendybus.domain.properties import ALL, QUEUE, SUBSCRIPTION, TOPIC, ValueType
 from bendybus.gateway.management.extensions import OPERATIONS as EXTENSIONS
 from bendybus.server.metrics import BrokerCollector
 from pyspark_servicebus import options, schema
@@ -63,6 +65,47 @@ def test_the_reference_names_no_command_that_is_not_there():
     page = (DOCS / "reference" / "cli.md").read_text()
     headings = re.findall(r"^### `(bendybus [a-z -]+?)(?: [A-Z]+)*`$", page, re.MULTILINE)
     assert sorted(headings) == sorted(COMMANDS)
+
+
+KINDS = {"queue": QUEUE, "topic": TOPIC, "subscription": SUBSCRIPTION}
+
+
+def property_row(row):
+    """A property as a line of the reference page."""
+    if row.type in (ValueType.DURATION, ValueType.DURATION_OR_UNLIMITED):
+        default = short_duration(row.default)
+    elif isinstance(row.default, bool):
+        default = str(row.default).lower()
+    else:
+        default = "none" if row.default is None else str(row.default)
+    kinds = ", ".join(kind for kind, properties in KINDS.items() if row in properties)
+    limits = (
+        row.limits or {ValueType.BOOLEAN: "true or false", ValueType.ENTITY: "a queue or a topic"}[row.type]
+    )
+    changeable = "no" if row.fixed else "yes"
+    return (
+        f"| `{row.name}` | {row.help} | {kinds} | {default} | {limits} | {changeable} "
+        f"| `--{row.option}` | `{row.field}` |"
+    )
+
+
+def test_the_page_of_properties_is_the_table():
+    lines = (DOCS / "reference" / "properties.md").read_text().splitlines()
+    assert [line for line in lines if line.startswith("| `")] == [property_row(row) for row in ALL]
+
+
+def test_the_page_of_properties_names_those_that_config_json_does_not_have():
+    page = (DOCS / "reference" / "properties.md").read_text()
+    missing = " and ".join(f"`{row.name}`" for row in ALL if not row.in_config)
+    assert f"`Config.json` has all of them except {missing}." in " ".join(page.split())
+
+
+@pytest.mark.parametrize("row", QUEUE, ids=lambda row: row.name)
+def test_the_reference_of_the_command_line_says_what_help_says_about_a_property(row):
+    parameter = next(each for each in COMMANDS["bendybus queue create"].params if each.name == row.field)
+    written = f"`--{row.option}{' ' + row.metavar if row.metavar else ''}`"
+    line = f"| {written} | {parameter.help} | {'no' if row.fixed else 'yes'} |"
+    assert line in (DOCS / "reference" / "cli.md").read_text()
 
 
 @pytest.mark.parametrize(

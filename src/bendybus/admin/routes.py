@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 from bendybus.admin import documents
 from bendybus.admin.access import authorise
 from bendybus.admin.answers import Answers, api_version, is_update, read_body
-from bendybus.admin.queues import FIRST_WITH_PARTITIONS, queue_elements, read_queue
+from bendybus.admin.queues import queue_elements, read_queue
 from bendybus.admin.rest_bodies import RequestBody
 from bendybus.admin.topic_routes import Child, TopicRequests
 from bendybus.atom import QUEUE_DESCRIPTION, TOPIC_DESCRIPTION, element, format_time
@@ -33,6 +33,7 @@ from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Topic
 from bendybus.domain.entities import Described, Tier, normalise_path
+from bendybus.domain.properties import FIRST_WITH_PARTITIONS
 from bendybus.errors import (
     ArgumentError,
     BrokerError,

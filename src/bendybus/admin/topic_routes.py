@@ -21,7 +21,6 @@ from starlette.responses import Response
 
 from bendybus.admin.answers import Answers, is_update, read_body
 from bendybus.admin.documents import Described
-from bendybus.admin.queues import FIRST_WITH_PARTITIONS
 from bendybus.admin.rules import read_rule, rule_elements
 from bendybus.admin.topics import read_subscription, read_topic, subscription_elements, topic_elements
 from bendybus.atom import RULE_DESCRIPTION, SUBSCRIPTION_DESCRIPTION, TOPIC_DESCRIPTION
@@ -30,6 +29,7 @@ from bendybus.broker.topic import Subscription, Topic
 from bendybus.domain.entities import Described as EntityDescription
 from bendybus.domain.entities import refuse_immutable_changes
 from bendybus.domain.filters import RuleDescription
+from bendybus.domain.properties import FIRST_WITH_PARTITIONS
 from bendybus.errors import EntityNotFound, InvalidOperation
 
 __all__ = ["Child", "TopicRequests"]
@@ -148,7 +148,7 @@ class TopicRequests:
                 subscription.path,
                 subscription.name,
                 SUBSCRIPTION_DESCRIPTION,
-                subscription_elements(subscription),
+                subscription_elements(subscription, answers.version),
                 subscription.created_at,
                 subscription.updated_at,
             )

@@ -64,6 +64,10 @@ class Totals:
             totals.size_bytes += cls.of(subscription).size_bytes
         return totals
 
+    @property
+    def availability(self) -> tuple[str, object]:
+        return "EntityAvailabilityStatus", "Limited" if self.limited else "Available"
+
     def count_details(self) -> str:
         # The JavaScript client looks for the prefix on this very element, and nowhere else.
         return (

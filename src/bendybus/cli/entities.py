@@ -15,20 +15,12 @@ import click
 from bendybus.atom import NEVER
 from bendybus.cli.command import Command, server_command
 from bendybus.cli.completion import queue_names, topic_names
-from bendybus.cli.entity_options import (
-    QUEUE_SETTINGS,
-    SUBSCRIPTION_SETTINGS,
-    TOPIC_SETTINGS,
-    Setting,
-    changeable,
-    property_options,
-    taken_properties,
-)
+from bendybus.cli.entity_options import property_options, taken_properties
 from bendybus.cli.options import Decorator, confirm, topic_argument, yes_option
 from bendybus.cli.output import OutputFormat, note, show_many, show_one
 from bendybus.errors import ConfigError, EntityNotFound, InvalidOperation
 from bendybus.management.client import QUEUES, TOPICS, ManagementClient
-from bendybus.management.durations import short_duration
+from bendybus.management.durations import shown_duration
 from bendybus.management.entries import Entry
 from bendybus.management.properties import (
     QUEUE,
@@ -49,7 +41,6 @@ class Kind:
     """What the commands of one kind of entity have of their own."""
 
     described: EntityKind
-    settings: tuple[Setting, ...]
     help: str
     helps: Mapping[str, str]
     """Command -> its line of help."""
@@ -82,30 +73,31 @@ class Kind:
 
 def _group(kind: Kind) -> click.Group:
     group = click.Group(kind.label, help=kind.help, no_args_is_help=True)
-    updated = changeable(kind.settings)
+    properties = kind.described.properties
+    changeable = tuple(row for row in properties if not row.fixed)
 
     @group.command(help=kind.helps["create"])
     @kind.arguments
-    @property_options(kind.settings)
+    @property_options(properties)
     @server_command
     def create(command: Command, **given: Any) -> None:
-        elements = new_elements(kind.described, taken_properties(kind.settings, given))
+        elements = new_elements(kind.described, taken_properties(properties, given))
         with command.management() as management:
             _show_entry(command, management.create(kind.path(given), kind.described.element, elements))
 
     @group.command(help=f"Change properties of a {kind.label}; what is not named stays as it is.")
     @kind.arguments
-    @property_options(updated)
+    @property_options(changeable)
     @server_command
     def update(command: Command, **given: Any) -> None:
-        properties = taken_properties(updated, given)
-        if all(value is None for value in properties.values()):
+        wanted = taken_properties(changeable, given)
+        if all(value is None for value in wanted.values()):
             raise ConfigError(
                 f"nothing is to be changed: name a property, see 'bendybus {kind.label} update --help'"
             )
         path = kind.path(given)
         with command.management() as management:
-            elements = changed_elements(kind.described, _get(management, kind, path), properties)
+            elements = changed_elements(kind.described, _get(management, kind, path), wanted)
             _show_entry(command, management.update(path, kind.described.element, elements))
 
     @group.command(help=kind.helps["show"])
@@ -155,7 +147,7 @@ def _show_entry(command: Command, entry: Entry) -> None:
 def _shortened(value: object) -> object:
     if not isinstance(value, str):
         return value
-    return "never" if value == NEVER else short_duration(value)
+    return "never" if value == NEVER else shown_duration(value)
 
 
 def _show_list(command: Command, kind: Kind, path: str) -> None:
@@ -179,7 +171,6 @@ def _cell(values: Mapping[str, object], name: str) -> object:
 queue: Final = _group(
     Kind(
         QUEUE,
-        QUEUE_SETTINGS,
         help="Queues: create, show, list, update, delete.",
         helps={
             "create": "Create a queue, partitioned unless you say otherwise.",
@@ -204,7 +195,6 @@ queue: Final = _group(
 topic: Final = _group(
     Kind(
         TOPIC,
-        TOPIC_SETTINGS,
         help="Topics: create, show, list, update, delete.",
         helps={
             "create": "Create a topic, partitioned unless you say otherwise.",
@@ -228,7 +218,6 @@ topic: Final = _group(
 subscription: Final = _group(
     Kind(
         SUBSCRIPTION,
-        SUBSCRIPTION_SETTINGS,
         help="Subscriptions of topics: create, show, list, update, delete.",
         helps={
             "create": "Create a subscription; its rule $Default lets every message in.",

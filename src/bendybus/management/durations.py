@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from bendybus.domain.durations import UNLIMITED, UNLIMITED_FROM_S, format_duration, parse_duration
+from bendybus.domain.durations import UNLIMITED, format_duration, parse_duration, short_duration
 from bendybus.errors import ArgumentError
 
-__all__ = ["read_duration", "short_duration"]
+__all__ = ["read_duration", "shown_duration"]
 
 _UNIT_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _SHORT: Final = re.compile(r"(?:[0-9]{1,12}(?:\.[0-9]{1,7})?(?:ms|[smhdw]))+")
@@ -34,13 +34,9 @@ def read_duration(text: str) -> str:
         ) from None
 
 
-def short_duration(text: str) -> str:
+def shown_duration(text: str) -> str:
     """What the API wrote, for a table: PT1M30S as `1m30s`; as it stands if it is no duration."""
     try:
-        seconds = parse_duration(text)
+        return short_duration(parse_duration(text))
     except ArgumentError:
         return text
-    if seconds is None or seconds >= UNLIMITED_FROM_S:
-        return "unlimited"
-    shortened = format_duration(seconds).replace("P", "").replace("T", "").lower()
-    return shortened or "0s"

@@ -2,7 +2,7 @@
 
 A value becomes an element. An element becomes a value of a plain type under the name that
 `az servicebus` prints, `lockDuration` for LockDuration. The server alone decides which
-values are allowed.
+values are allowed. Which properties there are: domain/properties.py.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from bendybus.atom import (
     TOPIC_DESCRIPTION,
     element,
 )
+from bendybus.domain import properties
+from bendybus.domain.properties import Properties, ValueType
 from bendybus.management.entries import Entry, bare_name
 
 __all__ = [
@@ -40,81 +42,20 @@ class EntityKind:
 
     label: str
     element: str
-    settable: tuple[str, ...]
+    properties: Properties
 
 
-# The real service is said to mind the order.
-QUEUE: Final = EntityKind(
-    "queue",
-    QUEUE_DESCRIPTION,
-    (
-        "LockDuration",
-        "MaxSizeInMegabytes",
-        "RequiresDuplicateDetection",
-        "RequiresSession",
-        "DefaultMessageTimeToLive",
-        "DeadLetteringOnMessageExpiration",
-        "DuplicateDetectionHistoryTimeWindow",
-        "MaxDeliveryCount",
-        "EnableBatchedOperations",
-        "Status",
-        "ForwardTo",
-        "UserMetadata",
-        "AutoDeleteOnIdle",
-        "EnablePartitioning",
-        "ForwardDeadLetteredMessagesTo",
-        "EnableExpress",
-        "MaxMessageSizeInKilobytes",
-    ),
-)
-
-TOPIC: Final = EntityKind(
-    "topic",
-    TOPIC_DESCRIPTION,
-    (
-        "DefaultMessageTimeToLive",
-        "MaxSizeInMegabytes",
-        "RequiresDuplicateDetection",
-        "DuplicateDetectionHistoryTimeWindow",
-        "EnableBatchedOperations",
-        "Status",
-        "UserMetadata",
-        "SupportOrdering",
-        "AutoDeleteOnIdle",
-        "EnablePartitioning",
-        "EnableExpress",
-        "MaxMessageSizeInKilobytes",
-    ),
-)
-
-SUBSCRIPTION: Final = EntityKind(
-    "subscription",
-    SUBSCRIPTION_DESCRIPTION,
-    (
-        "LockDuration",
-        "RequiresSession",
-        "DefaultMessageTimeToLive",
-        "DeadLetteringOnMessageExpiration",
-        "DeadLetteringOnFilterEvaluationExceptions",
-        "MaxDeliveryCount",
-        "EnableBatchedOperations",
-        "Status",
-        "ForwardTo",
-        "UserMetadata",
-        "ForwardDeadLetteredMessagesTo",
-        "AutoDeleteOnIdle",
-    ),
-)
+QUEUE: Final = EntityKind("queue", QUEUE_DESCRIPTION, properties.QUEUE)
+TOPIC: Final = EntityKind("topic", TOPIC_DESCRIPTION, properties.TOPIC)
+SUBSCRIPTION: Final = EntityKind("subscription", SUBSCRIPTION_DESCRIPTION, properties.SUBSCRIPTION)
 
 # Everything else is text, or has children.
 _NUMBERS: Final = frozenset(
     {
+        *(row.name for row in properties.ALL if row.type is ValueType.INTEGER),
         "ActiveMessageCount",
         "CorrelationFilterCount",
         "DeadLetterMessageCount",
-        "MaxDeliveryCount",
-        "MaxMessageSizeInKilobytes",
-        "MaxSizeInMegabytes",
         "MessageCount",
         "MessagingUnits",
         "ScheduledMessageCount",
@@ -127,16 +68,10 @@ _NUMBERS: Final = frozenset(
 )
 _BOOLEANS: Final = frozenset(
     {
-        "DeadLetteringOnFilterEvaluationExceptions",
-        "DeadLetteringOnMessageExpiration",
-        "EnableBatchedOperations",
-        "EnableExpress",
-        "EnablePartitioning",
+        *(row.name for row in properties.ALL if row.type is ValueType.BOOLEAN),
         "EnableSubscriptionPartitioning",
         "FilteringMessagesBeforePublishing",
         "IsAnonymousAccessible",
-        "RequiresDuplicateDetection",
-        "RequiresSession",
         "SupportOrdering",
     }
 )
@@ -153,18 +88,18 @@ def subscription_path(topic: str, name: str) -> str:
 # -- to the server ------------------------------------------------------------------
 
 
-def new_elements(kind: EntityKind, options: Mapping[str, object]) -> Iterator[str]:
-    """The elements of a new entity; options that were not given (None) are left to the server."""
-    return (element(name, options[name]) for name in kind.settable if options.get(name) is not None)
+def new_elements(kind: EntityKind, given: Mapping[str, object]) -> Iterator[str]:
+    """The elements of a new entity; what was not given (None) is left to the server."""
+    return (element(row.name, given[row.name]) for row in kind.properties if given.get(row.name) is not None)
 
 
-def changed_elements(kind: EntityKind, current: Entry, options: Mapping[str, object]) -> Iterator[str]:
-    """The elements of an update: all that can be set, as it is or as the options say; "" takes away."""
-    for name in kind.settable:
-        given = options.get(name)
-        value = current.text(name) if given is None else given
+def changed_elements(kind: EntityKind, current: Entry, given: Mapping[str, object]) -> Iterator[str]:
+    """The elements of an update: all that can be set, as it is or as it was given; "" takes away."""
+    for row in kind.properties:
+        wanted = given.get(row.name)
+        value = current.text(row.name) if wanted is None else wanted
         if value not in (None, ""):
-            yield element(name, value)
+            yield element(row.name, value)
 
 
 # -- to the user --------------------------------------------------------------------

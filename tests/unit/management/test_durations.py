@@ -6,7 +6,7 @@ import pytest
 
 from bendybus.domain.durations import UNLIMITED
 from bendybus.errors import ArgumentError
-from bendybus.management.durations import read_duration, short_duration
+from bendybus.management.durations import read_duration, shown_duration
 
 
 @pytest.mark.parametrize(
@@ -38,4 +38,4 @@ def test_anything_else_is_no_duration(text: str) -> None:
     [("PT1M30S", "1m30s"), ("P14D", "14d"), (UNLIMITED, "unlimited"), ("PT0S", "0s"), ("Paris", "Paris")],
 )
 def test_durations_are_shown_short(written: str, shown: str) -> None:
-    assert short_duration(written) == shown
+    assert shown_duration(written) == shown
