@@ -14,6 +14,7 @@ from typing import Final
 import click
 
 from bendybus.cli.command import output_option, told_errors
+from bendybus.cli.options import data_option
 from bendybus.cli.output import OutputFormat, note, show_one
 from bendybus.errors import ConfigError
 from bendybus.server.tls import TLS_FOLDER, certificate_in
@@ -46,14 +47,7 @@ _HOST_NAME: Final = re.compile(r"[A-Za-z0-9*_.:-]{1,253}")
 
 
 @click.command
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    default=Path(".data"),
-    show_default=True,
-    help="Data folder of the server that is to use it.",
-)
+@data_option("Data folder of the server that is to use it.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),

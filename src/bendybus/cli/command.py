@@ -10,17 +10,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Concatenate, Final
 
 import click
 
 from bendybus.auth.connection_strings import ConnectionString
-from bendybus.cli.options import Choices
+from bendybus.cli.options import Choices, data_option
 from bendybus.cli.output import OutputFormat, tell_error
 from bendybus.cli.target import find_namespace
-from bendybus.client import BusClient, ClientSettings
 from bendybus.errors import BrokerError, ConnectionLost, EntityNotFound, SetupError, Unauthorized
 from bendybus.management.client import ManagementClient
 
@@ -30,24 +28,11 @@ EXIT_FAILED: Final = 1
 # What shells and init systems take for "called wrongly".
 EXIT_USAGE: Final = 2
 
-# With pauses of 0.2 and 0.4 seconds.
-RETRIES: Final = 2
-# How long one answer may take.
-TIMEOUT_S: Final = 60.0
-
 _connection_string_option = click.option(
     "--connection-string",
     metavar="TEXT",
     help="The namespace, as every SDK is told it.",
     show_default="$BENDYBUS_CONNECTION_STRING, or the server that runs on --data",
-)
-_data_option = click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    default=Path(".data"),
-    show_default=True,
-    help="Data folder of a server on this machine.",
 )
 output_option = click.option(
     "--output",
@@ -60,7 +45,10 @@ output_option = click.option(
 
 
 class Command:
-    """One command at work: the server that it was pointed at, and how it is to show results."""
+    """One command at work: the server that it was pointed at, and how it is to show results.
+
+    Commands that manage entities use `management`; those that move messages use bus.py.
+    """
 
     def __init__(self, connection_string: str | None, data: Path, output: OutputFormat) -> None:
         self._connection_string = connection_string
@@ -77,17 +65,12 @@ class Command:
     def management(self) -> ManagementClient:
         return ManagementClient(self.namespace())
 
-    def client(self, *, retries: int = RETRIES, timeout_s: float = TIMEOUT_S) -> BusClient:
-        settings = ClientSettings.from_connection_string(self.namespace().text)
-        # Somebody is waiting at the terminal.
-        return BusClient(replace(settings, retries=retries, timeout_s=timeout_s))
-
 
 def server_command(function: Callable[Concatenate[Command, ...], None]) -> Callable[..., None]:
     """The innermost decorator of a command: options that stand above it come first in its help."""
 
     @_connection_string_option
-    @_data_option
+    @data_option("Data folder of a server on this machine.")
     @output_option
     @functools.wraps(function)
     def run(connection_string: str | None, data: Path, output: OutputFormat, **arguments: Any) -> None:

@@ -15,6 +15,7 @@ import click
 
 from bendybus.amqp.message import Header, encode_message
 from bendybus.amqp.sections import scan
+from bendybus.cli.bus import bus_client
 from bendybus.cli.command import Command, server_command
 from bendybus.cli.options import confirm, entity_argument, max_option, yes_option
 from bendybus.cli.output import note, show_one
@@ -43,7 +44,7 @@ def app() -> None:
 
 @app.command("list")
 @entity_argument
-@max_option
+@max_option(10)
 @from_option
 @server_command
 def list_dead_letters(command: Command, entity: str, max_count: int, first: int) -> None:
@@ -54,14 +55,7 @@ def list_dead_letters(command: Command, entity: str, max_count: int, first: int)
 @app.command
 @entity_argument
 @click.option("--to", metavar="ENTITY", help="Where to send them.", show_default="where they came from")
-@click.option(
-    "--max",
-    "max_count",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="At most so many.",
-    show_default="all there are",
-)
+@max_option(shown="all there are")
 @click.option(
     "--new-ids", is_flag=True, help="Give each a new message id, so that none is taken for a duplicate."
 )
@@ -75,7 +69,7 @@ def resubmit(command: Command, entity: str, to: str | None, max_count: int | Non
         # What is dead-lettered again meanwhile is not chased after.
         max_count = _dead_letter_count(command, entity)
     sent = 0
-    with command.client() as client, progress() as bar:
+    with bus_client(command) as client, progress() as bar:
         receiver = client.receiver(f"{entity}/{DEAD_LETTERS}")
         sender = client.sender(destination)
         task = bar.add_task(f"Resubmitting to {destination}", total=max_count)

@@ -5,9 +5,11 @@ Options that set an entity's properties: entity_options.py.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from enum import StrEnum
+from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 import click
@@ -21,9 +23,11 @@ __all__ = [
     "Decorator",
     "Duration",
     "confirm",
+    "data_option",
     "entity_argument",
     "max_option",
     "property_option",
+    "read_property",
     "topic_argument",
     "yes_option",
 ]
@@ -63,21 +67,54 @@ entity_argument = click.argument(
     shell_complete=entity_names,
 )
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-max_option = click.option(
-    "--max",
-    "max_count",
-    type=click.IntRange(min=1),
-    metavar="N",
-    default=10,
-    show_default=True,
-    help="At most so many.",
-)
+
+
+def data_option(help_text: str) -> Decorator:
+    return click.option(
+        "--data",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        default=Path(".data"),
+        show_default=True,
+        help=help_text,
+    )
+
+
+def max_option(default: int | None = None, *, shown: str | None = None) -> Decorator:
+    """`shown` is what help calls the default, where there is no number for it."""
+    return click.option(
+        "--max",
+        "max_count",
+        type=click.IntRange(min=1),
+        metavar="N",
+        default=default,
+        show_default=shown or True,
+        help="At most so many.",
+    )
 
 
 def property_option(help_text: str) -> Decorator:
     return click.option(
         "--property", "-p", "properties", multiple=True, metavar="NAME=TEXT|NAME:=JSON", help=help_text
     )
+
+
+def read_property(text: str) -> tuple[str, object]:
+    """What `--property` was given: `name=text`, or `name:=json` for a number, true or false."""
+    name, separator, value = text.partition("=")
+    if not separator or not name.rstrip(":"):
+        raise ConfigError(f"--property is '{text}'; it must be NAME=TEXT or NAME:=JSON")
+    if not name.endswith(":"):
+        return name, value
+    try:
+        read = json.loads(value)
+    except ValueError:
+        read = ()
+    if not (read is None or isinstance(read, str | bool | int | float)):
+        raise ConfigError(
+            f"--property is '{text}'; after := a number, true, false, null or \"text\" is expected"
+        )
+    return name[:-1], read
 
 
 def confirm(question: str, yes: bool) -> None:

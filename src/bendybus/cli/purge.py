@@ -14,6 +14,7 @@ from typing import Final
 import click
 
 from bendybus.amqp.types import Array, Int, Timestamp, UInt
+from bendybus.cli.bus import bus_client
 from bendybus.cli.command import Command, server_command
 from bendybus.cli.options import Choices, confirm, entity_argument, yes_option
 from bendybus.cli.output import note, show_one
@@ -57,7 +58,7 @@ def purge(command: Command, entity: str, state: tuple[State, ...], yes: bool) ->
 
 def purge_messages(command: Command, entity: str, states: list[State]) -> None:
     purged: dict[str, int] = {str(state): 0 for state in states}
-    with command.client() as client, progress() as bar:
+    with bus_client(command) as client, progress() as bar:
         for state in states:
             task = bar.add_task(f"Purging {state} messages", total=None)
             for count in _PURGES[state](client, entity):

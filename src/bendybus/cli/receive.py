@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from bendybus.amqp.types import Described, Int, ULong
+from bendybus.cli.bus import bus_client
 from bendybus.cli.command import Command, server_command
 from bendybus.cli.messages import MessagePrinter
 from bendybus.cli.options import Choices, entity_argument, max_option
@@ -57,14 +58,7 @@ from_option = click.option(
 
 @click.command
 @entity_argument
-@click.option(
-    "--max",
-    "max_count",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="At most so many.",
-    show_default="1, or no limit with --follow",
-)
+@max_option(shown="1, or no limit with --follow")
 @click.option(
     "--mode",
     type=Choices(Mode),
@@ -183,8 +177,8 @@ def _receive(
 def _client(command: Command, wait_s: float, *, waits_for_session: bool) -> BusClient:
     """The server answers an attach to the next session when there is one: this long and no longer."""
     if not waits_for_session:
-        return command.client()
-    return command.client(retries=0, timeout_s=max(wait_s, SESSION_WAIT_MIN_S))
+        return bus_client(command)
+    return bus_client(command, retries=0, timeout_s=max(wait_s, SESSION_WAIT_MIN_S))
 
 
 def _session_filter(session_id: str | None) -> Mapping[str, object]:
@@ -210,7 +204,7 @@ def _settle(
 
 @click.command
 @entity_argument
-@max_option
+@max_option(10)
 @from_option
 @click.option("--state", type=Choices(State), help="Only messages in this state.")
 @_session_id_option
@@ -242,7 +236,7 @@ def show_peeked(
     """Up to `max_count` messages at `path`; a dead-letter queue's with the reason."""
     printer = MessagePrinter(as_json=command.as_json, dead_letters=path.lower().endswith("/$deadletterqueue"))
     shown = 0
-    with command.client() as client:
+    with bus_client(command) as client:
         for message in islice(peeked(client.management(path), first, state, session_id), max_count):
             printer.show(message)
             shown += 1

@@ -8,9 +8,15 @@ from typing import Any, Final
 import click
 
 from bendybus.cli.command import Command, server_command
-from bendybus.cli.options import Decorator, confirm, property_option, topic_argument, yes_option
+from bendybus.cli.options import (
+    Decorator,
+    confirm,
+    property_option,
+    read_property,
+    topic_argument,
+    yes_option,
+)
 from bendybus.cli.output import note, show_many, show_one
-from bendybus.cli.send import read_property
 from bendybus.errors import ConfigError
 from bendybus.management.rules import (
     RULE_DESCRIPTION,
@@ -74,10 +80,7 @@ def create(command: Command, topic: str, subscription: str, name: str, **rule: A
     Its filter is --filter-sql, or --filter-true, or --filter-false, or what all the other options
     together say of a message.
     """
-    elements = _elements(name, **rule)
-    with command.management() as management:
-        made = management.create(_path(topic, subscription, name), RULE_DESCRIPTION, elements)
-    show_one(shown_rule(made), command.output)
+    _put(command, _path(topic, subscription, name), _elements(name, **rule), update=False)
 
 
 @app.command
@@ -85,10 +88,7 @@ def create(command: Command, topic: str, subscription: str, name: str, **rule: A
 @server_command
 def update(command: Command, topic: str, subscription: str, name: str, **rule: Any) -> None:
     """Replace a rule's filter and action by what is given."""
-    elements = _elements(name, **rule)
-    with command.management() as management:
-        made = management.update(_path(topic, subscription, name), RULE_DESCRIPTION, elements)
-    show_one(shown_rule(made), command.output)
+    _put(command, _path(topic, subscription, name), _elements(name, **rule), update=True)
 
 
 @app.command
@@ -136,6 +136,12 @@ def delete(command: Command, topic: str, subscription: str, name: str, yes: bool
 def _path(topic: str, subscription: str, name: str | None = None) -> str:
     rules = f"{topic}/Subscriptions/{subscription}/Rules"
     return rules if name is None else f"{rules}/{name}"
+
+
+def _put(command: Command, path: str, elements: list[str], *, update: bool) -> None:
+    with command.management() as management:
+        put = management.update if update else management.create
+        show_one(shown_rule(put(path, RULE_DESCRIPTION, elements)), command.output)
 
 
 def _elements(

@@ -14,15 +14,16 @@ from typing import Final
 
 import click
 
+from bendybus.cli.bus import bus_client
 from bendybus.cli.command import Command, server_command
 from bendybus.cli.messages import Draft, draft_from_json, instant, milliseconds
-from bendybus.cli.options import entity_argument, property_option
+from bendybus.cli.options import entity_argument, property_option, read_property
 from bendybus.cli.output import note, show_one
 from bendybus.cli.tables import progress
 from bendybus.client import Sender
 from bendybus.errors import ArgumentError, ConfigError
 
-__all__ = ["read_property", "send"]
+__all__ = ["send"]
 
 # With a key, so many share a batch, and so a commit; the next batch waits for it to keep the order.
 BATCH: Final = 100
@@ -105,7 +106,7 @@ def _option(name: str, read: Callable[[str], int], text: str | None) -> int | No
 
 
 def _send(command: Command, entity: str, drafts: Iterator[Draft], total: int | None) -> None:
-    with command.client() as client, progress() as bar:
+    with bus_client(command) as client, progress() as bar:
         sender = client.sender(entity)
         task = bar.add_task(f"Sending to {entity}", total=total)
         for posted in _post(sender, drafts):
@@ -187,21 +188,3 @@ def _read(file: Path) -> bytes:
         return file.read_bytes()
     except OSError as error:
         raise ConfigError(f"--file {file} cannot be read: {error.strerror}") from error
-
-
-def read_property(text: str) -> tuple[str, object]:
-    """`name=text`, or `name:=json` for a number, true or false."""
-    name, separator, value = text.partition("=")
-    if not separator or not name.rstrip(":"):
-        raise ConfigError(f"--property is '{text}'; it must be NAME=TEXT or NAME:=JSON")
-    if not name.endswith(":"):
-        return name, value
-    try:
-        read = json.loads(value)
-    except ValueError:
-        read = ()
-    if not (read is None or isinstance(read, str | bool | int | float)):
-        raise ConfigError(
-            f"--property is '{text}'; after := a number, true, false, null or \"text\" is expected"
-        )
-    return name[:-1], read

@@ -39,6 +39,11 @@ def test_help_imports_no_command() -> None:
     assert imported_by(statement, heavy) == []
 
 
+def test_managing_entities_does_without_amqp_and_spark() -> None:
+    others = ["bendybus.amqp", "bendybus.client", "bendybus.broker.broker", "starlette", "pyspark", "rich"]
+    assert imported_by("import bendybus.cli.entities, bendybus.cli.rule, bendybus.cli.pipeline", others) == []
+
+
 def test_help_names_every_command_in_its_order() -> None:
     shown = runner.invoke(app, ["--help"]).stdout
     listed = shown.partition("Commands:\n")[2]
