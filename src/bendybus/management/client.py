@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 
 from bendybus.atom import ENTRY_TYPE, PAGE_MAX
 from bendybus.auth.connection_strings import ConnectionString
+from bendybus.domain.properties import FORWARD_DEAD_LETTERED_TO, FORWARD_TO
 from bendybus.errors import (
     ArgumentError,
     BrokerError,
@@ -51,8 +52,8 @@ _REFUSALS: Final[Mapping[int, type[BrokerError]]] = {
 }
 
 _FORWARDING: Final = {
-    b"<ForwardTo>": "ServiceBusSupplementaryAuthorization",
-    b"<ForwardDeadLetteredMessagesTo>": "ServiceBusDlqSupplementaryAuthorization",
+    f"<{FORWARD_TO.name}>".encode(): "ServiceBusSupplementaryAuthorization",
+    f"<{FORWARD_DEAD_LETTERED_TO.name}>".encode(): "ServiceBusDlqSupplementaryAuthorization",
 }
 
 

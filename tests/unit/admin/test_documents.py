@@ -55,10 +55,6 @@ def test_an_error_names_status_and_sub_code_and_survives_any_name() -> None:
     assert "<Code>401</Code><Detail>SubCode=40106. over" in expired
 
 
-def test_never_is_written_as_dotnet_writes_it() -> None:
-    assert atom.format_time(Instant(0)) == "0001-01-01T00:00:00Z"
-
-
 def test_prefixes_and_order_do_not_count() -> None:
     described = documents.parse_entry(
         put('<x:QueueDescription xmlns:x="sb"><x:B> 1 </x:B><x:A/></x:QueueDescription>')
