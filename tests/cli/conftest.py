@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from bendybus.cli.management import ManagementClient
-from bendybus.cli.properties import QUEUE, new_elements
-from bendybus.cli.target import Target
+from bendybus.auth.connection_strings import ConnectionString
+from bendybus.management.client import ManagementClient
+from bendybus.management.properties import QUEUE, new_elements
 from fix_server import Kind, ServerProcess
 
 COMMAND_TIMEOUT_S = 60
@@ -79,7 +79,7 @@ def bendybus_json(bendybus: Bendybus) -> BendybusJson:
 def make_queue(server: ServerProcess) -> Iterator[MakeQueue]:
     """A queue for this test alone: `make_queue(kind, RequiresDuplicateDetection=True)`."""
     made: list[str] = []
-    with ManagementClient(Target.parse(server.connection_string)) as management:
+    with ManagementClient(ConnectionString.parse(server.connection_string)) as management:
 
         def make(kind: Kind, **properties: object) -> str:
             made.append(f"cli-{uuid.uuid4().hex[:8]}")
@@ -89,7 +89,7 @@ def make_queue(server: ServerProcess) -> Iterator[MakeQueue]:
 
         yield make
     # Anew: a test may have taken longer than the server keeps an idle connection.
-    with ManagementClient(Target.parse(server.connection_string)) as management:
+    with ManagementClient(ConnectionString.parse(server.connection_string)) as management:
         for name in made:
             management.delete(name)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bendybus.cli.management import ManagementClient
-from bendybus.cli.target import Target
+from bendybus.auth.connection_strings import ConnectionString
+from bendybus.management.client import ManagementClient
 from cli.conftest import Bendybus, BendybusJson, run_bendybus
 from fix_server import ServerProcess, StartServer
 
@@ -20,7 +20,7 @@ def name(server: ServerProcess) -> Iterator[str]:
     """Of queues to be: what begins with it is deleted afterwards, since a namespace holds only so many."""
     name = f"made-{uuid.uuid4().hex[:8]}"
     yield name
-    with ManagementClient(Target.parse(server.connection_string)) as management:
+    with ManagementClient(ConnectionString.parse(server.connection_string)) as management:
         for entry in list(management.list("$Resources/queues")):
             if entry.name.startswith(name):
                 management.delete(entry.name)

@@ -275,18 +275,34 @@ def test_over_tls_messages_go_where_the_certificate_is_trusted(
 
 
 def test_the_shell_is_offered_commands_and_the_servers_queues(server: ServerProcess, tmp_path: Path) -> None:
+    environment = {"BENDYBUS_CONNECTION_STRING": server.connection_string, "HOME": str(tmp_path)}
+    assert (
+        run_bendybus("--install-completion", "bash", environment=environment, folder=tmp_path).returncode == 0
+    )
+
     def offered(line: str) -> list[str]:
+        """What a real bash offers when Tab is pressed at the end of the line."""
         words = line.split(" ")
-        environment = {
-            "BENDYBUS_CONNECTION_STRING": server.connection_string,
-            "_BENDYBUS_COMPLETE": "complete_bash",
-            "COMP_WORDS": line,
-            "COMP_CWORD": str(len(words) - 1),
-        }
-        return run_bendybus(environment=environment, folder=tmp_path).stdout.split()
+        script = (
+            "source ~/.bash_completions/bendybus.sh\n"
+            f"COMP_WORDS=({line}) COMP_CWORD={len(words) - 1}\n"
+            f"_bendybus_completion bendybus {words[-1]} {words[-2]}\n"
+            'printf "%s\\n" "${COMPREPLY[@]}"\n'
+        )
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        done = subprocess.run(
+            ["bash", "-c", script],
+            env={**os.environ, **environment, "PATH": path},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.split()
 
     assert offered("bendybus dead-letter re") == ["resubmit"]
+    assert offered("bendybus dead") == ["dead-letter"]
     assert offered("bendybus peek usual-partitioned-0") == ["usual-partitioned-0"]
+    assert offered("bendybus queue create orders --forward-t") == ["--forward-to"]
 
 
 def test_where_a_server_cannot_delete_in_batches_messages_are_received(

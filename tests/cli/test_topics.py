@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import pytest
 
-from bendybus.cli.management import ManagementClient
-from bendybus.cli.target import Target
+from bendybus.auth.connection_strings import ConnectionString
 from bendybus.errors import EntityNotFound
+from bendybus.management.client import ManagementClient
 from cli.conftest import Bendybus, BendybusJson
 from fix_server import ServerProcess
 
@@ -21,7 +21,10 @@ def topic(server: ServerProcess) -> Iterator[str]:
     """Of a topic to be; it is deleted afterwards."""
     name = f"topic-{uuid.uuid4().hex[:8]}"
     yield name
-    with ManagementClient(Target.parse(server.connection_string)) as management, suppress(EntityNotFound):
+    with (
+        ManagementClient(ConnectionString.parse(server.connection_string)) as management,
+        suppress(EntityNotFound),
+    ):
         management.delete(name)
 
 

@@ -7,12 +7,15 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import click
 import pytest
-import typer
 
 from bendybus import errors
+from bendybus.cli.lazy import Deferred
 from bendybus.cli.main import app
 from bendybus.cli.serve import serve
+from bendybus.domain.durations import short_duration
+from bendybus.domain.properties import ALL, QUEUE, SUBSCRIPTION, TOPIC, ValueType
 from bendybus.gateway.management.extensions import OPERATIONS as EXTENSIONS
 from bendybus.server.metrics import BrokerCollector
 from pyspark_servicebus import options, schema
@@ -27,21 +30,23 @@ ERRORS = [
 BRANCHES = {errors.BrokerError, errors.RequestError, errors.Unavailable, errors.SetupError}
 
 
-@pytest.mark.parametrize("option", inspect.signature(serve).parameters)
+@pytest.mark.parametrize("option", [option for parameter in serve.params for option in parameter.opts])
 def test_every_option_of_serve_is_in_the_guide(option):
-    assert f"--{option.replace('_', '-')}" in (DOCS / "guides" / "running.md").read_text()
+    assert option in (DOCS / "guides" / "running.md").read_text()
 
 
 def commands_of(group, path="bendybus"):
     """Every command with the words that call it: `bendybus queue create`."""
     for name, command in group.commands.items():
-        if hasattr(command, "commands"):
+        if isinstance(command, Deferred):
+            command = command.load()
+        if isinstance(command, click.Group):
             yield from commands_of(command, f"{path} {name}")
         else:
             yield f"{path} {name}", command
 
 
-COMMANDS = dict(commands_of(typer.main.get_command(app)))
+COMMANDS = dict(commands_of(app))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -60,6 +65,47 @@ def test_the_reference_names_no_command_that_is_not_there():
     page = (DOCS / "reference" / "cli.md").read_text()
     headings = re.findall(r"^### `(bendybus [a-z -]+?)(?: [A-Z]+)*`$", page, re.MULTILINE)
     assert sorted(headings) == sorted(COMMANDS)
+
+
+KINDS = {"queue": QUEUE, "topic": TOPIC, "subscription": SUBSCRIPTION}
+
+
+def property_row(row):
+    """A property as a line of the reference page."""
+    if row.type in (ValueType.DURATION, ValueType.DURATION_OR_UNLIMITED):
+        default = short_duration(row.default)
+    elif isinstance(row.default, bool):
+        default = str(row.default).lower()
+    else:
+        default = "none" if row.default is None else str(row.default)
+    kinds = ", ".join(kind for kind, properties in KINDS.items() if row in properties)
+    limits = (
+        row.limits or {ValueType.BOOLEAN: "true or false", ValueType.ENTITY: "a queue or a topic"}[row.type]
+    )
+    changeable = "no" if row.fixed else "yes"
+    return (
+        f"| `{row.name}` | {row.help} | {kinds} | {default} | {limits} | {changeable} "
+        f"| `--{row.option}` | `{row.field}` |"
+    )
+
+
+def test_the_page_of_properties_is_the_table():
+    lines = (DOCS / "reference" / "properties.md").read_text().splitlines()
+    assert [line for line in lines if line.startswith("| `")] == [property_row(row) for row in ALL]
+
+
+def test_the_page_of_properties_names_those_that_config_json_does_not_have():
+    page = (DOCS / "reference" / "properties.md").read_text()
+    missing = " and ".join(f"`{row.name}`" for row in ALL if not row.in_config)
+    assert f"`Config.json` has all of them except {missing}." in " ".join(page.split())
+
+
+@pytest.mark.parametrize("row", QUEUE, ids=lambda row: row.name)
+def test_the_reference_of_the_command_line_says_what_help_says_about_a_property(row):
+    parameter = next(each for each in COMMANDS["bendybus queue create"].params if each.name == row.field)
+    written = f"`--{row.option}{' ' + row.metavar if row.metavar else ''}`"
+    line = f"| {written} | {parameter.help} | {'no' if row.fixed else 'yes'} |"
+    assert line in (DOCS / "reference" / "cli.md").read_text()
 
 
 @pytest.mark.parametrize(

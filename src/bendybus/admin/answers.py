@@ -10,16 +10,14 @@ from urllib.parse import quote, urlencode
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bendybus.admin import atom
+from bendybus.admin import documents
 from bendybus.admin.rest_bodies import RequestBody
+from bendybus.atom import ENTRY_TYPE, FEED_TYPE, PAGE_MAX, document
 from bendybus.broker.clock import now
 from bendybus.errors import ArgumentError, PreconditionFailed
 from bendybus.names import Instant
 
 __all__ = ["Answers", "api_version", "is_update", "read_body"]
-
-# "default 100 per page; cap 100"
-PAGE_MAX: Final = 100
 
 _API_VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2})?(-preview)?")
 _WHOLE_NUMBER: Final = re.compile("[0-9]{1,9}")
@@ -41,11 +39,11 @@ class Answers:
         self, path: str, title: str, kind: str, content: str, created_at: Instant, updated_at: Instant
     ) -> str:
         url = self.url(path, {"api-version": self.version})
-        return atom.entry(url, title, kind, content, created_at, updated_at, self._namespace)
+        return documents.entry(url, title, kind, content, created_at, updated_at, self._namespace)
 
     @staticmethod
     def one(entry: str, status: int = 200) -> Response:
-        return Response(atom.document(entry), status, media_type=atom.ENTRY_TYPE)
+        return Response(document(entry), status, media_type=ENTRY_TYPE)
 
     async def page(self, things: Sequence[T], entry: Callable[[T], Awaitable[str]]) -> Response:
         """As many of these as were asked for, and where the next ones are."""
@@ -56,8 +54,8 @@ class Answers:
         if top and skip + top < len(things):
             following = self.url(path, {"$skip": skip + top, "$top": top, "api-version": self.version})
         entries = [await entry(thing) for thing in things[skip : skip + top]]
-        body = atom.document(atom.feed(here, path.rpartition("/")[2], now(), entries, following))
-        return Response(body, media_type=atom.FEED_TYPE)
+        body = document(documents.feed(here, path.rpartition("/")[2], now(), entries, following))
+        return Response(body, media_type=FEED_TYPE)
 
     def url(self, path: str, query: dict[str, object]) -> str:
         """As the client sees this server: under the name it called, whatever that is."""
@@ -93,10 +91,10 @@ def is_update(request: Request) -> bool:
     return True
 
 
-async def read_body(request: Request, *kinds: str) -> atom.Described:
+async def read_body(request: Request, *kinds: str) -> documents.Described:
     """The description in the body, of one of these kinds."""
     body: RequestBody = request.state.body
-    described = atom.parse_entry(await body.read_document(atom.BODY_BYTES_MAX))
+    described = documents.parse_entry(await body.read_document(documents.BODY_BYTES_MAX))
     if described.kind not in kinds:
         raise ArgumentError(
             f"The entry describes a {described.kind[:60]}; expected a {' or a '.join(kinds)}."

@@ -21,17 +21,19 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from bendybus.admin import atom
+from bendybus.admin import documents
 from bendybus.admin.access import authorise
 from bendybus.admin.answers import Answers, api_version, is_update, read_body
-from bendybus.admin.queues import FIRST_WITH_PARTITIONS, queue_elements, read_queue
+from bendybus.admin.queues import queue_elements, read_queue
 from bendybus.admin.rest_bodies import RequestBody
 from bendybus.admin.topic_routes import Child, TopicRequests
+from bendybus.atom import QUEUE_DESCRIPTION, TOPIC_DESCRIPTION, element, format_time
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Topic
 from bendybus.domain.entities import Described, Tier, normalise_path
+from bendybus.domain.properties import FIRST_WITH_PARTITIONS
 from bendybus.errors import (
     ArgumentError,
     BrokerError,
@@ -86,7 +88,7 @@ class _ManagementApi:
             request.state.body = body
             return await self._answer(request, path)
         except BrokerError as refusal:
-            return atom.error_response(refusal, path, now())
+            return documents.error_response(refusal, path, now())
 
     async def _answer(self, request: Request, path: str) -> Response:
         if request.method == "POST" and path == RESET:
@@ -142,11 +144,11 @@ class _ManagementApi:
         tier, version = self._broker.tier, answers.version
         content = queue_elements(entity, tier, version, with_rules=answers.with_rules)
         return answers.entry(
-            entity.path, entity.path, "QueueDescription", content, entity.created_at, entity.updated_at
+            entity.path, entity.path, QUEUE_DESCRIPTION, content, entity.created_at, entity.updated_at
         )
 
     def _namespace(self, answers: Answers) -> Response:
-        tier, created_at = self._broker.tier, atom.format_time(self._broker.created_at)
+        tier, created_at = self._broker.tier, format_time(self._broker.created_at)
         shown = [("Alias", ""), ("CreatedTime", created_at), ("MessagingSKU", tier.capitalize())]
         if tier is Tier.PREMIUM:
             # The JavaScript client needs it there. We have no units; one is the least there can be.
@@ -157,11 +159,11 @@ class _ManagementApi:
             ("NamespaceType", "Messaging"),
         ]
         founded = self._broker.created_at
-        body = atom.entry(
+        body = documents.entry(
             answers.url("$namespaceinfo", {}),
             self._name,
             "NamespaceInfo",
-            "".join(atom.element(*one) for one in shown),
+            "".join(element(*one) for one in shown),
             founded,
             founded,
             self._name,
@@ -171,8 +173,8 @@ class _ManagementApi:
     # -- changing -----------------------------------------------------------------
 
     async def _put(self, request: Request, path: str, answers: Answers) -> Response:
-        described = await read_body(request, "QueueDescription", "TopicDescription")
-        if described.kind == "TopicDescription":
+        described = await read_body(request, QUEUE_DESCRIPTION, TOPIC_DESCRIPTION)
+        if described.kind == TOPIC_DESCRIPTION:
             return await self._topics.put_topic(request, path, described, answers)
         if not is_update(request):
             description = read_queue(path, described.elements, self._broker.tier)

@@ -21,9 +21,10 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
 from bendybus.admin.access import authorise
-from bendybus.admin.atom import error_response, format_time
+from bendybus.admin.documents import error_response
 from bendybus.admin.rest_bodies import RequestBody
 from bendybus.admin.rule_book import RuleBook, WhichKey, check_key
+from bendybus.atom import format_time
 from bendybus.auth.rights import Right
 from bendybus.auth.rules import KeyRing
 from bendybus.broker.clock import now

@@ -12,8 +12,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from bendybus.admin.atom import Element, element, format_time
+from bendybus.admin.documents import Element
 from bendybus.admin.fields import boolean
+from bendybus.atom import COMPATIBILITY_LEVEL, CORRELATION_ELEMENTS, SCHEMA, element, format_time
 from bendybus.domain.durations import format_duration, parse_duration
 from bendybus.domain.filters import (
     DEFAULT_RULE_NAME,
@@ -33,22 +34,7 @@ from bendybus.errors import ArgumentError
 
 __all__ = ["read_rule", "rule_elements"]
 
-SCHEMA: Final = "http://www.w3.org/2001/XMLSchema"
-COMPATIBILITY_LEVEL: Final = 20
-
 INT32: Final = range(-(2**31), 2**31)
-
-# Field of a correlation filter -> its element, in the order of the real service.
-_FIELDS: Final = {
-    "correlation_id": "CorrelationId",
-    "message_id": "MessageId",
-    "to": "To",
-    "reply_to": "ReplyTo",
-    "label": "Label",
-    "session_id": "SessionId",
-    "reply_to_session_id": "ReplyToSessionId",
-    "content_type": "ContentType",
-}
 
 
 # -- reading ------------------------------------------------------------------------
@@ -72,7 +58,7 @@ def _read_filter(given: Element | None) -> Filter:
         case "SqlFilter":
             return SqlFilter(_text(given, "SqlExpression"), *_read_values(given.find("Parameters")))
         case "CorrelationFilter":
-            fields = {field: _text(given, name) or None for field, name in _FIELDS.items()}
+            fields = {field: _text(given, name) or None for field, name in CORRELATION_ELEMENTS.items()}
             values, spelled = _read_values(given.find("Properties"))
             return CorrelationFilter(**fields, properties=values, spelled=spelled)
         case other:
@@ -169,7 +155,7 @@ def _filter_element(rule_filter: Filter) -> str:
         case SqlFilter():
             inner = _sql(rule_filter.expression, rule_filter.parameters, rule_filter.spelled)
         case CorrelationFilter():
-            fields = {name: getattr(rule_filter, field) for field, name in _FIELDS.items()}
+            fields = {name: getattr(rule_filter, field) for field, name in CORRELATION_ELEMENTS.items()}
             inner = "".join(element(name, value) for name, value in fields.items() if value is not None)
             inner += _values("Properties", rule_filter.properties, rule_filter.spelled)
     return f'<Filter i:type="{type(rule_filter).__name__}">{inner}</Filter>'

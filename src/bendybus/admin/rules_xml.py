@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bendybus.admin.atom import Element, element, format_time
+from bendybus.admin.documents import Element
 from bendybus.admin.rule_book import check_key, new_key
+from bendybus.atom import element, format_time
 from bendybus.broker.clock import now
 from bendybus.domain.access import AuthorizationRule
 from bendybus.errors import ArgumentError

@@ -20,15 +20,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bendybus.admin.answers import Answers, is_update, read_body
-from bendybus.admin.atom import Described
-from bendybus.admin.queues import FIRST_WITH_PARTITIONS
+from bendybus.admin.documents import Described
 from bendybus.admin.rules import read_rule, rule_elements
 from bendybus.admin.topics import read_subscription, read_topic, subscription_elements, topic_elements
+from bendybus.atom import RULE_DESCRIPTION, SUBSCRIPTION_DESCRIPTION, TOPIC_DESCRIPTION
 from bendybus.broker.broker import Broker
 from bendybus.broker.topic import Subscription, Topic
 from bendybus.domain.entities import Described as EntityDescription
 from bendybus.domain.entities import refuse_immutable_changes
 from bendybus.domain.filters import RuleDescription
+from bendybus.domain.properties import FIRST_WITH_PARTITIONS
 from bendybus.errors import EntityNotFound, InvalidOperation
 
 __all__ = ["Child", "TopicRequests"]
@@ -91,7 +92,7 @@ class TopicRequests:
             await subscription.loaded()
         content = topic_elements(topic, self._broker.tier, answers.version, with_rules=answers.with_rules)
         return answers.entry(
-            topic.path, topic.path, "TopicDescription", content, topic.created_at, topic.updated_at
+            topic.path, topic.path, TOPIC_DESCRIPTION, content, topic.created_at, topic.updated_at
         )
 
     @staticmethod
@@ -121,7 +122,7 @@ class TopicRequests:
         topics, entry = self._broker.topics, self._subscription_entry(answers)
         match request.method:
             case "PUT":
-                described = await read_body(request, "SubscriptionDescription")
+                described = await read_body(request, SUBSCRIPTION_DESCRIPTION)
                 if not is_update(request):
                     description = read_subscription(topic.path, name, described.elements)
                     self._authorise_forwarding(request, description, None)
@@ -146,8 +147,8 @@ class TopicRequests:
             return answers.entry(
                 subscription.path,
                 subscription.name,
-                "SubscriptionDescription",
-                subscription_elements(subscription),
+                SUBSCRIPTION_DESCRIPTION,
+                subscription_elements(subscription, answers.version),
                 subscription.created_at,
                 subscription.updated_at,
             )
@@ -159,7 +160,7 @@ class TopicRequests:
         subscription = topics.get_subscription(topic.path, name)
         match request.method:
             case "PUT":
-                described = await read_body(request, "RuleDescription")
+                described = await read_body(request, RULE_DESCRIPTION)
                 given = read_rule(described.elements, rule)
                 if is_update(request):
                     await topics.update_rule(topic.path, name, given)
@@ -178,6 +179,6 @@ def _rule_entry(subscription: Subscription, answers: Answers) -> Callable[[RuleD
     async def entry(rule: RuleDescription) -> str:
         path = f"{subscription.path}/Rules/{rule.name}"
         at = rule.created_at
-        return answers.entry(path, rule.name, "RuleDescription", rule_elements(rule), at, at)
+        return answers.entry(path, rule.name, RULE_DESCRIPTION, rule_elements(rule), at, at)
 
     return entry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from bendybus.admin.atom import element
+from bendybus.atom import element
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Topic
 from bendybus.domain.messages import SubQueue
@@ -63,6 +63,10 @@ class Totals:
         for subscription in topic.subscriptions:
             totals.size_bytes += cls.of(subscription).size_bytes
         return totals
+
+    @property
+    def availability(self) -> tuple[str, object]:
+        return "EntityAvailabilityStatus", "Limited" if self.limited else "Available"
 
     def count_details(self) -> str:
         # The JavaScript client looks for the prefix on this very element, and nowhere else.

@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
-import typer
+import click
 
-from bendybus.cli.command import telling_errors
+from bendybus.cli.command import output_option, told_errors
+from bendybus.cli.options import data_option
 from bendybus.cli.output import OutputFormat, note, show_one
 from bendybus.errors import ConfigError
+from bendybus.server.tls import TLS_FOLDER, certificate_in
 
 __all__ = ["TRUST", "cert"]
 
@@ -44,23 +46,23 @@ TRUST: Final = {
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9*_.:-]{1,253}")
 
 
-def cert(
-    data: Annotated[Path, typer.Option(help="Data folder of the server that is to use it.")] = Path(".data"),
-    out: Annotated[
-        Path | None, typer.Option(help="Folder to put it into instead, for --tls-cert and --tls-key.")
-    ] = None,
-    name: Annotated[
-        list[str] | None, typer.Option(help="A further host name or address it is for; may be repeated.")
-    ] = None,
-    output: Annotated[OutputFormat, typer.Option("--output", "-o", help="How to show results.")] = (
-        OutputFormat.TABLE
-    ),
-) -> None:
+@click.command
+@data_option("Data folder of the server that is to use it.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder to put it into instead, for --tls-cert and --tls-key.",
+)
+@click.option("--name", multiple=True, metavar="HOST", help="One more host name or address; may be repeated.")
+@output_option
+def cert(data: Path, out: Path | None, name: tuple[str, ...], output: OutputFormat) -> None:
     """Make the TLS certificate and show how to trust it.
 
-    One that is there and fits is kept.
+    A certificate that exists and fits is kept.
     """
-    telling_errors(lambda: _cert(data, out, name or [], output))
+    with told_errors():
+        _cert(data, out, list(name), output)
 
 
 def _cert(data: Path, out: Path | None, names: list[str], output: OutputFormat) -> None:
@@ -76,19 +78,17 @@ def _cert(data: Path, out: Path | None, names: list[str], output: OutputFormat) 
     if output is OutputFormat.JSON:
         show_one({"certificate": str(certificate), "key": str(key), "trust": trust}, output)
         return
-    typer.echo(f"certificate  {certificate}\nkey          {key}   (for the server alone)")
+    click.echo(f"certificate  {certificate}\nkey          {key}   (for the server alone)")
     if out is not None:
-        typer.echo(f"\nStart the server with --tls-cert {certificate} --tls-key {key}")
+        click.echo(f"\nStart the server with --tls-cert {certificate} --tls-key {key}")
     for sdk, lines in trust.items():
-        typer.echo(f"\n{sdk}")
+        click.echo(f"\n{sdk}")
         for line in lines:
-            typer.echo(f"  {line}")
+            click.echo(f"  {line}")
 
 
 def _certificate(data: Path, out: Path | None, names: list[str]) -> tuple[Path, bool]:
     """Where it is, and whether it was made just now."""
-    from bendybus.server.tls import TLS_FOLDER, certificate_in  # noqa: PLC0415 - see main.py
-
     try:
         if out is None:
             # As the server would make it: what is inside is nobody else's business.

@@ -7,21 +7,26 @@ twice if the command is cut off in between.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+import uuid
+from dataclasses import replace
+from typing import Final
 
-import typer
+import click
 
+from bendybus.amqp.message import Header, encode_message
+from bendybus.amqp.sections import scan
+from bendybus.cli.bus import bus_client
 from bendybus.cli.command import Command, server_command
-from bendybus.cli.options import Entity, Yes, confirm
-from bendybus.cli.receive import State
+from bendybus.cli.options import confirm, entity_argument, max_option, yes_option
+from bendybus.cli.output import note, show_one
+from bendybus.cli.purge import purge_messages
+from bendybus.cli.receive import State, from_option, show_peeked
+from bendybus.cli.tables import progress
+from bendybus.client import ReceivedMessage, Sender
 from bendybus.errors import BrokerError, InvalidOperation
-
-if TYPE_CHECKING:
-    from bendybus.client import ReceivedMessage, Sender
+from bendybus.management.properties import shown_values
 
 __all__ = ["app"]
-
-app = typer.Typer(help="Dead letters: list, resubmit, purge.", no_args_is_help=True)
 
 DEAD_LETTERS: Final = "$DeadLetterQueue"
 BATCH: Final = 100
@@ -32,43 +37,31 @@ WAIT_S: Final = 0.3
 ADDED: Final = ("DeadLetterReason", "DeadLetterErrorDescription")
 
 
-@app.command("list")
-@server_command
-def list_dead_letters(
-    command: Command,
-    entity: Entity,
-    max_count: Annotated[int, typer.Option("--max", min=1, metavar="N", help="At most so many.")] = 10,
-    first: Annotated[
-        int, typer.Option("--from", min=0, metavar="NUMBER", help="The first sequence number.")
-    ] = 0,
-) -> None:
-    """Show dead letters and why they are there, without taking them."""
-    from bendybus.cli.receive import show_peeked  # noqa: PLC0415 - see main.py
+@click.group("dead-letter", no_args_is_help=True)
+def app() -> None:
+    """Dead letters: list, resubmit, purge."""
 
+
+@app.command("list")
+@entity_argument
+@max_option(10)
+@from_option
+@server_command
+def list_dead_letters(command: Command, entity: str, max_count: int, first: int) -> None:
+    """Show dead letters and why they are there, without taking them."""
     show_peeked(command, entity, f"{entity}/{DEAD_LETTERS}", max_count, first)
 
 
-@app.command()
+@app.command
+@entity_argument
+@click.option("--to", metavar="ENTITY", help="Where to send them.", show_default="where they came from")
+@max_option(shown="all there are")
+@click.option(
+    "--new-ids", is_flag=True, help="Give each a new message id, so that none is taken for a duplicate."
+)
 @server_command
-def resubmit(
-    command: Command,
-    entity: Entity,
-    to: Annotated[
-        str | None,
-        typer.Option(metavar="ENTITY", help="Where to send them.", show_default="where they came from"),
-    ] = None,
-    max_count: Annotated[
-        int | None,
-        typer.Option("--max", min=1, metavar="N", help="At most so many.", show_default="all there are"),
-    ] = None,
-    new_ids: Annotated[
-        bool,
-        typer.Option("--new-ids", help="Give each a new message id, so that none is taken for a duplicate."),
-    ] = False,
-) -> None:
+def resubmit(command: Command, entity: str, to: str | None, max_count: int | None, new_ids: bool) -> None:
     """Send dead letters again, to where they came from or to another entity."""
-    from bendybus.cli.output import note, progress, show_one  # noqa: PLC0415 - see main.py
-
     destination = to or _origin(entity)
     if not new_ids:
         _refuse_duplicate_detection(command, destination)
@@ -76,7 +69,7 @@ def resubmit(
         # What is dead-lettered again meanwhile is not chased after.
         max_count = _dead_letter_count(command, entity)
     sent = 0
-    with command.client() as client, progress() as bar:
+    with bus_client(command) as client, progress() as bar:
         receiver = client.receiver(f"{entity}/{DEAD_LETTERS}")
         sender = client.sender(destination)
         task = bar.add_task(f"Resubmitting to {destination}", total=max_count)
@@ -96,11 +89,11 @@ def resubmit(
 
 
 @app.command("purge")
+@entity_argument
+@yes_option
 @server_command
-def purge_dead_letters(command: Command, entity: Entity, yes: Yes = False) -> None:
+def purge_dead_letters(command: Command, entity: str, yes: bool) -> None:
     """Delete all dead letters."""
-    from bendybus.cli.purge import purge_messages  # noqa: PLC0415 - see main.py
-
     confirm(f"Delete the dead letters of '{entity}'?", yes)
     purge_messages(command, f"{entity}/{DEAD_LETTERS}", [State.ACTIVE, State.DEFERRED])
 
@@ -127,8 +120,6 @@ def _refuse_duplicate_detection(command: Command, destination: str) -> None:
 
 
 def _dead_letter_count(command: Command, entity: str) -> int | None:
-    from bendybus.cli.properties import shown_values  # noqa: PLC0415 - see main.py
-
     with command.management() as management:
         try:
             counts = shown_values(management.get(entity)).get("countDetails")
@@ -147,12 +138,6 @@ def _send_again(sender: Sender, messages: list[ReceivedMessage], new_ids: bool) 
 
 def _copy(message: ReceivedMessage, new_id: bool) -> bytes:
     """The message as it was sent: the broker's marks are left out, and its body is not touched."""
-    import uuid  # noqa: PLC0415 - see main.py
-    from dataclasses import replace  # noqa: PLC0415
-
-    from bendybus.amqp.message import Header, encode_message  # noqa: PLC0415
-    from bendybus.amqp.sections import scan  # noqa: PLC0415
-
     parts, at = message.parts, scan(message.payload)
     # Its time has begun anew; an end that was reckoned from the first sending would cut it short.
     properties = replace(parts.properties, absolute_expiry_time=None, creation_time=None)

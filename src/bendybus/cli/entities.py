@@ -1,71 +1,143 @@
-"""Create, update, show, list and delete, the same for every kind of entity.
+"""`bendybus queue`, `topic` and `subscription`: create, update, show, list and delete.
 
-The commands of each kind (queue.py) name the options; here they become requests,
-and what comes back is shown.
+The three groups have the same commands, made by one factory; a `Kind` says what differs.
+Options become requests, and what comes back is shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
-from bendybus.cli.command import Command
-from bendybus.cli.entity_options import Properties
-from bendybus.cli.entries import Entry
-from bendybus.cli.management import ManagementClient
-from bendybus.cli.options import confirm
+import click
+
+from bendybus.atom import NEVER
+from bendybus.cli.command import Command, server_command
+from bendybus.cli.completion import queue_names, topic_names
+from bendybus.cli.entity_options import property_options, taken_properties
+from bendybus.cli.options import Decorator, confirm, topic_argument, yes_option
 from bendybus.cli.output import OutputFormat, note, show_many, show_one
-from bendybus.cli.properties import EntityKind, changed_elements, new_elements, short_duration, shown_values
 from bendybus.errors import ConfigError, EntityNotFound, InvalidOperation
+from bendybus.management.client import QUEUES, TOPICS, ManagementClient
+from bendybus.management.durations import shown_duration
+from bendybus.management.entries import Entry
+from bendybus.management.properties import (
+    QUEUE,
+    SUBSCRIPTION,
+    TOPIC,
+    EntityKind,
+    changed_elements,
+    new_elements,
+    shown_values,
+    subscription_path,
+)
 
-__all__ = ["create", "delete", "show", "show_entry", "show_list", "update"]
-
-
-def create(command: Command, kind: EntityKind, path: str, properties: Properties) -> None:
-    with command.management() as management:
-        show_entry(command, management.create(path, kind.element, new_elements(kind, properties)))
-
-
-def update(command: Command, kind: EntityKind, path: str, properties: Properties) -> None:
-    if all(value is None for value in properties.values()):
-        raise ConfigError(
-            f"nothing is to be changed: name a property, see 'bendybus {kind.label} update --help'"
-        )
-    with command.management() as management:
-        current = _get(management, kind, path)
-        changed = changed_elements(kind, current, properties)
-        show_entry(command, management.update(path, kind.element, changed))
+__all__ = ["queue", "subscription", "topic"]
 
 
-def show(command: Command, kind: EntityKind, path: str) -> None:
-    with command.management() as management:
-        show_entry(command, _get(management, kind, path))
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the commands of one kind of entity have of their own."""
+
+    described: EntityKind
+    help: str
+    helps: Mapping[str, str]
+    """Command -> its line of help."""
+    name_argument: Decorator
+    columns: Mapping[str, str]
+    """Heading of `list` -> the property below it, as `show` calls it."""
+    collection: str = ""
+    """Where the list of all is; empty for what belongs to a topic."""
+
+    @property
+    def label(self) -> str:
+        return self.described.label
+
+    @property
+    def of_topic(self) -> bool:
+        return not self.collection
+
+    def arguments(self, function: Callable[..., None]) -> Callable[..., None]:
+        """The arguments that name an entity."""
+        function = self.name_argument(function)
+        return topic_argument(function) if self.of_topic else function
+
+    def list_arguments(self, function: Callable[..., None]) -> Callable[..., None]:
+        return topic_argument(function) if self.of_topic else function
+
+    def path(self, given: Mapping[str, Any]) -> str:
+        """The path that these arguments name."""
+        return subscription_path(given["topic"], given["name"]) if self.of_topic else str(given["name"])
 
 
-def show_list(
-    command: Command,
-    path: str,
-    columns: Sequence[str],
-    row: Callable[[dict[str, object]], Sequence[object]],
-) -> None:
-    """Everything under `path`; in a table as `row` says."""
-    with command.management() as management:
-        found = [shown_values(entry) for entry in management.list(path)]
-    if command.as_json:
-        show_many(columns, (), found)
-    elif found:
-        show_many(columns, map(row, found), None)
-    else:
-        note("There are none.")
+def _group(kind: Kind) -> click.Group:
+    group = click.Group(kind.label, help=kind.help, no_args_is_help=True)
+    properties = kind.described.properties
+    changeable = tuple(row for row in properties if not row.fixed)
+
+    @group.command(help=kind.helps["create"])
+    @kind.arguments
+    @property_options(properties)
+    @server_command
+    def create(command: Command, **given: Any) -> None:
+        elements = new_elements(kind.described, taken_properties(properties, given))
+        with command.management() as management:
+            _show_entry(command, management.create(kind.path(given), kind.described.element, elements))
+
+    @group.command(help=f"Change properties of a {kind.label}; what is not named stays as it is.")
+    @kind.arguments
+    @property_options(changeable)
+    @server_command
+    def update(command: Command, **given: Any) -> None:
+        wanted = taken_properties(changeable, given)
+        if all(value is None for value in wanted.values()):
+            raise ConfigError(
+                f"nothing is to be changed: name a property, see 'bendybus {kind.label} update --help'"
+            )
+        path = kind.path(given)
+        with command.management() as management:
+            elements = changed_elements(kind.described, _get(management, kind, path), wanted)
+            _show_entry(command, management.update(path, kind.described.element, elements))
+
+    @group.command(help=kind.helps["show"])
+    @kind.arguments
+    @server_command
+    def show(command: Command, **given: Any) -> None:
+        with command.management() as management:
+            _show_entry(command, _get(management, kind, kind.path(given)))
+
+    @group.command("list", help=kind.helps["list"])
+    @kind.list_arguments
+    @server_command
+    def show_list(command: Command, topic: str = "") -> None:
+        _show_list(command, kind, f"{topic}/subscriptions" if kind.of_topic else kind.collection)
+
+    @group.command(help=kind.helps["delete"])
+    @kind.arguments
+    @yes_option
+    @server_command
+    def delete(command: Command, yes: bool, **given: Any) -> None:
+        path = kind.path(given)
+        with command.management() as management:
+            _get(management, kind, path)
+            confirm(f"Delete the {kind.label} '{path}' and everything in it?", yes)
+            management.delete(path)
+
+    return group
 
 
-def delete(command: Command, kind: EntityKind, path: str, yes: bool) -> None:
-    with command.management() as management:
-        _get(management, kind, path)
-        confirm(f"Delete the {kind.label} '{path}' and everything in it?", yes)
-        management.delete(path)
+def _get(management: ManagementClient, kind: Kind, path: str) -> Entry:
+    entry = management.get(path)
+    if entry.kind != kind.described.element:
+        other = entry.kind.removesuffix("Description").lower()
+        if not other:
+            raise EntityNotFound(path)
+        raise InvalidOperation(f"'{path}' is a {other} and not a {kind.label}: use 'bendybus {other}'.")
+    return entry
 
 
-def show_entry(command: Command, entry: Entry) -> None:
+def _show_entry(command: Command, entry: Entry) -> None:
     values = shown_values(entry)
     if command.output is OutputFormat.TABLE:
         values = {name: _shortened(value) for name, value in values.items()}
@@ -75,15 +147,92 @@ def show_entry(command: Command, entry: Entry) -> None:
 def _shortened(value: object) -> object:
     if not isinstance(value, str):
         return value
-    # The first moment that .NET can write down.
-    return "never" if value.startswith("0001-01-01T") else short_duration(value)
+    return "never" if value == NEVER else shown_duration(value)
 
 
-def _get(management: ManagementClient, kind: EntityKind, path: str) -> Entry:
-    entry = management.get(path)
-    if entry.kind != kind.element:
-        other = entry.kind.removesuffix("Description").lower()
-        if not other:
-            raise EntityNotFound(path)
-        raise InvalidOperation(f"'{path}' is a {other} and not a {kind.label}: use 'bendybus {other}'.")
-    return entry
+def _show_list(command: Command, kind: Kind, path: str) -> None:
+    with command.management() as management:
+        found = [shown_values(entry) for entry in management.list(path)]
+    if command.as_json:
+        show_many((), (), found)
+    elif found:
+        rows = ([_cell(each, name) for name in kind.columns.values()] for each in found)
+        show_many(list(kind.columns), rows, None)
+    else:
+        note("There are none.")
+
+
+def _cell(values: Mapping[str, object], name: str) -> object:
+    """A property, or one of the counts."""
+    counts = values.get("countDetails")
+    return values.get(name, counts.get(name) if isinstance(counts, dict) else None)
+
+
+queue: Final = _group(
+    Kind(
+        QUEUE,
+        help="Queues: create, show, list, update, delete.",
+        helps={
+            "create": "Create a queue, partitioned unless you say otherwise.",
+            "show": "Show a queue: its properties, counts and sizes over all partitions.",
+            "list": "List all queues with their counts.",
+            "delete": "Delete a queue with all its messages.",
+        },
+        name_argument=click.argument("name", help="Path of the queue.", shell_complete=queue_names),
+        columns={
+            "Name": "name",
+            "Status": "status",
+            "Active": "activeMessageCount",
+            "Dead letters": "deadLetterMessageCount",
+            "Scheduled": "scheduledMessageCount",
+            "Partitioned": "enablePartitioning",
+            "Max size MB": "maxSizeInMegabytes",
+        },
+        collection=QUEUES,
+    )
+)
+
+topic: Final = _group(
+    Kind(
+        TOPIC,
+        help="Topics: create, show, list, update, delete.",
+        helps={
+            "create": "Create a topic, partitioned unless you say otherwise.",
+            "show": "Show a topic: its properties, counts and sizes over all partitions.",
+            "list": "List all topics.",
+            "delete": "Delete a topic with its subscriptions and all their messages.",
+        },
+        name_argument=click.argument("name", help="Path of the topic.", shell_complete=topic_names),
+        columns={
+            "Name": "name",
+            "Status": "status",
+            "Subscriptions": "subscriptionCount",
+            "Scheduled": "scheduledMessageCount",
+            "Partitioned": "enablePartitioning",
+            "Max size MB": "maxSizeInMegabytes",
+        },
+        collection=TOPICS,
+    )
+)
+
+subscription: Final = _group(
+    Kind(
+        SUBSCRIPTION,
+        help="Subscriptions of topics: create, show, list, update, delete.",
+        helps={
+            "create": "Create a subscription; its rule $Default lets every message in.",
+            "show": "Show a subscription: its properties and counts.",
+            "list": "List the subscriptions of a topic with their counts.",
+            "delete": "Delete a subscription with all its messages.",
+        },
+        name_argument=click.argument("name", help="Name of the subscription."),
+        columns={
+            "Name": "name",
+            "Status": "status",
+            "Active": "activeMessageCount",
+            "Dead letters": "deadLetterMessageCount",
+            "Sessions": "requiresSession",
+            "Forwards to": "forwardTo",
+        },
+    )
+)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from urllib.parse import quote
 
-import typer
+import click
 
 from bendybus.cli.command import Command, server_command
+from bendybus.cli.options import Choices
+from bendybus.cli.output import note, show_one
+from bendybus.management.json_api import ask_json
 
 __all__ = ["app"]
-
-app = typer.Typer(
-    help="Faults, for those who test their applications: store.",
-    no_args_is_help=True,
-)
 
 
 class Switch(StrEnum):
@@ -24,32 +22,31 @@ class Switch(StrEnum):
     HEAL = "heal"
 
 
-@app.callback()
-def fault() -> None:
+@click.group("fault", no_args_is_help=True)
+def app() -> None:
     """Faults, for those who test their applications: store."""
 
 
-@app.command()
+@app.command
+@click.argument("name", help="The store, as /health and the metrics call it: store-0.")
+@click.argument("switch", type=Choices(Switch), help="What shall be wrong with it, from now on.")
+@click.option(
+    "--delay-ms",
+    type=click.IntRange(min=1),
+    default=500,
+    show_default=True,
+    help="With slow: how much longer each call takes.",
+)
+@click.option("--reason", default="", help="With fail: the error's text.")
 @server_command
-def store(
-    command: Command,
-    name: Annotated[str, typer.Argument(help="The store, as /health and the metrics call it: store-0.")],
-    switch: Annotated[Switch, typer.Argument(help="What shall be wrong with it, from now on.")],
-    delay_ms: Annotated[int, typer.Option(min=1, help="With slow: how much longer each call takes.")] = 500,
-    reason: Annotated[str, typer.Option(help="With fail: the error's text.")] = "",
-) -> None:
+def store(command: Command, name: str, switch: Switch, delay_ms: int, reason: str) -> None:
     """Pause a messaging store, slow it down, let it fail, or heal it (needs serve --development)."""
-    from urllib.parse import quote  # noqa: PLC0415 - see main.py
-
-    from bendybus.cli.json_api import ask_json  # noqa: PLC0415
-    from bendybus.cli.output import note, show_one  # noqa: PLC0415
-
     body: dict[str, object] = {"fault": switch.value}
     if switch is Switch.SLOW:
         body["delayMs"] = delay_ms
     if switch is Switch.FAIL:
         body["reason"] = reason
-    answer = ask_json(command.target(), "PUT", f"/$faults/stores/{quote(name, safe='')}", body)
+    answer = ask_json(command.namespace(), "PUT", f"/$faults/stores/{quote(name, safe='')}", body)
     if command.as_json:
         show_one(answer, command.output)
     else:

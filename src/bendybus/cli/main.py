@@ -1,64 +1,76 @@
-"""The command `bendybus`: one module per command group, put together here.
+"""The command `bendybus`: the table of its commands.
 
-Every command imports what it needs when it runs, so that asking for help or the
-version stays quick, and starting the server pays for the server alone.
+Each command lives in a module with top-level imports, and is imported when it is asked for
+(lazy.py). The line of help stands here, so that `bendybus --help` imports none of them; a test
+compares it with the command's own.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Final
 
-import typer
+import click
 
-from bendybus.cli import deadletter, fault, namespace, pipeline, queue, rule, stores, subscription, topic
-from bendybus.cli.cert import cert
-from bendybus.cli.purge import purge
-from bendybus.cli.receive import peek, receive
-from bendybus.cli.send import send
-from bendybus.cli.serve import serve
+from bendybus.cli.lazy import Deferred, LazyGroup
+from bendybus.cli.shells import SHELLS, install_completion, show_completion
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    name="bendybus",
-    help="A message broker that speaks Azure Service Bus's own protocols.",
+# Command -> module, name in the module, help. In the order in which help shows them.
+_COMMANDS: Final = {
+    "serve": ("serve", "serve", "Run the broker until SIGTERM or Ctrl+C."),
+    "cert": ("cert", "cert", "Make the TLS certificate and show how to trust it."),
+    "namespace": ("namespace", "app", "The namespace: show."),
+    "queue": ("entities", "queue", "Queues: create, show, list, update, delete."),
+    "topic": ("entities", "topic", "Topics: create, show, list, update, delete."),
+    "subscription": (
+        "entities",
+        "subscription",
+        "Subscriptions of topics: create, show, list, update, delete.",
+    ),
+    "rule": ("rule", "app", "Rules of subscriptions: create, show, list, update, delete."),
+    "send": ("send", "send", "Send messages to a queue or topic."),
+    "receive": ("receive", "receive", "Receive messages and show them."),
+    "peek": ("receive", "peek", "Look at messages without taking them."),
+    "dead-letter": ("deadletter", "app", "Dead letters: list, resubmit, purge."),
+    "purge": ("purge", "purge", "Delete messages and keep the entity."),
+    "store": ("stores", "app", "Messaging stores: list, attach, drain, retire."),
+    "fault": ("fault", "app", "Faults, for those who test their applications: store."),
+    "pipeline": ("pipeline", "app", "Data pipelines on Spark, local or on a cluster."),
+}
+
+
+@click.group(
+    "bendybus",
+    cls=LazyGroup,
+    commands=[
+        Deferred(name, f"bendybus.cli.{module}", attribute, short_help)
+        for name, (module, attribute, short_help) in _COMMANDS.items()
+    ],
     no_args_is_help=True,
-    # An operator reads our own one-line errors; what is left is a fault, shown plainly.
-    pretty_exceptions_enable=False,
-    # In boxes, help cuts off the names of options in a terminal of the usual width.
-    rich_markup_mode=None,
 )
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version  # noqa: PLC0415 - 30 ms that only this option needs
-
-        typer.echo(f"bendybus {version('bendybus')}")
-        raise typer.Exit
-
-
-@app.callback()
-def bendybus(
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
-    ] = False,
-) -> None:
+@click.version_option(package_name="bendybus", message="bendybus %(version)s", help="Show the version.")
+@click.option(
+    "--install-completion",
+    is_flag=False,
+    flag_value="",
+    type=click.Choice(["", *SHELLS]),
+    metavar="[SHELL]",
+    callback=install_completion,
+    expose_value=False,
+    is_eager=True,
+    help="Install completion for your shell: bash, zsh or fish.",
+)
+@click.option(
+    "--show-completion",
+    is_flag=False,
+    flag_value="",
+    type=click.Choice(["", *SHELLS]),
+    metavar="[SHELL]",
+    callback=show_completion,
+    expose_value=False,
+    is_eager=True,
+    help="Show the completion script of your shell, to copy or change it.",
+)
+def app() -> None:
     """A message broker that speaks Azure Service Bus's own protocols."""
-
-
-app.command()(serve)
-app.command()(cert)
-app.add_typer(namespace.app, name="namespace")
-app.add_typer(queue.app, name="queue")
-app.add_typer(topic.app, name="topic")
-app.add_typer(subscription.app, name="subscription")
-app.add_typer(rule.app, name="rule")
-app.command()(send)
-app.command()(receive)
-app.command()(peek)
-app.add_typer(deadletter.app, name="dead-letter")
-app.command()(purge)
-app.add_typer(stores.app, name="store")
-app.add_typer(fault.app, name="fault")
-app.add_typer(pipeline.app, name="pipeline")

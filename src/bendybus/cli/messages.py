@@ -17,14 +17,14 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
-import typer
+import click
 
 from bendybus.amqp.types import Timestamp
 from bendybus.cli.output import json_line, printable
-from bendybus.cli.properties import read_duration
 from bendybus.client import ReceivedMessage, encode
 from bendybus.domain.durations import format_duration, parse_duration
 from bendybus.errors import ArgumentError
+from bendybus.management.durations import read_duration
 
 __all__ = ["STATES", "Draft", "MessagePrinter", "draft_from_json", "instant", "milliseconds", "shown_message"]
 
@@ -231,5 +231,5 @@ class MessagePrinter:
     def _row(self, number: object, time: object, name: object, key: object, body: object) -> None:
         texts = [printable(str(value)) for value in (number, time, name, key, body)]
         line = f"{texts[0]:<19}  {texts[1]:<19}  {texts[2]:<36}  {texts[3]:<12}  {texts[4]}"
-        typer.echo(line[: self._width].rstrip())
+        click.echo(line[: self._width].rstrip())
         sys.stdout.flush()

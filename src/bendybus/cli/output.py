@@ -2,7 +2,7 @@
 
 Results go to stdout, everything else to stderr. Text that came from elsewhere (names,
 bodies, errors) is never trusted to be harmless: control characters, by which a message
-could rewrite the terminal, are shown as escapes. `rich` is loaded only for a table.
+could rewrite the terminal, are shown as escapes. How tables and bars are drawn: tables.py.
 """
 
 from __future__ import annotations
@@ -12,27 +12,19 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-import typer
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import Progress
+import click
 
 __all__ = [
     "OutputFormat",
     "json_line",
     "note",
     "printable",
-    "progress",
     "show_many",
     "show_one",
     "tell_error",
 ]
-
-# Where nobody's terminal ends, lines are not folded: `| grep` and `> file` get each row whole.
-UNFOLDED: Final = 100_000
 
 # JSON itself escapes those below a space; DEL, the C1 controls and what reorders text it lets through.
 _UNSAFE_IN_JSON: Final = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -71,37 +63,21 @@ def show_many(columns: Sequence[str], rows: Iterable[Sequence[object]], values: 
 
 def json_line(values: Mapping[str, object]) -> None:
     """One JSON object on a line of its own, at once: for what comes one by one."""
-    typer.echo(_json(values, indent=None))
+    click.echo(_json(values, indent=None))
     sys.stdout.flush()
 
 
 def note(text: str) -> None:
     """Something for the person at the terminal, beside the results."""
-    typer.echo(printable(text), err=True)
+    click.echo(printable(text), err=True)
 
 
 def tell_error(text: str) -> None:
-    typer.echo(f"bendybus: {printable(text)}", err=True)
-
-
-def progress() -> Progress:
-    """A progress bar on stderr; nothing at all where stderr is not a terminal."""
-    from rich.console import Console  # noqa: PLC0415 - 60 ms that only tables and bars need
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
+    click.echo(f"bendybus: {printable(text)}", err=True)
 
 
 def _print_json(values: object) -> None:
-    typer.echo(_json(values, indent=2))
+    click.echo(_json(values, indent=2))
 
 
 def _json(values: object, indent: int | None) -> str:
@@ -110,23 +86,9 @@ def _json(values: object, indent: int | None) -> str:
 
 
 def _print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    from rich import box  # noqa: PLC0415 - see progress
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from bendybus.cli.tables import print_table  # noqa: PLC0415 - rich takes 60 ms, and JSON has no use for it
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in columns:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        # As Text, since a cell of str is read for [markup].
-        table.add_row(*(Text(_cell(value)) for value in row))
-    _console().print(table)
-
-
-def _console() -> Console:
-    from rich.console import Console  # noqa: PLC0415 - see progress
-
-    return Console() if sys.stdout.isatty() else Console(width=UNFOLDED)
+    print_table(columns, ([_cell(value) for value in row] for row in rows))
 
 
 def _cell(value: object) -> str:

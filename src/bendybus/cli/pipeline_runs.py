@@ -2,11 +2,12 @@
 
 What is wrong with a call is said before Spark is started, which takes seconds. The first
 SIGINT or SIGTERM lets a run end in order; the second ends it at once, and the next run
-goes on all the same. Spark is an extra: without it only this group of commands is missing.
+goes on all the same.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -14,68 +15,57 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final
+from typing import Any, Concatenate, Final
 
-import typer
+import click
+from pyspark.sql import SparkSession
 
-from bendybus.cli.command import Command, option, own_parameters, seen_as, server_command
-from bendybus.cli.output import note, progress, show_one
+from bendybus.cli.command import Command, server_command
+from bendybus.cli.output import note, show_one
+from bendybus.cli.tables import progress
 from bendybus.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from pyspark_servicebus.pipelines import Bus, Pipeline, Summary
+from pyspark_servicebus import spark_session
+from pyspark_servicebus.pipelines import Bus, Pipeline, Progress, Run, Summary, shipped
 
 __all__ = ["SparkOptions", "pipeline_command"]
 
 # A shuffle into 200 parts, Spark's default, is for clusters.
 LOCAL_SHUFFLE_PARTITIONS: Final = 8
 
-_OPTIONS: Final[dict[str, tuple[object, object]]] = {
-    "master": (
-        Annotated[
-            str | None,
-            typer.Option(metavar="URL", help="Spark's master.", show_default="$SPARK_MASTER, or local[*]"),
-        ],
-        None,
+_OPTIONS: Final = (
+    click.option(
+        "--master", metavar="URL", help="Spark's master.", show_default="$SPARK_MASTER, or local[*]"
     ),
-    "archive": (
-        Annotated[
-            str | None,
-            typer.Option(metavar="FILE", help="A packed environment that executors are to use (venv-pack)."),
-        ],
-        None,
+    click.option(
+        "--archive", metavar="FILE", help="A packed environment that executors are to use (venv-pack)."
     ),
-    "conf": (
-        Annotated[
-            list[str] | None,
-            typer.Option(metavar="NAME=VALUE", help="A setting of Spark's; may be repeated."),
-        ],
-        None,
+    click.option(
+        "--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark's; may be repeated."
     ),
-    "available_now": (
-        Annotated[
-            bool,
-            typer.Option(
-                "--available-now/--continuous", help="End when all that is there is done, or go on for ever."
-            ),
-        ],
-        True,
+    click.option(
+        "--available-now/--continuous",
+        default=True,
+        show_default=True,
+        help="End when all that is there is done, or go on for ever.",
     ),
-    "interval": (
-        Annotated[
-            float, typer.Option(min=0.1, metavar="SECONDS", help="With --continuous, between batches.")
-        ],
-        1.0,
+    click.option(
+        "--interval",
+        type=click.FloatRange(min=0.1),
+        default=1.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="With --continuous, between batches.",
     ),
-    "summary": (
-        Annotated[Path | None, typer.Option(metavar="FILE", help="Write the summary there too, as JSON.")],
-        None,
+    click.option(
+        "--summary",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write the summary there too, as JSON.",
     ),
-}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,28 +75,20 @@ class SparkOptions:
     command: Command
     master: str | None
     archive: str | None
-    conf: list[str] | None
+    conf: tuple[str, ...]
     available_now: bool
     interval: float
     summary: Path | None
 
     def bus(self) -> Bus:
-        """The namespace that the command was pointed at; says so where Spark is not installed."""
-        try:
-            from pyspark_servicebus.pipelines import Bus  # noqa: PLC0415 - see main.py
-        except ImportError as error:
-            raise ConfigError(
-                f"pipelines run on Spark, and '{error.name}' is not installed: pip install 'bendybus[spark]'"
-            ) from None
-        target = self.command.target()
+        """The namespace that the command was pointed at."""
+        namespace = self.command.namespace()
         certificate = os.environ.get("SSL_CERT_FILE")
-        options = {"certificate": certificate} if certificate and not target.plain else {}
-        return Bus(target.connection_string, options)
+        options = {"certificate": certificate} if certificate and namespace.tls else {}
+        return Bus(namespace.text, options)
 
     def run(self, pipeline: Pipeline, show: Callable[[Summary], None] | None = None) -> None:
         """Check, run, and tell what came of it; `show` instead of the usual table."""
-        from pyspark_servicebus.pipelines import Progress, Run  # noqa: PLC0415 - see main.py
-
         pipeline.check()
         stopping = threading.Event()
         spark = self._session()
@@ -137,11 +119,6 @@ class SparkOptions:
             note("Stopped; run it again to go on.")
 
     def _session(self) -> SparkSession:
-        from importlib.resources import files  # noqa: PLC0415 - see main.py
-
-        from pyspark_servicebus import spark_session  # noqa: PLC0415
-        from pyspark_servicebus.pipelines import shipped  # noqa: PLC0415
-
         quiet = files("pyspark_servicebus.pipelines") / "log4j2.properties"
         settings = {
             "spark.ui.enabled": "false",
@@ -152,7 +129,7 @@ class SparkOptions:
             settings["spark.sql.shuffle.partitions"] = str(LOCAL_SHUFFLE_PARTITIONS)
         if self.archive is not None:
             settings |= shipped(self.archive)
-        for each in self.conf or ():
+        for each in self.conf:
             name, separator, value = each.partition("=")
             if not separator or not name.startswith("spark."):
                 raise ConfigError(f"--conf '{each}' is not a setting such as spark.executor.memory=2g")
@@ -160,19 +137,26 @@ class SparkOptions:
         return spark_session("bendybus", master, settings)
 
 
-def pipeline_command(
-    function: Callable[Concatenate[SparkOptions, ...], None],
-) -> Callable[..., None]:
-    """The function as a command against a server, with the options of Spark's besides its own."""
+def pipeline_command(function: Callable[Concatenate[SparkOptions, ...], None]) -> Callable[..., None]:
+    """The function as a command against a server, with the options of Spark's after its own."""
 
-    def run(command: Command, /, **arguments: Any) -> None:
-        shared = {name: arguments.pop(name) for name in _OPTIONS}
-        function(SparkOptions(command, **shared), **arguments)
+    @functools.wraps(function)
+    def run(
+        command: Command,
+        master: str | None,
+        archive: str | None,
+        conf: tuple[str, ...],
+        available_now: bool,
+        interval: float,
+        summary: Path | None,
+        **arguments: Any,
+    ) -> None:
+        function(SparkOptions(command, master, archive, conf, available_now, interval, summary), **arguments)
 
-    first, *own = own_parameters(function, SparkOptions=SparkOptions)
-    spark = [option(name, annotation, default) for name, (annotation, default) in _OPTIONS.items()]
-    command = first.replace(name="command", annotation=Command)
-    return server_command(seen_as(run, function, (command, *own, *spark)))
+    decorated = server_command(run)
+    for add in reversed(_OPTIONS):
+        decorated = add(decorated)
+    return decorated
 
 
 @contextmanager

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Final
 
-import typer
+import click
 
+from bendybus.amqp.types import Array, Int, Timestamp, UInt
+from bendybus.cli.bus import bus_client
 from bendybus.cli.command import Command, server_command
-from bendybus.cli.options import Entity, Yes, confirm
+from bendybus.cli.options import Choices, confirm, entity_argument, yes_option
+from bendybus.cli.output import note, show_one
 from bendybus.cli.receive import State, peeked
+from bendybus.cli.tables import progress
+from bendybus.client import BusClient
 from bendybus.errors import ArgumentError, InvalidOperation, MessageNotFound, NotSupported
-
-if TYPE_CHECKING:
-    from bendybus.client import BusClient
 
 __all__ = ["purge", "purge_messages"]
 
@@ -36,27 +38,27 @@ WAIT_S: Final = 0.3
 PARTITION_SHIFT: Final = 48
 
 
+@click.command
+@entity_argument
+@click.option(
+    "--state",
+    type=Choices(State),
+    multiple=True,
+    help="Which messages; may be repeated.",
+    show_default="all of them",
+)
+@yes_option
 @server_command
-def purge(
-    command: Command,
-    entity: Entity,
-    state: Annotated[
-        list[State] | None,
-        typer.Option(help="Which messages; may be repeated.", show_default="all of them"),
-    ] = None,
-    yes: Yes = False,
-) -> None:
+def purge(command: Command, entity: str, state: tuple[State, ...], yes: bool) -> None:
     """Delete messages and keep the entity."""
-    states = state or list(State)
+    states = list(state or State)
     confirm(f"Delete the {', '.join(states)} messages of '{entity}'?", yes)
     purge_messages(command, entity, states)
 
 
 def purge_messages(command: Command, entity: str, states: list[State]) -> None:
-    from bendybus.cli.output import note, progress, show_one  # noqa: PLC0415 - see main.py
-
     purged: dict[str, int] = {str(state): 0 for state in states}
-    with command.client() as client, progress() as bar:
+    with bus_client(command) as client, progress() as bar:
         for state in states:
             task = bar.add_task(f"Purging {state} messages", total=None)
             for count in _PURGES[state](client, entity):
@@ -79,8 +81,6 @@ def _active(client: BusClient, entity: str) -> Iterator[int]:
 
 
 def _deleted(client: BusClient, entity: str) -> Iterator[int]:
-    from bendybus.amqp.types import Int, Timestamp  # noqa: PLC0415 - see main.py
-
     # What is enqueued later is not chased after; the grace is for a clock that is behind the server's.
     before = Timestamp(round((time.time() + GRACE_S) * 1000))
     asked = {"message-count": Int(BATCH), "enqueued-time-utc": before}
@@ -97,8 +97,6 @@ def _received(client: BusClient, entity: str) -> Iterator[int]:
 
 
 def _deferred(client: BusClient, entity: str) -> Iterator[int]:
-    from bendybus.amqp.types import UInt  # noqa: PLC0415 - see main.py
-
     # 0 is receive-and-delete.
     also: dict[str, object] = {"receiver-settle-mode": UInt(0)}
     return _by_number(client, entity, State.DEFERRED, "com.microsoft:receive-by-sequence-number", also)
@@ -111,8 +109,6 @@ def _scheduled(client: BusClient, entity: str) -> Iterator[int]:
 def _by_number(
     client: BusClient, entity: str, state: State, operation: str, also: dict[str, object]
 ) -> Iterator[int]:
-    from bendybus.amqp.types import Array  # noqa: PLC0415 - see main.py
-
     management = client.management(entity)
     numbers = [message.sequence_number for message in peeked(management, state=state)]
     for share in _shares(numbers):
@@ -125,8 +121,6 @@ def _by_number(
 
 
 def _one(request: Callable[..., object], operation: str, number: int, also: dict[str, object]) -> int:
-    from bendybus.amqp.types import Array  # noqa: PLC0415 - see main.py
-
     try:
         request(operation, {"sequence-numbers": Array(int, [number]), **also})
     except MessageNotFound:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from itertools import islice
+from typing import Final
 
-import typer
+import click
 
+from bendybus.amqp.types import Described, Int, ULong
+from bendybus.cli.bus import bus_client
 from bendybus.cli.command import Command, server_command
-from bendybus.cli.options import Entity
+from bendybus.cli.messages import MessagePrinter
+from bendybus.cli.options import Choices, entity_argument, max_option
+from bendybus.cli.output import note
+from bendybus.client import BusClient, Management, ReceivedMessage, Receiver
 from bendybus.errors import ConfigError, OperationTimeout
 
-if TYPE_CHECKING:
-    from bendybus.client import BusClient, Management, ReceivedMessage, Receiver
-
-__all__ = ["Mode", "State", "peek", "peeked", "receive"]
+__all__ = ["Mode", "State", "from_option", "peek", "peeked", "receive", "show_peeked"]
 
 # So many are under lock at a time: they are shown and settled long before the shortest lock ends.
 BATCH: Final = 100
@@ -41,39 +44,61 @@ class State(StrEnum):
     SCHEDULED = "scheduled"
 
 
+_session_id_option = click.option("--session-id", help="Only messages of this session.")
+from_option = click.option(
+    "--from",
+    "first",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="NUMBER",
+    help="The first sequence number.",
+)
+
+
+@click.command
+@entity_argument
+@max_option(shown="1, or no limit with --follow")
+@click.option(
+    "--mode",
+    type=Choices(Mode),
+    default=Mode.PEEK_LOCK.value,
+    show_default=True,
+    help="Under lock until settled, or gone at once.",
+)
+@click.option("--complete", is_flag=True, help="Done with it (what happens if nothing else is said).")
+@click.option("--abandon", is_flag=True, help="Put it back; one more delivery counts.")
+@click.option("--defer", is_flag=True, help="Set it aside, to be had by its sequence number.")
+@click.option("--dead-letter", is_flag=True, help="Move it to the dead-letter queue.")
+@click.option("--reason", default="", metavar="TEXT", help="Why, with --dead-letter.")
+@click.option("--description", default="", metavar="TEXT", help="More on why, with --dead-letter.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for a message.",
+)
+@click.option("--follow", is_flag=True, help="Go on until Ctrl+C.")
+@_session_id_option
+@click.option("--next-session", is_flag=True, help="Messages of the next session that is free.")
 @server_command
 def receive(
     command: Command,
-    entity: Entity,
-    max_count: Annotated[
-        int | None,
-        typer.Option(
-            "--max", min=1, metavar="N", help="At most so many.", show_default="1, or no limit with --follow"
-        ),
-    ] = None,
-    mode: Annotated[Mode, typer.Option(help="Under lock until settled, or gone at once.")] = Mode.PEEK_LOCK,
-    complete: Annotated[
-        bool, typer.Option("--complete", help="Done with it (what happens if nothing else is said).")
-    ] = False,
-    abandon: Annotated[
-        bool, typer.Option("--abandon", help="Put it back; one more delivery counts.")
-    ] = False,
-    defer: Annotated[
-        bool, typer.Option("--defer", help="Set it aside, to be had by its sequence number.")
-    ] = False,
-    dead_letter: Annotated[
-        bool, typer.Option("--dead-letter", help="Move it to the dead-letter queue.")
-    ] = False,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, with --dead-letter.")] = "",
-    description: Annotated[str, typer.Option(metavar="TEXT", help="More on why, with --dead-letter.")] = "",
-    wait: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for a message.")
-    ] = 5.0,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until Ctrl+C.")] = False,
-    session_id: Annotated[str | None, typer.Option(help="Only messages of this session.")] = None,
-    next_session: Annotated[
-        bool, typer.Option("--next-session", help="Messages of the next session that is free.")
-    ] = False,
+    entity: str,
+    max_count: int | None,
+    mode: Mode,
+    complete: bool,
+    abandon: bool,
+    defer: bool,
+    dead_letter: bool,
+    reason: str,
+    description: str,
+    wait: float,
+    follow: bool,
+    session_id: str | None,
+    next_session: bool,
 ) -> None:
     """Receive messages and show them.
 
@@ -124,9 +149,6 @@ def _receive(
     filters: Mapping[str, object] | None,
     waits_for_session: bool,
 ) -> None:
-    from bendybus.cli.messages import MessagePrinter  # noqa: PLC0415 - see main.py
-    from bendybus.cli.output import note  # noqa: PLC0415
-
     printer, taken = MessagePrinter(as_json=command.as_json), 0
     try:
         with _client(command, wait_s, waits_for_session=waits_for_session) as client:
@@ -155,14 +177,12 @@ def _receive(
 def _client(command: Command, wait_s: float, *, waits_for_session: bool) -> BusClient:
     """The server answers an attach to the next session when there is one: this long and no longer."""
     if not waits_for_session:
-        return command.client()
-    return command.client(retries=0, timeout_s=max(wait_s, SESSION_WAIT_MIN_S))
+        return bus_client(command)
+    return bus_client(command, retries=0, timeout_s=max(wait_s, SESSION_WAIT_MIN_S))
 
 
 def _session_filter(session_id: str | None) -> Mapping[str, object]:
     """Of a link to one session; None is whichever is free."""
-    from bendybus.amqp.types import Described, ULong  # noqa: PLC0415 - see main.py
-
     return {"com.microsoft:session-filter": Described(ULong(SESSION_FILTER_CODE), session_id)}
 
 
@@ -182,16 +202,20 @@ def _settle(
             receiver.dead_letter(messages, *why)
 
 
+@click.command
+@entity_argument
+@max_option(10)
+@from_option
+@click.option("--state", type=Choices(State), help="Only messages in this state.")
+@_session_id_option
 @server_command
 def peek(
     command: Command,
-    entity: Entity,
-    max_count: Annotated[int, typer.Option("--max", min=1, metavar="N", help="At most so many.")] = 10,
-    first: Annotated[
-        int, typer.Option("--from", min=0, metavar="NUMBER", help="The first sequence number.")
-    ] = 0,
-    state: Annotated[State | None, typer.Option(help="Only messages in this state.")] = None,
-    session_id: Annotated[str | None, typer.Option(help="Only messages of this session.")] = None,
+    entity: str,
+    max_count: int,
+    first: int,
+    state: State | None,
+    session_id: str | None,
 ) -> None:
     """Look at messages without taking them.
 
@@ -210,14 +234,9 @@ def show_peeked(
     session_id: str | None = None,
 ) -> None:
     """Up to `max_count` messages at `path`; a dead-letter queue's with the reason."""
-    from itertools import islice  # noqa: PLC0415 - see main.py
-
-    from bendybus.cli.messages import MessagePrinter  # noqa: PLC0415
-    from bendybus.cli.output import note  # noqa: PLC0415
-
     printer = MessagePrinter(as_json=command.as_json, dead_letters=path.lower().endswith("/$deadletterqueue"))
     shown = 0
-    with command.client() as client:
+    with bus_client(command) as client:
         for message in islice(peeked(client.management(path), first, state, session_id), max_count):
             printer.show(message)
             shown += 1
@@ -229,9 +248,6 @@ def peeked(
     management: Management, first: int = 0, state: State | None = None, session_id: str | None = None
 ) -> Iterator[ReceivedMessage]:
     """All messages from a sequence number on (P-30)."""
-    from bendybus.amqp.types import Int  # noqa: PLC0415 - see main.py
-    from bendybus.client import ReceivedMessage  # noqa: PLC0415
-
     wanted = None if state is None else list(State).index(state)
     while True:
         asked: dict[str, object] = {"from-sequence-number": first, "message-count": Int(PEEK_BATCH)}

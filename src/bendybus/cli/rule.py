@@ -3,106 +3,111 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Any, Final
 
-import typer
+import click
 
-from bendybus.cli import options as given
 from bendybus.cli.command import Command, server_command
+from bendybus.cli.options import (
+    Decorator,
+    confirm,
+    property_option,
+    read_property,
+    topic_argument,
+    yes_option,
+)
+from bendybus.cli.output import note, show_many, show_one
 from bendybus.errors import ConfigError
+from bendybus.management.rules import (
+    RULE_DESCRIPTION,
+    correlation_elements,
+    rule_elements,
+    shown_rule,
+    sql_elements,
+)
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Rules of subscriptions: create, show, list, update, delete.", no_args_is_help=True)
-
-Subscription = Annotated[str, typer.Argument(help="Name of the subscription.")]
-Name = Annotated[str, typer.Argument(help="Name of the rule.")]
-
-Sql = Annotated[
-    str | None, typer.Option("--filter-sql", metavar="SQL", help="Messages for which this holds.")
-]
-Action = Annotated[
-    str | None, typer.Option("--action-sql", metavar="SQL", help='What is done to a message, as "SET x = 1".')
-]
-All = Annotated[bool, typer.Option("--filter-true", help="Every message.")]
-Nothing = Annotated[bool, typer.Option("--filter-false", help="No message.")]
-Field = Annotated[str | None, typer.Option(metavar="TEXT", help="Messages that have exactly this.")]
-Property = Annotated[
-    list[str] | None,
-    typer.Option("--property", "-p", metavar="NAME=TEXT|NAME:=JSON", help="Messages with this property."),
-]
-
 COLUMNS: Final = ("Name", "Filter", "Action")
 
-_CREATE: Final = """Create a rule.
-
-Its filter is --filter-sql, or --filter-true, or --filter-false, or what all the other options
-together say of a message.
-"""
-_UPDATE: Final = "Replace a rule's filter and action by what is given."
+_subscription_argument = click.argument("subscription", help="Name of the subscription.")
+_name_argument = click.argument("name", help="Name of the rule.")
 
 
-def _putting(*, update: bool) -> Callable[..., None]:
-    """`create` and `update`: both take a whole rule, and differ in whether there is one already."""
-
-    def put(
-        command: Command,
-        topic: given.Topic,
-        subscription: Subscription,
-        name: Name,
-        filter_sql: Sql = None,
-        filter_true: All = False,
-        filter_false: Nothing = False,
-        correlation_id: Field = None,
-        message_id: Field = None,
-        to: Field = None,
-        reply_to: Field = None,
-        subject: Field = None,
-        session_id: Field = None,
-        reply_to_session_id: Field = None,
-        content_type: Field = None,
-        property: Property = None,  # noqa: A002 - the option is to be called --property
-        action_sql: Action = None,
-    ) -> None:
-        fields = {
-            "correlation_id": correlation_id,
-            "message_id": message_id,
-            "to": to,
-            "reply_to": reply_to,
-            "subject": subject,
-            "session_id": session_id,
-            "reply_to_session_id": reply_to_session_id,
-            "content_type": content_type,
-        }
-        made = _filter(filter_sql, filter_true, filter_false, fields, property or [])
-        _put(command, _path(topic, subscription, name), name, made, action_sql, update=update)
-
-    put.__doc__ = _UPDATE if update else _CREATE
-    return server_command(put)
+def _field_option(name: str, field: str | None = None) -> Decorator:
+    """An option of a correlation filter."""
+    named = name.removeprefix("--").replace("-", "_")
+    return click.option(name, field or named, metavar="TEXT", help="Messages that have exactly this.")
 
 
-app.command("create")(_putting(update=False))
-app.command("update")(_putting(update=True))
+@click.group("rule", no_args_is_help=True)
+def app() -> None:
+    """Rules of subscriptions: create, show, list, update, delete."""
 
 
-@app.command()
+def _rule_options(function: Callable[..., None]) -> Callable[..., None]:
+    """`create` and `update` take a whole rule, in the same words."""
+    for decorate in reversed(
+        (
+            topic_argument,
+            _subscription_argument,
+            _name_argument,
+            click.option("--filter-sql", metavar="SQL", help="Messages for which this holds."),
+            click.option("--filter-true", is_flag=True, help="Every message."),
+            click.option("--filter-false", is_flag=True, help="No message."),
+            _field_option("--correlation-id"),
+            _field_option("--message-id"),
+            _field_option("--to"),
+            _field_option("--reply-to"),
+            _field_option("--subject", "label"),
+            _field_option("--session-id"),
+            _field_option("--reply-to-session-id"),
+            _field_option("--content-type"),
+            property_option("Messages with this property."),
+            click.option("--action-sql", metavar="SQL", help='What is done to a message, as "SET x = 1".'),
+        )
+    ):
+        function = decorate(function)
+    return function
+
+
+@app.command
+@_rule_options
 @server_command
-def show(command: Command, topic: given.Topic, subscription: Subscription, name: Name) -> None:
-    """Show a rule."""
-    from bendybus.cli.output import show_one  # noqa: PLC0415 - see main.py
-    from bendybus.cli.rule_elements import shown_rule  # noqa: PLC0415
+def create(command: Command, topic: str, subscription: str, name: str, **rule: Any) -> None:
+    """Create a rule.
 
+    Its filter is --filter-sql, or --filter-true, or --filter-false, or what all the other options
+    together say of a message.
+    """
+    _put(command, _path(topic, subscription, name), _elements(name, **rule), update=False)
+
+
+@app.command
+@_rule_options
+@server_command
+def update(command: Command, topic: str, subscription: str, name: str, **rule: Any) -> None:
+    """Replace a rule's filter and action by what is given."""
+    _put(command, _path(topic, subscription, name), _elements(name, **rule), update=True)
+
+
+@app.command
+@topic_argument
+@_subscription_argument
+@_name_argument
+@server_command
+def show(command: Command, topic: str, subscription: str, name: str) -> None:
+    """Show a rule."""
     with command.management() as management:
         show_one(shown_rule(management.get(_path(topic, subscription, name))), command.output)
 
 
 @app.command("list")
+@topic_argument
+@_subscription_argument
 @server_command
-def list_rules(command: Command, topic: given.Topic, subscription: Subscription) -> None:
+def list_rules(command: Command, topic: str, subscription: str) -> None:
     """List the rules of a subscription."""
-    from bendybus.cli.output import note, show_many  # noqa: PLC0415 - see main.py
-    from bendybus.cli.rule_elements import shown_rule  # noqa: PLC0415
-
     with command.management() as management:
         rules = [shown_rule(entry) for entry in management.list(_path(topic, subscription))]
     if command.as_json:
@@ -113,16 +118,18 @@ def list_rules(command: Command, topic: given.Topic, subscription: Subscription)
         note("There are none: the subscription gets no messages.")
 
 
-@app.command()
+@app.command
+@topic_argument
+@_subscription_argument
+@_name_argument
+@yes_option
 @server_command
-def delete(
-    command: Command, topic: given.Topic, subscription: Subscription, name: Name, yes: given.Yes = False
-) -> None:
+def delete(command: Command, topic: str, subscription: str, name: str, yes: bool) -> None:
     """Delete a rule."""
     path = _path(topic, subscription, name)
     with command.management() as management:
         management.get(path)
-        given.confirm(f"Delete the rule '{name}' of '{topic}/Subscriptions/{subscription}'?", yes)
+        confirm(f"Delete the rule '{name}' of '{topic}/Subscriptions/{subscription}'?", yes)
         management.delete(path)
 
 
@@ -131,33 +138,38 @@ def _path(topic: str, subscription: str, name: str | None = None) -> str:
     return rules if name is None else f"{rules}/{name}"
 
 
-def _filter(
-    sql: str | None, true: bool, false: bool, fields: dict[str, str | None], properties: list[str]
-) -> str:
-    """The filter that the options describe, as XML."""
-    from bendybus.cli.rule_elements import correlation_elements, sql_elements  # noqa: PLC0415 - see main.py
-    from bendybus.cli.send import read_property  # noqa: PLC0415
+def _put(command: Command, path: str, elements: list[str], *, update: bool) -> None:
+    with command.management() as management:
+        put = management.update if update else management.create
+        show_one(shown_rule(put(path, RULE_DESCRIPTION, elements)), command.output)
 
-    wanted = {name: text for name, text in fields.items() if text is not None}
+
+def _elements(
+    name: str,
+    *,
+    filter_sql: str | None,
+    filter_true: bool,
+    filter_false: bool,
+    properties: tuple[str, ...],
+    action_sql: str | None,
+    **fields: str | None,
+) -> list[str]:
+    """The rule that the options describe, as XML."""
+    wanted = {field: text for field, text in fields.items() if text is not None}
     correlates = bool(wanted or properties)
-    if sum((sql is not None, true, false, correlates)) != 1:
+    if sum((filter_sql is not None, filter_true, filter_false, correlates)) != 1:
         raise ConfigError(
             "a rule has one filter: --filter-sql, --filter-true, --filter-false, or what a message must have"
         )
-    if sql is not None:
-        return sql_elements("SqlFilter", sql)
-    if true or false:
-        return sql_elements("TrueFilter", "1=1") if true else sql_elements("FalseFilter", "1=0")
-    return correlation_elements(wanted, dict(map(read_property, properties)))
-
-
-def _put(command: Command, path: str, name: str, made: str, action: str | None, *, update: bool) -> None:
-    from bendybus.cli.output import show_one  # noqa: PLC0415 - see main.py
-    from bendybus.cli.rule_elements import RULE_KIND, rule_elements, shown_rule  # noqa: PLC0415
-
-    with command.management() as management:
-        put = management.update if update else management.create
-        show_one(shown_rule(put(path, RULE_KIND, rule_elements(name, made, action))), command.output)
+    if filter_sql is not None:
+        made = sql_elements("SqlFilter", filter_sql)
+    elif filter_true:
+        made = sql_elements("TrueFilter", "1=1")
+    elif filter_false:
+        made = sql_elements("FalseFilter", "1=0")
+    else:
+        made = correlation_elements(wanted, dict(map(read_property, properties)))
+    return list(rule_elements(name, made, action_sql))
 
 
 def _row(rule: dict[str, object]) -> list[object]:

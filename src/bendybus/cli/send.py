@@ -7,71 +7,80 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Final
 
-import typer
+import click
 
+from bendybus.cli.bus import bus_client
 from bendybus.cli.command import Command, server_command
-from bendybus.cli.options import Entity
+from bendybus.cli.messages import Draft, draft_from_json, instant, milliseconds
+from bendybus.cli.options import entity_argument, property_option, read_property
+from bendybus.cli.output import note, show_one
+from bendybus.cli.tables import progress
+from bendybus.client import Sender
 from bendybus.errors import ArgumentError, ConfigError
 
-if TYPE_CHECKING:
-    from bendybus.cli.messages import Draft
-    from bendybus.client import Sender
-
-__all__ = ["read_property", "send"]
+__all__ = ["send"]
 
 # With a key, so many share a batch, and so a commit; the next batch waits for it to keep the order.
 BATCH: Final = 100
 
-_Text = Annotated[str | None, typer.Option()]
 
-
+@click.command
+@entity_argument
+@click.option("--body", "-b", help="The message's body.")
+@click.option(
+    "--file",
+    "-f",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A file that is the body, or that --json reads.",
+)
+@click.option(
+    "--json", "json_lines", is_flag=True, help="Read a JSON object a line, as 'receive -o json' prints them."
+)
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Send the message so many times.",
+)
+@click.option("--message-id")
+@click.option("--session-id", help="The message's session; it decides the partition.")
+@click.option("--partition-key", help="Equal keys share a partition and stay in order.")
+@click.option("--subject")
+@click.option("--correlation-id")
+@click.option("--content-type")
+@click.option("--to")
+@click.option("--reply-to")
+@click.option("--reply-to-session-id")
+@property_option("A property; may be repeated.")
+@click.option("--ttl", metavar="DURATION", help="How long it lives, as 30s or PT30S.")
+@click.option("--schedule-at", metavar="TIME", help="When to enqueue it, ISO 8601.")
+@click.option("--delay", metavar="DURATION", help="Enqueue it so much later.")
 @server_command
 def send(
     command: Command,
-    entity: Entity,
-    body: Annotated[str | None, typer.Option("--body", "-b", help="The message's body.")] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="A file that is the body, or that --json reads.")
-    ] = None,
-    json_lines: Annotated[
-        bool, typer.Option("--json", help="Read a JSON object a line, as 'receive -o json' prints them.")
-    ] = False,
-    count: Annotated[int, typer.Option(min=1, metavar="N", help="Send the message so many times.")] = 1,
-    message_id: _Text = None,
-    session_id: Annotated[
-        str | None, typer.Option(help="The message's session; it decides the partition.")
-    ] = None,
-    partition_key: Annotated[
-        str | None, typer.Option(help="Equal keys share a partition and stay in order.")
-    ] = None,
-    subject: _Text = None,
-    correlation_id: _Text = None,
-    content_type: _Text = None,
-    to: _Text = None,
-    reply_to: _Text = None,
-    reply_to_session_id: _Text = None,
-    property: Annotated[  # noqa: A002 - the option is to be called --property
-        list[str] | None,
-        typer.Option("--property", "-p", metavar="NAME=TEXT|NAME:=JSON", help="A property; may be repeated."),
-    ] = None,
-    ttl: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How long it lives, as 30s or PT30S.")
-    ] = None,
-    schedule_at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="When to enqueue it, ISO 8601.")
-    ] = None,
-    delay: Annotated[str | None, typer.Option(metavar="DURATION", help="Enqueue it so much later.")] = None,
+    entity: str,
+    body: str | None,
+    file: Path | None,
+    json_lines: bool,
+    count: int,
+    properties: tuple[str, ...],
+    ttl: str | None,
+    schedule_at: str | None,
+    delay: str | None,
+    **texts: str | None,
 ) -> None:
     """Send messages to a queue or topic.
 
     What is sent is --body, or --file, or each line of standard input.
     """
-    from bendybus.cli.messages import Draft, instant, milliseconds  # noqa: PLC0415 - see main.py
-
     if sum((body is not None, file is not None and not json_lines, json_lines)) > 1:
         raise ConfigError("--body, --file and --json exclude each other (but --json may read --file)")
     if schedule_at is not None and delay is not None:
@@ -79,20 +88,9 @@ def send(
     due = _option("--schedule-at", instant, schedule_at)
     if delay is not None:
         due = round(time.time() * 1000) + (_option("--delay", milliseconds, delay) or 0)
-    texts = {
-        "message_id": message_id,
-        "session_id": session_id,
-        "partition_key": partition_key,
-        "subject": subject,
-        "correlation_id": correlation_id,
-        "content_type": content_type,
-        "to": to,
-        "reply_to": reply_to,
-        "reply_to_session_id": reply_to_session_id,
-    }
     pattern = Draft(
         texts={name: text for name, text in texts.items() if text is not None},
-        properties=dict(map(read_property, property or ())),
+        properties=dict(map(read_property, properties)),
         time_to_live_ms=_option("--ttl", milliseconds, ttl),
         scheduled_enqueue_time_ms=due,
     )
@@ -108,9 +106,7 @@ def _option(name: str, read: Callable[[str], int], text: str | None) -> int | No
 
 
 def _send(command: Command, entity: str, drafts: Iterator[Draft], total: int | None) -> None:
-    from bendybus.cli.output import note, progress, show_one  # noqa: PLC0415 - see main.py
-
-    with command.client() as client, progress() as bar:
+    with bus_client(command) as client, progress() as bar:
         sender = client.sender(entity)
         task = bar.add_task(f"Sending to {entity}", total=total)
         for posted in _post(sender, drafts):
@@ -148,8 +144,6 @@ def _post_batch(sender: Sender, drafts: list[Draft]) -> int:
 def _drafts(
     pattern: Draft, body: str | None, file: Path | None, json_lines: bool, count: int
 ) -> Iterator[Draft]:
-    from dataclasses import replace  # noqa: PLC0415 - see main.py
-
     if body is not None:
         bodies: Iterable[bytes] = [os.fsencode(body)]
     elif file is not None and not json_lines:
@@ -167,8 +161,6 @@ def _drafts(
 
 def _merged(pattern: Draft, line: bytes, number: int) -> Draft:
     """The line's message, with what the options say over it."""
-    from bendybus.cli.messages import draft_from_json  # noqa: PLC0415 - see main.py
-
     try:
         draft = draft_from_json(json.loads(line))
     except ValueError as error:
@@ -187,8 +179,6 @@ def _lines(file: Path | None) -> Iterator[bytes]:
         yield from _read(file).splitlines()
         return
     if sys.stdin.isatty():
-        from bendybus.cli.output import note  # noqa: PLC0415 - see main.py
-
         note("Each line is a message; Ctrl+D ends.")
     yield from sys.stdin.buffer
 
@@ -198,21 +188,3 @@ def _read(file: Path) -> bytes:
         return file.read_bytes()
     except OSError as error:
         raise ConfigError(f"--file {file} cannot be read: {error.strerror}") from error
-
-
-def read_property(text: str) -> tuple[str, object]:
-    """`name=text`, or `name:=json` for a number, true or false."""
-    name, separator, value = text.partition("=")
-    if not separator or not name.rstrip(":"):
-        raise ConfigError(f"--property is '{text}'; it must be NAME=TEXT or NAME:=JSON")
-    if not name.endswith(":"):
-        return name, value
-    try:
-        read = json.loads(value)
-    except ValueError:
-        read = ()
-    if not (read is None or isinstance(read, str | bool | int | float)):
-        raise ConfigError(
-            f"--property is '{text}'; after := a number, true, false, null or \"text\" is expected"
-        )
-    return name[:-1], read

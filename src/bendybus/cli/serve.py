@@ -4,73 +4,100 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Final
 
-import typer
+import click
 
+from bendybus.domain.entities import Tier
 from bendybus.errors import ConfigError, SetupError, StoreUnavailable
+from bendybus.server.app import run
+from bendybus.server.settings import WELL_KNOWN_KEY, Settings, sas_key_from
 
 __all__ = ["serve"]
 
 # What shells and init systems take for "called wrongly".
-EXIT_SETUP = 2
+EXIT_SETUP: Final = 2
+
+_FILE: Final = click.Path(path_type=Path)
 
 
+@click.command
+@click.option(
+    "--data",
+    type=_FILE,
+    metavar="DIR",
+    default=Path(".data"),
+    show_default=True,
+    help="Folder that holds everything durable.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=5672, show_default=True, help="Port for everything; 0 picks a free one.")
+@click.option(
+    "--admin-port", default=5300, show_default=True, help="Another port for everything; 0 picks a free one."
+)
+@click.option(
+    "--stores",
+    type=int,
+    help="Messaging stores to spread partitions over.",
+    show_default="those there are, or 2",
+)
+@click.option(
+    "--store",
+    multiple=True,
+    metavar="URL",
+    help="A messaging store by URL, sqlite:///PATH or postgresql://...; may be repeated.",
+)
+@click.option("--tier", default="standard", show_default=True, help="basic, standard or premium.")
+@click.option("--config", type=_FILE, metavar="FILE", help="The official emulator's Config.json.")
+@click.option("--namespace", multiple=True, metavar="NAME", help="One more namespace; may be repeated.")
+@click.option("--emulator", is_flag=True, help="Take the official emulator's key, SAS_KEY_VALUE.")
+@click.option("--tls-cert", type=_FILE, metavar="FILE", help="TLS certificate chain, PEM.")
+@click.option("--tls-key", type=_FILE, metavar="FILE", help="The certificate's key, PEM.")
+@click.option("--jwt-issuer", help="Take JSON Web Tokens of this issuer (Entra ID or another).")
+@click.option(
+    "--jwt-audience",
+    multiple=True,
+    help="The audience that tokens must name; may be repeated.",
+    show_default="Azure Service Bus",
+)
+@click.option("--jwt-keys", help="The issuer's public keys (JWKS): a file or an https URL.")
+@click.option(
+    "--jwt-role", multiple=True, help="What a role is worth, NAME=RIGHTS[@ENTITY]; may be repeated."
+)
+@click.option(
+    "--stall-after",
+    default=2.0,
+    show_default=True,
+    help="Seconds after which a store that does not answer counts as away.",
+)
+@click.option("--development", is_flag=True, help="Allow 'bendybus fault': stores can be made to fail.")
+@click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
 def serve(
-    data: Annotated[Path, typer.Option(help="Folder that holds everything durable.")] = Path(".data"),
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port for everything; 0 picks a free one.")] = 5672,
-    admin_port: Annotated[int, typer.Option(help="Another port for everything; 0 picks a free one.")] = 5300,
-    stores: Annotated[
-        int | None,
-        typer.Option(
-            help="Messaging stores to spread partitions over.", show_default="those there are, or 2"
-        ),
-    ] = None,
-    store: Annotated[
-        list[str] | None,
-        typer.Option(help="A messaging store by URL, sqlite:///PATH or postgresql://...; may be repeated."),
-    ] = None,
-    tier: Annotated[str, typer.Option(help="basic, standard or premium.")] = "standard",
-    config: Annotated[Path | None, typer.Option(help="The official emulator's Config.json.")] = None,
-    namespace: Annotated[
-        list[str] | None, typer.Option(help="A namespace to have besides; may be repeated.")
-    ] = None,
-    emulator: Annotated[
-        bool, typer.Option("--emulator", help="Take the official emulator's key, SAS_KEY_VALUE.")
-    ] = False,
-    tls_cert: Annotated[Path | None, typer.Option(help="TLS certificate chain, PEM.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="The certificate's key, PEM.")] = None,
-    jwt_issuer: Annotated[
-        str | None, typer.Option(help="Take JSON Web Tokens of this issuer (Entra ID or another).")
-    ] = None,
-    jwt_audience: Annotated[
-        list[str] | None,
-        typer.Option(help="Whom they must be for; may be repeated.", show_default="Azure Service Bus"),
-    ] = None,
-    jwt_keys: Annotated[
-        str | None, typer.Option(help="The issuer's public keys (JWKS): a file or an https URL.")
-    ] = None,
-    jwt_role: Annotated[
-        list[str] | None,
-        typer.Option(help="What a role is worth, NAME=RIGHTS[@ENTITY]; may be repeated."),
-    ] = None,
-    stall_after: Annotated[
-        float, typer.Option(help="Seconds after which a store that does not answer counts as away.")
-    ] = 2.0,
-    development: Annotated[
-        bool, typer.Option("--development", help="Allow 'bendybus fault': stores can be made to fail.")
-    ] = False,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    data: Path,
+    host: str,
+    port: int,
+    admin_port: int,
+    stores: int | None,
+    store: tuple[str, ...],
+    tier: str,
+    config: Path | None,
+    namespace: tuple[str, ...],
+    emulator: bool,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    jwt_issuer: str | None,
+    jwt_audience: tuple[str, ...],
+    jwt_keys: str | None,
+    jwt_role: tuple[str, ...],
+    stall_after: float,
+    development: bool,
+    log_level: str,
 ) -> None:
     """Run the broker until SIGTERM or Ctrl+C.
 
-    The root key comes from the environment variable BENDYBUS_SAS_KEY; without it, one
+    The root key comes from the environment variable BENDYBUS_SAS_KEY. Without it, a key
     is made and kept in the data folder.
     """
-    from bendybus.domain.entities import Tier  # noqa: PLC0415 - see main.py
-    from bendybus.server.settings import WELL_KNOWN_KEY, Settings, sas_key_from  # noqa: PLC0415
-
     try:
         if tier not in list(Tier):
             raise ConfigError(f"--tier is '{tier}'; allowed are {', '.join(Tier)}")
@@ -80,25 +107,22 @@ def serve(
             port=port,
             admin_port=admin_port,
             stores=stores,
-            store_urls=tuple(store or ()),
+            store_urls=store,
             tier=Tier(tier),
             config=config,
-            namespaces=tuple(namespace or ()),
+            namespaces=namespace,
             sas_key=sas_key_from(os.environ) or (WELL_KNOWN_KEY if emulator else None),
             tls_cert=tls_cert,
             tls_key=tls_key,
             jwt_issuer=jwt_issuer,
-            jwt_audiences=tuple(jwt_audience or ()),
+            jwt_audiences=jwt_audience,
             jwt_keys=jwt_keys,
-            jwt_roles=tuple(jwt_role or ()),
+            jwt_roles=jwt_role,
             development=development,
             stall_after_s=stall_after,
             log_level=log_level,
         )
-        # Imported once the settings are known to be good: an error in them is told at once.
-        from bendybus.server.app import run  # noqa: PLC0415
-
         run(settings)
     except (SetupError, StoreUnavailable) as error:
-        typer.echo(f"bendybus: {error}", err=True)
-        raise typer.Exit(EXIT_SETUP) from None
+        click.echo(f"bendybus: {error}", err=True)
+        raise click.exceptions.Exit(EXIT_SETUP) from None

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote
 
-import typer
+import click
 
+from bendybus.auth.connection_strings import ConnectionString
 from bendybus.cli.command import Command, server_command
+from bendybus.cli.output import note, show_many, show_one
+from bendybus.cli.tables import progress
 from bendybus.errors import Unavailable
-
-if TYPE_CHECKING:
-    from bendybus.cli.target import Target
+from bendybus.management.json_api import ask_json
 
 __all__ = ["app"]
 
-HELP: Final = "Messaging stores: list, attach, drain, retire."
 COLUMNS: Final = ("Name", "Kind", "State", "Since", "Partitions", "Bytes", "Draining")
 
 # How often a drain is asked how far it has come.
@@ -23,13 +26,11 @@ ASK_EVERY_S: Final = 0.2
 # A server that is being restarted is given so long: the drain goes on by itself.
 PATIENCE_S: Final = 30.0
 
-Name = Annotated[str, typer.Argument(help="The store, as 'bendybus store list' shows it.")]
-
-app = typer.Typer(help=HELP, no_args_is_help=True)
+_name_argument = click.argument("name", help="The store, as 'bendybus store list' shows it.")
 
 
-@app.callback()
-def store() -> None:
+@click.group("store", no_args_is_help=True)
+def app() -> None:
     """Messaging stores: list, attach, drain, retire."""
 
 
@@ -37,65 +38,51 @@ def store() -> None:
 @server_command
 def list_stores(command: Command) -> None:
     """List the messaging stores: where messages are kept, and how each store is."""
-    from bendybus.cli.json_api import ask_json  # noqa: PLC0415 - see main.py
-    from bendybus.cli.output import show_many  # noqa: PLC0415
-
-    stores = ask_json(command.target(), "GET", "/$stores")["stores"]
+    stores = ask_json(command.namespace(), "GET", "/$stores")["stores"]
     show_many(COLUMNS, map(_row, stores), stores if command.as_json else None)
 
 
-@app.command()
+@app.command
+@click.argument("url", help="sqlite:///PATH or postgresql://USER@HOST:PORT/DATABASE.")
+@click.option("--name", help="What to call it.", show_default="the file's or the database's name")
 @server_command
-def attach(
-    command: Command,
-    url: Annotated[str, typer.Argument(help="sqlite:///PATH or postgresql://USER@HOST:PORT/DATABASE.")],
-    name: Annotated[
-        str | None, typer.Option(help="What to call it.", show_default="the file's or the database's name")
-    ] = None,
-) -> None:
+def attach(command: Command, url: str, name: str | None) -> None:
     """Attach another messaging store, for good: entities made from now on use it too."""
-    from bendybus.cli.json_api import ask_json  # noqa: PLC0415 - see main.py
-
-    _show(command, ask_json(command.target(), "POST", "/$stores", {"url": url, "name": name}), "attached")
+    _show(command, ask_json(command.namespace(), "POST", "/$stores", {"url": url, "name": name}), "attached")
 
 
-@app.command()
+@app.command
+@_name_argument
+@click.option(
+    "--wait/--no-wait",
+    default=True,
+    show_default=True,
+    help="Wait until the store is empty, and show how far it is.",
+)
+@click.option("--stop", is_flag=True, help="No further: use the store again.")
 @server_command
-def drain(
-    command: Command,
-    name: Name,
-    wait: Annotated[bool, typer.Option(help="Wait until the store is empty, and show how far it is.")] = True,
-    stop: Annotated[bool, typer.Option("--stop", help="No further: use the store again.")] = False,
-) -> None:
+def drain(command: Command, name: str, wait: bool, stop: bool) -> None:
     """Empty a store: its partitions move to the others while messages flow.
 
     May be interrupted at any time: the server goes on by itself, also after a restart.
     """
-    from bendybus.cli.json_api import ask_json  # noqa: PLC0415 - see main.py
-
-    target = command.target()
-    answer = ask_json(target, "PUT", _path(name), {"draining": not stop})
+    namespace = command.namespace()
+    answer = ask_json(namespace, "PUT", _path(name), {"draining": not stop})
     if wait and not stop:
-        answer = _follow(target, answer)
+        answer = _follow(namespace, answer)
     _show(command, answer, "in use" if stop else "drained" if _is_empty(answer) else "draining")
 
 
-@app.command()
+@app.command
+@_name_argument
 @server_command
-def retire(command: Command, name: Name) -> None:
+def retire(command: Command, name: str) -> None:
     """Let go of a store that is empty; its file or database stays where it is."""
-    from bendybus.cli.json_api import ask_json  # noqa: PLC0415 - see main.py
-
-    _show(command, ask_json(command.target(), "DELETE", _path(name)), "retired")
+    _show(command, ask_json(command.namespace(), "DELETE", _path(name)), "retired")
 
 
-def _follow(target: Target, answer: dict[str, Any]) -> dict[str, Any]:
+def _follow(namespace: ConnectionString, answer: dict[str, Any]) -> dict[str, Any]:
     """Until it is empty, or somebody has stopped it."""
-    import time  # noqa: PLC0415 - see main.py
-
-    from bendybus.cli.json_api import ask_json  # noqa: PLC0415
-    from bendybus.cli.output import note, progress  # noqa: PLC0415
-
     name, total, problem = answer["name"], answer["partitions"], ""
     with progress() as bar:
         task = bar.add_task(f"Draining {name}", total=total)
@@ -103,7 +90,7 @@ def _follow(target: Target, answer: dict[str, Any]) -> dict[str, Any]:
         while not _is_empty(answer) and answer["draining"]:
             time.sleep(ASK_EVERY_S)
             try:
-                answer = ask_json(target, "GET", _path(name))
+                answer = ask_json(namespace, "GET", _path(name))
                 answered_at = time.monotonic()
             except Unavailable:
                 if time.monotonic() - answered_at > PATIENCE_S:
@@ -120,14 +107,10 @@ def _is_empty(answer: Mapping[str, Any]) -> bool:
 
 
 def _path(name: str) -> str:
-    from urllib.parse import quote  # noqa: PLC0415 - see main.py
-
     return f"/$stores/{quote(name, safe='')}"
 
 
 def _show(command: Command, answer: Mapping[str, Any], done: str) -> None:
-    from bendybus.cli.output import note, show_one  # noqa: PLC0415 - see main.py
-
     if command.as_json:
         show_one(answer, command.output)
     else:
@@ -135,8 +118,6 @@ def _show(command: Command, answer: Mapping[str, Any], done: str) -> None:
 
 
 def _row(store: Mapping[str, Any]) -> tuple[object, ...]:
-    from datetime import UTC, datetime  # noqa: PLC0415 - see main.py
-
     since = datetime.fromtimestamp(store["since"] / 1000, UTC).isoformat(" ", "seconds")
     draining = "yes" if store["draining"] else ""
     if "moving" in store:

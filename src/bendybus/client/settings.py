@@ -1,33 +1,21 @@
-"""Where a namespace is and how to log in to it: a connection string, read and checked.
+"""Where a namespace is, how to log in to it, and how patient a client is.
 
-Values only, so that settings travel to other processes; the key is kept out of
-every printed form. Nothing is connected here (channel.py).
+Values only, so that settings travel to other processes. The key is kept out of every
+printed form. Connection strings: auth/connection_strings.py. Connecting: channel.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
-from urllib.parse import urlsplit
 
+from bendybus.auth.connection_strings import ConnectionString
 from bendybus.errors import ArgumentError
 
 __all__ = ["ClientSettings"]
 
 AMQP_PORT: Final = 5672
 AMQPS_PORT: Final = 5671
-
-_KNOWN: Final = {
-    name.lower(): name
-    for name in (
-        "Endpoint",
-        "EntityPath",
-        "SharedAccessKeyName",
-        "SharedAccessKey",
-        "SharedAccessSignature",
-        "UseDevelopmentEmulator",
-    )
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,29 +46,17 @@ class ClientSettings:
         """`Endpoint=sb://HOST[:PORT]/;SharedAccessKeyName=NAME;SharedAccessKey=KEY[;EntityPath=...]`.
 
         With `UseDevelopmentEmulator=true` the connection is plain TCP, else TLS.
-        No error of this function quotes a value: it could be the key.
+        `ArgumentError` says what is wrong with it.
         """
-        fields = _fields(text)
-        endpoint = urlsplit(fields.get("Endpoint", ""))
-        if endpoint.scheme not in ("sb", "amqp", "amqps") or not endpoint.hostname:
-            raise ArgumentError("The connection string needs an Endpoint such as 'sb://host/'.")
-        try:
-            port = endpoint.port
-        except ValueError:
-            raise ArgumentError("The port in the connection string's Endpoint is not a number.") from None
-        if "SharedAccessSignature" not in fields:
-            for name in ("SharedAccessKeyName", "SharedAccessKey"):
-                if not fields.get(name):
-                    raise ArgumentError(f"The connection string lacks {name}.")
-        tls = fields.get("UseDevelopmentEmulator", "false").lower() != "true"
+        given = ConnectionString.parse(text)
         return cls(
-            host=endpoint.hostname,
-            port=port or (AMQPS_PORT if tls else AMQP_PORT),
-            tls=tls,
-            key_name=fields.get("SharedAccessKeyName", ""),
-            key=fields.get("SharedAccessKey", ""),
-            signature=fields.get("SharedAccessSignature", ""),
-            entity=entity or fields.get("EntityPath") or None,
+            host=given.host,
+            port=given.port or (AMQPS_PORT if given.tls else AMQP_PORT),
+            tls=given.tls,
+            key_name=given.key_name,
+            key=given.key,
+            signature=given.signature,
+            entity=entity or given.entity,
         )
 
     def with_entity(self, entity: str) -> Self:
@@ -95,21 +71,3 @@ class ClientSettings:
         if not entity:
             raise ArgumentError("Which entity? Neither the call nor the connection string (EntityPath) says.")
         return entity
-
-
-def _fields(text: str) -> dict[str, str]:
-    fields: dict[str, str] = {}
-    for part in text.strip().split(";"):
-        if not part.strip():
-            continue
-        # A key may end in `=`: only the first one separates.
-        name, separator, value = part.strip().partition("=")
-        known = _KNOWN.get(name.strip().lower())
-        if not separator or known is None:
-            raise ArgumentError(
-                "The connection string has a part that is none of " + ", ".join(_KNOWN.values()) + "."
-            )
-        if known in fields:
-            raise ArgumentError(f"The connection string has {known} twice.")
-        fields[known] = value.strip()
-    return fields

@@ -12,7 +12,7 @@ from typing import Final
 
 from bendybus.errors import ArgumentError
 
-__all__ = ["UNLIMITED", "format_duration", "parse_duration"]
+__all__ = ["UNLIMITED", "format_duration", "parse_duration", "short_duration"]
 
 # TimeSpan.MaxValue: what Service Bus shows where no limit is set.
 UNLIMITED: Final = "P10675199DT2H48M5.4775807S"
@@ -68,3 +68,10 @@ def format_duration(seconds: float | None) -> str:
     if not date and not time:
         return "PT0S"
     return f"P{date}T{time}" if time else f"P{date}"
+
+
+def short_duration(seconds: float | None) -> str:
+    """For people: `1m30s`, `14d` or `unlimited`."""
+    if seconds is None or seconds >= UNLIMITED_FROM_S:
+        return "unlimited"
+    return format_duration(seconds).replace("P", "").replace("T", "").lower()

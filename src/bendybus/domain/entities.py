@@ -1,9 +1,10 @@
-"""What a queue is by description: its properties, their limits, and what a tier makes of an entity.
+"""What a queue is by description, and what a tier makes of an entity.
 
 Every limit is checked where an entity is described and nowhere else:
 `QueueDescription` refuses what no queue may be, `Tier.check` what this tier does
-not offer. A description that exists is valid. Topics and subscriptions:
-topic_entities.py. How messages then behave: partition.py. Where they go: routing.py.
+not offer. A description that exists is valid. The limits of each property:
+properties.py. Topics and subscriptions: topic_entities.py. How messages then behave:
+partition.py. Where they go: routing.py.
 """
 
 from __future__ import annotations
@@ -12,11 +13,24 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from bendybus.domain.access import AuthorizationRule, check_rules, rules_from_record
-from bendybus.domain.durations import format_duration
 from bendybus.domain.messages import SubQueue
+from bendybus.domain.properties import (
+    AUTO_DELETE_ON_IDLE,
+    ENABLE_EXPRESS,
+    FORWARD_DEAD_LETTERED_TO,
+    FORWARD_TO,
+    MAX_MESSAGE_SIZE,
+    MAX_SIZE,
+    QUEUE,
+    REQUIRES_DUPLICATE_DETECTION,
+    REQUIRES_SESSION,
+    EntityStatus,
+    Properties,
+    check_one_of,
+)
 from bendybus.errors import ArgumentError, InvalidOperation, QuotaExceeded
 from bendybus.names import EntityPath
 
@@ -28,9 +42,8 @@ __all__ = [
     "EntityStatus",
     "QueueDescription",
     "Tier",
-    "check_one_of",
     "check_path",
-    "check_seconds",
+    "check_values",
     "normalise_path",
     "recorded_values",
     "refuse_immutable_changes",
@@ -38,21 +51,6 @@ __all__ = [
 ]
 
 PATH_LENGTH_MAX: Final = 260
-USER_METADATA_LENGTHS: Final = range(1025)
-
-# Least and most, in seconds. Service Bus refuses locks of more than five minutes; clients renew past that.
-LOCK_DURATION_S: Final = (5, 300)
-DUPLICATE_WINDOW_S: Final = (20, 7 * 86_400)
-MESSAGE_TTL_S: Final = (1, None)
-AUTO_DELETE_ON_IDLE_S: Final = (300, None)
-
-# As many as a signed 32-bit number can say; the 2000 of Azure's portal is the portal's own.
-DELIVERY_COUNTS: Final = range(1, 2**31)
-
-STANDARD_SIZES_MB: Final = (1024, 2048, 3072, 4096, 5120)
-PREMIUM_SIZES_MB: Final = (*STANDARD_SIZES_MB, 10_240, 20_480, 40_960, 81_920)
-STANDARD_MESSAGE_SIZES_KB: Final = range(1, 257)
-PREMIUM_MESSAGE_SIZES_KB: Final = range(1, 102_401)
 
 # Of a partitioned entity in Basic and Standard, whatever its size.
 STANDARD_PARTITIONS: Final = 16
@@ -66,31 +64,6 @@ ENTITIES_MAX: Final = 10_000
 
 # Letters, digits, and . - _ between slashes; so no @ ? # * and no empty segment.
 _PATH: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)*")
-
-
-# Property of a description -> its name in the management API.
-_IMMUTABLE: Final = {
-    "enable_partitioning": "EnablePartitioning",
-    "requires_session": "RequiresSession",
-    "requires_duplicate_detection": "RequiresDuplicateDetection",
-}
-
-
-class EntityStatus(StrEnum):
-    """The values are those of the management API."""
-
-    ACTIVE = "Active"
-    DISABLED = "Disabled"
-    SEND_DISABLED = "SendDisabled"
-    RECEIVE_DISABLED = "ReceiveDisabled"
-
-    @property
-    def can_send(self) -> bool:
-        return self in (EntityStatus.ACTIVE, EntityStatus.RECEIVE_DISABLED)
-
-    @property
-    def can_receive(self) -> bool:
-        return self in (EntityStatus.ACTIVE, EntityStatus.SEND_DISABLED)
 
 
 def normalise_path(path: str) -> str:
@@ -115,6 +88,9 @@ def split_subqueue(path: str) -> tuple[str, SubQueue]:
 
 class Described(Protocol):
     """What all entities are described by, whatever else they have."""
+
+    PROPERTIES: ClassVar[Properties]
+    """The rows of the table that describe its kind."""
 
     @property
     def path(self) -> EntityPath: ...
@@ -173,6 +149,8 @@ class QueueDescription:
     gives the size to show for the whole.
     """
 
+    PROPERTIES: ClassVar[Properties] = QUEUE
+
     path: EntityPath
     lock_duration_s: float = 60
     max_size_mb: int = 1024
@@ -202,7 +180,7 @@ class QueueDescription:
             # Forwarding is receiving, so such an entity is never idle.
             object.__setattr__(self, "auto_delete_on_idle_s", None)
         check_rules(self.label, self.authorization_rules)
-        self._check_ranges()
+        check_values(self)
         self._check_combinations()
 
     @property
@@ -225,33 +203,17 @@ class QueueDescription:
     def _check_path(self) -> EntityPath:
         return check_path(self.path)
 
-    def _check_ranges(self) -> None:
-        label, window_s = self.label, self.duplicate_detection_window_s
-        check_seconds(label, "LockDuration", self.lock_duration_s, LOCK_DURATION_S)
-        check_seconds(label, "DuplicateDetectionHistoryTimeWindow", window_s, DUPLICATE_WINDOW_S)
-        check_seconds(label, "DefaultMessageTimeToLive", self.default_message_ttl_s, MESSAGE_TTL_S)
-        check_seconds(label, "AutoDeleteOnIdle", self.auto_delete_on_idle_s, AUTO_DELETE_ON_IDLE_S)
-        check_one_of(label, "MaxDeliveryCount", self.max_delivery_count, DELIVERY_COUNTS)
-        check_one_of(label, "MaxMessageSizeInKilobytes", self.max_message_size_kb, PREMIUM_MESSAGE_SIZES_KB)
-        check_one_of(label, "MaxSizeInMegabytes", self.max_size_mb, PREMIUM_SIZES_MB)
-        if self.user_metadata is not None:
-            check_one_of(label, "the length of UserMetadata", len(self.user_metadata), USER_METADATA_LENGTHS)
-
     def _check_combinations(self) -> None:
-        for name, target in (
-            ("ForwardTo", self.forward_to),
-            ("ForwardDeadLetteredMessagesTo", self.forward_dead_lettered_to),
+        for row, target in (
+            (FORWARD_TO, self.forward_to),
+            (FORWARD_DEAD_LETTERED_TO, self.forward_dead_lettered_to),
         ):
             if target is not None and normalise_path(check_path(target)) == normalise_path(self.path):
-                raise ArgumentError(f"{self.label}: {name} names the {_kind(self)} itself.")
+                raise ArgumentError(f"{self.label}: {row.name} names the {_kind(self)} itself.")
         if self.forward_to is not None and self.requires_session:
             raise ArgumentError(
                 f"{self.label}: ForwardTo is '{self.forward_to}', "
                 f"but a {_kind(self)} with RequiresSession cannot forward its messages."
-            )
-        if self.enable_express and self.requires_duplicate_detection:
-            raise ArgumentError(
-                f"{self.label}: EnableExpress and RequiresDuplicateDetection exclude each other."
             )
 
 
@@ -263,9 +225,9 @@ class Tier(StrEnum):
     PREMIUM = "premium"
 
     @property
-    def sizes_mb(self) -> tuple[int, ...]:
+    def sizes_mb(self) -> Sequence[int]:
         """The sizes an entity may be created with (P-08, P-09)."""
-        return PREMIUM_SIZES_MB if self is Tier.PREMIUM else STANDARD_SIZES_MB
+        return MAX_SIZE.allowed if self is Tier.PREMIUM else MAX_SIZE.standard
 
     @property
     def message_size_kb(self) -> int:
@@ -292,18 +254,14 @@ class Tier(StrEnum):
 
     def check(self, description: Described) -> None:
         """Refuse what this tier does not offer."""
-        label = description.label
-        check_one_of(label, "MaxSizeInMegabytes", description.max_size_mb, self.sizes_mb)
-        if self is not Tier.PREMIUM:
-            check_one_of(
-                label, "MaxMessageSizeInKilobytes", description.max_message_size_kb, STANDARD_MESSAGE_SIZES_KB
-            )
+        for row in (MAX_SIZE, MAX_MESSAGE_SIZE):
+            allowed = row.allowed if self is Tier.PREMIUM else row.standard
+            check_one_of(description.label, row.name, getattr(description, row.field), allowed)
         self.check_features(description)
 
     def check_features(self, description: Described) -> None:
         """Only what can be switched on: a subscription has its topic's sizes."""
-        in_use = [name for name, field in _OPTIONAL.items() if getattr(description, field, None)]
-        refused = [name for name in in_use if name in NOT_OFFERED[self]]
+        refused = [row.name for row in NOT_OFFERED[self] if getattr(description, row.field, None)]
         if refused:
             raise InvalidOperation(
                 f"{description.label}: the {self} tier does not offer {', '.join(refused)}."
@@ -325,63 +283,41 @@ class Tier(StrEnum):
             )
 
 
-NOT_OFFERED: Final[dict[Tier, frozenset[str]]] = {
-    Tier.BASIC: frozenset(
-        {
-            "RequiresSession",
-            "RequiresDuplicateDetection",
-            "ForwardTo",
-            "ForwardDeadLetteredMessagesTo",
-            "AutoDeleteOnIdle",
-        }
+# A property that an entity's kind does not have is not in use.
+NOT_OFFERED: Final[Mapping[Tier, Properties]] = {
+    Tier.BASIC: (
+        REQUIRES_SESSION,
+        REQUIRES_DUPLICATE_DETECTION,
+        FORWARD_TO,
+        FORWARD_DEAD_LETTERED_TO,
+        AUTO_DELETE_ON_IDLE,
     ),
-    Tier.STANDARD: frozenset(),
-    Tier.PREMIUM: frozenset({"EnableExpress"}),
+    Tier.STANDARD: (),
+    Tier.PREMIUM: (ENABLE_EXPRESS,),
 }
 
 
-# Feature -> field of a description. One that an entity's kind does not have is not in use.
-_OPTIONAL: Final = {
-    "RequiresSession": "requires_session",
-    "RequiresDuplicateDetection": "requires_duplicate_detection",
-    "ForwardTo": "forward_to",
-    "ForwardDeadLetteredMessagesTo": "forward_dead_lettered_to",
-    "AutoDeleteOnIdle": "auto_delete_on_idle_s",
-    "EnableExpress": "enable_express",
-}
+def check_values(description: Described) -> None:
+    """Refuse what no entity of this kind may have."""
+    for row in description.PROPERTIES:
+        row.check(description.label, getattr(description, row.field))
+    exclusive = (ENABLE_EXPRESS, REQUIRES_DUPLICATE_DETECTION)
+    if all(getattr(description, row.field, False) for row in exclusive):
+        names = " and ".join(row.name for row in exclusive)
+        raise ArgumentError(f"{description.label}: {names} exclude each other.")
 
 
 def refuse_immutable_changes(before: Described, after: Described) -> None:
     """What was fixed at creation stays as it is (P-07)."""
-    for name, label in _IMMUTABLE.items():
-        was, wanted = getattr(before, name, None), getattr(after, name, None)
-        if was != wanted:
+    for row in before.PROPERTIES:
+        was, wanted = getattr(before, row.field), getattr(after, row.field, None)
+        if row.fixed and was != wanted:
             kind = _kind(before)
             raise InvalidOperation(
-                f"{before.label}: {label} is {was} since the {kind} was created and cannot be "
+                f"{before.label}: {row.name} is {was} since the {kind} was created and cannot be "
                 f"changed to {wanted}. Delete the {kind} and create it anew."
             )
 
 
 def _kind(description: Described) -> str:
     return description.label.partition(" ")[0].lower()
-
-
-def check_seconds(label: str, name: str, value: float | None, allowed: tuple[float, float | None]) -> None:
-    least, most = allowed
-    if value is None or (value >= least and (most is None or value <= most)):
-        return
-    wanted = f"at least {format_duration(least)}"
-    if most is not None:
-        wanted += f" and at most {format_duration(most)}"
-    raise ArgumentError(f"{label}: {name} is {value} seconds; it must be {wanted}.")
-
-
-def check_one_of(label: str, name: str, value: int, allowed: Sequence[int]) -> None:
-    if value in allowed:
-        return
-    if isinstance(allowed, range):
-        wanted = f"from {allowed[0]} to {allowed[-1]}"
-    else:
-        wanted = "one of " + ", ".join(map(str, allowed))
-    raise ArgumentError(f"{label}: {name} is {value}; it must be {wanted}.")

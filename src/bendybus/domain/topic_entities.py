@@ -11,22 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Final, Self, cast
+from typing import ClassVar, Final, Self, cast
 
 from bendybus.domain.access import AuthorizationRule, check_rules
 from bendybus.domain.entities import (
-    AUTO_DELETE_ON_IDLE_S,
-    DUPLICATE_WINDOW_S,
-    MESSAGE_TTL_S,
-    PREMIUM_MESSAGE_SIZES_KB,
-    PREMIUM_SIZES_MB,
-    USER_METADATA_LENGTHS,
     EntityStatus,
     QueueDescription,
     Tier,
-    check_one_of,
     check_path,
-    check_seconds,
+    check_values,
     recorded_values,
 )
 from bendybus.domain.filters import (
@@ -36,6 +29,7 @@ from bendybus.domain.filters import (
     rule_from_record,
     rule_to_record,
 )
+from bendybus.domain.properties import MAX_SIZE, SUBSCRIPTION, TOPIC, Properties
 from bendybus.errors import ArgumentError, EntityExists, EntityNotFound, InvalidOperation, QuotaExceeded
 from bendybus.names import EntityPath
 
@@ -79,6 +73,8 @@ class TopicDescription:
     `max_size_mb` is what each partition may hold in all subscriptions together.
     """
 
+    PROPERTIES: ClassVar[Properties] = TOPIC
+
     path: EntityPath
     max_size_mb: int = 1024
     max_message_size_kb: int = 256
@@ -98,18 +94,13 @@ class TopicDescription:
         # Frozen, so this is how the path comes to be kept with its slashes the right way round.
         object.__setattr__(self, "path", check_path(self.path))
         check_rules(self.label, self.authorization_rules)
-        label, window_s = self.label, self.duplicate_detection_window_s
-        check_seconds(label, "DuplicateDetectionHistoryTimeWindow", window_s, DUPLICATE_WINDOW_S)
-        check_seconds(label, "DefaultMessageTimeToLive", self.default_message_ttl_s, MESSAGE_TTL_S)
-        check_seconds(label, "AutoDeleteOnIdle", self.auto_delete_on_idle_s, AUTO_DELETE_ON_IDLE_S)
-        check_one_of(label, "MaxMessageSizeInKilobytes", self.max_message_size_kb, PREMIUM_MESSAGE_SIZES_KB)
-        check_one_of(label, "MaxSizeInMegabytes", self.max_size_mb, PREMIUM_SIZES_MB)
-        if self.user_metadata is not None:
-            check_one_of(label, "the length of UserMetadata", len(self.user_metadata), USER_METADATA_LENGTHS)
+        check_values(self)
         if self.status is EntityStatus.RECEIVE_DISABLED:
-            raise ArgumentError(f"{label}: Status is ReceiveDisabled; nobody receives from a topic.")
+            raise ArgumentError(f"{self.label}: Status is ReceiveDisabled; nobody receives from a topic.")
         if self.enable_express and self.requires_duplicate_detection:
-            raise ArgumentError(f"{label}: EnableExpress and RequiresDuplicateDetection exclude each other.")
+            raise ArgumentError(
+                f"{self.label}: EnableExpress and RequiresDuplicateDetection exclude each other."
+            )
 
     @property
     def label(self) -> str:
@@ -129,8 +120,10 @@ class TopicDescription:
 class SubscriptionDescription(QueueDescription):
     """A subscription. What it inherits and is its topic's affair stays at its default."""
 
+    PROPERTIES: ClassVar[Properties] = SUBSCRIPTION
+
     # Never the narrower one: how much there may be is checked at the topic, over all its subscriptions.
-    max_size_mb: int = PREMIUM_SIZES_MB[-1]
+    max_size_mb: int = MAX_SIZE.allowed[-1]
     dead_letter_on_filter_errors: bool = True
     rules: tuple[RuleDescription, ...] = (DEFAULT_RULE,)
 

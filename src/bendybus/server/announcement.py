@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from bendybus.auth.connection_strings import local_connection_string
 from bendybus.errors import ConfigError
-from bendybus.server.settings import SAS_KEY_VARIABLE, connection_string, sas_key_from
+from bendybus.server.settings import SAS_KEY_VARIABLE, sas_key_from
 from bendybus.store.folder import ROOT_KEY_FILE
 
 __all__ = ["announce", "find_running", "withdraw"]
@@ -58,7 +59,7 @@ def find_running(data: Path) -> str | None:
     found = _read(data / ANNOUNCEMENT_FILE)
     if found is None or not _lives(found.pid):
         return None
-    return connection_string(found.host, found.port, _root_key(data, found))
+    return local_connection_string(found.host, found.port, _root_key(data, found))
 
 
 def _read(file: Path) -> _Announcement | None:

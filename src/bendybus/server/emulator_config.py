@@ -2,8 +2,9 @@
 
 Nothing in the file is passed over in silence: an unknown key, a wrong type and a
 feature that this broker does not have yet are all refused, each with the file, the
-place in it, the value and what is allowed (places.py). Ranges are checked by the
-description itself (domain/entities.py), so the emulator's own caps are not here.
+place in it, the value and what is allowed (places.py). Which properties there are:
+domain/properties.py. Ranges are checked by the description itself
+(domain/entities.py), so the emulator's own caps are not here.
 `AuthorizationRules`, `EnablePartitioning` and a second namespace are ours: the
 emulator knows none of them.
 """
@@ -15,11 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from bendybus.atom import CORRELATION_ELEMENTS
 from bendybus.auth.rights import Right
 from bendybus.auth.rules import ROOT_RULE_NAME
 from bendybus.domain.access import RULES_MAX, AuthorizationRule
 from bendybus.domain.entities import QueueDescription, normalise_path
 from bendybus.domain.filters import CorrelationFilter, RuleDescription, SqlFilter, SqlRuleAction
+from bendybus.domain.properties import QUEUE, SUBSCRIPTION, TOPIC, Properties, ValueType
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription, subscription_path
 from bendybus.errors import ArgumentError, ConfigError
 from bendybus.names import EntityPath
@@ -73,67 +76,14 @@ def _refuse_unclear_names(namespaces: list[tuple[Place, NamespaceConfig]]) -> No
 
 NAMESPACE_MEMBERS: Final = ("Name", "Queues", "Topics", "AuthorizationRules")
 
-# Property in the file -> field of the description, and how its value is read.
-QUEUE_PROPERTIES: Final[Mapping[str, tuple[str, Callable[[Place], object]]]] = {
-    "DeadLetteringOnMessageExpiration": ("dead_letter_on_expiry", Place.boolean),
-    "DefaultMessageTimeToLive": ("default_message_ttl_s", Place.duration),
-    "DuplicateDetectionHistoryTimeWindow": ("duplicate_detection_window_s", Place.bounded_duration),
-    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_to", Place.text_or_nothing),
-    "ForwardTo": ("forward_to", Place.text_or_nothing),
-    "LockDuration": ("lock_duration_s", Place.bounded_duration),
-    "MaxDeliveryCount": ("max_delivery_count", Place.integer),
-    "RequiresDuplicateDetection": ("requires_duplicate_detection", Place.boolean),
-    "RequiresSession": ("requires_session", Place.boolean),
-    "EnablePartitioning": ("enable_partitioning", Place.boolean),
-    "MaxSizeInMegabytes": ("max_size_mb", Place.integer),
-    "MaxMessageSizeInKilobytes": ("max_message_size_kb", Place.integer),
-    "Status": ("status", Place.status),
-    "UserMetadata": ("user_metadata", Place.text_or_nothing),
-    "AutoDeleteOnIdle": ("auto_delete_on_idle_s", Place.duration),
-}
-
-
-TOPIC_PROPERTIES: Final = {
-    name: QUEUE_PROPERTIES[name]
-    for name in (
-        "DefaultMessageTimeToLive",
-        "DuplicateDetectionHistoryTimeWindow",
-        "RequiresDuplicateDetection",
-        "EnablePartitioning",
-        "MaxSizeInMegabytes",
-        "MaxMessageSizeInKilobytes",
-        "Status",
-        "UserMetadata",
-        "AutoDeleteOnIdle",
-    )
-}
-
-SUBSCRIPTION_PROPERTIES: Final = {
-    name: QUEUE_PROPERTIES[name]
-    for name in (
-        "DeadLetteringOnMessageExpiration",
-        "DefaultMessageTimeToLive",
-        "ForwardDeadLetteredMessagesTo",
-        "ForwardTo",
-        "LockDuration",
-        "MaxDeliveryCount",
-        "RequiresSession",
-        "Status",
-        "UserMetadata",
-        "AutoDeleteOnIdle",
-    )
-} | {"DeadLetteringOnFilterEvaluationExceptions": ("dead_letter_on_filter_errors", Place.boolean)}
-
-# Key of a correlation filter in the file -> its field.
-CORRELATION_FIELDS: Final = {
-    "ContentType": "content_type",
-    "CorrelationId": "correlation_id",
-    "Label": "label",
-    "MessageId": "message_id",
-    "ReplyTo": "reply_to",
-    "ReplyToSessionId": "reply_to_session_id",
-    "SessionId": "session_id",
-    "To": "to",
+_READERS: Final[Mapping[ValueType, Callable[[Place], object]]] = {
+    ValueType.BOOLEAN: Place.boolean,
+    ValueType.INTEGER: Place.integer,
+    ValueType.DURATION: Place.bounded_duration,
+    ValueType.DURATION_OR_UNLIMITED: Place.duration,
+    ValueType.TEXT: Place.text_or_nothing,
+    ValueType.ENTITY: Place.text_or_nothing,
+    ValueType.STATUS: Place.status,
 }
 
 
@@ -169,7 +119,7 @@ class _Reader:
     def _read_queue(self, place: Place) -> None:
         members = place.members("Name", "Properties", "AuthorizationRules")
         path = self._new_name(place, members, "queue")
-        values = _values(members, QUEUE_PROPERTIES)
+        values = _values(members, QUEUE)
         queue = self._described(place, lambda: QueueDescription(EntityPath(path), **values))
         self._queues[normalise_path(queue.path)] = queue
         if "AuthorizationRules" in members:
@@ -180,7 +130,7 @@ class _Reader:
     def _read_topic(self, place: Place) -> None:
         members = place.members("Name", "Properties", "Subscriptions", "AuthorizationRules")
         path = self._new_name(place, members, "topic")
-        values = _values(members, TOPIC_PROPERTIES)
+        values = _values(members, TOPIC)
         topic = self._described(place, lambda: TopicDescription(EntityPath(path), **values))
         self._topics[normalise_path(topic.path)] = topic
         if "AuthorizationRules" in members:
@@ -196,7 +146,7 @@ class _Reader:
         name = members["Name"].name()
         if normalise_path(subscription_path(topic, name)) in self._subscriptions:
             members["Name"].refuse("another subscription of this topic has that name (case does not count)")
-        values = _values(members, SUBSCRIPTION_PROPERTIES)
+        values = _values(members, SUBSCRIPTION)
         if "Rules" in members:
             rules = [self._read_rule(rule) for rule in members["Rules"].items()]
             if rules:
@@ -275,12 +225,11 @@ class _Reader:
             raise ConfigError(f"{self._file}: {place.path}: {error}") from error
 
 
-def _values(
-    members: Mapping[str, Place], known: Mapping[str, tuple[str, Callable[[Place], object]]]
-) -> dict[str, Any]:
+def _values(members: Mapping[str, Place], properties: Properties) -> dict[str, Any]:
     """The properties of an entity as fields of its description."""
-    properties = members["Properties"].members(*known) if "Properties" in members else {}
-    return {known[name][0]: known[name][1](value) for name, value in properties.items()}
+    known = {row.name: row for row in properties if row.in_config}
+    given = members["Properties"].members(*known) if "Properties" in members else {}
+    return {known[name].field: _READERS[known[name].type](value) for name, value in given.items()}
 
 
 def _expression(place: Place) -> str:
@@ -293,10 +242,10 @@ def _expression(place: Place) -> str:
 
 
 def _correlation_filter(place: Place) -> CorrelationFilter:
-    members = place.members(*CORRELATION_FIELDS, "Properties")
+    members = place.members(*CORRELATION_ELEMENTS.values(), "Properties")
     fields = {
         field: members[name].text_or_nothing()
-        for name, field in CORRELATION_FIELDS.items()
+        for field, name in CORRELATION_ELEMENTS.items()
         if name in members
     }
     given = members["Properties"].value if "Properties" in members else {}

@@ -19,7 +19,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from bendybus.admin.atom import ERROR_TYPE, document, error_document
+from bendybus.admin.documents import error_document
+from bendybus.atom import ERROR_TYPE, document
 from bendybus.server.websocket import serve_amqp
 
 __all__ = ["Health", "http_app"]

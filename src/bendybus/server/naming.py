@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 
+from bendybus.auth.connection_strings import local_connection_string
 from bendybus.auth.rules import ROOT_RULE_NAME
 from bendybus.errors import ArgumentError, ConfigError
 from bendybus.namespaces import NAMESPACE_DEFAULT, Namespace, check_namespace_name
-from bendybus.server.settings import Settings, connection_string
+from bendybus.server.settings import Settings
 from bendybus.store.folder import DataFolder
 
 __all__ = ["connection_strings", "namespace_folders"]
@@ -54,5 +55,5 @@ def connection_strings(namespaces: Iterable[Namespace], host: str, port: int) ->
         key = next(rule.primary_key for rule in namespace.keys.named(ROOT_RULE_NAME, ""))
         shown = f"{namespace.name.lower()}.localhost" if key in taken else host
         taken.add(key)
-        strings[namespace.name] = connection_string(shown, port, key)
+        strings[namespace.name] = local_connection_string(shown, port, key)
     return strings

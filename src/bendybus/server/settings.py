@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bendybus.auth.rules import ROOT_RULE_NAME
 from bendybus.broker.health import STALL_AFTER_S
 from bendybus.domain.entities import PREMIUM_PARTITIONS, PREMIUM_PARTITIONS_DEFAULT, Tier
 from bendybus.errors import ConfigError
@@ -24,7 +23,6 @@ __all__ = [
     "STORES_DEFAULT",
     "WELL_KNOWN_KEY",
     "Settings",
-    "connection_string",
     "refuse_exposed_keys",
     "sas_key_from",
 ]
@@ -143,17 +141,6 @@ def refuse_exposed_keys(host: str, keys: Iterable[str]) -> None:
             f"refusing to listen on '{host}' with the well-known key {WELL_KNOWN_KEY}: anybody could log in. "
             f"Set another key in {SAS_KEY_VARIABLE} or Config.json, or listen on 127.0.0.1"
         )
-
-
-def connection_string(host: str, port: int, key: str) -> str:
-    """What a client on this machine needs to connect, in the form that every SDK reads."""
-    # Nobody can connect to "every address"; this machine reaches itself through loopback.
-    reachable = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    endpoint = f"[{reachable}]" if ":" in reachable else reachable
-    return (
-        f"Endpoint=sb://{endpoint}:{port};SharedAccessKeyName={ROOT_RULE_NAME};"
-        f"SharedAccessKey={key};UseDevelopmentEmulator=true"
-    )
 
 
 def _is_loopback(host: str) -> bool:

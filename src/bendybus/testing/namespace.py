@@ -102,7 +102,7 @@ class Namespace:
     # -- entities -----------------------------------------------------------------
 
     def create_queue(self, name: str, **properties: Any) -> None:
-        """Make a queue. Properties are those of Config.json in lower case: `lock_duration_s=5`."""
+        """Make a queue. Properties are written as in docs/reference/properties.md: `lock_duration_s=5`."""
         self._call(self._open.broker.queues.create(QueueDescription(EntityPath(name), **properties)))
 
     def delete_queue(self, name: str) -> None:

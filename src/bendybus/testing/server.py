@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeVar
 
 from bendybus.admin.rule_book import RootRule
+from bendybus.auth.connection_strings import local_connection_string
 from bendybus.domain.entities import QueueDescription, Tier
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
 from bendybus.errors import ConfigError
@@ -29,7 +30,7 @@ from bendybus.namespaces import check_namespace_name
 from bendybus.server.app import loop_factory
 from bendybus.server.emulator_config import NamespaceConfig, load_config
 from bendybus.server.front import Front
-from bendybus.server.settings import Settings, connection_string
+from bendybus.server.settings import Settings
 from bendybus.server.tls import self_made_certificate, server_context
 from bendybus.store.memory import MemoryStore
 from bendybus.store.memory_catalog import MemoryCatalog
@@ -128,7 +129,7 @@ class Server:
             RootRule(key, key),
             self._ground(name, stores, Tier(tier)) if durable else _in_memory(stores, Tier(tier)),
             described,
-            connection_string(self._settings.host, self.port, key),
+            local_connection_string(self._settings.host, self.port, key),
             self._front,
             self._call,
         )

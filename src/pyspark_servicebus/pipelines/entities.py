@@ -1,7 +1,4 @@
-"""Queues as repartition manages them: described, copied with another choice, disabled, deleted.
-
-The one module that needs the management API, whose client is the command line's.
-"""
+"""Queues as repartition manages them: described, copied with another choice, disabled, deleted."""
 
 from __future__ import annotations
 
@@ -9,12 +6,12 @@ from contextlib import suppress
 from typing import Final
 from xml.etree import ElementTree
 
-from bendybus.admin.atom import SERVICE_BUS
-from bendybus.cli.entries import Entry
-from bendybus.cli.management import ManagementClient
-from bendybus.cli.properties import QUEUE, changed_elements
-from bendybus.cli.target import Target
+from bendybus.atom import SERVICE_BUS
+from bendybus.auth.connection_strings import ConnectionString
 from bendybus.errors import EntityNotFound, InvalidOperation
+from bendybus.management.client import ManagementClient
+from bendybus.management.entries import Entry
+from bendybus.management.properties import QUEUE, changed_elements
 
 __all__ = ["Queues"]
 
@@ -24,15 +21,16 @@ _RULES: Final = f"{{{SERVICE_BUS}}}AuthorizationRules"
 class Queues:
     """The queues of a namespace; needs the right Manage.
 
-    Minutes may lie between two calls, which no connection survives: each call has its own.
+    Minutes may pass between two calls, and no connection survives that: each call opens its own.
     """
 
-    def __init__(self, connection_string: str) -> None:
-        self._target = Target.parse(connection_string)
+    def __init__(self, connection_string: str, certificate: str | None = None) -> None:
+        self._namespace = ConnectionString.parse(connection_string)
+        self._certificate = certificate
 
     def find(self, name: str) -> Entry | None:
         """`InvalidOperation` for something that is not a queue."""
-        with ManagementClient(self._target) as management:
+        with self._management() as management:
             try:
                 entry = management.get(name)
             except EntityNotFound:
@@ -58,19 +56,22 @@ class Queues:
         rules = pattern.description.find(_RULES)
         if rules is not None and len(rules):
             children.insert(_rules_place(children), ElementTree.tostring(rules, encoding="unicode"))
-        with ManagementClient(self._target) as management:
+        with self._management() as management:
             management.create(name, QUEUE.element, children)
 
     def set_status(self, name: str, status: str) -> None:
         entry = self.get(name)
         if entry.text("Status") != status:
-            with ManagementClient(self._target) as management:
+            with self._management() as management:
                 management.update(name, QUEUE.element, changed_elements(QUEUE, entry, {"Status": status}))
 
     def delete(self, name: str) -> None:
         """Gone when it returns, also if it was gone before."""
-        with ManagementClient(self._target) as management, suppress(EntityNotFound):
+        with self._management() as management, suppress(EntityNotFound):
             management.delete(name)
+
+    def _management(self) -> ManagementClient:
+        return ManagementClient(self._namespace, self._certificate)
 
 
 def _rules_place(children: list[str]) -> int:

@@ -72,7 +72,7 @@ class Repartition:
             raise ArgumentError(f"'{self.ending}' is none of {', '.join(ENDINGS)}.")
         if self.source.lower() == self.target.lower():
             raise ArgumentError(f"'{self.source}' cannot be moved to itself: name a new queue.")
-        queues = Queues(self.bus.connection_string)
+        queues = Queues(self.bus.connection_string, self.bus.options.get("certificate"))
         # Of a run that was cut off near its end the old queue may be gone already.
         if queues.find(self.source) is None and queues.find(self.target) is None:
             raise EntityNotFound(self.source)
@@ -80,7 +80,7 @@ class Repartition:
     def run(self, spark: SparkSession, run: Run) -> Summary:
         self.check()
         path = self.checkpoint or default_checkpoint("repartition", self.source, self.target)
-        queues = Queues(self.bus.connection_string)
+        queues = Queues(self.bus.connection_string, self.bus.options.get("certificate"))
         with timed() as seconds:
             begun = Folder(spark, path).exists(STATE)
             if not begun:

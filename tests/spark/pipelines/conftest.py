@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 import pytest
 from pyspark.sql import SparkSession
 
-from bendybus.cli.management import ManagementClient
-from bendybus.cli.properties import QUEUE, new_elements
-from bendybus.cli.target import Target
+from bendybus.auth.connection_strings import ConnectionString
 from bendybus.client import BusClient, ReceivedMessage, encode
 from bendybus.errors import EntityNotFound
+from bendybus.management.client import ManagementClient
+from bendybus.management.properties import QUEUE, new_elements
 from fix_server import ServerProcess
 from pyspark_servicebus.pipelines import Bus, Pipeline, Progress, Run, Summary
 
@@ -66,7 +66,7 @@ def bus(server: ServerProcess) -> Bus:
 @pytest.fixture
 def make_queue(server: ServerProcess) -> Iterator[MakeQueue]:
     """A queue for this test alone: `make_queue(partitioned=False, RequiresSession=True)`."""
-    with ManagementClient(Target.parse(server.connection_string)) as management:
+    with ManagementClient(ConnectionString.parse(server.connection_string)) as management:
         made: list[str] = []
 
         def make(*, partitioned: bool = True, **properties: object) -> str:
@@ -78,7 +78,7 @@ def make_queue(server: ServerProcess) -> Iterator[MakeQueue]:
 
         yield make
     # Anew, since nobody has used the first connection for a while.
-    with ManagementClient(Target.parse(server.connection_string)) as management:
+    with ManagementClient(ConnectionString.parse(server.connection_string)) as management:
         for name in made:
             for each in (name, f"{name}-new"):
                 with suppress(EntityNotFound):

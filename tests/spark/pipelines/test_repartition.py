@@ -10,7 +10,15 @@ from pyspark.sql import SparkSession
 
 from bendybus.amqp.types import Array
 from bendybus.client import BusClient, encode
-from bendybus.errors import ArgumentError, EntityDisabled, EntityExists, EntityNotFound, InvalidOperation
+from bendybus.errors import (
+    ArgumentError,
+    EntityDisabled,
+    EntityExists,
+    EntityNotFound,
+    InvalidOperation,
+    Unauthorized,
+)
+from fix_server import ServerProcess
 from pyspark_servicebus.pipelines import Bus, Repartition
 from pyspark_servicebus.pipelines.entities import Queues
 from pyspark_servicebus.pipelines.repartition import PHASES
@@ -23,6 +31,13 @@ pytestmark = pytest.mark.timeout(400)
 def move_of(bus: Bus, source: str, tmp_path: Path, ending: str = "delete") -> Repartition:
     checkpoint = str(tmp_path / "checkpoint")
     return Repartition(bus=bus, source=source, target=f"{source}-new", ending=ending, checkpoint=checkpoint)
+
+
+def test_the_bus_certificate_is_trusted_for_management_too(server: ServerProcess) -> None:
+    over_tls = server.connection_string.replace("UseDevelopmentEmulator=true", "")
+    assert Queues(over_tls, str(server.certificate)).find("not-there") is None
+    with pytest.raises(Unauthorized, match="not trusted"):
+        Queues(over_tls).find("not-there")
 
 
 def test_a_move_that_is_cut_off_in_every_phase_loses_and_doubles_nothing(  # S-05

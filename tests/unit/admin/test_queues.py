@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bendybus.admin.atom import SERVICE_BUS, Element, parse_entry
-from bendybus.admin.queues import PROPERTIES, queue_elements, read_queue
+from bendybus.admin.documents import Element, parse_entry
+from bendybus.admin.queues import queue_elements, read_queue
+from bendybus.atom import SERVICE_BUS
 from bendybus.broker.lifecycle import Availability, StoreState
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Confirm, Enqueue
@@ -210,7 +211,7 @@ def test_a_wrong_value_is_refused_by_its_name(elements: str, error: type[BrokerE
 
 @given(
     st.dictionaries(
-        st.sampled_from([*PROPERTIES, "AuthorizationRules"]),
+        st.sampled_from([*(row.name for row in QueueDescription.PROPERTIES), "AuthorizationRules"]),
         st.one_of(
             st.text(max_size=40), st.integers().map(str), st.sampled_from(["true", "PT1M", "P7D", "1024"])
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bendybus.admin.atom import Element, parse_entry
+from bendybus.admin.documents import Element, parse_entry
 from bendybus.admin.rules_xml import read_rules, rules_element
 from bendybus.domain.access import AuthorizationRule
 from bendybus.errors import ArgumentError

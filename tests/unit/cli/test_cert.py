@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from bendybus.cli.cert import TRUST
 from bendybus.cli.main import app

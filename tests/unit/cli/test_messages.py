@@ -13,8 +13,9 @@ from bendybus.amqp.message import encode_message
 from bendybus.amqp.types import Timestamp
 from bendybus.cli.deadletter import _copy, _origin
 from bendybus.cli.messages import Draft, MessagePrinter, draft_from_json, instant, milliseconds, shown_message
+from bendybus.cli.options import read_property
 from bendybus.cli.purge import _shares
-from bendybus.cli.send import _post, read_property
+from bendybus.cli.send import _post
 from bendybus.client import ReceivedMessage
 from bendybus.errors import ArgumentError, ConfigError
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import types
+from importlib import import_module
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from bendybus.cli.main import app
 from bendybus.domain.entities import Tier
 from bendybus.errors import DataFolderInUse
 from bendybus.server.settings import Settings
+from fix_imports import imported_by
+
+# The module: its command has the same name.
+SERVE = import_module("bendybus.cli.serve")
 
 runner = CliRunner()
 
@@ -22,9 +24,7 @@ runner = CliRunner()
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """The settings that servers were started with; none really runs."""
     settings: list[Settings] = []
-    stub = types.ModuleType("bendybus.server.app")
-    stub.run = settings.append
-    monkeypatch.setitem(sys.modules, "bendybus.server.app", stub)
+    monkeypatch.setattr(SERVE, "run", settings.append)
     monkeypatch.delenv("BENDYBUS_SAS_KEY", raising=False)
     return settings
 
@@ -92,28 +92,12 @@ def test_a_server_that_refuses_to_start_is_one_line_and_exit_2(
     def run(settings: Settings) -> None:
         raise DataFolderInUse("the data folder is in use by process 17")
 
-    monkeypatch.setattr(sys.modules["bendybus.server.app"], "run", run)
+    monkeypatch.setattr(SERVE, "run", run)
     result = runner.invoke(app, ["serve"])
     assert (result.exit_code, result.stderr) == (2, "bendybus: the data folder is in use by process 17\n")
 
 
-def test_the_version_is_shown() -> None:
-    result = runner.invoke(app, ["--version"])
-    assert result.exit_code == 0
-    assert result.stdout.startswith("bendybus 0.")
-
-
-def test_importing_the_command_line_does_not_import_the_server() -> None:
-    # What makes `--help` quick: none of these is needed before a command really runs.
-    heavy = ["asyncio", "ssl", "starlette", "uvicorn", "cryptography", "prometheus_client", "rich"]
-    heavy += [
-        "http.client",
-        "xml.etree",
-        "bendybus.amqp",
-        "bendybus.client",
-        "bendybus.server",
-        "bendybus.domain",
-    ]
-    code = f"import sys, bendybus.cli.main; print([name for name in {heavy} if name in sys.modules])"
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert output.strip() == "[]"
+def test_starting_the_server_pays_for_the_server_alone() -> None:
+    # The clients, what draws tables, and Spark are for other commands.
+    others = ["bendybus.client", "bendybus.management", "bendybus.cli.command", "rich", "pyspark", "pydantic"]
+    assert imported_by("import bendybus.cli.serve", others) == []

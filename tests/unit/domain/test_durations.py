@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bendybus.domain.durations import UNLIMITED, format_duration, parse_duration
+from bendybus.domain.durations import UNLIMITED, format_duration, parse_duration, short_duration
 from bendybus.errors import ArgumentError
 
 
@@ -79,3 +79,10 @@ def test_milliseconds_survive_being_written_and_read(milliseconds: int) -> None:
     seconds = parse_duration(format_duration(milliseconds / 1000))
     assert seconds is not None
     assert round(seconds * 1000) == milliseconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(90, "1m30s"), (14 * 86_400, "14d"), (0, "0s"), (0.5, "0.5s"), (None, "unlimited")]
+)
+def test_a_duration_is_shown_short_to_people(seconds: float | None, text: str) -> None:
+    assert short_duration(seconds) == text

@@ -13,7 +13,7 @@ from bendybus.domain.entities import EntityStatus, QueueDescription
 from bendybus.domain.filters import CorrelationFilter, RuleDescription, SqlFilter, SqlRuleAction
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
 from bendybus.errors import ConfigError
-from bendybus.server.emulator_config import QUEUE_PROPERTIES, NamespaceConfig, load_config
+from bendybus.server.emulator_config import NamespaceConfig, load_config
 
 
 def _file(folder: Path, **namespace: Any) -> Path:
@@ -79,11 +79,6 @@ def test_our_own_properties_are_read(tmp_path) -> None:
             dead_letter_on_expiry=True,
         ),
     )
-
-
-def test_every_property_has_a_field_in_the_description() -> None:
-    fields = set(QueueDescription.__dataclass_fields__)
-    assert {field for field, _ in QUEUE_PROPERTIES.values()} <= fields
 
 
 def test_a_queue_needs_no_properties(tmp_path) -> None:

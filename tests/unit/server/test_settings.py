@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bendybus.errors import ConfigError
-from bendybus.server.settings import Settings, connection_string, refuse_exposed_keys, sas_key_from
+from bendybus.server.settings import Settings, refuse_exposed_keys, sas_key_from
 
 
 def test_the_default_is_loopback_and_the_emulators_ports() -> None:
@@ -64,29 +64,3 @@ def test_the_key_does_not_show_in_logs() -> None:
 def test_the_key_comes_from_the_environment() -> None:
     assert sas_key_from({"BENDYBUS_SAS_KEY": "mine"}) == "mine"
     assert sas_key_from({}) is None
-
-
-@pytest.mark.parametrize(
-    ("host", "endpoint"),
-    [
-        ("127.0.0.1", "127.0.0.1"),
-        ("0.0.0.0", "127.0.0.1"),
-        ("", "127.0.0.1"),
-        ("::", "[::1]"),
-        ("::1", "[::1]"),
-        ("bus.example", "bus.example"),
-    ],
-)
-def test_the_connection_string_is_one_a_client_here_can_use(host: str, endpoint: str) -> None:
-    assert connection_string(host, 5672, "k=") == (
-        f"Endpoint=sb://{endpoint}:5672;SharedAccessKeyName=RootManageSharedAccessKey;"
-        "SharedAccessKey=k=;UseDevelopmentEmulator=true"
-    )
-
-
-def test_the_official_client_reads_the_connection_string() -> None:
-    from azure.servicebus import ServiceBusClient
-
-    text = connection_string("127.0.0.1", 15672, "abc=")
-    with ServiceBusClient.from_connection_string(text) as client:
-        assert client.fully_qualified_namespace == "127.0.0.1:15672"

@@ -1,8 +1,7 @@
 """ATOM from the client's side: entries to put, and entries and feeds that came back.
 
-An answer is read as data of a stranger: no document type, and with it no entities.
-What an element means to a user: properties.py. The server's side of the same
-documents: admin/atom.py.
+An answer is untrusted input: a document type, and with it entities, is refused.
+What an element means to a user: properties.py.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Final
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from bendybus.admin.atom import ATOM, INSTANCE, SERVICE_BUS, document
+from bendybus.atom import ATOM, INSTANCE, SERVICE_BUS, document
 from bendybus.errors import Unavailable
 
 __all__ = ["Entry", "Feed", "bare_name", "entry_body", "error_detail", "read_answer"]

@@ -9,10 +9,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from bendybus.cli.management import ManagementClient
-from bendybus.cli.properties import QUEUE, new_elements
-from bendybus.cli.target import Target
+from bendybus.auth.connection_strings import ConnectionString
 from bendybus.errors import BrokerError, EntityNotFound, QuotaExceeded, RequestError, Unavailable
+from bendybus.management.client import ManagementClient
+from bendybus.management.properties import QUEUE, new_elements
 
 ENTRY = (
     b'<entry xmlns="http://www.w3.org/2005/Atom"><title>q</title><content><QueueDescription '
@@ -50,7 +50,7 @@ def scripted() -> Iterator[Scripted]:
         server = HTTPServer(("127.0.0.1", 0), Handler)
         servers.append(server)
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
-        target = Target.parse(
+        target = ConnectionString.parse(
             f"Endpoint=sb://127.0.0.1:{server.server_port};SharedAccessKeyName=n;SharedAccessKey=k;"
             "UseDevelopmentEmulator=true"
         )

@@ -1,25 +1,23 @@
 """The management API as its client: requests to a server, refusals as our own errors.
 
-Standard library only, so a command starts quickly. Works against Azure too: it speaks
-the API's own version, signs as the SDKs do, and reads a missing entity either way that
-a server may say it. The documents: entries.py.
+Works against Azure too: it speaks the API's own version, signs as the SDKs do, and reads a
+missing entity either way that a server may say it. The connection: http.py. The documents:
+entries.py. What is in them: properties.py, rules.py.
 """
 
 from __future__ import annotations
 
-import http.client
-import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from bendybus.cli.entries import Entry, Feed, entry_body, error_detail, read_answer
-from bendybus.cli.target import Target
+from bendybus.atom import ENTRY_TYPE, PAGE_MAX
+from bendybus.auth.connection_strings import ConnectionString
+from bendybus.domain.properties import FORWARD_DEAD_LETTERED_TO, FORWARD_TO
 from bendybus.errors import (
     ArgumentError,
     BrokerError,
-    ConnectionLost,
     EntityExists,
     EntityNotFound,
     NotSupported,
@@ -30,18 +28,18 @@ from bendybus.errors import (
     Unauthorized,
     Unavailable,
 )
+from bendybus.management.entries import Entry, Feed, entry_body, error_detail, read_answer
+from bendybus.management.http import HttpClient
 
-__all__ = ["ManagementClient"]
+__all__ = ["NAMESPACE", "QUEUES", "TOPICS", "ManagementClient"]
 
-# The first with MaxMessageSizeInKilobytes, and known to every server there is.
+# The first with the filter counts of topics.
 API_VERSION: Final = "2024-05"
-ENTRY_TYPE: Final = "application/atom+xml;type=entry;charset=utf-8"
 
-# "default 100 per page; cap 100"
-PAGE: Final = 100
-TIMEOUT_S: Final = 60
-# A page of 100 entries has some 300 KB.
-ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+# Paths that are no entity's.
+NAMESPACE: Final = "$namespaceinfo"
+QUEUES: Final = "$Resources/queues"
+TOPICS: Final = "$Resources/topics"
 
 _REFUSALS: Final[Mapping[int, type[BrokerError]]] = {
     400: ArgumentError,
@@ -54,17 +52,17 @@ _REFUSALS: Final[Mapping[int, type[BrokerError]]] = {
 }
 
 _FORWARDING: Final = {
-    b"<ForwardTo>": "ServiceBusSupplementaryAuthorization",
-    b"<ForwardDeadLetteredMessagesTo>": "ServiceBusDlqSupplementaryAuthorization",
+    f"<{FORWARD_TO.name}>".encode(): "ServiceBusSupplementaryAuthorization",
+    f"<{FORWARD_DEAD_LETTERED_TO.name}>".encode(): "ServiceBusDlqSupplementaryAuthorization",
 }
 
 
 class ManagementClient:
-    """One connection to a namespace's management API: `with ManagementClient(target) as client: ...`"""
+    """One connection to a namespace's management API: `with ManagementClient(namespace) as client: ...`"""
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self._connection = _connection(target)
+    def __init__(self, namespace: ConnectionString, certificate: str | None = None) -> None:
+        """`certificate` is a file to trust besides the system's certificates."""
+        self._http = HttpClient(namespace, certificate)
 
     def __enter__(self) -> ManagementClient:
         return self
@@ -72,7 +70,7 @@ class ManagementClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._connection.close()
+        self._http.close()
 
     def get(self, path: str) -> Entry:
         answer = read_answer(self._request("GET", path))
@@ -85,11 +83,11 @@ class ManagementClient:
         """Everything in a list, page after page."""
         skip, more = 0, True
         while more:
-            page = read_answer(self._request("GET", path, {"$skip": skip, "$top": PAGE}))
+            page = read_answer(self._request("GET", path, {"$skip": skip, "$top": PAGE_MAX}))
             if not isinstance(page, Feed):
                 raise EntityNotFound(path)
             yield from page.entries
-            skip, more = skip + PAGE, page.more
+            skip, more = skip + PAGE_MAX, page.more
 
     def create(self, path: str, kind: str, children: Iterable[str]) -> Entry:
         return self._put(path, kind, children)
@@ -106,8 +104,8 @@ class ManagementClient:
     ) -> Entry:
         body = entry_body(kind, children)
         sent = {"Content-Type": ENTRY_TYPE, **(headers or {})}
-        # Azure wants to see that who forwards may also send to the destination.
-        sent |= {header: self._target.token() for tag, header in _FORWARDING.items() if tag in body}
+        # Azure wants proof that a client that sets up forwarding may also send to the destination.
+        sent |= {header: self._http.token() for tag, header in _FORWARDING.items() if tag in body}
         answer = read_answer(self._request("PUT", path, body=body, headers=sent))
         assert isinstance(answer, Entry), "a PUT is answered with the entry that was put"
         return answer
@@ -121,35 +119,10 @@ class ManagementClient:
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
         url = f"/{quote(path)}?{urlencode({**(query or {}), 'api-version': API_VERSION})}"
-        token = self._target.token()
-        try:
-            self._connection.request(method, url, body, {"Authorization": token, **(headers or {})})
-            answer = self._connection.getresponse()
-            content = answer.read(ANSWER_BYTES_MAX)
-            # Whatever is left would be read as the next answer.
-            if not answer.isclosed():
-                self._connection.close()
-        except (OSError, http.client.HTTPException) as error:
-            self._connection.close()
-            raise _unreachable(self._target, error) from error
+        answer = self._http.request(method, url, body, headers)
         if answer.status >= 400:
-            raise _refusal(answer.status, error_detail(content) or answer.reason, path)
-        return content
-
-
-def _connection(target: Target) -> http.client.HTTPConnection:
-    if target.plain:
-        return http.client.HTTPConnection(target.host, target.http_port, timeout=TIMEOUT_S)
-    return http.client.HTTPSConnection(
-        target.host, target.http_port, timeout=TIMEOUT_S, context=ssl.create_default_context()
-    )
-
-
-def _unreachable(target: Target, error: Exception) -> BrokerError:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return Unauthorized(f"The certificate of {target.netloc} is not trusted: {error.verify_message}.")
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return ConnectionLost(f"{target.netloc} cannot be reached: {reason or type(error).__name__}.")
+            raise _refusal(answer.status, error_detail(answer.content) or answer.reason, path)
+        return answer.content
 
 
 def _refusal(status: int, detail: str, path: str) -> BrokerError:

@@ -1,89 +1,55 @@
-"""ATOM entries, feeds and errors as XML, and the descriptions that clients put.
+"""The server's ATOM documents: entries, feeds and errors to send, descriptions that clients put.
 
-Written by hand rather than with a tree: clients insist on which element declares
-which prefix, and a tree decides that by itself.
 Reading takes what expat gives and refuses what no client sends: a document type,
 and with it every entity, too many bytes, elements inside elements without end.
-What a description means: queues.py.
+The vocabulary that clients share: bendybus/atom.py. What a description means: queues.py.
 """
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 from xml.parsers import expat
-from xml.sax.saxutils import escape, quoteattr
 
 from starlette.responses import Response
 
+from bendybus.atom import (
+    ATOM,
+    ERROR_TYPE,
+    INSTANCE,
+    SERVICE_BUS,
+    attribute,
+    document,
+    element,
+    format_time,
+    text,
+)
 from bendybus.errors import ArgumentError, BrokerError
 from bendybus.names import Instant
 
 __all__ = [
     "BODY_BYTES_MAX",
-    "ENTRY_TYPE",
-    "ERROR_TYPE",
-    "FEED_TYPE",
-    "SERVICE_BUS",
     "Described",
     "Element",
-    "document",
-    "element",
-    "elements_of",
     "entry",
     "error",
     "error_document",
     "error_response",
     "feed",
-    "format_time",
     "parse_entry",
 ]
-
-ENTRY_TYPE: Final = "application/atom+xml;type=entry;charset=utf-8"
-FEED_TYPE: Final = "application/atom+xml;type=feed;charset=utf-8"
-ERROR_TYPE: Final = "application/xml; charset=utf-8"
-
-ATOM: Final = "http://www.w3.org/2005/Atom"
-SERVICE_BUS: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
-INSTANCE: Final = "http://www.w3.org/2001/XMLSchema-instance"
 
 # The longest description has 1,024 characters of metadata and some forty short elements.
 BODY_BYTES_MAX: Final = 256 * 1024
 # entry, content, description, AuthorizationRules, AuthorizationRule, Rights, AccessRights; and some more.
 DEPTH_MAX: Final = 32
 
-# What XML 1.0 cannot hold, not even escaped [XML 2.2]; names in errors are the client's own.
-_UNWRITABLE: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
 _TYPE: Final = f"{INSTANCE}}}type"
-
-NEVER: Final = "0001-01-01T00:00:00Z"
 
 
 # -- writing ------------------------------------------------------------------------
-
-
-def element(name: str, value: object) -> str:
-    """`<name>value</name>`, with true and false as XML writes them."""
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    return f"<{name}>{_text(text)}</{name}>"
-
-
-def elements_of(shown: Iterable[tuple[str, object] | str]) -> str:
-    """Names with their values, and what is XML already, one after the other."""
-    return "".join(element(*one) if isinstance(one, tuple) else one for one in shown)
-
-
-def format_time(at: Instant) -> str:
-    """With .NET's seven digits; 0 is never, as .NET writes it."""
-    if not at:
-        return NEVER
-    seconds, milliseconds = divmod(at, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}0000Z"
 
 
 def entry(
@@ -91,10 +57,10 @@ def entry(
 ) -> str:
     """An entry that holds a description; `content` is the description's children, as XML."""
     return (
-        f'<entry xmlns="{ATOM}">{element("id", url)}<title type="text">{_text(title)}</title>'
+        f'<entry xmlns="{ATOM}">{element("id", url)}<title type="text">{text(title)}</title>'
         f"{element('published', format_time(published))}{element('updated', format_time(updated))}"
         f"<author>{element('name', author)}</author>"
-        f'<link rel="self" href={_attribute(url)}/>'
+        f'<link rel="self" href={attribute(url)}/>'
         f'<content type="application/xml"><{kind} xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}">'
         f"{content}</{kind}></content></entry>"
     )
@@ -106,11 +72,11 @@ def feed(url: str, title: str, updated: Instant, entries: Iterable[str], followi
     The Python client takes the second of exactly two links for the next page, so
     there are no others.
     """
-    more = "" if following is None else f'<link rel="next" href={_attribute(following)}/>'
+    more = "" if following is None else f'<link rel="next" href={attribute(following)}/>'
     return (
-        f'<feed xmlns="{ATOM}"><title type="text">{_text(title)}</title>{element("id", url)}'
+        f'<feed xmlns="{ATOM}"><title type="text">{text(title)}</title>{element("id", url)}'
         f"{element('updated', format_time(updated))}"
-        f'<link rel="self" href={_attribute(url)}/>{more}{"".join(entries)}</feed>'
+        f'<link rel="self" href={attribute(url)}/>{more}{"".join(entries)}</feed>'
     )
 
 
@@ -131,19 +97,6 @@ def error_document(status: int, detail: str) -> str:
 def error_response(refusal: BrokerError, resource: str, now: Instant) -> Response:
     """The answer to a request that is refused."""
     return Response(document(error(refusal, resource, now)), refusal.status, media_type=ERROR_TYPE)
-
-
-def document(root: str) -> bytes:
-    """A whole document around this element."""
-    return f'<?xml version="1.0" encoding="utf-8"?>{root}'.encode()
-
-
-def _text(text: str) -> str:
-    return escape(_UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", text))
-
-
-def _attribute(text: str) -> str:
-    return quoteattr(_UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", text))
 
 
 # -- reading ------------------------------------------------------------------------

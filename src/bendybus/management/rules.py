@@ -1,7 +1,7 @@
 """Rules of subscriptions as the management API writes them: filters and actions with their types.
 
-A rule is told by its filter (SQL, a correlation, everything or nothing) and, perhaps, an
-action. What the SQL may say is the server's to judge: docs/reference/filters.md.
+A rule has a filter (SQL, a correlation, everything or nothing) and may have an action.
+The server alone decides which SQL is valid: docs/reference/filters.md.
 """
 
 from __future__ import annotations
@@ -10,30 +10,19 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 from xml.etree.ElementTree import Element
 
-from bendybus.admin.atom import INSTANCE, SERVICE_BUS, element
-from bendybus.cli.entries import Entry, bare_name
-from bendybus.cli.properties import element_name
+from bendybus.atom import (
+    COMPATIBILITY_LEVEL,
+    CORRELATION_ELEMENTS,
+    INSTANCE,
+    RULE_DESCRIPTION,
+    SCHEMA,
+    SERVICE_BUS,
+    element,
+)
+from bendybus.management.entries import Entry, bare_name
+from bendybus.management.properties import shown_name
 
-__all__ = ["CORRELATION", "RULE_KIND", "correlation_elements", "rule_elements", "shown_rule", "sql_elements"]
-
-RULE_KIND: Final = "RuleDescription"
-
-XML_SCHEMA: Final = "http://www.w3.org/2001/XMLSchema"
-
-# The only level there is.
-COMPATIBILITY_LEVEL: Final = 20
-
-# Option of a correlation filter -> its element, in the API's order.
-CORRELATION: Final = {
-    "correlation_id": "CorrelationId",
-    "message_id": "MessageId",
-    "to": "To",
-    "reply_to": "ReplyTo",
-    "subject": "Label",
-    "session_id": "SessionId",
-    "reply_to_session_id": "ReplyToSessionId",
-    "content_type": "ContentType",
-}
+__all__ = ["RULE_DESCRIPTION", "correlation_elements", "rule_elements", "shown_rule", "sql_elements"]
 
 _SCHEMA_TYPES: Final[Mapping[type, str]] = {bool: "boolean", int: "long", float: "double"}
 
@@ -50,9 +39,9 @@ def sql_elements(kind: str, expression: str) -> str:
 
 
 def correlation_elements(fields: Mapping[str, str], properties: Mapping[str, object]) -> str:
-    """`fields` by the names of `CORRELATION`; `properties` are the message's own."""
+    """`fields` are those of `CORRELATION_ELEMENTS`; `properties` are the message's own."""
     inside = "".join(
-        element(name, fields[option]) for option, name in CORRELATION.items() if option in fields
+        element(name, fields[field]) for field, name in CORRELATION_ELEMENTS.items() if field in fields
     )
     if properties:
         inside += f"<Properties>{''.join(map(_property, properties.items()))}</Properties>"
@@ -93,7 +82,7 @@ def _filter(child: Element) -> dict[str, object]:
                 for pair in field
             }
         elif field.text:
-            fields[element_name(name)] = field.text
+            fields[shown_name(name)] = field.text
     return fields
 
 
@@ -108,7 +97,7 @@ def _property(item: tuple[str, object]) -> str:
     typed = element("Value", value).removeprefix("<Value>")
     return (
         f"<KeyValueOfstringanyType>{element('Key', name)}"
-        f'<Value xmlns:d6p1="{XML_SCHEMA}" i:type="d6p1:{kind}">{typed}'
+        f'<Value xmlns:d6p1="{SCHEMA}" i:type="d6p1:{kind}">{typed}'
         "</KeyValueOfstringanyType>"
     )
 

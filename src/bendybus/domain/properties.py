@@ -1,0 +1,415 @@
+"""The one table of entity properties: what can be said about a queue, a topic or a subscription.
+
+A row has everything that is true of one property alone: its name on the wire, the field of the
+description that holds it, its type, default and limits, and how people set and read it. ATOM
+(admin/), Config.json (server/emulator_config.py), the management client, the command line with its
+help, and docs/reference/properties.md are derived from it. What a tier offers and which properties
+exclude each other: entities.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
+from typing import Final, TypeAlias
+
+from bendybus.domain.durations import format_duration, short_duration
+from bendybus.errors import ArgumentError
+
+__all__ = [
+    "ALL",
+    "FIRST_WITH_PARTITIONS",
+    "QUEUE",
+    "SUBSCRIPTION",
+    "TOPIC",
+    "EntityStatus",
+    "Properties",
+    "Property",
+    "ValueType",
+    "check_one_of",
+]
+
+
+class EntityStatus(StrEnum):
+    """The values are those of the management API."""
+
+    ACTIVE = "Active"
+    DISABLED = "Disabled"
+    SEND_DISABLED = "SendDisabled"
+    RECEIVE_DISABLED = "ReceiveDisabled"
+
+    @property
+    def can_send(self) -> bool:
+        return self in (EntityStatus.ACTIVE, EntityStatus.RECEIVE_DISABLED)
+
+    @property
+    def can_receive(self) -> bool:
+        return self in (EntityStatus.ACTIVE, EntityStatus.SEND_DISABLED)
+
+
+class ValueType(Enum):
+    BOOLEAN = auto()
+    INTEGER = auto()
+    DURATION = auto()
+    """Seconds in a description, ISO 8601 on the wire."""
+    DURATION_OR_UNLIMITED = auto()
+    """None in a description where unlimited."""
+    TEXT = auto()
+    ENTITY = auto()
+    """The path of another entity."""
+    STATUS = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Property:
+    """A row of the table."""
+
+    name: str
+    """On the wire: in ATOM and in Config.json."""
+    field: str
+    """Of the description."""
+    type: ValueType
+    default: object = None
+    """Of an entity that says nothing about it; None is no value, or unlimited."""
+    allowed: Sequence[int] = ()
+    """The whole numbers that it may be; of a text, the lengths. Empty: any."""
+    standard: Sequence[int] = ()
+    """Those of them that Basic and Standard offer, where that is not all."""
+    least_s: float = 0
+    most_s: float | None = None
+    """Of a duration."""
+    option: str
+    """Of the command line."""
+    help: str
+    metavar: str = ""
+    """What help writes for the value of the option."""
+    fixed: bool = False
+    """Set when the entity is created, and never again (P-07)."""
+    removable: bool = False
+    """An update that leaves it out takes it away. Any other property then stays as it is."""
+    in_config: bool = True
+    """Whether Config.json has it."""
+    since: str = ""
+    """The first version of the management API that shows it."""
+
+    def check(self, label: str, value: object) -> None:
+        """`ArgumentError` for a value that no entity may have; `label` names the entity."""
+        match value:
+            case bool() | StrEnum() | None:
+                return
+            case str() if self.allowed:
+                check_one_of(label, f"the length of {self.name}", len(value), self.allowed)
+            case int() | float() if self.type in _DURATIONS:
+                self._check_seconds(label, value)
+            case int() if self.allowed:
+                check_one_of(label, self.name, value, self.allowed)
+
+    def _check_seconds(self, label: str, value: float) -> None:
+        if value >= self.least_s and (self.most_s is None or value <= self.most_s):
+            return
+        wanted = f"at least {format_duration(self.least_s)}"
+        if self.most_s is not None:
+            wanted += f" and at most {format_duration(self.most_s)}"
+        raise ArgumentError(f"{label}: {self.name} is {value} seconds; it must be {wanted}.")
+
+    @property
+    def limits(self) -> str:
+        """What it may be, for people; empty where anything of its type will do."""
+        if self.type in _DURATIONS:
+            least = short_duration(self.least_s)
+            return f"at least {least}" if self.most_s is None else f"{least} to {short_duration(self.most_s)}"
+        if self.type is ValueType.STATUS:
+            return _listed([*EntityStatus])
+        if self.type is ValueType.TEXT:
+            return f"at most {self.allowed[-1]} characters"
+        if not self.standard:
+            return _numbers(self.allowed)
+        more = [value for value in self.allowed if value not in self.standard]
+        premium = f"up to {more[-1]}" if isinstance(self.allowed, range) else _numbers(more)
+        return f"{_numbers(self.standard)}; in Premium also {premium}"
+
+    def written(self, value: object) -> object:
+        """The value as the wire has it."""
+        if self.type in _DURATIONS:
+            assert value is None or isinstance(value, int | float)
+            return format_duration(value)
+        return value
+
+
+Properties: TypeAlias = tuple[Property, ...]
+
+_DURATIONS: Final = (ValueType.DURATION, ValueType.DURATION_OR_UNLIMITED)
+
+
+def _numbers(allowed: Sequence[int]) -> str:
+    if isinstance(allowed, range):
+        return f"{allowed[0]} to {allowed[-1]}"
+    return _listed(allowed)
+
+
+def _listed(values: Sequence[object]) -> str:
+    if len(values) < 2:
+        return "".join(map(str, values))
+    *first, last = map(str, values)
+    return f"{', '.join(first)} or {last}"
+
+
+def check_one_of(label: str, name: str, value: int, allowed: Sequence[int]) -> None:
+    if value in allowed:
+        return
+    if isinstance(allowed, range):
+        wanted = f"from {allowed[0]} to {allowed[-1]}"
+    else:
+        wanted = "one of " + ", ".join(map(str, allowed))
+    raise ArgumentError(f"{label}: {name} is {value}; it must be {wanted}.")
+
+
+# -- the table ----------------------------------------------------------------------
+
+# "api-version=2013-10 or later" to create or see partitioned entities (P-10).
+FIRST_WITH_PARTITIONS: Final = "2013-10"
+
+ENABLE_PARTITIONING: Final = Property(
+    name="EnablePartitioning",
+    field="enable_partitioning",
+    type=ValueType.BOOLEAN,
+    default=False,
+    option="partitioned",
+    help="Spread over 16 partitions.",
+    fixed=True,
+    since=FIRST_WITH_PARTITIONS,
+)
+MAX_SIZE: Final = Property(
+    name="MaxSizeInMegabytes",
+    field="max_size_mb",
+    type=ValueType.INTEGER,
+    default=1024,
+    allowed=(1024, 2048, 3072, 4096, 5120, 10_240, 20_480, 40_960, 81_920),
+    standard=(1024, 2048, 3072, 4096, 5120),
+    option="max-size",
+    help="Size of each partition.",
+    metavar="MB",
+)
+MAX_MESSAGE_SIZE: Final = Property(
+    name="MaxMessageSizeInKilobytes",
+    field="max_message_size_kb",
+    type=ValueType.INTEGER,
+    default=256,
+    allowed=range(1, 102_401),
+    standard=range(1, 257),
+    option="max-message-size",
+    help="Largest message.",
+    metavar="KB",
+    since="2021-05",
+)
+LOCK_DURATION: Final = Property(
+    name="LockDuration",
+    field="lock_duration_s",
+    type=ValueType.DURATION,
+    default=60,
+    # Service Bus refuses locks of more than five minutes; clients renew past that.
+    least_s=5,
+    most_s=300,
+    option="lock-duration",
+    help="How long a lock holds.",
+    metavar="DURATION",
+)
+REQUIRES_SESSION: Final = Property(
+    name="RequiresSession",
+    field="requires_session",
+    type=ValueType.BOOLEAN,
+    default=False,
+    option="enable-session",
+    help="Messages belong to sessions.",
+    fixed=True,
+)
+REQUIRES_DUPLICATE_DETECTION: Final = Property(
+    name="RequiresDuplicateDetection",
+    field="requires_duplicate_detection",
+    type=ValueType.BOOLEAN,
+    default=False,
+    option="duplicate-detection",
+    help="Drop repeated messages.",
+    fixed=True,
+)
+DUPLICATE_DETECTION_WINDOW: Final = Property(
+    name="DuplicateDetectionHistoryTimeWindow",
+    field="duplicate_detection_window_s",
+    type=ValueType.DURATION,
+    default=600,
+    least_s=20,
+    most_s=7 * 86_400,
+    option="duplicate-detection-window",
+    help="How long a message id is remembered.",
+    metavar="DURATION",
+)
+DEFAULT_MESSAGE_TTL: Final = Property(
+    name="DefaultMessageTimeToLive",
+    field="default_message_ttl_s",
+    type=ValueType.DURATION_OR_UNLIMITED,
+    least_s=1,
+    option="default-message-ttl",
+    help="Longest life of a message.",
+    metavar="DURATION",
+)
+DEAD_LETTER_ON_EXPIRATION: Final = Property(
+    name="DeadLetteringOnMessageExpiration",
+    field="dead_letter_on_expiry",
+    type=ValueType.BOOLEAN,
+    default=False,
+    option="dead-letter-on-expiration",
+    help="Dead-letter messages that have expired.",
+)
+DEAD_LETTER_ON_FILTER_ERROR: Final = Property(
+    name="DeadLetteringOnFilterEvaluationExceptions",
+    field="dead_letter_on_filter_errors",
+    type=ValueType.BOOLEAN,
+    default=True,
+    option="dead-letter-on-filter-error",
+    help="Dead-letter messages that a rule fails on.",
+)
+MAX_DELIVERY_COUNT: Final = Property(
+    name="MaxDeliveryCount",
+    field="max_delivery_count",
+    type=ValueType.INTEGER,
+    default=10,
+    # As many as a signed 32-bit number can say; the 2000 of Azure's portal is the portal's own.
+    allowed=range(1, 2**31),
+    option="max-delivery-count",
+    help="Dead-letter a message after so many deliveries.",
+    metavar="N",
+)
+AUTO_DELETE_ON_IDLE: Final = Property(
+    name="AutoDeleteOnIdle",
+    field="auto_delete_on_idle_s",
+    type=ValueType.DURATION_OR_UNLIMITED,
+    least_s=300,
+    option="auto-delete-on-idle",
+    help="Delete the entity after it was unused for so long.",
+    metavar="DURATION",
+)
+FORWARD_TO: Final = Property(
+    name="ForwardTo",
+    field="forward_to",
+    type=ValueType.ENTITY,
+    option="forward-to",
+    help="Where messages go on to.",
+    metavar="ENTITY",
+    removable=True,
+)
+FORWARD_DEAD_LETTERED_TO: Final = Property(
+    name="ForwardDeadLetteredMessagesTo",
+    field="forward_dead_lettered_to",
+    type=ValueType.ENTITY,
+    option="forward-dead-lettered-to",
+    help="Where dead letters go on to.",
+    metavar="ENTITY",
+    removable=True,
+)
+STATUS: Final = Property(
+    name="Status",
+    field="status",
+    type=ValueType.STATUS,
+    default=EntityStatus.ACTIVE,
+    option="status",
+    help="What clients may do.",
+)
+ENABLE_EXPRESS: Final = Property(
+    name="EnableExpress",
+    field="enable_express",
+    type=ValueType.BOOLEAN,
+    default=False,
+    option="enable-express",
+    help="Messages may stay in memory.",
+    in_config=False,
+)
+ENABLE_BATCHED_OPERATIONS: Final = Property(
+    name="EnableBatchedOperations",
+    field="enable_batched_operations",
+    type=ValueType.BOOLEAN,
+    default=True,
+    option="batched-operations",
+    help="Let the server gather writes.",
+    in_config=False,
+)
+USER_METADATA: Final = Property(
+    name="UserMetadata",
+    field="user_metadata",
+    type=ValueType.TEXT,
+    allowed=range(1025),
+    option="user-metadata",
+    help="A note for people.",
+    metavar="TEXT",
+    removable=True,
+)
+
+# In the order of help and of the reference page.
+ALL: Final[Properties] = (
+    ENABLE_PARTITIONING,
+    MAX_SIZE,
+    MAX_MESSAGE_SIZE,
+    LOCK_DURATION,
+    REQUIRES_SESSION,
+    REQUIRES_DUPLICATE_DETECTION,
+    DUPLICATE_DETECTION_WINDOW,
+    DEFAULT_MESSAGE_TTL,
+    DEAD_LETTER_ON_EXPIRATION,
+    DEAD_LETTER_ON_FILTER_ERROR,
+    MAX_DELIVERY_COUNT,
+    AUTO_DELETE_ON_IDLE,
+    FORWARD_TO,
+    FORWARD_DEAD_LETTERED_TO,
+    STATUS,
+    ENABLE_EXPRESS,
+    ENABLE_BATCHED_OPERATIONS,
+    USER_METADATA,
+)
+
+# Each kind in the order in which the real service writes it.
+QUEUE: Final[Properties] = (
+    LOCK_DURATION,
+    MAX_SIZE,
+    REQUIRES_DUPLICATE_DETECTION,
+    REQUIRES_SESSION,
+    DEFAULT_MESSAGE_TTL,
+    DEAD_LETTER_ON_EXPIRATION,
+    DUPLICATE_DETECTION_WINDOW,
+    MAX_DELIVERY_COUNT,
+    ENABLE_BATCHED_OPERATIONS,
+    STATUS,
+    FORWARD_TO,
+    USER_METADATA,
+    AUTO_DELETE_ON_IDLE,
+    ENABLE_PARTITIONING,
+    FORWARD_DEAD_LETTERED_TO,
+    ENABLE_EXPRESS,
+    MAX_MESSAGE_SIZE,
+)
+TOPIC: Final[Properties] = (
+    DEFAULT_MESSAGE_TTL,
+    MAX_SIZE,
+    REQUIRES_DUPLICATE_DETECTION,
+    DUPLICATE_DETECTION_WINDOW,
+    ENABLE_BATCHED_OPERATIONS,
+    STATUS,
+    USER_METADATA,
+    AUTO_DELETE_ON_IDLE,
+    ENABLE_PARTITIONING,
+    ENABLE_EXPRESS,
+    MAX_MESSAGE_SIZE,
+)
+SUBSCRIPTION: Final[Properties] = (
+    LOCK_DURATION,
+    REQUIRES_SESSION,
+    DEFAULT_MESSAGE_TTL,
+    DEAD_LETTER_ON_EXPIRATION,
+    DEAD_LETTER_ON_FILTER_ERROR,
+    MAX_DELIVERY_COUNT,
+    ENABLE_BATCHED_OPERATIONS,
+    STATUS,
+    FORWARD_TO,
+    USER_METADATA,
+    FORWARD_DEAD_LETTERED_TO,
+    AUTO_DELETE_ON_IDLE,
+)
