@@ -2,11 +2,12 @@
 
 With `dotnet` on the PATH this is an ordinary project, and its SDK comes from where `dotnet` gets packages.
 Without it the compiler, the runtime and the same SDK come from npm. Without either it says so and passes.
-Arguments name the checks to run, by a part of their names.
+Then it does what docs/guides/dotnet.md shows. Arguments choose checks by a part of their names, and no guide.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -15,19 +16,45 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fix_jwt import ISSUER, OWNER, RECEIVER, SENDER, Provider
-from interop.dotnet import from_npm
-from interop.other_languages import CACHE, Certificate, are_installed, certificate, run_suite, serving
+from interop.dotnet import from_npm, snippets
+from interop.other_languages import (
+    BENDYBUS,
+    CACHE,
+    Certificate,
+    are_installed,
+    certificate,
+    run_suite,
+    serving,
+)
 
 HERE = Path(__file__).parent
+PROJECT = HERE / "dotnet.csproj"
 FOLDER = CACHE / "interop-dotnet"
 
 
 def main() -> int:
     if not can_run():
         return 0
-    command, environment = build(HERE / "dotnet.csproj", sorted(HERE.glob("*.cs")), FOLDER / "checks")
+    checks, environment = build(sorted(HERE.glob("*.cs")), FOLDER / "checks")
     with certificate() as trusted, brokers(trusted) as addresses:
-        return run_suite([*command, *sys.argv[1:]], HERE, {**environment, **addresses})
+        failed = run_suite([*checks, *sys.argv[1:]], HERE, {**environment, **addresses})
+        return failed if sys.argv[1:] else run_guide(trusted) or failed
+
+
+def run_guide(trusted: Certificate) -> int:
+    """Does what docs/guides/dotnet.md shows, at a server with the key that the page has."""
+    with issuer() as (provider, options), serving(trusted, "--emulator", *options) as connection_string:
+        port = connection_string.partition(";")[0].rpartition(":")[2]
+        source = FOLDER / "Snippets.cs"
+        source.write_text(snippets.source(port))
+        command, environment = build([source, *sorted((HERE / "guide").glob("*.cs"))], FOLDER / "guide")
+        addresses = {
+            "BENDYBUS_OWNER_TOKEN": provider.token(OWNER),
+            "SSL_CERT_FILE": str(trusted.file),
+            # The page's fixture starts `bendybus` by its name.
+            "PATH": f"{Path(BENDYBUS).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+        return run_suite(command, HERE, {**environment, **addresses})
 
 
 def can_run() -> bool:
@@ -41,7 +68,7 @@ def can_run() -> bool:
     return are_installed(".NET", "node", "npm")
 
 
-def build(project: Path, sources: list[Path], folder: Path) -> tuple[list[str], Mapping[str, str]]:
+def build(sources: list[Path], folder: Path) -> tuple[list[str], Mapping[str, str]]:
     """The command that starts the program, and the environment it needs."""
     if shutil.which("dotnet") is None:
         toolchain = from_npm.install(FOLDER / "from-npm")
@@ -49,32 +76,38 @@ def build(project: Path, sources: list[Path], folder: Path) -> tuple[list[str], 
     # Copied, since `dotnet` builds beside the project.
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for file in (project, *sources):
+    for file in (PROJECT, *sources):
         shutil.copy(file, folder)
     return ["dotnet", "run", "--configuration", "Release", "--project", str(folder), "--"], {}
 
 
 @contextmanager
-def brokers(trusted: Certificate) -> Iterator[Mapping[str, str]]:
-    """A Standard and a Premium server that trust an issuer of tokens; what the checks are told of them."""
+def issuer() -> Iterator[tuple[Provider, list[str]]]:
+    """An issuer of tokens, and the options of a server that trusts it."""
     provider = Provider()
     with tempfile.TemporaryDirectory(prefix="bendybus-jwt-") as folder:
         keys = Path(folder) / "keys.json"
         keys.write_text(provider.document)
-        options = ["--development", "--jwt-issuer", ISSUER, "--jwt-keys", str(keys)]
-        with (
-            serving(trusted, *options) as standard,
-            serving(trusted, "--tier", "premium", *options) as premium,
-        ):
-            yield {
-                "BENDYBUS_STANDARD": standard,
-                "BENDYBUS_PREMIUM": premium,
-                "BENDYBUS_OWNER_TOKEN": provider.token(OWNER),
-                "BENDYBUS_SENDER_TOKEN": provider.token(SENDER),
-                "BENDYBUS_RECEIVER_TOKEN": provider.token(RECEIVER),
-                # On Linux; elsewhere .NET asks the system's own store.
-                "SSL_CERT_FILE": str(trusted.file),
-            }
+        yield provider, ["--jwt-issuer", ISSUER, "--jwt-keys", str(keys)]
+
+
+@contextmanager
+def brokers(trusted: Certificate) -> Iterator[Mapping[str, str]]:
+    """A Standard and a Premium server; what the checks are told of them."""
+    with (
+        issuer() as (provider, options),
+        serving(trusted, "--development", *options) as standard,
+        serving(trusted, "--development", "--tier", "premium", *options) as premium,
+    ):
+        yield {
+            "BENDYBUS_STANDARD": standard,
+            "BENDYBUS_PREMIUM": premium,
+            "BENDYBUS_OWNER_TOKEN": provider.token(OWNER),
+            "BENDYBUS_SENDER_TOKEN": provider.token(SENDER),
+            "BENDYBUS_RECEIVER_TOKEN": provider.token(RECEIVER),
+            # On Linux; elsewhere .NET asks the system's own store.
+            "SSL_CERT_FILE": str(trusted.file),
+        }
 
 
 if __name__ == "__main__":
