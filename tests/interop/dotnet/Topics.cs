@@ -25,6 +25,31 @@ namespace Bendybus.Interop
         }
 
         [Check]
+        public static async Task A_scheduled_message_is_published_when_it_is_due(Stand stand)
+        {
+            var topic = await stand.NewTopic("s");
+            var sender = stand.Client.CreateSender(topic);
+            var late = await sender.ScheduleMessageAsync(new ServiceBusMessage("x"), DateTimeOffset.UtcNow.AddHours(1));
+            await sender.CancelScheduledMessageAsync(late);
+            await sender.ScheduleMessageAsync(new ServiceBusMessage("a"), DateTimeOffset.UtcNow.AddMilliseconds(300));
+            var message = await Stand.ReceiveOne(stand.Client.CreateReceiver(topic, "s"));
+            Expect.Equal("a", message.Body.ToString());
+        }
+
+        [Check]
+        public static async Task A_subscription_has_dead_letters_of_its_own(Stand stand)
+        {
+            var topic = await stand.NewTopic("one", "two");
+            await stand.Send(topic, new ServiceBusMessage("a"));
+            var receiver = stand.Client.CreateReceiver(topic, "one");
+            await receiver.DeadLetterMessageAsync(await Stand.ReceiveOne(receiver), "reason");
+            var options = new ServiceBusReceiverOptions { SubQueue = SubQueue.DeadLetter };
+            var dead = await Stand.ReceiveOne(stand.Client.CreateReceiver(topic, "one", options));
+            Expect.Equal("reason", dead.DeadLetterReason);
+            Expect.Equal(null, await stand.Client.CreateReceiver(topic, "two", options).PeekMessageAsync());
+        }
+
+        [Check]
         public static async Task The_rule_manager_creates_lists_and_deletes_rules(Stand stand) // P-24, P-35
         {
             var topic = await stand.NewTopic("s");

@@ -1,4 +1,6 @@
 using System;
+using System.Security.Cryptography;
+using System.Text;
 using System.Threading;
 using System.Threading.Tasks;
 using Azure;
@@ -45,6 +47,13 @@ namespace Bendybus.Interop
             await Works(stand, new ServiceBusClient(
                 stand.Address.FullyQualifiedNamespace,
                 new AzureNamedKeyCredential(stand.Address.SharedAccessKeyName, stand.Address.SharedAccessKey),
+                Stand.Options(options => options.CustomEndpointAddress = Endpoint(stand))));
+
+        [Check]
+        public static async Task A_shared_access_signature(Stand stand) =>
+            await Works(stand, new ServiceBusClient(
+                stand.Address.FullyQualifiedNamespace,
+                new AzureSasCredential(Signature(stand)),
                 Stand.Options(options => options.CustomEndpointAddress = Endpoint(stand))));
 
         [Check]
@@ -112,6 +121,16 @@ namespace Bendybus.Interop
         /// <summary>Without the flag that asks for plain TCP, the SDK speaks TLS; it drops the port, however.</summary>
         private static string OverTls(Stand stand) =>
             stand.ConnectionString.Replace(";UseDevelopmentEmulator=true", "");
+
+        private static string Signature(Stand stand)
+        {
+            var resource = Uri.EscapeDataString($"sb://{stand.Address.FullyQualifiedNamespace}/");
+            var end = DateTimeOffset.UtcNow.AddMinutes(30).ToUnixTimeSeconds();
+            using var hash = new HMACSHA256(Encoding.UTF8.GetBytes(stand.Address.SharedAccessKey));
+            var signed = Convert.ToBase64String(hash.ComputeHash(Encoding.UTF8.GetBytes($"{resource}\n{end}")));
+            var name = stand.Address.SharedAccessKeyName;
+            return $"SharedAccessSignature sr={resource}&sig={Uri.EscapeDataString(signed)}&se={end}&skn={name}";
+        }
 
         private static Uri Endpoint(Stand stand) => stand.Address.Endpoint;
 
