@@ -107,6 +107,8 @@ def brokers(trusted: Certificate) -> Iterator[Mapping[str, str]]:
             "BENDYBUS_RECEIVER_TOKEN": provider.token(RECEIVER),
             # On Linux; elsewhere .NET asks the system's own store.
             "SSL_CERT_FILE": str(trusted.file),
+            # For those checks that kill their server.
+            "BENDYBUS": BENDYBUS,
         }
 
 
