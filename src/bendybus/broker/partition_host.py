@@ -159,12 +159,12 @@ class PartitionHost(Host[Partition]):
 
     # -- sessions -----------------------------------------------------------------
 
-    def accept_next_session(self) -> SessionAccepted | None:
+    def accept_next_session(self, *, exclusive: bool = True) -> SessionAccepted | None:
         """Lock the next session that is free and has messages, if that can be had at once."""
         partition = self._partition
         if partition is None or not partition.available():
             return None
-        reply = self._apply_at_once(partition, AcceptSession(None, urandom(ENTROPY_PER_LOCK)))
+        reply = self._apply_at_once(partition, AcceptSession(None, urandom(ENTROPY_PER_LOCK), exclusive))
         assert isinstance(reply, SessionAccepted)
         return reply if reply.lock is not None else None
 

@@ -7,7 +7,7 @@ commands: commands.py. What a session is: sessions.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from bendybus.names import Instant, LockToken, SessionId, SessionKey
@@ -37,19 +37,24 @@ class SessionLock:
 
     session_id: SessionId
     """As the holder wrote it, else as the session's first message had it."""
-    token: LockToken
+    token: LockToken = field(repr=False)
     key: SessionKey
+    handover: LockToken | None = field(default=None, repr=False)
+    """Whoever presents this takes the session over from its holder; None if the lock is exclusive."""
 
 
 @dataclass(slots=True)
 class AcceptSession:
     """Lock this session, or with None the one among those with messages that has waited longest.
 
-    `entropy`: 14 bytes for the lock.
+    `entropy`: 14 bytes for the lock. With `handover` the session is taken over from its holder, together with
+    the messages that are locked in it.
     """
 
     session_id: SessionId | None
     entropy: bytes
+    exclusive: bool = True
+    handover: LockToken | None = None
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ from bendybus.domain.session_commands import (
 from bendybus.domain.sessions import Session, Sessions
 from bendybus.domain.stock import Stock
 from bendybus.errors import InvalidOperation, MessageSizeExceeded
-from bendybus.names import Instant, SessionId
+from bendybus.names import Instant, LockToken, SessionId
 
 __all__ = ["SessionDesk"]
 
@@ -66,8 +66,8 @@ class SessionDesk:
 
     def perform(self, command: SessionCommand, at: Instant, changes: Changes) -> Reply:
         match command:
-            case AcceptSession(session_id=session_id, entropy=entropy):
-                return self._accept(session_id, entropy, at, changes)
+            case AcceptSession():
+                return self._accept(command, at, changes)
             case LockInSession(lock=lock, count=count, entropy=entropy):
                 return self._lock_messages(lock, count, entropy, at, changes)
             case RenewSession(lock=lock):
@@ -84,10 +84,11 @@ class SessionDesk:
             case ListSessions(updated_after=updated_after, skip=skip, count=count):
                 return SessionsListed(*self._sessions.listed(updated_after, skip, count))
 
-    def _accept(
-        self, session_id: SessionId | None, entropy: bytes, at: Instant, changes: Changes
-    ) -> SessionAccepted:
-        assert len(entropy) >= ENTROPY_PER_LOCK, "too little entropy for a lock"
+    def _accept(self, command: AcceptSession, at: Instant, changes: Changes) -> SessionAccepted:
+        assert len(command.entropy) >= ENTROPY_PER_LOCK, "too little entropy for a lock"
+        session_id = command.session_id
+        if session_id is not None and command.handover is not None:
+            return self._take_over(session_id, command.handover, command.entropy, at, changes)
         if session_id is not None:
             self._sessions.refuse_locked(session_id, at)
         self._stock.end_locks(at, changes)
@@ -96,7 +97,17 @@ class SessionDesk:
         if session_id is None:
             return SessionAccepted(None)
         until = self._stock.lock_end(at)
-        return SessionAccepted(self._sessions.lock(session_id, entropy, until), until)
+        lock = self._sessions.lock(session_id, command.entropy, until, exclusive=command.exclusive)
+        return SessionAccepted(lock, until)
+
+    def _take_over(
+        self, session_id: SessionId, handover: LockToken, entropy: bytes, at: Instant, changes: Changes
+    ) -> SessionAccepted:
+        session = self._sessions.refuse_handover(session_id, handover, at)
+        assert session.lock is not None
+        changes.sessions.lost.append(session.lock)
+        until = self._stock.lock_end(at)
+        return SessionAccepted(self._sessions.hand_over(session, session_id, entropy, until), until)
 
     def _next(self, at: Instant, changes: Changes) -> SessionId | None:
         """The session that has waited longest and has a message that has not expired."""

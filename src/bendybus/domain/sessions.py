@@ -3,7 +3,8 @@
 On an entity that requires sessions this stands where others have one run (run.py).
 Sessions are found by their keys, so case does not count in their ids
 (session_ids.py). A session has one holder at a time, and the messages handed out inside it are
-locked as long as it is. Everything that sets a session's lock lives here. What
+locked as long as it is. A holder that does not insist on being the only one has a
+token by which another may take its place. Everything that sets a session's lock lives here. What
 becomes of messages whose session was lost: stock.py.
 """
 
@@ -211,16 +212,39 @@ class Sessions:
         """The session that has waited longest; it stays where it is until it is locked."""
         return next(iter(self._offered.values()), None)
 
-    def lock(self, session_id: SessionId, entropy: bytes, until: Instant) -> SessionLock:
+    def lock(
+        self, session_id: SessionId, entropy: bytes, until: Instant, *, exclusive: bool = True
+    ) -> SessionLock:
         """Give a free session, known or new, to a holder."""
         session = self._find_or_make(session_id)
         assert session.lock is None, "ended or refused before"
         self._offered.pop(session.key, None)
         token = LockToken(self._prefix + entropy[:ENTROPY_PER_LOCK])
-        session.lock = SessionLock(session_id, token, session.key)
+        session.lock = SessionLock(session_id, token, session.key, None if exclusive else token)
         session.on_loan = {}
         self._locked[session.key] = session
         self._end_at(session, until)
+        return session.lock
+
+    def refuse_handover(self, session_id: SessionId, handover: LockToken, at: Instant) -> Session:
+        """The session that this token stands for, or `SessionCannotBeLocked`."""
+        session = self._locked.get(session_key(session_id, exact=self._exact))
+        lock = None if session is None or session.locked_until <= at else session.lock
+        if session is None or lock is None or lock.handover is None or lock.handover != handover:
+            raise SessionCannotBeLocked(
+                f"The session '{session_id}' of '{self._path}' cannot be taken over: nobody holds it under "
+                "the lock token that was presented."
+            )
+        return session
+
+    def hand_over(
+        self, session: Session, session_id: SessionId, entropy: bytes, until: Instant
+    ) -> SessionLock:
+        """Give a session that is held to the next holder, with the messages that are on loan in it."""
+        assert session.lock is not None, "nobody holds it"
+        token = LockToken(self._prefix + entropy[:ENTROPY_PER_LOCK])
+        session.lock = SessionLock(session_id, token, session.key, session.lock.handover)
+        self.renew(session, until)
         return session.lock
 
     def _end_at(self, session: Session, until: Instant) -> None:

@@ -33,7 +33,8 @@ from bendybus.gateway.management import ManagementNode
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.requests import REQUEST_CREDIT, Replier, Requester
 from bendybus.gateway.sender import SENDER_CREDIT, Sender
-from bendybus.gateway.session_receiver import SESSION_FILTER, SessionReceiver
+from bendybus.gateway.session_filters import wanted_session
+from bendybus.gateway.session_receiver import SessionReceiver
 from bendybus.gateway.transactions import COORDINATOR_CREDIT, CoordinatorNode
 
 if TYPE_CHECKING:
@@ -190,13 +191,15 @@ def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachmen
     if address.kind is NodeKind.ENTITY:
         connection.claims.require(address.resource, Right.LISTEN, now())
         queue = connection.broker.find(address.path)
-        sessionful = SESSION_FILTER in (getattr(link.source, "filter", None) or {})
-        queue.refuse_receiver(address.subqueue, sessionful=sessionful)
+        wanted = wanted_session(link.source)
+        if wanted is not None and not wanted.exclusive and connection.broker.tier is not Tier.PREMIUM:
+            raise NotSupported("Sessions that can be handed over need the premium tier.")
+        queue.refuse_receiver(address.subqueue, sessionful=wanted is not None)
         if getattr(link.source, "dynamic", None):
             raise ArgumentError("Nodes are not created by attaching to them.")
         connection.transactions.coordination(link.session).enter(queue, receives=True)
-        if sessionful:
-            receiver: Receiver = SessionReceiver(connection, link, queue)
+        if wanted is not None:
+            receiver: Receiver = SessionReceiver(connection, link, queue, wanted)
         else:
             link.accept()
             receiver = Receiver(connection, link, queue, address.subqueue)

@@ -1,41 +1,40 @@
 """A client's link to one session: accepted by its attach, held until the link goes.
 
 The attach is answered once the session is locked: the one it names, or the next
-of any partition that is free and has messages. Who finds none waits in line, and
-is refused when its time is over. Delivering and settling are the receiver's
-(receiver.py), from one session instead of all partitions. What is kept for a
-later credit goes back at once here, so that the session stays in order.
+of any partition that is free and has messages. A receiver that finds none waits in
+line, and is refused when its time is over. A session that can be handed over goes to
+the receiver that presents its token, and its holder's link is closed. Delivering and
+settling are the receiver's (receiver.py), from one session instead of all partitions.
+What is kept for a later credit goes back at once here, so that the session stays in
+order.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from os import urandom
 from typing import TYPE_CHECKING, Final
 
-from bendybus.amqp.performatives import Source
-from bendybus.amqp.types import Described, Symbol
+from bendybus.amqp.types import Symbol
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import ENTROPY_PER_LOCK, Reply
 from bendybus.domain.messages import Message, SubQueue
-from bendybus.domain.routing import KEY_LENGTH_MAX
 from bendybus.domain.session_commands import AcceptSession, ReleaseSession, SessionAccepted, SessionLock
 from bendybus.engine.sending import SendingLink
-from bendybus.errors import ArgumentError, BrokerError, OperationTimeout
+from bendybus.errors import BrokerError, OperationTimeout
 from bendybus.gateway.receiver import PAGE_BYTES_MAX, Receiver
+from bendybus.gateway.session_filters import WantedSession, answer_source
 from bendybus.gateway.settlement import session_lost
-from bendybus.names import Instant, LockToken, SessionId
+from bendybus.names import Instant, LockToken
 
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
 
-__all__ = ["SESSION_FILTER", "SessionReceiver"]
+__all__ = ["SessionReceiver"]
 
-SESSION_FILTER: Final = "com.microsoft:session-filter"
 LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
 TIMEOUT: Final = "com.microsoft:timeout"
 
@@ -51,9 +50,11 @@ _TICKS_PER_MS: Final = 10_000
 class SessionReceiver(Receiver):
     """`Waiter` of its queue until it has a session, then that session's `SessionHolder`."""
 
-    def __init__(self, connection: AmqpConnection, link: SendingLink, queue: Queue) -> None:
+    def __init__(
+        self, connection: AmqpConnection, link: SendingLink, queue: Queue, wanted: WantedSession
+    ) -> None:
         super().__init__(connection, link, queue, SubQueue.MAIN)
-        self._asked_for = _wanted_session(link)
+        self._wanted_session = wanted
         self._host: PartitionHost | None = None
         self._session: SessionLock | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -64,17 +65,20 @@ class SessionReceiver(Receiver):
         """Ask for the session; the client is answered as soon as it is locked, or cannot be."""
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(_timeout_s(self._link.properties), self._time_out)
-        if self._asked_for is None:
+        wanted = self._wanted_session
+        if wanted.session_id is None:
             self._look()
             return
-        host = self._queue.place(self._queue.session_key(self._asked_for))
+        host = self._queue.place(self._queue.session_key(wanted.session_id))
+        entropy = urandom(ENTROPY_PER_LOCK)
         host.submit(
-            AcceptSession(self._asked_for, urandom(ENTROPY_PER_LOCK)), partial(self._accept_answered, host)
+            AcceptSession(wanted.session_id, entropy, wanted.exclusive, wanted.handover),
+            partial(self._accept_answered, host),
         )
 
     def _look(self) -> None:
         for host in self._queue.in_turn():
-            accepted = host.accept_next_session()
+            accepted = host.accept_next_session(exclusive=self._wanted_session.exclusive)
             if accepted is not None:
                 self._begin(host, accepted)
                 return
@@ -101,7 +105,7 @@ class SessionReceiver(Receiver):
         self._connection.session_locks[self._queue, accepted.lock.key] = accepted.lock
         self._connection.session_links[self._queue, self._link.name] = accepted.lock.session_id
         self._link.accept(
-            source=_answer_source(self._link.source, accepted.lock.session_id),
+            source=answer_source(self._link.source, accepted.lock),
             properties={
                 Symbol(LOCKED_UNTIL): _TICKS_AT_EPOCH + accepted.locked_until * _TICKS_PER_MS,
             },
@@ -111,10 +115,11 @@ class SessionReceiver(Receiver):
 
     def _time_out(self) -> None:
         self._timer = None
-        if self._asked_for is None:
+        session_id = self._wanted_session.session_id
+        if session_id is None:
             reason = f"No session of '{self._queue.path}' became free that has messages."
         else:
-            reason = f"The session '{self._asked_for}' of '{self._queue.path}' could not be reached in time."
+            reason = f"The session '{session_id}' of '{self._queue.path}' could not be reached in time."
         self._connection.end_link(self._link, OperationTimeout(reason))
 
     def _cancel_timer(self) -> None:
@@ -190,33 +195,6 @@ class SessionReceiver(Receiver):
                 del self._connection.session_locks[place]
             self._connection.session_links.pop((self._queue, self._link.name), None)
             self._host.submit(ReleaseSession(self._session), _ignore)
-
-
-def _wanted_session(link: SendingLink) -> SessionId | None:
-    """The session that an attach names; None for the next one."""
-    wanted = _filters(link.source).get(SESSION_FILTER)
-    # go describes the value; all others write it plain.
-    if isinstance(wanted, Described):
-        wanted = wanted.value
-    if wanted is not None and not isinstance(wanted, str):
-        raise ArgumentError(f"{SESSION_FILTER} must be a session's id or null, not {wanted!r}.")
-    if wanted is not None and len(wanted) > KEY_LENGTH_MAX:
-        raise ArgumentError(
-            f"SessionId '{wanted[:32]}...' has {len(wanted)} characters; at most {KEY_LENGTH_MAX} may be."
-        )
-    return None if wanted is None else SessionId(str(wanted))
-
-
-def _answer_source(source: object, session_id: SessionId) -> Source:
-    """The client's source with the accepted id in the place and in the shape in which it asked."""
-    assert isinstance(source, Source), "it had a filter"
-    asked = _filters(source).get(SESSION_FILTER)
-    value = Described(asked.descriptor, session_id) if isinstance(asked, Described) else session_id
-    return replace(source, filter={Symbol(SESSION_FILTER): value})
-
-
-def _filters(source: object) -> Mapping[str, object]:
-    return getattr(source, "filter", None) or {}
 
 
 def _timeout_s(properties: Mapping[str, object]) -> float:

@@ -135,8 +135,8 @@ def lock_lost(path: str) -> MessageLockLost:
 
 def session_lost(session_id: SessionId, path: str) -> SessionLockLost:
     return SessionLockLost(
-        f"The lock of the session '{session_id}' of '{path}' has expired or was released. Please accept the "
-        "session again."
+        f"The lock of the session '{session_id}' of '{path}' has expired, was released or was taken over. "
+        "Please accept the session again."
     )
 
 

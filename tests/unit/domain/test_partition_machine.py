@@ -88,6 +88,15 @@ NEVER_HELD: Final = SessionLock(SessionId("a"), UNKNOWN, session_key("a"))
 MAIN, DEAD = SubQueue.MAIN, SubQueue.DEAD_LETTER
 
 
+def is_handover(command: Command, lock: SessionLock) -> bool:
+    """Whether the command takes the session from whoever holds this lock."""
+    return (
+        isinstance(command, AcceptSession)
+        and command.handover is not None
+        and command.handover == lock.handover
+    )
+
+
 @dataclass
 class Record:
     """A message in the model; also, with no lock, a row in the store."""
@@ -201,7 +210,8 @@ class PartitionMachine(RuleBasedStateMachine):
             if isinstance(effect, SessionsLost):
                 lost += effect.locks
         overdue = {lock for lock, until in self.held_until.items() if until <= self.now}
-        assert set(lost) <= overdue, "only what has run out is lost"
+        handed_over = {lock for lock in self.held_until if is_handover(command, lock)}
+        assert set(lost) <= overdue | handed_over, "only what has run out or was handed over is lost"
         for lock in lost:
             del self.held_until[lock]
         return reply
@@ -653,7 +663,8 @@ class SessionMachine(PartitionMachine):
 
     def accept_session(self, wanted: SessionId | None) -> None:
         taken = {lock.session_id for lock in self.held_until if self.holds(lock)}
-        command = AcceptSession(wanted, self.entropy(1))
+        # Every other session can be handed over.
+        command = AcceptSession(wanted, self.entropy(1), exclusive=len(self.session_locks) % 2 == 0)
         if wanted in taken:
             try:
                 self.apply(command)
@@ -680,9 +691,11 @@ class SessionMachine(PartitionMachine):
     def go_on_in_session(self, data: st.DataObject, amount: int, state: bytes | None) -> None:
         """With a session that is held, or was."""
         lock = data.draw(st.sampled_from(self.session_locks[-3:]))
-        act = data.draw(st.sampled_from(["take", "renew", "release", "remember"]))
+        act = data.draw(st.sampled_from(["take", "renew", "release", "remember", "hand over"]))
         if act == "take":
             self.take_in_session(lock, amount)
+        elif act == "hand over":
+            self.hand_over(lock)
         elif act == "renew":
             self.renew_session(lock)
         elif act == "release":
@@ -717,6 +730,26 @@ class SessionMachine(PartitionMachine):
         assert self.apply(RenewSession(lock)) == SessionAccepted(lock, self.lock_end())
         self.held_until[lock] = self.lock_end()
         for record in self.on_loan_in(lock.session_id):
+            record.until = self.lock_end()
+
+    def hand_over(self, lock: SessionLock) -> None:
+        """To someone who has the token of this lock, which may be over."""
+        token = lock.handover or UNKNOWN
+        command = AcceptSession(lock.session_id, self.entropy(1), exclusive=False, handover=token)
+        holder = next((each for each in self.held_until if self.holds(each) and each.handover == token), None)
+        if holder is None:
+            try:
+                self.apply(command)
+            except SessionCannotBeLocked:
+                return
+            raise AssertionError("a session was handed over by a token that nobody has")
+        reply = self.apply(command)
+        assert isinstance(reply, SessionAccepted) and reply.lock is not None
+        assert reply.lock.handover == token
+        assert holder not in self.held_until, "the holder was told"
+        self.session_locks.append(reply.lock)
+        self.held_until[reply.lock] = reply.locked_until
+        for record in self.on_loan_in(reply.lock.session_id):
             record.until = self.lock_end()
 
     def on_loan_in(self, session_id: SessionId) -> list[Record]:

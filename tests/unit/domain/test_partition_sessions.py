@@ -467,3 +467,64 @@ def test_where_case_counted_at_creation_sessions_stay_apart(new_driver: NewDrive
     assert driver.apply(ListSessions(None, 0, 10)) == SessionsListed([MIXED, UPPER], 2)
     assert len(take(driver, accepted(driver, MIXED))) == 1
     assert len(take(driver, accepted(driver, UPPER))) == 1
+
+
+# -- handing over -----------------------------------------------------------------
+
+
+def accepted_to_share(driver: Driver, session_id: SessionId | None = A) -> SessionLock:
+    reply = driver.apply(AcceptSession(session_id, driver.entropy(1), exclusive=False))
+    assert isinstance(reply, SessionAccepted) and reply.lock is not None
+    assert reply.lock.handover is not None
+    return reply.lock
+
+
+def take_over(driver: Driver, session_id: SessionId, token: LockToken | None) -> SessionLock:
+    reply = driver.apply(AcceptSession(session_id, driver.entropy(1), exclusive=False, handover=token))
+    assert isinstance(reply, SessionAccepted) and reply.lock is not None
+    return reply.lock
+
+
+def test_a_session_that_is_handed_over_keeps_its_messages_and_loses_its_holder(driver: Driver) -> None:
+    send(driver, A, A)
+    first = accepted_to_share(driver)
+    (message,) = take(driver, first, 1)
+    driver.later(20)
+    second = take_over(driver, A, first.handover)
+    assert second != first
+    assert second.handover == first.handover
+    assert SessionsLost([first]) in driver.effects
+    # The second's time begins anew, and so does that of what the first had received.
+    driver.later(20)
+    assert message.lock_token is not None
+    driver.apply(Complete([message.lock_token]))
+    with pytest.raises(SessionLockLost):
+        take(driver, first)
+    assert len(take(driver, second)) == 1
+    driver.apply(ReleaseSession(first))
+    driver.apply(RenewSession(second))
+
+
+def test_a_session_is_handed_over_to_its_token_alone(driver: Driver) -> None:
+    first = accepted_to_share(driver)
+    exclusive = accepted(driver, B)
+    for session_id, token in ((A, first.token[:-1] + b"x"), (B, exclusive.token), (C, first.handover)):
+        with pytest.raises(SessionCannotBeLocked):
+            take_over(driver, session_id, LockToken(token or b""))
+    with pytest.raises(SessionCannotBeLocked):
+        accepted(driver, A)
+    driver.apply(RenewSession(first))
+
+
+def test_a_token_is_worth_nothing_when_its_lock_has_run_out(driver: Driver) -> None:
+    first = accepted_to_share(driver)
+    driver.later(31)
+    with pytest.raises(SessionCannotBeLocked):
+        take_over(driver, A, first.handover)
+    assert accepted_to_share(driver).handover != first.handover
+
+
+def test_a_token_is_not_shown(driver: Driver) -> None:
+    first = accepted_to_share(driver)
+    assert "token" not in repr(first)
+    assert repr(first.handover) not in repr(first)

@@ -15,7 +15,8 @@ from bendybus.domain.messages import SubQueue
 from bendybus.domain.session_commands import SessionLock
 from bendybus.envelope import admit
 from bendybus.errors import BrokerError, SessionLockLost
-from bendybus.gateway.session_receiver import SESSION_FILTER, SessionReceiver
+from bendybus.gateway.session_filters import SESSION_FILTER, wanted_session
+from bendybus.gateway.session_receiver import SessionReceiver
 from bendybus.names import Instant, LockToken, SessionId, SessionKey
 from fix_broker import GatedStore, Yard
 
@@ -68,7 +69,9 @@ class FakeConnection:
 def receiver_on(yard: Yard, session_id: str | None = "s") -> tuple[SessionReceiver, FakeLink, FakeConnection]:
     link = FakeLink(Source(filter={SESSION_FILTER: session_id}))
     connection = FakeConnection()
-    receiver = SessionReceiver(connection, link, yard.queue)
+    wanted = wanted_session(link.source)
+    assert wanted is not None
+    receiver = SessionReceiver(connection, link, yard.queue, wanted)
     receiver.accept()
     return receiver, link, connection
 

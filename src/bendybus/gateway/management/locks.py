@@ -15,7 +15,7 @@ from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Command, Renew, Renewed, Reply, Settled
 from bendybus.errors import BrokerError
-from bendybus.gateway.management.fields import Body, lock_tokens, session_id_of
+from bendybus.gateway.management.fields import Body, lock_tokens
 from bendybus.gateway.management.operation import Answer, Managed, Operation
 from bendybus.gateway.settlement import command_for_status, lock_lost, refused
 from bendybus.gateway.transaction import Transaction
@@ -39,6 +39,7 @@ async def _renew_lock(managed: Managed, body: Body) -> Answer:
 
 async def _update_disposition(managed: Managed, body: Body) -> Answer:
     tokens = lock_tokens(body)
+    managed.refuse_session_of_others(body)
     shares = _by_token(managed.queue, tokens)
     lost = len(tokens) - sum(map(len, shares.values()))
     for host, share in shares.items():
@@ -46,9 +47,8 @@ async def _update_disposition(managed: Managed, body: Body) -> Answer:
         assert isinstance(settled, Settled)
         lost += len(settled.lost)
     if lost:
-        if managed.queue.has_sessions(managed.subqueue) and session_id_of(body) is not None:
-            # Who holds the session no more hears that; else it is this message's lock alone.
-            managed.session(body)
+        # The session may have been lost meanwhile; else it is this message's lock alone.
+        managed.refuse_session_of_others(body)
         raise lock_lost(managed.queue.path)
     return {}
 
@@ -57,6 +57,7 @@ async def _update_disposition_in_transaction(
     managed: Managed, body: Body, transaction: Transaction
 ) -> Answer:
     tokens = lock_tokens(body)
+    managed.refuse_session_of_others(body)
     shares = _by_token(managed.queue, tokens)
     if sum(map(len, shares.values())) < len(tokens):
         raise lock_lost(managed.queue.path)

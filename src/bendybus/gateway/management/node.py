@@ -87,13 +87,20 @@ class ManagementNode:
             raise
 
     def _with_session(self, request: Request, body: Body) -> Body:
-        """What names a link instead of a session is about the session that this link holds, as go has it."""
-        name = request.properties.get("associated-link-name")
-        if not self._session_links or not isinstance(name, str) or body.get("session-id") is not None:
+        """What names a link instead of a session is about the session that this link holds, as go has it.
+
+        What names both comes from that link's receiver, as with .NET. It may have lost the session to another
+        receiver on the same connection.
+        """
+        name, entity = request.properties.get("associated-link-name"), self._entity
+        if not self._session_links or not isinstance(name, str) or not isinstance(entity, Queue):
             return body
-        entity = self._entity
-        held = self._session_links.get((entity, name)) if isinstance(entity, Queue) else None
-        return body if held is None else {**body, "session-id": held}
+        held = self._session_links.get((entity, name))
+        if body.get("session-id") is None:
+            return body if held is None else {**body, "session-id": held}
+        if held is None:
+            self._managed.refuse_former_holder(body)
+        return body
 
 
 def _status(code: int, description: str, condition: str | None = None, body: object = None) -> Response:

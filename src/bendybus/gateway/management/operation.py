@@ -67,6 +67,19 @@ class Managed:
             raise session_lost(session_id, self.queue.path)
         return lock
 
+    def refuse_former_holder(self, body: Body) -> None:
+        """The receiver that asks holds no session, but another one of its connection may hold this one."""
+        session_id = session_id_of(body)
+        if session_id is not None:
+            lock = self.session_locks.get((self.queue, self.queue.session_key(session_id)))
+            if lock is not None and lock.handover is not None:
+                raise session_lost(session_id, self.queue.path)
+
+    def refuse_session_of_others(self, body: Body) -> None:
+        """Who names a session in settling messages must hold it: it may have been handed over."""
+        if session_id_of(body) is not None and self.queue.has_sessions(self.subqueue):
+            self.session(body)
+
 
 class Operation(NamedTuple):
     right: Right
