@@ -5,7 +5,7 @@
     delivery      and back: with the broker's header and annotations in front
     transfer      from one entity to another that it is forwarded to
 
-What a topic's rules see of it, and what their actions make of it: contents.py.
+What rules and selectors see of it, and what actions make of it: contents.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bendybus.envelope.delivery import (
     render_locked,
     render_peeked,
 )
-from bendybus.envelope.stored import Stored, body_start
+from bendybus.envelope.stored import Stored, amended, body_start
 from bendybus.envelope.transfer import readmit
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "admit_all",
     "admit_batch",
     "admit_plain",
+    "amended",
     "batched",
     "body_start",
     "enlisted_keys",

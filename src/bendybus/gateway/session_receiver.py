@@ -28,14 +28,14 @@ from bendybus.engine.sending import SendingLink
 from bendybus.errors import ArgumentError, BrokerError, OperationTimeout
 from bendybus.gateway.receiver import PAGE_BYTES_MAX, Receiver
 from bendybus.gateway.settlement import session_lost
+from bendybus.gateway.source_filters import SESSION_FILTER
 from bendybus.names import Instant, LockToken, SessionId
 
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
 
-__all__ = ["SESSION_FILTER", "SessionReceiver"]
+__all__ = ["SESSION_FILTER", "SessionReceiver", "wanted_session"]
 
-SESSION_FILTER: Final = "com.microsoft:session-filter"
 LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
 TIMEOUT: Final = "com.microsoft:timeout"
 
@@ -53,7 +53,7 @@ class SessionReceiver(Receiver):
 
     def __init__(self, connection: AmqpConnection, link: SendingLink, queue: Queue) -> None:
         super().__init__(connection, link, queue, SubQueue.MAIN)
-        self._asked_for = _wanted_session(link)
+        self._asked_for = wanted_session(link)
         self._host: PartitionHost | None = None
         self._session: SessionLock | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -192,7 +192,7 @@ class SessionReceiver(Receiver):
             self._host.submit(ReleaseSession(self._session), _ignore)
 
 
-def _wanted_session(link: SendingLink) -> SessionId | None:
+def wanted_session(link: SendingLink) -> SessionId | None:
     """The session that an attach names; None for the next one."""
     wanted = _filters(link.source).get(SESSION_FILTER)
     # go describes the value; all others write it plain.
