@@ -24,7 +24,7 @@ from bendybus.amqp.message import (
 from bendybus.amqp.types import Described, Symbol, Timestamp
 from bendybus.domain.filters import Changes, MessageView, SelectorView, SystemProperty, Value
 from bendybus.domain.messages import Message
-from bendybus.envelope import Stored, amended, body_start
+from bendybus.envelope import Stored, amended, bare_start, body_start
 from bendybus.errors import FilterError, WireError
 
 __all__ = ["AmqpContents", "selector_view"]
@@ -88,7 +88,8 @@ class AmqpContents:
                 user.pop(name, None)
             user.update((name, _to_amqp(value)) for name, value in changes.user.items())
             section = _APPLICATION_PROPERTIES + encode(user) if user else b""
-            stored.bare = encode_section(properties) + section + bare[body_start(sections) :]
+            before, body = bare[: bare_start(sections)], bare[body_start(sections) :]
+            stored.bare = before + encode_section(properties) + section + body
             return stored.payload()
         except (WireError, ValueError, TypeError) as unwritable:
             raise FilterError(f"the changed message cannot be written: {unwritable}") from None

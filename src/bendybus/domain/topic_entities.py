@@ -112,6 +112,11 @@ class TopicDescription:
             raise ArgumentError(f"{label}: EnableExpress and RequiresDuplicateDetection exclude each other.")
 
     @property
+    def may_have_sessions(self) -> bool:
+        """Its subscriptions may require them."""
+        return True
+
+    @property
     def label(self) -> str:
         return f"Topic '{self.path}'"
 

@@ -12,15 +12,8 @@ from __future__ import annotations
 
 from bendybus.amqp.message import BATCH_FORMAT
 from bendybus.envelope.admission import admit, admit_all, admit_batch, admit_plain, batched, enlisted_keys
-from bendybus.envelope.delivery import (
-    Rendered,
-    render,
-    render_browsed,
-    render_deferred,
-    render_locked,
-    render_peeked,
-)
-from bendybus.envelope.stored import Stored, amended, body_start
+from bendybus.envelope.delivery import Rendered, render, render_browsed, render_locked, render_peeked
+from bendybus.envelope.stored import Stored, amended, bare_start, body_start
 from bendybus.envelope.transfer import readmit
 
 __all__ = [
@@ -32,13 +25,13 @@ __all__ = [
     "admit_batch",
     "admit_plain",
     "amended",
+    "bare_start",
     "batched",
     "body_start",
     "enlisted_keys",
     "readmit",
     "render",
     "render_browsed",
-    "render_deferred",
     "render_locked",
     "render_peeked",
 ]

@@ -77,7 +77,9 @@ class Browser:
 
     def _hosts(self) -> list[PartitionHost]:
         """A session is in one partition, by its id."""
-        return list(self._queue.hosts) if self._session_id is None else [self._queue.place(self._session_id)]
+        if self._session_id is None:
+            return list(self._queue.hosts)
+        return [self._queue.place(self._queue.session_key(self._session_id))]
 
     # -- looking ------------------------------------------------------------------
 
