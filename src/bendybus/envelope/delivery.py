@@ -250,7 +250,7 @@ def _open(
 
 
 def _delivery_annotations(own: bytes, token: bytes) -> bytes:
-    """The section with the lock token, and with what the sender put into his."""
+    """The section with the lock token, and with the sender's own entries."""
     uuid = _UUID.pack(*_GUID.unpack(token))
     return _with_annotation(own, _TOKEN_ENTRY + uuid) if own else _LOCK_TOKEN + uuid
 

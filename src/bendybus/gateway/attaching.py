@@ -232,7 +232,7 @@ def _receive(
 def _browse(
     connection: AmqpConnection, link: SendingLink, queue: Queue, subqueue: SubQueue, filters: SourceFilters
 ) -> Browser:
-    """Whoever only looks needs no session; who names one is shown that one's messages."""
+    """A browser needs no session. One that names a session is shown the messages of that session."""
     queue.refuse_receiving(subqueue)
     session_id = None
     if filters.sessionful:

@@ -66,7 +66,8 @@ class Browser:
         self._session_id = session_id
         self._settled = link.snd_settle_mode != SND_UNSETTLED
         self._tags = count()
-        self._places = {host: SequenceNumber(0) for host in self._hosts()}
+        self._generation = queue.generation
+        self._places = dict.fromkeys(self._hosts(), SequenceNumber(0))
         """Per partition, the number to go on from."""
         self._behind = list(self._places)
         """The partitions that may have more to show, in the order of their numbers."""
@@ -104,6 +105,10 @@ class Browser:
         if self._is_looking or not self._connection.writable:
             return
         if self._news:
+            if self._generation != self._queue.generation:
+                # The namespace was emptied, and numbers start again.
+                self._generation = self._queue.generation
+                self._places = dict.fromkeys(self._places, SequenceNumber(0))
             self._behind, self._news = list(self._places), False
         if not self._behind:
             return
