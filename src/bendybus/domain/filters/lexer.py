@@ -15,11 +15,11 @@ from typing import Final
 from bendybus.errors import ArgumentError
 
 __all__ = [
-    "RULE_SPELLING",
+    "RULE_WRITING",
     "TEXT_LENGTH_MAX",
     "TOKENS_MAX",
     "Kind",
-    "Spelling",
+    "Writing",
     "Token",
     "is_keyword",
     "refusal",
@@ -81,7 +81,7 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Spelling:
+class Writing:
     """How names and numbers are written where the language is not that of rules (selectors.py)."""
 
     name_starts: str = ""
@@ -92,7 +92,7 @@ class Spelling:
     """Whether integers may be octal, hexadecimal or end with an L."""
 
 
-RULE_SPELLING: Final = Spelling()
+RULE_WRITING: Final = Writing()
 
 
 def refusal(position: int, found: object, expected: str) -> ArgumentError:
@@ -114,7 +114,7 @@ _QUOTES: Final = {
 }
 
 
-def tokenize(text: str, spelling: Spelling = RULE_SPELLING) -> list[Token]:
+def tokenize(text: str, writing: Writing = RULE_WRITING) -> list[Token]:
     """All tokens, an END last; `ArgumentError` for what is none, and for too much of it."""
     if len(text) > TEXT_LENGTH_MAX:
         raise ArgumentError(f"The text has {len(text)} characters; at most {TEXT_LENGTH_MAX} are allowed.")
@@ -128,26 +128,26 @@ def tokenize(text: str, spelling: Spelling = RULE_SPELLING) -> list[Token]:
             return tokens
         if len(tokens) == TOKENS_MAX:
             raise ArgumentError(f"At position {at + 1}: the text has more than {TOKENS_MAX} words and signs.")
-        token, at = _next_token(text, at, spelling)
+        token, at = _next_token(text, at, writing)
         tokens.append(token)
 
 
-def _next_token(text: str, at: int, spelling: Spelling) -> tuple[Token, int]:
+def _next_token(text: str, at: int, writing: Writing) -> tuple[Token, int]:
     first = text[at]
     if first in _QUOTES:
         return _quoted(text, at)
-    if first.isalpha() or first in spelling.name_starts:
-        end = _end_of_name(text, at, spelling)
+    if first.isalpha() or first in writing.name_starts:
+        end = _end_of_name(text, at, writing)
         word = text[at:end]
         if is_keyword(word):
             return Token(Kind.KEYWORD, word.upper(), at + 1), end
         return Token(Kind.NAME, word, at + 1, is_bare=True), end
     if first == "@":
-        end = _end_of_name(text, at + 1, spelling)
+        end = _end_of_name(text, at + 1, writing)
         if end == at + 1:
             raise refusal(at + 1, "'@'", "a parameter such as @name")
         return Token(Kind.PARAMETER, text[at + 1 : end], at + 1), end
-    if spelling.java_numbers and (integer := _JAVA_INTEGER.match(text, at)):
+    if writing.java_numbers and (integer := _JAVA_INTEGER.match(text, at)):
         return _java_integer(at, integer[0]), integer.end()
     if number := _NUMBER.match(text, at):
         return _number(text, at, number[0]), number.end()
@@ -164,9 +164,9 @@ def is_keyword(word: str) -> bool:
     return word.isascii() and word.upper() in KEYWORDS
 
 
-def _end_of_name(text: str, at: int, spelling: Spelling) -> int:
+def _end_of_name(text: str, at: int, writing: Writing) -> int:
     """Letters, decimal digits and underscores: System.Char.IsLetter and IsDigit of the documentation."""
-    parts = spelling.name_parts
+    parts = writing.name_parts
     while at < len(text) and (text[at].isalpha() or text[at].isdecimal() or text[at] in parts):
         at += 1
     return at

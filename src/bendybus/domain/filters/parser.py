@@ -36,7 +36,7 @@ from bendybus.domain.filters.ast import (
     Statement,
     Step,
 )
-from bendybus.domain.filters.lexer import INTEGER_MAX, RULE_SPELLING, Kind, Spelling, Token, refusal, tokenize
+from bendybus.domain.filters.lexer import INTEGER_MAX, RULE_WRITING, Kind, Token, Writing, refusal, tokenize
 from bendybus.errors import ArgumentError
 
 __all__ = ["NESTING_MAX", "STATEMENTS_MAX", "Parser", "parse_action", "parse_condition"]
@@ -90,8 +90,8 @@ def parse_action(text: str) -> tuple[Statement, ...]:
 class Parser:
     """Of the rules' language. That of JMS selectors derives from it: selectors.py."""
 
-    def __init__(self, text: str, spelling: Spelling = RULE_SPELLING) -> None:
-        self._tokens = tokenize(text, spelling)
+    def __init__(self, text: str, writing: Writing = RULE_WRITING) -> None:
+        self._tokens = tokenize(text, writing)
         self._at = 0
         self._nesting = 0
 

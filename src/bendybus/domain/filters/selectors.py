@@ -31,7 +31,7 @@ from bendybus.domain.filters.evaluate import (
     disjunction,
     inversion,
 )
-from bendybus.domain.filters.lexer import Spelling, Token, refusal
+from bendybus.domain.filters.lexer import Token, Writing, refusal
 from bendybus.domain.filters.parser import COMPARE, Parser
 from bendybus.domain.filters.reading import MessageView, Reading
 from bendybus.domain.filters.values import Value
@@ -44,7 +44,7 @@ FIELD_PREFIX: Final = "amqp."
 
 # "An identifier is an unlimited-length character sequence that must begin with a Java identifier start
 # character" [Jakarta Messaging 3.8.1.1].
-_SPELLING: Final = Spelling(name_starts="_$", name_parts="_$", java_numbers=True)
+_WRITING: Final = Writing(name_starts="_$", name_parts="_$", java_numbers=True)
 
 
 class SelectorView(MessageView, Protocol):
@@ -79,7 +79,7 @@ class Selector:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        parser = _SelectorParser(text, _SPELLING)
+        parser = _SelectorParser(text, _WRITING)
         condition = parser.predicate(0)
         parser.end()
         self._ask = _compile(condition)
