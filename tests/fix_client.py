@@ -239,6 +239,7 @@ class Client(asyncio.Protocol):
         name: str | None = None,
         target: str = "test",
         filter: dict[str, object] | None = None,  # noqa: A002 - AMQP's own word
+        distribution_mode: str | None = None,
         properties: dict[str, object] | None = None,
     ) -> Receiver:
         """Attached and with this credit, or `LinkRefused`. `deletes`: receive and delete, else peek-lock."""
@@ -250,6 +251,7 @@ class Client(asyncio.Protocol):
             name=name,
             target=target,
             filter=filter,
+            distribution_mode=distribution_mode,
             properties=properties,
         )
         await receiver.attached()
@@ -266,13 +268,14 @@ class Client(asyncio.Protocol):
         name: str | None = None,
         target: str = "test",
         filter: dict[str, object] | None = None,  # noqa: A002 - AMQP's own word
+        distribution_mode: str | None = None,
         properties: dict[str, object] | None = None,
     ) -> Receiver:
         """Asked for, and not answered yet."""
         link = session.attach(
             name or f"from-{address}-{next(self._names)}",
             RECEIVER,
-            source=Source(address=address, filter=filter),
+            source=Source(address=address, filter=filter, distribution_mode=distribution_mode),
             target=Target(address=target),
             snd_settle_mode=SND_SETTLED if deletes else SND_UNSETTLED,
             rcv_settle_mode=RCV_FIRST if deletes else RCV_SECOND,

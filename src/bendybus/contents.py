@@ -1,4 +1,4 @@
-"""What the rules of a topic see of a stored message, and the message that their actions make of it.
+"""What rules and selectors see of a stored message, and the message that actions make of it.
 
 A view decodes a section when the first rule asks for something in it, and then
 once for all rules. A changed payload is written anew from the old one's sections;
@@ -22,12 +22,12 @@ from bendybus.amqp.message import (
     scan,
 )
 from bendybus.amqp.types import Described, Symbol, Timestamp
-from bendybus.domain.filters import Changes, MessageView, SystemProperty, Value
+from bendybus.domain.filters import Changes, MessageView, SelectorView, SystemProperty, Value
 from bendybus.domain.messages import Message
-from bendybus.envelope import Stored, body_start
+from bendybus.envelope import Stored, amended, bare_start, body_start
 from bendybus.errors import FilterError, WireError
 
-__all__ = ["AmqpContents"]
+__all__ = ["AmqpContents", "selector_view"]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -88,7 +88,8 @@ class AmqpContents:
                 user.pop(name, None)
             user.update((name, _to_amqp(value)) for name, value in changes.user.items())
             section = _APPLICATION_PROPERTIES + encode(user) if user else b""
-            stored.bare = encode_section(properties) + section + bare[body_start(sections) :]
+            before, body = bare[: bare_start(sections)], bare[body_start(sections) :]
+            stored.bare = before + encode_section(properties) + section + body
             return stored.payload()
         except (WireError, ValueError, TypeError) as unwritable:
             raise FilterError(f"the changed message cannot be written: {unwritable}") from None
@@ -120,11 +121,14 @@ class _View:
             raise FilterError(f"the message's properties cannot be read: {unreadable}") from None
         return self._of_the_message(name)
 
-    def _field(self, field: str) -> Value:
+    def _read(self) -> Properties:
         properties = self._properties
         if properties is None:
             properties = self._properties = read_properties(self._stored.bare, self._sections.properties)
-        value = getattr(properties, field)
+        return properties
+
+    def _field(self, field: str) -> Value:
+        value = getattr(self._read(), field)
         # Ids may be numbers, uuids or bytes on the wire; to Service Bus they are texts.
         return value if value is None or isinstance(value, str) else _id_text(value)
 
@@ -151,6 +155,96 @@ class _View:
                 return message.size
             case _:
                 return message.sequence_number
+
+
+# -- selectors --------------------------------------------------------------------
+
+# JMS header or property -> AMQP field, as the JMS mapping of AMQP has it. Those that a client
+# sees in another form are in `_SelectorView.field`.
+_JMS_FIELDS: Final[Mapping[str, str]] = {
+    "JMSPriority": "priority",
+    "JMSTimestamp": "creation_time",
+    "JMSType": "subject",
+    "JMSDestination": "to",
+    "JMSReplyTo": "reply_to",
+    "JMSXGroupID": "group_id",
+    "JMSXGroupSeq": "group_sequence",
+}
+_AMQP: Final = "amqp."
+_ID: Final = "ID:"
+# What a JMS client puts after `ID:` for an id that was not written by one.
+_ENCODED_ID: Final = ("AMQP_BINARY:", "AMQP_UUID:", "AMQP_ULONG:", "AMQP_STRING:", "AMQP_NO_PREFIX:")
+
+
+def selector_view(message: Message, payload: bytes) -> SelectorView:
+    """A message as a receiver would get it, what settlements said about it included."""
+    try:
+        stored = Stored.of(payload)
+        if message.amendment is not None:
+            stored.bare = amended(stored.bare, message.amendment)
+        return _SelectorView(message, stored)
+    except WireError as unreadable:
+        raise FilterError(f"the message's properties cannot be read: {unreadable}") from None
+
+
+class _SelectorView(_View):
+    """`SelectorView` of a stored message."""
+
+    __slots__ = ()
+
+    def field(self, name: str) -> Value:
+        try:
+            match name:
+                case "JMSMessageID":
+                    return _jms_id(self._read().message_id, is_message_id=True)
+                case "JMSCorrelationID":
+                    return _jms_id(self._read().correlation_id, is_message_id=False)
+                case "JMSDeliveryMode":
+                    return "PERSISTENT" if self._stored.durable else "NON_PERSISTENT"
+                case "JMSRedelivered":
+                    return self._message.delivery_count > 0
+                case "JMSXDeliveryCount":
+                    return self._message.delivery_count + 1
+                case "JMSXUserID":
+                    user_id = self._read().user_id
+                    return None if user_id is None else user_id.decode(errors="replace")
+            return self._amqp_field(_JMS_FIELDS.get(name) or name.removeprefix(_AMQP))
+        except WireError as unreadable:
+            raise FilterError(f"the message's properties cannot be read: {unreadable}") from None
+
+    def _amqp_field(self, name: str) -> Value:
+        match name:
+            case "durable":
+                return self._stored.durable
+            case "priority":
+                return self._stored.priority
+            case "ttl":
+                return self._stored.ttl_ms
+            case "first_acquirer":
+                return self._message.delivery_count == 0
+            case "delivery_count":
+                return self._message.delivery_count
+        properties = self._read()
+        value = getattr(properties, name) if name in properties.__slots__ else None
+        # To a selector a time is a number of milliseconds.
+        return int(value) if isinstance(value, Timestamp) else value
+
+
+def _jms_id(value: object, *, is_message_id: bool) -> str | None:
+    """An id as a JMS client shows it, so that what it was shown can be selected by."""
+    match value:
+        case None:
+            return None
+        case UUID():
+            return f"{_ID}AMQP_UUID:{value}"
+        case int():
+            return f"{_ID}AMQP_ULONG:{int(value)}"
+        case bytes():
+            return f"{_ID}AMQP_BINARY:{value.hex().upper()}"
+    text = str(value)
+    if not text.startswith(_ID):
+        return f"{_ID}AMQP_NO_PREFIX:{text}" if is_message_id else text
+    return f"{_ID}AMQP_STRING:{text}" if text.startswith(_ENCODED_ID, len(_ID)) else text
 
 
 # -- values -----------------------------------------------------------------------

@@ -12,7 +12,7 @@
     │   ├ PreconditionFailed    412   ├ RuleNotFound         404   ├ MethodNotAllowed 405
     │   ├ StoreNotFound         404
     │   ├ MessageLockLost       410   ├ SessionLockLost      410   ├ SessionCannotBeLocked 410
-    │   ├ ConsumerLeaseHeld     409   ├ NotSupported         501
+    │   ├ ConsumerLeaseHeld     409   ├ NotSupported         501   ├ InvalidField    400
     │   ├ TransactionUnknown    404   ├ TransactionRolledBack 409  ├ TransactionTimedOut 408
     │   └ FilterError           a rule and a message that do not fit    -> dead-letter, .reason
     ├ Unavailable               503, try again
@@ -46,6 +46,7 @@ __all__ = [
     "FILTER_EXCEPTION",
     "FilterError",
     "FrameTooLarge",
+    "InvalidField",
     "InvalidOperation",
     "MessageLockLost",
     "MessageNotFound",
@@ -151,6 +152,12 @@ class RequestError(BrokerError):
 
 class ArgumentError(RequestError):
     """A value is missing, malformed or out of range."""
+
+
+class InvalidField(ArgumentError):
+    """What a client asks of a link's source cannot be read or done."""
+
+    condition = "amqp:invalid-field"
 
 
 class InvalidOperation(RequestError):

@@ -155,7 +155,7 @@ MALFORMED = {
     "a header that is no list": SECTION + b"\x70\xa1\x01x",
     "a header of the wrong types": SECTION + b"\x70\xc0\x05\x02\xa1\x01x\x41",
     "a header with too many fields": SECTION + b"\x70\xc0\x0a\x09" + b"\x40" * 9,
-    "sections out of order": encode_message(data=b"x")
+    "properties twice, around the body": encode_message(properties=Properties(message_id="m"), data=b"x")
     + encode_message(properties=Properties(message_id="m")),
     "two bodies": encode_message(data=b"x") + encode_message(value="x"),
     "a section that ends behind the message": SECTION + b"\x75\xb0\x7f\xff\xff\xff",

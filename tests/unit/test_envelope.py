@@ -14,15 +14,7 @@ from bendybus.amqp.types import Int, Symbol, Timestamp, UInt, ULong
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Amendment, Message, MessageState
-from bendybus.envelope import (
-    admit,
-    admit_batch,
-    render,
-    render_browsed,
-    render_deferred,
-    render_locked,
-    render_peeked,
-)
+from bendybus.envelope import admit, admit_batch, render, render_browsed, render_locked, render_peeked
 from bendybus.errors import ArgumentError, InvalidOperation, MessageSizeExceeded
 from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber
 
@@ -68,7 +60,7 @@ def test_the_broker_writes_header_and_annotations_as_the_sdks_cast_them():
     )
     message.delivery_count = 2
     seen = received(message)
-    assert seen.header == Header(durable=True, priority=9, ttl=5000, first_acquirer=False, delivery_count=2)
+    assert seen.header == Header(durable=True, priority=9, ttl=5000, delivery_count=2)
     assert seen.message_annotations == {
         "x-opt-enqueued-time": AT,
         "x-opt-sequence-number": 5 << 48 | 7,
@@ -283,7 +275,7 @@ def test_a_deferred_message_carries_its_token_among_the_delivery_annotations():
     """Go looks for it there; a uuid, in its own byte order."""
     message = enqueued(sent())
     assert message.payload is not None
-    seen = decode_message(render_deferred(message, message.payload))
+    seen = decode_message(b"".join(render(message, message.payload, locked=True)))
     assert seen.delivery_annotations == {"x-opt-lock-token": UUID(bytes_le=TOKEN)}
     assert seen.message_annotations["x-opt-locked-until"] == message.locked_until
 
@@ -363,3 +355,96 @@ def test_a_large_body_is_no_large_property() -> None:
         properties=Properties(message_id="m"), application_properties=properties, data=b"x" * 200_000
     )
     admit(payload, AT, QUEUE)
+
+
+# -- what a sender writes comes back ----------------------------------------------------
+
+
+def test_every_delivery_has_delivery_annotations() -> None:
+    message = enqueued(sent())
+    assert received(message).delivery_annotations == {"x-opt-lock-token": UUID(bytes_le=TOKEN)}
+    for unlocked in (
+        b"".join(render(message, message.payload or b"", locked=False)),
+        render_peeked(message, message.payload or b""),
+    ):
+        # Not only empty: the section is there.
+        assert b"\x00\x53\x71" in unlocked
+        assert decode_message(unlocked).delivery_annotations == {}
+
+
+def test_the_senders_delivery_annotations_come_back_beside_the_brokers() -> None:
+    forged = {Symbol("x-opt-lock-token"): UUID(int=1)}
+    mine = {Symbol("x-mine"): "a", Symbol("x-yours"): 5}
+    message = enqueued(sent(delivery_annotations={**mine, **forged}, message_annotations={"x-k": "v"}))
+    assert received(message).delivery_annotations == {**mine, "x-opt-lock-token": UUID(bytes_le=TOKEN)}
+    assert received(message, locked=False).delivery_annotations == mine
+    assert decode_message(render_peeked(message, message.payload or b"")).delivery_annotations == mine
+    message.amendment = Amendment().with_properties(encode({"said": 1}))
+    changed = received(message)
+    assert (changed.delivery_annotations["x-mine"], changed.application_properties) == ("a", {"said": 1})
+    assert changed.data == [b"body"]
+
+
+@pytest.mark.parametrize("said", [None, True, False])
+def test_first_acquirer_comes_back_as_it_was_sent(said: bool | None) -> None:
+    message = enqueued(sent(header=Header(durable=True, first_acquirer=said)))
+    message.delivery_count = 1
+    assert received(message).header.first_acquirer is said
+    assert received(message).header.durable is True
+
+
+def test_the_keys_of_a_footer_are_symbols() -> None:
+    footer = b"\x00\x53\x78" + encode({"x-text": 1, Symbol("x-symbol"): 2})
+    message = enqueued(sent() + footer)
+    seen = received(message)
+    assert seen.footer == {"x-text": 1, "x-symbol": 2}
+    assert {type(key) for key in seen.footer} == {Symbol}
+    assert seen.data == [b"body"]
+
+
+# -- what clients write otherwise -------------------------------------------------------
+
+SECTIONS = [
+    encode_message(header=Header(durable=True)),
+    encode_message(delivery_annotations={"x-d": 1}),
+    encode_message(message_annotations={"x-opt-partition-key": "k"}),
+    encode_message(properties=Properties(message_id="m1")),
+    encode_message(application_properties={"a": 1}),
+    encode_message(data=b"body"),
+    encode_message(footer={"x-f": 2}),
+]
+
+
+@given(st.permutations(SECTIONS))
+def test_sections_in_any_order_are_stored_in_the_standards(sections: list[bytes]) -> None:
+    message, key = admit(b"".join(sections), AT, QUEUE)
+    expected, _ = admit(b"".join(SECTIONS), AT, QUEUE)
+    assert (message.payload, key) == (expected.payload, "k")
+
+
+def test_a_section_that_comes_twice_is_refused_in_any_order() -> None:
+    for sections in ([*SECTIONS, SECTIONS[3]], [SECTIONS[6], *SECTIONS]):
+        with pytest.raises(ArgumentError, match="malformed"):
+            admit(b"".join(sections), AT, QUEUE)
+
+
+def test_a_partition_key_sent_as_binary_is_text() -> None:
+    message, key = admit(sent(message_annotations={"x-opt-partition-key": b"k"}), AT, QUEUE)
+    assert key == "k"
+    message.lock_token = TOKEN
+    assert received(message).message_annotations["x-opt-partition-key"] == "k"
+    with pytest.raises(ArgumentError, match="PartitionKey"):
+        admit(sent(message_annotations={"x-opt-partition-key": b"\xff"}), AT, QUEUE)
+
+
+def test_an_empty_session_id_is_none_where_there_are_no_sessions() -> None:
+    empty = sent(
+        properties=Properties(message_id="m", group_id=""), message_annotations={"x-opt-partition-key": "k"}
+    )
+    message, key = admit(empty, AT, QUEUE)
+    assert (message.session_id, key) == (None, "k")
+    assert admit(sent(properties=Properties(message_id="m", group_id="")), AT, QUEUE)[1] is None
+    # Where sessions are required the empty text is the id of one.
+    requiring = QueueDescription(EntityPath("orders"), requires_session=True)
+    message, key = admit(sent(properties=Properties(message_id="m", group_id="")), AT, requiring)
+    assert (message.session_id, key) == ("", "")

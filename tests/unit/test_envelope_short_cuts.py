@@ -21,7 +21,14 @@ QUEUE = QueueDescription(EntityPath("orders"))
 texts = st.text(max_size=200)
 payloads = st.builds(
     encode_message,
-    header=st.none() | st.builds(Header, durable=st.booleans(), ttl=st.none() | st.integers(0, 3).map(UInt)),
+    header=st.none()
+    | st.builds(
+        Header,
+        durable=st.booleans(),
+        ttl=st.none() | st.integers(0, 3).map(UInt),
+        first_acquirer=st.none() | st.booleans(),
+    ),
+    delivery_annotations=st.none() | st.just({Symbol("x-delivery"): 1}),
     message_annotations=st.none() | st.just({Symbol("x-mine"): 1}),
     properties=st.builds(Properties, message_id=st.none() | texts, group_id=st.none() | st.just("s")),
     application_properties=st.none() | st.dictionaries(texts, texts, max_size=3),

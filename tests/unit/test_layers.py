@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "contents": {"amqp", "domain", "envelope", "errors"},
     "namespaces": {"auth", "broker", "store", "errors"},
     "gateway": {
-        *("amqp", "engine", "domain", "broker", "auth", "envelope", "namespaces"),
+        *("amqp", "engine", "domain", "broker", "auth", "envelope", "contents", "namespaces"),
         *("errors", "names", "session_ids"),
     },
     "admin": {"amqp", "atom", "domain", "broker", "auth", "envelope", "namespaces", "errors", "names"},

@@ -7,6 +7,7 @@ its cost does not grow with the message. What is in them: message.py.
 from __future__ import annotations
 
 import struct
+from operator import itemgetter
 from typing import Final
 
 from bendybus.amqp.decoder import DECODERS, MALFORMED, skip
@@ -24,8 +25,10 @@ __all__ = [
     "SEQUENCE",
     "Sections",
     "VALUE",
+    "in_order",
     "scan",
     "section_at",
+    "section_end",
 ]
 
 # Descriptors of the sections, in the order in which they come [AMQP 3.2].
@@ -173,6 +176,38 @@ def _note_body(sections: Sections, code: int, last: int, section: int) -> None:
         # "one or more data sections, one or more amqp-sequence sections, or a single
         # amqp-value section" [AMQP 3.2]
         raise WireError(f"body sections 0x{last:x} and 0x{code:x} in one message")
+
+
+def in_order(buffer: bytes) -> bytes:
+    """The sections of a message in the order of the standard, from whatever order they came in.
+
+    Some clients write the footer before the body, or annotations behind it. Sections that may not come
+    twice are left for `scan` to refuse.
+    """
+    sections: list[tuple[int, bytes]] = []
+    pos = 0
+    try:
+        while pos < len(buffer):
+            start = pos
+            pos = _end_of(buffer, start)
+            if pos > len(buffer):
+                raise WireError(f"the section at byte {start} ends at byte {pos}, its message before")
+            sections.append((section_at(buffer, start)[0], buffer[start:pos]))
+    except MALFORMED as cause:
+        raise WireError(f"malformed message: {cause}") from None
+    return b"".join(section for _, section in sorted(sections, key=itemgetter(0)))
+
+
+def section_end(buffer: bytes, start: int) -> int:
+    """Where the section ends that starts here."""
+    try:
+        return _end_of(buffer, start)
+    except MALFORMED as cause:
+        raise WireError(f"malformed section at byte {start}: {cause}") from None
+
+
+def _end_of(buffer: bytes, start: int) -> int:
+    return skip(buffer, section_at(buffer, start)[1])
 
 
 def section_at(buffer: bytes, pos: int) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from bendybus.broker.holders import SessionHolders
 from bendybus.broker.host import Host, ignore
 from bendybus.broker.mailbox import Mailbox, OnReply
 from bendybus.broker.payload_cache import PayloadCache
+from bendybus.broker.scans import Scan
 from bendybus.broker.stores import AttachedStore
 from bendybus.broker.writer import OnCommitted, Share
 from bendybus.domain.commands import (
@@ -27,6 +28,7 @@ from bendybus.domain.commands import (
     Enqueued,
     Given,
     Lock,
+    LockThese,
     Release,
     Reply,
 )
@@ -76,6 +78,8 @@ class PartitionHost(Host[Partition]):
         super().__init__(queue, number, key, store, cache, epoch)
         self.queue = queue
         self.holders = SessionHolders()
+        self.scans: dict[Scan, None] = {}
+        """The receivers that look for messages to their liking, and how far they are."""
 
     def _built(self, snapshot: Snapshot) -> Partition:
         partition = Partition(self.number, self.queue.description, snapshot.next_sequence_number)
@@ -86,10 +90,17 @@ class PartitionHost(Host[Partition]):
     def begin_emptying(self) -> None:
         super().begin_emptying()
         self.holders.lose_all()
+        self._restart_scans()
 
     def _tell_refused(self, mailbox: Mailbox, reason: BrokerError) -> None:
         super()._tell_refused(mailbox, reason)
         self.holders.lose_all()
+        self._restart_scans()
+
+    def _restart_scans(self) -> None:
+        """What they have passed may be read back, unlocked."""
+        for scan in self.scans:
+            scan.restart()
 
     # -- commands -----------------------------------------------------------------
 
@@ -140,6 +151,27 @@ class PartitionHost(Host[Partition]):
         if not count:
             return []
         reply = self._apply_at_once(partition, Lock(count, urandom(ENTROPY_PER_LOCK * count), subqueue))
+        assert isinstance(reply, Given)
+        return reply.messages
+
+    def waiting(
+        self, start: SequenceNumber, count: int, size_max: int, subqueue: SubQueue
+    ) -> Sequence[Message]:
+        """What could be locked, from this number upwards; nothing while the partition is away."""
+        partition = self._partition
+        return () if partition is None else partition.waiting(start, count, size_max, subqueue)
+
+    def find_waiting(self, numbers: Sequence[SequenceNumber], subqueue: SubQueue) -> Sequence[Message]:
+        """Those of these that could be locked."""
+        return () if self._partition is None else self._partition.find_waiting(numbers, subqueue)
+
+    def lock_these(self, numbers: Sequence[SequenceNumber], subqueue: SubQueue) -> list[Message]:
+        """Peek-lock at once those of these that can be had."""
+        partition = self._partition
+        if partition is None:
+            return []
+        entropy = urandom(ENTROPY_PER_LOCK * len(numbers))
+        reply = self._apply_at_once(partition, LockThese(numbers, entropy, subqueue))
         assert isinstance(reply, Given)
         return reply.messages
 
@@ -234,6 +266,8 @@ class PartitionHost(Host[Partition]):
         """Let receivers know."""
         for effect in effects:
             if isinstance(effect, MessagesAvailable):
+                for scan in self.scans:
+                    scan.came_back(effect)
                 self.queue.wake(effect.subqueue)
             elif isinstance(effect, SessionsReady):
                 self.holders.wake(effect.locks)

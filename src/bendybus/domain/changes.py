@@ -57,7 +57,8 @@ class Changes:
         self.history: DurableEffect | None = None
         """What became of the duplicate history: no command both remembers and forgets."""
         self.transferred: DurableEffect | None = None
-        self.available: set[SubQueue] = set()
+        self.available: dict[SubQueue, list[Message]] = {}
+        """Where something became available; the messages among it that had been so before."""
         self._sessions: SessionChanges | None = None
 
     @property
@@ -65,6 +66,9 @@ class Changes:
         if self._sessions is None:
             self._sessions = SessionChanges()
         return self._sessions
+
+    def offer(self, subqueue: SubQueue, returned: Iterable[Message] = ()) -> None:
+        self.available.setdefault(subqueue, []).extend(returned)
 
     def update(self, messages: Iterable[Message]) -> None:
         self.updated.update((message.sequence_number, message) for message in messages)
@@ -87,5 +91,7 @@ class Changes:
             effects.append(self.transferred)
         if self._sessions is not None:
             effects += self._sessions.effects()
-        effects += [MessagesAvailable(subqueue) for subqueue in sorted(self.available)]
+        effects += [
+            MessagesAvailable(subqueue, self.available[subqueue]) for subqueue in sorted(self.available)
+        ]
         return effects

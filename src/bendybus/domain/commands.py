@@ -34,6 +34,7 @@ __all__ = [
     "Given",
     "Lock",
     "LockDeferred",
+    "LockThese",
     "Peek",
     "Post",
     "Publish",
@@ -102,6 +103,15 @@ class Lock:
     """Peek-lock up to `count` of the oldest available messages (`entropy`: 14 bytes for each)."""
 
     count: int
+    entropy: bytes
+    subqueue: SubQueue = SubQueue.MAIN
+
+
+@dataclass(slots=True)
+class LockThese:
+    """Peek-lock those of these messages that are still available (`entropy`: 14 bytes for each)."""
+
+    sequence_numbers: Sequence[SequenceNumber]
     entropy: bytes
     subqueue: SubQueue = SubQueue.MAIN
 
@@ -262,6 +272,7 @@ Command: TypeAlias = (
     | Reserve
     | Confirm
     | Lock
+    | LockThese
     | Receive
     | LockDeferred
     | ReceiveDeferred

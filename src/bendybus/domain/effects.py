@@ -7,7 +7,8 @@ The host commits the durable ones and only then lets the reply go. The others:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from bendybus.domain.messages import Message, SubQueue
@@ -98,6 +99,8 @@ class MessagesAvailable:
     """Something can be locked that could not be before: messages, or a session that has some."""
 
     subqueue: SubQueue
+    returned: Sequence[Message] = field(default=(), compare=False)
+    """Those that have come back, for readers that may have passed their place; new ones are not named."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,6 +187,10 @@ class QueueDescription:
     def label(self) -> str:
         return f"Queue '{self.path}'"
 
+    @property
+    def may_have_sessions(self) -> bool:
+        return self.requires_session
+
     def to_record(self) -> dict[str, object]:
         """Plain values for a catalog to keep."""
         return asdict(self)

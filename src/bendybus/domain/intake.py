@@ -46,6 +46,9 @@ class Accepting(Protocol):
     def exact_keys(self) -> bool: ...
     @property
     def duplicate_detection_window_s(self) -> float: ...
+    @property
+    def may_have_sessions(self) -> bool:
+        """Whether some receiver may go by sessions."""
 
 
 class Intake:

@@ -10,7 +10,9 @@ What a host does with the effects: effects.py.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 
 from bendybus.domain.changes import Changes
 from bendybus.domain.commands import (
@@ -30,6 +32,7 @@ from bendybus.domain.commands import (
     Given,
     Lock,
     LockDeferred,
+    LockThese,
     Peek,
     Post,
     Publish,
@@ -148,6 +151,24 @@ class Partition:
         """How many of the oldest `count` available have `size_max` bytes together; one at least, if any."""
         return self._stock.shelves[subqueue].available.fitting(count, size_max)
 
+    def waiting(
+        self, start: SequenceNumber, count: int, size_max: int, subqueue: SubQueue = SubQueue.MAIN
+    ) -> list[Message]:
+        """Up to `count` available messages from this number upwards; they stay, and nobody has locked them.
+
+        They have `size_max` bytes together; one is given however large it is.
+        """
+        messages = self._stock.shelves[subqueue].available.starting_at(start, count)
+        fitting = bisect_right(list(accumulate(message.size for message in messages)), size_max)
+        return messages[: max(1, fitting)]
+
+    def find_waiting(
+        self, numbers: Iterable[SequenceNumber], subqueue: SubQueue = SubQueue.MAIN
+    ) -> list[Message]:
+        """Those of these messages that are available; they stay."""
+        available = self._stock.shelves[subqueue].available
+        return [message for message in map(available.find, numbers) if message is not None]
+
     def fitting_in_session(self, lock: SessionLock, count: int, size_max: int) -> int:
         """The same of the messages that wait in a session; 0 when the lock is lost."""
         return 0 if self._desk is None else self._desk.fitting(lock, count, size_max)
@@ -230,6 +251,12 @@ class Partition:
                 self._refuse_sessionless(subqueue)
                 stock.end_locks(at, changes)
                 messages = stock.take(count, subqueue, at, changes)
+                stock.grant(messages, entropy, at)
+                return Given(messages)
+            case LockThese(sequence_numbers=numbers, entropy=entropy, subqueue=subqueue):
+                self._refuse_sessionless(subqueue)
+                stock.end_locks(at, changes)
+                messages = stock.take_these(numbers, subqueue, at, changes)
                 stock.grant(messages, entropy, at)
                 return Given(messages)
             case Complete(lock_tokens=tokens):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import attrgetter
 from typing import Final
 
@@ -80,6 +80,26 @@ class Run:
         else:
             slots[self._head : head] = [_TAKEN] * len(taken)
             self._head = head
+        return taken
+
+    def take_these(self, numbers: Iterable[SequenceNumber]) -> list[Message]:
+        """Remove and return those that are here, oldest first."""
+        slots = self._slots
+        places: list[int] = []
+        for number in sorted(numbers):
+            place = bisect_left(slots, number, places[-1] + 1 if places else self._head, key=_number)
+            if place < len(slots) and slots[place].sequence_number == number:
+                places.append(place)
+        if not places:
+            return []
+        first, end = places[0], places[-1] + 1
+        if first == self._head and end - first == len(places):
+            return self.take(len(places))
+        taken = [slots[place] for place in places]
+        staying: list[Message] = []
+        for place, following in pairwise(places):
+            staying += slots[place + 1 : following]
+        slots[first:end] = staying
         return taken
 
     def fitting(self, count: int, size_max: int) -> int:

@@ -18,6 +18,7 @@ from bendybus.domain.entities import QueueDescription
 from bendybus.domain.expiry import ExpiryWatch, split_expired
 from bendybus.domain.locks import LockTable
 from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
+from bendybus.domain.run import Run
 from bendybus.domain.sessions import Session, Sessions
 from bendybus.domain.shelf import Shelf, Waiting
 from bendybus.errors import ArgumentError, InvalidOperation, MessageLockLost, MessageNotFound
@@ -80,7 +81,7 @@ class Stock:
     def arrive(self, messages: list[Message], changes: Changes) -> None:
         """Take in messages that have just become durable, newer than all that are here."""
         self.shelves[SubQueue.MAIN].available.extend(messages)
-        changes.available.add(SubQueue.MAIN)
+        changes.offer(SubQueue.MAIN)
         if self.sessions is not None:
             self._tell_holders(self.sessions, messages, changes)
 
@@ -125,6 +126,19 @@ class Stock:
                 self.expire(expired, changes)
                 alive, expired = split_expired(waiting.take(count - len(messages)), at)
                 messages += alive
+        return messages
+
+    def take_these(
+        self, numbers: Sequence[SequenceNumber], subqueue: SubQueue, at: Instant, changes: Changes
+    ) -> list[Message]:
+        """Those of these that are available, oldest first, none of them expired."""
+        available = self.shelves[subqueue].available
+        assert isinstance(available, Run), "messages of a session are for its holder"
+        messages = available.take_these(numbers)
+        if subqueue is SubQueue.MAIN and self._expiry.may_have_expired(at):
+            messages, expired = split_expired(messages, at)
+            if expired:
+                self.expire(expired, changes)
         return messages
 
     def take_older(
@@ -250,7 +264,7 @@ class Stock:
             self.put_back(messages, changes)
         self.sessions.forget_idle(session)
         if session.waiting:
-            changes.available.add(SubQueue.MAIN)
+            changes.offer(SubQueue.MAIN)
 
     def fail_delivery(self, messages: list[Message], changes: Changes) -> None:
         """Count the failure; back to the shelf, or to the dead letters when it was the last attempt."""
@@ -277,7 +291,7 @@ class Stock:
         for (subqueue, state), group in groups.items():
             self.shelves[subqueue].put(state, group)
             if state is MessageState.ACTIVE:
-                changes.available.add(subqueue)
+                changes.offer(subqueue, group)
             # Deferred messages outlive their time, and dead letters have none.
             if state is MessageState.ACTIVE and subqueue is SubQueue.MAIN:
                 self._expiry.expect_all(group)

@@ -103,6 +103,11 @@ class TopicDescription:
             )
 
     @property
+    def may_have_sessions(self) -> bool:
+        """Its subscriptions may require them."""
+        return True
+
+    @property
     def label(self) -> str:
         return f"Topic '{self.path}'"
 

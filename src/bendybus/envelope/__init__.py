@@ -5,22 +5,15 @@
     delivery      and back: with the broker's header and annotations in front
     transfer      from one entity to another that it is forwarded to, or to another partition
 
-What a topic's rules see of it, and what their actions make of it: contents.py.
+What rules and selectors see of it, and what actions make of it: contents.py.
 """
 
 from __future__ import annotations
 
 from bendybus.amqp.message import BATCH_FORMAT
 from bendybus.envelope.admission import admit, admit_all, admit_batch, admit_plain, batched, enlisted_keys
-from bendybus.envelope.delivery import (
-    Rendered,
-    render,
-    render_browsed,
-    render_deferred,
-    render_locked,
-    render_peeked,
-)
-from bendybus.envelope.stored import Stored, body_start
+from bendybus.envelope.delivery import Rendered, render, render_browsed, render_locked, render_peeked
+from bendybus.envelope.stored import Stored, amended, bare_start, body_start
 from bendybus.envelope.transfer import readmit, relocate
 
 __all__ = [
@@ -31,6 +24,8 @@ __all__ = [
     "admit_all",
     "admit_batch",
     "admit_plain",
+    "amended",
+    "bare_start",
     "batched",
     "body_start",
     "enlisted_keys",
@@ -38,7 +33,6 @@ __all__ = [
     "relocate",
     "render",
     "render_browsed",
-    "render_deferred",
     "render_locked",
     "render_peeked",
 ]

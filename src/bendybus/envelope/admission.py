@@ -7,6 +7,7 @@ bytes are taken over. What is refused for its size or its form is refused here.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from struct import Struct
 from typing import Final
 from uuid import uuid4
 
@@ -19,11 +20,14 @@ from bendybus.amqp.message import (
     identity,
     map_entries,
     read_header,
+    read_map,
     read_properties,
     scan,
     split_batch,
 )
 from bendybus.amqp.ordinary import ordinary
+from bendybus.amqp.sections import in_order
+from bendybus.amqp.types import Symbol
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.intake import Accepting
 from bendybus.domain.messages import Message
@@ -31,13 +35,18 @@ from bendybus.domain.routing import KEY_LENGTH_MAX, batch_key, key_of, routing_k
 from bendybus.domain.schedule import postpone
 from bendybus.domain.transactions import MessageKeys
 from bendybus.envelope.stored import (
+    DELIVERY_ANNOTATIONS,
+    DURABLE,
+    FIRST_ACQUIRER,
     FRONT,
     NO_TTL,
+    NOT_FIRST_ACQUIRER,
     PARTITION_KEY,
     PRIORITY_DEFAULT,
     SCHEDULED_TIME,
     VERSION,
     VIA_PARTITION_KEY,
+    bare_start,
     body_start,
     due_time,
     text,
@@ -50,6 +59,9 @@ __all__ = ["admit", "admit_all", "admit_batch", "admit_plain", "batched", "enlis
 # "Header (all properties): 64 KB total, 32 KB per property".
 HEADER_BYTES_MAX: Final = 64 * 1024
 PROPERTY_BYTES_MAX: Final = 32 * 1024
+
+_FOOTER: Final = b"\x00\x53\x78"
+_DELIVERY_ANNOTATIONS: Final = Struct(">4sII")
 
 # Annotations that only the broker may write; what a sender put there is dropped.
 _BROKERS_OWN: Final = frozenset(
@@ -97,6 +109,7 @@ def admit(
     due = 0
     try:
         if len(payload) > PROPERTY_BYTES_MAX:
+            payload = _ordered(payload)
             _refuse_large_properties(payload)
         found = ordinary(payload)
         if found is not None:
@@ -107,6 +120,8 @@ def admit(
             stored, ttl, message_id, session_id, partition_key, via_key, due = _take_apart(payload)
     except WireError as error:
         raise ArgumentError(f"The message is malformed: {error}") from None
+    if not session_id and not description.may_have_sessions:
+        session_id = None
     key = routing_key(
         session_id,
         partition_key,
@@ -148,17 +163,28 @@ def _refuse_large_properties(payload: bytes) -> None:
 
 def _take_apart(payload: bytes) -> tuple[bytes, int, str | None, str | None, str | None, str | None, int]:
     """Stored form, ttl, the sender's message id, session id, partition key, via key, and when it is due."""
-    sections = scan(payload)
+    try:
+        sections = scan(payload)
+    except WireError:
+        payload = in_order(payload)
+        sections = scan(payload)
     message_id, session_id = identity(payload, sections.properties)
-    bare_at = _bare_start(sections)
+    bare_at = bare_start(sections)
     bare = _with_message_id(payload, sections) if message_id is None else payload[bare_at:]
+    if sections.footer >= 0:
+        bare = bare[: sections.footer - sections.end] + _footer(payload, sections.footer)
     annotations = sections.message_annotations
     entries, count = map_entries(payload, annotations, _BROKERS_OWN)
     partition_key = annotation(payload, annotations, PARTITION_KEY)
+    if isinstance(partition_key, bytes):
+        partition_key = _decoded_key(partition_key)
+        entries, count = map_entries(payload, annotations, _BROKERS_OWN | {PARTITION_KEY})
+        entries, count = entries + encode(Symbol(PARTITION_KEY.decode())) + encode(partition_key), count + 2
     header_end = min(at for at in (sections.delivery_annotations, annotations, bare_at) if at >= 0)
-    front, ttl = _front(payload[:header_end], count, entries)
+    own = _own_delivery_annotations(payload, sections.delivery_annotations)
+    front, ttl = _front(payload[:header_end], count, entries, DELIVERY_ANNOTATIONS if own else 0)
     return (
-        front + bare,
+        front + own + bare,
         ttl,
         message_id if message_id is None or isinstance(message_id, str) else str(message_id),
         text("SessionId", session_id),
@@ -169,6 +195,39 @@ def _take_apart(payload: bytes) -> tuple[bytes, int, str | None, str | None, str
         else None,
         due_time(annotation(payload, annotations, SCHEDULED_TIME)) if SCHEDULED_TIME in entries else 0,
     )
+
+
+def _ordered(payload: bytes) -> bytes:
+    """The message with its sections in the order of the standard; as it is, if that is what they are in."""
+    try:
+        scan(payload)
+    except WireError:
+        return in_order(payload)
+    return payload
+
+
+def _footer(payload: bytes, at: int) -> bytes:
+    """The footer section; its keys are symbols, though some clients write strings."""
+    footer = read_map(payload, at)
+    if all(not isinstance(key, str) or isinstance(key, Symbol) for key in footer):
+        return payload[at:]
+    symbols = {Symbol(key) if isinstance(key, str) else key: value for key, value in footer.items()}
+    return _FOOTER + encode(symbols)
+
+
+def _own_delivery_annotations(payload: bytes, at: int) -> bytes:
+    """The sender's delivery annotations as a section, without what only the broker writes; or nothing."""
+    entries, count = map_entries(payload, at, _BROKERS_OWN)
+    if not count:
+        return b""
+    return _DELIVERY_ANNOTATIONS.pack(b"\x00\x53\x71\xd1", len(entries) + 4, count) + entries
+
+
+def _decoded_key(key: bytes) -> str:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        raise ArgumentError(f"PartitionKey must be a string, not {key!r}.") from None
 
 
 def admit_batch(
@@ -186,7 +245,7 @@ def admit_batch(
 def batched(payload: bytes) -> list[bytes]:
     """The messages of a batch, still encoded."""
     try:
-        return list(split_batch(payload))
+        return list(split_batch(_ordered(payload)))
     except WireError as error:
         raise ArgumentError(f"The batch is malformed: {error}") from None
 
@@ -218,13 +277,19 @@ def enlisted_keys(payload: bytes, description: Accepting, *, via_exact: bool) ->
     """
     exact = description.exact_keys
     try:
+        payload = _ordered(payload)
         sections = scan(payload)
         message_id, session_id = identity(payload, sections.properties)
         annotations = sections.message_annotations
         known_by = None if message_id is None else str(message_id)
+        if not session_id and not description.may_have_sessions:
+            session_id = None
+        partition_key = annotation(payload, annotations, PARTITION_KEY)
+        if isinstance(partition_key, bytes):
+            partition_key = _decoded_key(partition_key)
         own = routing_key(
             text("SessionId", session_id),
-            text("PartitionKey", annotation(payload, annotations, PARTITION_KEY)),
+            text("PartitionKey", partition_key),
             known_by,
             duplicate_detection=description.requires_duplicate_detection,
             exact=exact,
@@ -243,29 +308,26 @@ _FRONTS_MAX: Final = 1000
 _fronts: dict[bytes, tuple[bytes, int]] = {}
 
 
-def _front(header: bytes, count: int = 0, entries: bytes = b"") -> tuple[bytes, int]:
+def _front(header: bytes, count: int = 0, entries: bytes = b"", flags: int = 0) -> tuple[bytes, int]:
     """The front of a stored payload for this header section and these annotations, and the ttl.
 
     Clients write the same few headers over and over, mostly without annotations: those are remembered.
     """
-    known = None if entries else _fronts.get(header)
+    is_plain = not entries and not flags
+    known = _fronts.get(header) if is_plain else None
     if known is None:
         read = read_header(header, 0 if header else -1)
         ttl = NO_TTL if read.ttl is None else read.ttl
         priority = PRIORITY_DEFAULT if read.priority is None else read.priority
-        known = FRONT.pack(VERSION, bool(read.durable), priority, ttl, count, len(entries)) + entries, ttl
-        if not entries:
+        flags |= DURABLE if read.durable else 0
+        if read.first_acquirer is not None:
+            flags |= FIRST_ACQUIRER if read.first_acquirer else NOT_FIRST_ACQUIRER
+        known = FRONT.pack(VERSION, flags, priority, ttl, count, len(entries)) + entries, ttl
+        if is_plain:
             if len(_fronts) >= _FRONTS_MAX:
                 _fronts.clear()
             _fronts[header] = known
     return known
-
-
-def _bare_start(sections: Sections) -> int:
-    for start in (sections.properties, sections.application_properties, sections.body, sections.footer):
-        if start >= 0:
-            return start
-    return sections.end
 
 
 def _with_message_id(payload: bytes, sections: Sections) -> bytes:
@@ -273,4 +335,4 @@ def _with_message_id(payload: bytes, sections: Sections) -> bytes:
     properties = read_properties(payload, sections.properties)
     properties.message_id = uuid4().hex
     sections.properties = -1
-    return encode_section(properties) + payload[_bare_start(sections) :]
+    return encode_section(properties) + payload[bare_start(sections) :]

@@ -11,13 +11,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final, TypeAlias
-from uuid import UUID
 
+from bendybus.amqp.codec import encode
+from bendybus.amqp.message import map_entries
+from bendybus.amqp.sections import scan, section_end
+from bendybus.amqp.types import Int, Symbol
 from bendybus.domain.messages import Message
-from bendybus.envelope.stored import FRONT, MAP_START, NO_TTL, amended, with_lifetime
+from bendybus.envelope.stored import (
+    DELIVERY_ANNOTATIONS,
+    DURABLE,
+    FIRST_ACQUIRER,
+    FRONT,
+    MAP_START,
+    NO_TTL,
+    NOT_FIRST_ACQUIRER,
+    amended,
+    body_start,
+    with_lifetime,
+)
 from bendybus.names import PARTITION_SHIFT
 
-__all__ = ["Rendered", "render", "render_browsed", "render_deferred", "render_locked", "render_peeked"]
+__all__ = ["Rendered", "render", "render_browsed", "render_locked", "render_peeked"]
 
 Rendered: TypeAlias = tuple[bytes, bytes]
 """A message to send, in two pieces: what the broker wrote, and what the sender did."""
@@ -60,14 +74,32 @@ _VALUES: Final = "q" + "".join(
 _COMMON: Final = f">4sII{len(_ENQUEUED_TIME)}s{_VALUES}"
 _PLAIN: Final = Struct(_COMMON)
 _LOCKED: Final = Struct(f"{_COMMON}{len(_LOCKED_UNTIL)}sq")
-_LOCKED_VALUES: Final = Struct(f">{_VALUES}{len(_LOCKED_UNTIL)}sq")
 _BROWSED: Final = Struct(f"{_COMMON}{len(_MESSAGE_STATE)}si")
 _PEEKED: Final = Struct(f"{_COMMON}{len(_MESSAGE_STATE)}si{len(_LOCKED_UNTIL)}sq")
 # The map's size field counts everything after itself.
 _BEFORE_COUNT: Final = 8
 
-# 0x71 delivery-annotations, map8 with the one entry x-opt-lock-token: uuid.
-_LOCK_TOKEN: Final = b"\x00\x53\x71\xc1\x24\x02" + _key("x-opt-lock-token", 0x98)
+# 0x71 delivery-annotations: a map8 with the one entry x-opt-lock-token, which is a uuid; one without
+# entries; the start of a map32 for those to which the sender has added.
+_TOKEN_ENTRY: Final = _key("x-opt-lock-token", 0x98)
+_LOCK_TOKEN: Final = b"\x00\x53\x71\xc1\x24\x02" + _TOKEN_ENTRY
+_NO_ANNOTATIONS: Final = b"\x00\x53\x71\xc1\x01\x00"
+_ANNOTATIONS: Final = Struct(">4sII")
+_ANNOTATIONS_START: Final = b"\x00\x53\x71\xd1"
+
+# What js looks for when it has asked for messages without their bodies.
+OMITTED_BODY_SIZE: Final = "omitted-message-body-size"
+
+# A lock token is a GUID in .NET's order of bytes, and an AMQP uuid in the network's.
+_GUID: Final = Struct("<IHH8s")
+_NO_TOKEN: Final = bytes(16)
+_UUID: Final = Struct(">IHH8s")
+# A first delivery without annotations of the sender's, from the lock token on: between that and the first
+# value all are alike.
+_BETWEEN: Final = (
+    MAP_START + (_LOCKED.size - _BEFORE_COUNT).to_bytes(4, "big") + (10).to_bytes(4, "big") + _ENQUEUED_TIME
+)
+_FROM_TOKEN: Final = Struct(f">IHH8s{len(_BETWEEN)}s{_VALUES}{len(_LOCKED_UNTIL)}sq")
 
 
 # Between reading a message and enqueueing it some time passes, which is no lifetime of the entity's.
@@ -76,10 +108,11 @@ _SKEW_MS: Final = 1000
 
 def render(message: Message, payload: bytes, *, locked: bool) -> Rendered:
     """A message as it goes to a receiver, under lock or for good."""
-    header, count, entries, bare = _open(message, payload)
+    header, own, count, entries, bare = _open(message, payload)
     number, origin = message.sequence_number, message.origin
     first = number if origin is None else origin.sequence_number
     if locked:
+        own = _delivery_annotations(own, message.lock_token or _NO_TOKEN)
         annotations = _LOCKED.pack(
             MAP_START, _LOCKED.size - _BEFORE_COUNT + len(entries), count + 10,
             _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, first,
@@ -91,12 +124,12 @@ def render(message: Message, payload: bytes, *, locked: bool) -> Rendered:
             _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, first,
             _PARTITION_ID, number >> PARTITION_SHIFT,
         )  # fmt: skip
-    return header + annotations + entries, bare
+    return header + (own or _NO_ANNOTATIONS) + annotations + entries, bare
 
 
 _STARTS_MAX: Final = 1000
 # By the front of a payload without annotations of the sender's, and the lifetime: what a first delivery
-# begins with, up to the broker's first value, and whether the lifetime is shown in its properties.
+# begins with, up to the lock token, and whether the lifetime is shown in its properties.
 _starts: Final[dict[bytes | tuple[bytes, int], tuple[bytes, bool]]] = {}
 _NO_ENTRIES: Final = bytes(8)
 
@@ -104,11 +137,13 @@ _NO_ENTRIES: Final = bytes(8)
 def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> list[tuple[bytes, bytes, bytes]]:
     """Messages as they go to a receiver under lock: of each the lock's token, then what `render` says.
 
-    First deliveries without annotations are alike up to the broker's values, so that much is kept.
+    First deliveries without annotations are alike up to the lock token, so that much is kept.
     """
     rendered: list[tuple[bytes, bytes, bytes]] = []
-    front_size, pack = FRONT.size, _LOCKED_VALUES.pack
-    for message, payload in zip(messages, payloads, strict=True):
+    front_size, pack = FRONT.size, _FROM_TOKEN.pack
+    tokens = [message.lock_token or _NO_TOKEN for message in messages]
+    guids = _GUID.iter_unpack(b"".join(tokens))
+    for message, payload, token, (a, b, c, d) in zip(messages, payloads, tokens, guids, strict=True):
         front = payload[:front_size]
         kind: bytes | tuple[bytes, int] = front
         lifetime = 0
@@ -122,35 +157,33 @@ def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> lis
             number, origin = message.sequence_number, message.origin
             first = number if origin is None else origin.sequence_number
             head = start + pack(
-                message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, first,
-                _PARTITION_ID, number >> PARTITION_SHIFT, _LOCKED_UNTIL, message.locked_until,
+                a, b, c, d, _BETWEEN, message.enqueued_at, _SEQUENCE_NUMBER, number,
+                _ENQUEUE_SEQUENCE_NUMBER, first, _PARTITION_ID, number >> PARTITION_SHIFT,
+                _LOCKED_UNTIL, message.locked_until,
             )  # fmt: skip
             bare = payload[front_size:]
             if shows_lifetime:
                 bare = with_lifetime(bare, message.enqueued_at, lifetime)
         else:
             head, bare = render(message, payload, locked=True)
-            if is_plain and front.endswith(_NO_ENTRIES):
+            if is_plain and front.endswith(_NO_ENTRIES) and not front[1] & DELIVERY_ANNOTATIONS:
                 if len(_starts) >= _STARTS_MAX:
                     _starts.clear()
                 shown = _shown_lifetime(message, FRONT.unpack_from(front)[3])
-                _starts[kind] = head[: -_LOCKED_VALUES.size], shown is not None
-        rendered.append((message.lock_token or b"", head, bare))
+                _starts[kind] = head[: -_FROM_TOKEN.size], shown is not None
+        rendered.append((token, head, bare))
     return rendered
 
 
-def render_deferred(message: Message, payload: bytes) -> bytes:
-    """A locked message inside a response; go looks for the lock token among its delivery annotations."""
-    assert message.lock_token is not None
-    head, bare = render(message, payload, locked=True)
-    token = _LOCK_TOKEN + UUID(bytes_le=message.lock_token).bytes
-    header_end = head.index(MAP_START)
-    return head[:header_end] + token + head[header_end:] + bare
+def render_peeked(message: Message, payload: bytes, *, without_body: bool = False) -> bytes:
+    """A message that is only looked at: its state, and the end of its lock (1970 where it has none).
 
-
-def render_peeked(message: Message, payload: bytes) -> bytes:
-    """A message that is only looked at: its state, and the end of its lock (1970 where it has none)."""
-    header, count, entries, bare = _open(message, payload)
+    Without its body the delivery annotations say how large that is.
+    """
+    header, own, count, entries, bare = _open(message, payload)
+    if without_body:
+        bare, size = _bodiless(bare)
+        own = _with_annotation(own, encode(Symbol(OMITTED_BODY_SIZE)) + encode(Int(size)))
     number, origin = message.sequence_number, message.origin
     first = number if origin is None else origin.sequence_number
     annotations = _PEEKED.pack(
@@ -159,12 +192,12 @@ def render_peeked(message: Message, payload: bytes) -> bytes:
         _PARTITION_ID, number >> PARTITION_SHIFT, _MESSAGE_STATE, message.state,
         _LOCKED_UNTIL, message.locked_until,
     )  # fmt: skip
-    return header + annotations + entries + bare
+    return header + (own or _NO_ANNOTATIONS) + annotations + entries + bare
 
 
 def render_browsed(message: Message, payload: bytes) -> bytes:
     """A message for a reader that may make copies of it: with its state, and the lifetime as it was sent."""
-    header, count, entries, bare = _open(message, payload, as_sent=True)
+    header, own, count, entries, bare = _open(message, payload, as_sent=True)
     number, origin = message.sequence_number, message.origin
     first = number if origin is None else origin.sequence_number
     annotations = _BROWSED.pack(
@@ -172,7 +205,7 @@ def render_browsed(message: Message, payload: bytes) -> bytes:
         _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, first,
         _PARTITION_ID, number >> PARTITION_SHIFT, _MESSAGE_STATE, message.state,
     )  # fmt: skip
-    return header + annotations + entries + bare
+    return header + own + annotations + entries + bare
 
 
 def _shown_lifetime(message: Message, ttl: int) -> int | None:
@@ -183,15 +216,21 @@ def _shown_lifetime(message: Message, ttl: int) -> int | None:
     return lifetime if ttl == NO_TTL or ttl - lifetime > _SKEW_MS else None
 
 
-def _open(message: Message, payload: bytes, *, as_sent: bool = False) -> tuple[bytes, int, bytes, bytes]:
-    """A stored payload as the new header section, the sender's annotations and the bare message."""
-    _, durable, priority, ttl, count, length = FRONT.unpack_from(payload)
+def _open(
+    message: Message, payload: bytes, *, as_sent: bool = False
+) -> tuple[bytes, bytes, int, bytes, bytes]:
+    """A stored payload as the new header section, the sender's delivery annotations (a section or nothing),
+    the sender's message annotations (their number and their entries) and the bare message.
+    """
+    _, flags, priority, ttl, count, length = FRONT.unpack_from(payload)
     lifetime = None if as_sent else _shown_lifetime(message, ttl)
     if lifetime is not None:
         # The header has room for 49 days; beyond that the properties alone say it.
         ttl = min(lifetime, NO_TTL)
     deliveries = message.delivery_count
-    durable, first = _TRUE if durable else _FALSE, _FALSE if deliveries else _TRUE
+    durable, first = _TRUE if flags & DURABLE else _FALSE, _NULL
+    if flags & (FIRST_ACQUIRER | NOT_FIRST_ACQUIRER):
+        first = _TRUE if flags & FIRST_ACQUIRER else _FALSE
     if ttl == NO_TTL:
         header = _HEADER.pack(_HEADER_START, durable, _UBYTE, priority, _NULL, first, _UINT, deliveries)
     else:
@@ -199,9 +238,33 @@ def _open(message: Message, payload: bytes, *, as_sent: bool = False) -> tuple[b
             _HEADER_TTL_START, durable, _UBYTE, priority, _UINT, ttl, first, _UINT, deliveries
         )
     start = FRONT.size + length
-    bare = payload[start:]
+    bare, own = payload[start:], b""
+    if flags & DELIVERY_ANNOTATIONS:
+        end = section_end(bare, 0)
+        own, bare = bare[:end], bare[end:]
     if lifetime is not None:
         bare = with_lifetime(bare, message.enqueued_at, lifetime)
     if message.amendment is not None:
         bare = amended(bare, message.amendment)
-    return header, count, payload[FRONT.size : start] if length else b"", bare
+    return header, own, count, payload[FRONT.size : start] if length else b"", bare
+
+
+def _delivery_annotations(own: bytes, token: bytes) -> bytes:
+    """The section with the lock token, and with the sender's own entries."""
+    uuid = _UUID.pack(*_GUID.unpack(token))
+    return _with_annotation(own, _TOKEN_ENTRY + uuid) if own else _LOCK_TOKEN + uuid
+
+
+def _with_annotation(own: bytes, entry: bytes) -> bytes:
+    """The section of the sender's delivery annotations, which may be nothing, with an entry of ours."""
+    entries, count = map_entries(own, 0 if own else -1)
+    entries += entry
+    return _ANNOTATIONS.pack(_ANNOTATIONS_START, len(entries) + 4, count + 2) + entries
+
+
+def _bodiless(bare: bytes) -> tuple[bytes, int]:
+    """A bare message without its body, and how many bytes that has."""
+    sections = scan(bare)
+    start = body_start(sections)
+    end = sections.end if sections.footer < 0 else sections.footer
+    return bare[:start] + bare[end:], end - start

@@ -3,8 +3,9 @@
     version u8 | flags u8 | priority u8 | ttl u32 ms | entries: count u32, length u32 | entries | bare message
 
 The entries are the sender's own message annotations as raw map entries; the bare
-message is properties to footer, untouched. How it is made: admission.py. How it
-goes out again: delivery.py.
+message is properties to footer, untouched. Where a flag says so, the sender's
+delivery annotations stand before it. How it is made: admission.py. How it goes out
+again: delivery.py.
 """
 
 from __future__ import annotations
@@ -23,8 +24,12 @@ from bendybus.domain.messages import Amendment
 from bendybus.errors import ArgumentError, WireError
 
 __all__ = [
+    "DELIVERY_ANNOTATIONS",
+    "DURABLE",
+    "FIRST_ACQUIRER",
     "FRONT",
     "MAP_START",
+    "NOT_FIRST_ACQUIRER",
     "NO_TTL",
     "PARTITION_KEY",
     "PRIORITY_DEFAULT",
@@ -33,6 +38,7 @@ __all__ = [
     "VIA_PARTITION_KEY",
     "Stored",
     "amended",
+    "bare_start",
     "body_start",
     "due_time",
     "text",
@@ -45,6 +51,12 @@ PRIORITY_DEFAULT: Final = 4
 
 # The last millisecond of the year 9999: no SDK can write or show a later one.
 DUE_MAX: Final = 253_402_300_799_999
+
+# The flags: what the header said besides priority and lifetime, which may be nothing, and what follows.
+DURABLE: Final = 1
+FIRST_ACQUIRER: Final = 2
+NOT_FIRST_ACQUIRER: Final = 4
+DELIVERY_ANNOTATIONS: Final = 8
 
 FRONT: Final = Struct(">BBBIII")
 _MAP32: Final = Struct(">BII")
@@ -61,7 +73,7 @@ SCHEDULED_TIME: Final = b"x-opt-scheduled-enqueue-time"
 class Stored:
     """A stored payload taken apart, for those who look inside or make another of it."""
 
-    durable: bool
+    flags: int
     priority: int
     ttl_ms: int | None
     count: int
@@ -71,10 +83,14 @@ class Stored:
 
     @classmethod
     def of(cls, payload: bytes) -> Stored:
-        _, durable, priority, ttl, count, length = FRONT.unpack_from(payload)
+        _, flags, priority, ttl, count, length = FRONT.unpack_from(payload)
         start = FRONT.size + length
         entries, bare = payload[FRONT.size : start], payload[start:]
-        return cls(bool(durable), priority, None if ttl == NO_TTL else ttl, count, entries, bare)
+        return cls(flags, priority, None if ttl == NO_TTL else ttl, count, entries, bare)
+
+    @property
+    def durable(self) -> bool:
+        return bool(self.flags & DURABLE)
 
     def annotations(self) -> dict[object, object]:
         """The sender's own."""
@@ -92,7 +108,7 @@ class Stored:
     def payload(self) -> bytes:
         """Together again."""
         ttl = NO_TTL if self.ttl_ms is None else max(0, min(self.ttl_ms, NO_TTL - 1))
-        front = FRONT.pack(VERSION, self.durable, self.priority, ttl, self.count, len(self.entries))
+        front = FRONT.pack(VERSION, self.flags, self.priority, ttl, self.count, len(self.entries))
         return front + self.entries + self.bare
 
 
@@ -150,6 +166,14 @@ def with_lifetime(bare: bytes, enqueued_at: int, lifetime_ms: int) -> bytes:
     fields += _TIMES.pack(_TIMESTAMP, created_at + lifetime_ms, _TIMESTAMP, created_at) + rest
     counted = max(count, PropertyField.CREATION_TIME + 1)
     return _PROPERTIES_START + _LIST32.pack(0xD0, len(fields) + 4, counted) + fields + after
+
+
+def bare_start(sections: Sections) -> int:
+    """Where the bare message starts: behind the header and all annotations."""
+    for start in (sections.properties, sections.application_properties, sections.body, sections.footer):
+        if start >= 0:
+            return start
+    return sections.end
 
 
 def body_start(sections: Sections) -> int:

@@ -47,7 +47,7 @@ def readmit(
     """
     amendment = message.amendment
     assert amendment is not None and amendment.posting is not None, "only posted messages are forwarded"
-    _, durable, priority, ttl, count, length = FRONT.unpack_from(payload)
+    _, flags, priority, ttl, count, length = FRONT.unpack_from(payload)
     start = FRONT.size + length
     bare = payload[start:]
     if amendment.properties or amendment.dead_letter_reason or amendment.dead_letter_description:
@@ -57,9 +57,11 @@ def readmit(
     if amendment.posting.subqueue is SubQueue.DEAD_LETTER:
         entries += _annotation_entry("x-opt-deadletter-source", source.lower())
         count += 2
-    stored = FRONT.pack(VERSION, durable, priority, ttl, count, len(entries)) + entries + bare
+    stored = FRONT.pack(VERSION, flags, priority, ttl, count, len(entries)) + entries + bare
     message_id, session_id = identity(bare, scan(bare).properties)
     session_id = text("SessionId", session_id)
+    if not session_id and not description.may_have_sessions:
+        session_id = None
     partition_key = text("PartitionKey", annotation(annotations, 0, PARTITION_KEY))
     message_id = None if message_id is None else str(message_id)
     # What a transaction sent through here has used its via key already (P-37).

@@ -16,6 +16,7 @@ from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Target
 from bendybus.domain.entities import Tier
+from bendybus.domain.messages import SubQueue
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.events import OutcomesReceived
 from bendybus.engine.link import Link
@@ -24,17 +25,20 @@ from bendybus.engine.sending import SendingLink
 from bendybus.errors import (
     ArgumentError,
     EntityNotFound,
+    InvalidField,
     NotSupported,
     Unauthorized,
 )
 from bendybus.gateway.addresses import Address, NodeKind
+from bendybus.gateway.browser import COPY, MOVE, Browser
 from bendybus.gateway.cbs import CbsNode
 from bendybus.gateway.management import ManagementNode
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.requests import REQUEST_CREDIT, Replier, Requester
+from bendybus.gateway.selective_receiver import SelectiveReceiver
 from bendybus.gateway.sender import SENDER_CREDIT, Sender
-from bendybus.gateway.session_filters import wanted_session
 from bendybus.gateway.session_receiver import SessionReceiver
+from bendybus.gateway.source_filters import SourceFilters
 from bendybus.gateway.transactions import COORDINATOR_CREDIT, CoordinatorNode
 
 if TYPE_CHECKING:
@@ -96,7 +100,7 @@ class Attachment:
             raise EntityNotFound(entity.path)
         if isinstance(self.node, Sender):
             entity.refuse_sending()
-        elif isinstance(entity, Queue) and isinstance(self.node, Receiver):
+        elif isinstance(entity, Queue) and isinstance(self.node, Receiver | Browser):
             entity.refuse_receiving(self.node.subqueue)
 
 
@@ -191,27 +195,58 @@ def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachmen
     if address.kind is NodeKind.ENTITY:
         connection.claims.require(address.resource, Right.LISTEN, now())
         queue = connection.broker.find(address.path)
-        wanted = wanted_session(link.source)
-        if wanted is not None and not wanted.exclusive and connection.broker.tier is not Tier.PREMIUM:
-            raise NotSupported("Sessions that can be handed over need the premium tier.")
-        queue.refuse_receiver(address.subqueue, sessionful=wanted is not None)
         if getattr(link.source, "dynamic", None):
             raise ArgumentError("Nodes are not created by attaching to them.")
-        connection.transactions.coordination(link.session).enter(queue, receives=True)
-        if wanted is not None:
-            receiver: Receiver = SessionReceiver(connection, link, queue, wanted)
+        filters = SourceFilters.of(link)
+        mode = getattr(link.source, "distribution_mode", None)
+        if mode == COPY:
+            node: Node = _browse(connection, link, queue, address.subqueue, filters)
+        elif mode is None or mode == MOVE:
+            node = _receive(connection, link, queue, address.subqueue, filters)
         else:
-            link.accept()
-            receiver = Receiver(connection, link, queue, address.subqueue)
-        return Attachment(receiver, address.resource, Right.LISTEN, queue)
+            raise InvalidField(f"The distribution mode of a source is '{MOVE}' or '{COPY}', not '{mode}'.")
+        return Attachment(node, address.resource, Right.LISTEN, queue)
     right = managed = None
     if address.kind is NodeKind.MANAGEMENT:
         right = _any_right(connection, address)
         managed = connection.broker.find_target(address.path)
     else:
         connection.check_cbs_link(Replier)
-    link.accept()
+    link.accept(source=SourceFilters.none().answer(link))
     return Attachment(Replier(connection, link, address), address.resource, right, managed)
+
+
+def _receive(
+    connection: AmqpConnection, link: SendingLink, queue: Queue, subqueue: SubQueue, filters: SourceFilters
+) -> Receiver:
+    session = filters.session
+    if session is not None and not session.exclusive and connection.broker.tier is not Tier.PREMIUM:
+        raise NotSupported("Sessions that can be handed over need the premium tier.")
+    queue.refuse_receiver(subqueue, sessionful=session is not None)
+    connection.transactions.coordination(link.session).enter(queue, receives=True)
+    if session is not None:
+        return SessionReceiver(connection, link, queue, session)
+    link.accept(source=filters.answer(link))
+    if filters.selection is not None:
+        return SelectiveReceiver(connection, link, queue, subqueue, filters.selection)
+    return Receiver(connection, link, queue, subqueue)
+
+
+def _browse(
+    connection: AmqpConnection, link: SendingLink, queue: Queue, subqueue: SubQueue, filters: SourceFilters
+) -> Browser:
+    """A browser needs no session. One that names a session is shown the messages of that session."""
+    queue.refuse_receiving(subqueue)
+    session_id = None
+    if filters.session is not None:
+        if not filters.session.exclusive:
+            raise InvalidField("A session that is browsed is not locked, so it cannot be handed over.")
+        queue.refuse_receiver(subqueue, sessionful=True)
+        session_id = filters.session.session_id
+        if session_id is None:
+            raise InvalidField("The next session cannot be browsed: name one, or browse them all.")
+    link.accept(source=filters.answer(link))
+    return Browser(connection, link, queue, subqueue, filters.selection, session_id)
 
 
 def _any_right(connection: AmqpConnection, address: Address) -> Right:

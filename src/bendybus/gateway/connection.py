@@ -41,6 +41,7 @@ from bendybus.engine.session import Session
 from bendybus.errors import BrokerError, ProtocolError, Unauthorized
 from bendybus.gateway.addresses import Address
 from bendybus.gateway.attaching import Attachment, InboundNode, OutboundNode, attach
+from bendybus.gateway.browser import Browser
 from bendybus.gateway.probation import Probation
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.requests import Replier, Requester
@@ -126,7 +127,7 @@ class AmqpConnection(asyncio.Protocol):
         self.writable = True
         self._read_or_wait()
         for attachment in list(self._attachments.values()):
-            if isinstance(attachment.node, Receiver | Replier):
+            if isinstance(attachment.node, Receiver | Browser | Replier):
                 attachment.node.flow()
         self._flush()
 

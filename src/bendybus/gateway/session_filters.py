@@ -22,7 +22,7 @@ from bendybus.domain.session_commands import SessionLock
 from bendybus.errors import ArgumentError
 from bendybus.names import LockToken, SessionId
 
-__all__ = ["SESSION_FILTER", "WantedSession", "answer_source", "wanted_session"]
+__all__ = ["SESSION_FILTER", "WantedSession", "answer_source", "is_session_filter", "wanted_session"]
 
 SESSION_FILTER: Final = "com.microsoft:session-filter"
 HANDOVER_FILTER: Final = "com.microsoft:non-exclusive-session-filter:list"
@@ -64,6 +64,11 @@ def wanted_session(source: object) -> WantedSession | None:
     return WantedSession(_session_id(session_id), exclusive=False, handover=handover)
 
 
+def is_session_filter(name: str, value: object) -> bool:
+    """Whether this filter of a source asks for a session."""
+    return name == SESSION_FILTER or _asks_for_handover(name, value)
+
+
 def answer_source(source: object, lock: SessionLock) -> Source:
     """The client's source with what it was given, in the place and in the shape in which it asked."""
     assert isinstance(source, Source), "it had a filter"
@@ -80,12 +85,12 @@ def answer_source(source: object, lock: SessionLock) -> Source:
 
 def _handover_name(filters: Mapping[str, object]) -> str | None:
     """The key under which a client asks for a session that can be handed over, if it does."""
-    for name, value in filters.items():
-        if name == HANDOVER_FILTER:
-            return name
-        if isinstance(value, Described) and value.descriptor in HANDOVER_DESCRIPTORS:
-            return name
-    return None
+    return next((name for name, value in filters.items() if _asks_for_handover(name, value)), None)
+
+
+def _asks_for_handover(name: str, value: object) -> bool:
+    described = isinstance(value, Described) and value.descriptor in HANDOVER_DESCRIPTORS
+    return described or name == HANDOVER_FILTER
 
 
 def _session_id(wanted: object) -> SessionId | None:

@@ -16,11 +16,13 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from bendybus.namespaces import CALLED_HOST
 
-__all__ = ["AMQP_SUBPROTOCOL", "WebSocketTransport", "serve_amqp"]
+__all__ = ["SUBPROTOCOLS", "WebSocketTransport", "serve_amqp"]
 
 logger = logging.getLogger(__name__)
 
-AMQP_SUBPROTOCOL: Final = "AMQPWSB10"
+# Service Bus's own name first, which most SDKs offer; then the standard's, the only one that .NET and go
+# offer. The same bytes flow under either.
+SUBPROTOCOLS: Final = ("AMQPWSB10", "amqp")
 
 # The longest message sent. Some WebSocket libraries refuse to read more than 32 KB unless told to.
 MESSAGE_BYTES_MAX: Final = 32 * 1024
@@ -39,12 +41,15 @@ INTERNAL_ERROR: Final = 1011
 
 async def serve_amqp(websocket: WebSocket, make_protocol: Callable[[], asyncio.Protocol]) -> None:
     """Accept a WebSocket and run an AMQP protocol over it until either side ends it."""
-    if AMQP_SUBPROTOCOL not in websocket.scope["subprotocols"]:
-        refusal = {"error": f"this WebSocket speaks the sub-protocol {AMQP_SUBPROTOCOL} and no other"}
+    offered = websocket.scope["subprotocols"]
+    chosen = next((each for each in SUBPROTOCOLS if each in offered), None)
+    if chosen is None:
+        spoken = " or ".join(SUBPROTOCOLS)
+        refusal = {"error": f"this WebSocket speaks the sub-protocol {spoken} and no other"}
         await websocket.send_denial_response(JSONResponse(refusal, status_code=400))
         return
     # Every client checks that its sub-protocol comes back.
-    await websocket.accept(subprotocol=AMQP_SUBPROTOCOL)
+    await websocket.accept(subprotocol=chosen)
     protocol = make_protocol()
     await WebSocketTransport(websocket, protocol).run()
 

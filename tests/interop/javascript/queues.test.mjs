@@ -2,7 +2,8 @@
 
 import assert from "node:assert/strict";
 import { after, test } from "node:test";
-import { administration, client, received } from "./broker.mjs";
+import { ServiceBusClient } from "@azure/service-bus";
+import { administration, client, received, withSignature } from "./broker.mjs";
 
 after(() => client.close());
 
@@ -32,6 +33,36 @@ for (const enablePartitioning of [false, true]) {
     for (const message of messages) await receiver.completeMessage(message);
     assert.deepEqual(messages.map((message) => message.deliveryCount), [0, 0, 0, 0, 0, 0]);
     assert.equal((await receiver.peekMessages(10, { fromSequenceNumber: undefined })).length, 0);
+  });
+
+  onQueue("what a raw message says comes back", async ({ sender, receiver }) => {
+    // rhea writes the footer before the body.
+    await sender.sendMessages({
+      body: "b",
+      bodyType: "data",
+      header: { durable: false, firstAcquirer: false, priority: 20, timeToLive: 100000 },
+      footer: { foot: "note" },
+      messageAnnotations: { mine: "annotation" },
+    });
+    const [peeked] = await receiver.peekMessages(1, { omitMessageBody: true });
+    assert.equal(peeked.body, undefined);
+    assert.ok(Number(peeked._rawAmqpMessage.deliveryAnnotations["omitted-message-body-size"]) > 0);
+    const [message] = await received(receiver, 1);
+    const raw = message._rawAmqpMessage;
+    assert.deepEqual([message.body, raw.footer, raw.messageAnnotations.mine], ["b", { foot: "note" }, "annotation"]);
+    assert.deepEqual([raw.header.firstAcquirer, raw.header.durable, raw.header.priority], [false, false, 20]);
+    assert.ok(raw.deliveryAnnotations["x-opt-lock-token"]);
+    await receiver.completeMessage(message);
+  });
+
+  onQueue("a signature in the connection string is enough", async ({ queue, receiver }) => {
+    const signed = new ServiceBusClient(withSignature(queue));
+    const sender = signed.createSender(queue);
+    await sender.sendMessages({ body: "signed" });
+    await signed.close();
+    const [message] = await received(receiver, 1);
+    assert.equal(message.body, "signed");
+    await receiver.completeMessage(message);
   });
 
   onQueue("abandoned messages come again", async ({ sender, receiver }) => {

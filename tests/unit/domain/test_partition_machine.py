@@ -31,6 +31,7 @@ from bendybus.domain.commands import (
     Given,
     Lock,
     LockDeferred,
+    LockThese,
     Peek,
     Receive,
     ReceiveDeferred,
@@ -394,6 +395,25 @@ class PartitionMachine(RuleBasedStateMachine):
                 self.forget(self.records[number])
         else:
             self.grant(reply.messages)
+        self.drop_expired()
+
+    @precondition(lambda self: self.records)
+    @rule(data=st.data(), subqueue=SUBQUEUES)
+    def take_these(self, data: st.DataObject, subqueue: SubQueue) -> None:
+        """Whatever is asked for, only what is available is locked, and in the order of the numbers."""
+        if self.has_sessions and subqueue is MAIN:
+            return
+        asked = data.draw(st.lists(st.sampled_from(list(self.records)), max_size=4, unique=True))
+        self.end_locks()
+        expected = [
+            number
+            for number in sorted(asked)
+            if self.records[number].available(subqueue) and not self.records[number].may_expire(self.now)
+        ]
+        reply = self.apply(LockThese(asked, self.entropy(len(asked)), subqueue))
+        assert isinstance(reply, Given)
+        assert numbers(reply.messages) == expected
+        self.grant(reply.messages)
         self.drop_expired()
 
     @rule(data=st.data(), kind=st.sampled_from([Complete, Complete, Abandon, Release, Defer, DeadLetter]))

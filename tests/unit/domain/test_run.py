@@ -86,7 +86,7 @@ def test_a_run_is_a_sorted_list(data: st.DataObject) -> None:
     away: list[Message] = []
     next_number = 1
     for _ in range(data.draw(st.integers(1, 30))):
-        match data.draw(st.sampled_from(["extend", "take", "insert", "remove"])):
+        match data.draw(st.sampled_from(["extend", "take", "take these", "insert", "remove"])):
             case "extend":
                 added = [message(next_number + each) for each in range(data.draw(st.integers(0, 8)))]
                 next_number += len(added)
@@ -96,6 +96,12 @@ def test_a_run_is_a_sorted_list(data: st.DataObject) -> None:
                 taken = run.take(data.draw(st.integers(0, 8)))
                 assert numbers(taken) == model[: len(taken)]
                 del model[: len(taken)]
+                away += taken
+            case "take these":
+                asked = data.draw(st.lists(st.integers(0, next_number)))
+                taken = run.take_these(map(SequenceNumber, asked))
+                assert numbers(taken) == sorted(set(asked) & set(model))
+                model = [number for number in model if number not in asked]
                 away += taken
             case "insert":
                 back = data.draw(st.lists(st.sampled_from(away), unique=True)) if away else []

@@ -5,6 +5,7 @@
     reading: what a rule sees of a message
     actions: SET and REMOVE     correlation: equality of fields
     rules: all of it together       records: for a catalog to keep
+    selectors: the dialect of JMS, for receivers
 
 Pure like the rest of the domain: `newid()` asks whoever makes the `Reading`.
 The language itself is described in docs/reference/filters.md.
@@ -32,6 +33,7 @@ from bendybus.domain.filters.rules import (
     match,
     sql_filter,
 )
+from bendybus.domain.filters.selectors import Selector, SelectorView
 from bendybus.domain.filters.values import Spelling, Value
 
 __all__ = [
@@ -49,6 +51,8 @@ __all__ = [
     "Outcome",
     "Reading",
     "RuleDescription",
+    "Selector",
+    "SelectorView",
     "SqlFilter",
     "SqlRuleAction",
     "SystemProperty",

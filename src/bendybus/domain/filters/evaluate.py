@@ -39,7 +39,16 @@ from bendybus.domain.filters.text import to_text
 from bendybus.domain.filters.values import COMPARE, Value, arithmetic, compare, signed, type_name
 from bendybus.errors import FilterError
 
-__all__ = ["Ask", "Compute", "Parameters", "compile_condition", "compile_expression"]
+__all__ = [
+    "Ask",
+    "Compute",
+    "Parameters",
+    "compile_condition",
+    "compile_expression",
+    "conjunction",
+    "disjunction",
+    "inversion",
+]
 
 Ask: TypeAlias = Callable[[Reading], bool | None]
 Compute: TypeAlias = Callable[[Reading], Value]
@@ -52,11 +61,11 @@ _SCOPES: Final = ("sys.", "user.")
 def compile_condition(node: Predicate, parameters: Parameters) -> Ask:
     match node:
         case And(operands):
-            return _all([compile_condition(operand, parameters) for operand in operands])
+            return conjunction([compile_condition(operand, parameters) for operand in operands])
         case Or(operands):
-            return _any([compile_condition(operand, parameters) for operand in operands])
+            return disjunction([compile_condition(operand, parameters) for operand in operands])
         case Not(operand):
-            return _not(compile_condition(operand, parameters))
+            return inversion(compile_condition(operand, parameters))
         case Comparison():
             return _comparison(node, parameters)
         case IsNull(subject, negated):
@@ -70,7 +79,7 @@ def compile_condition(node: Predicate, parameters: Parameters) -> Ask:
             ask = _in(node, parameters)
         case Like():
             ask = _like(node, parameters)
-    return _not(ask) if node.negated else ask
+    return inversion(ask) if node.negated else ask
 
 
 def compile_expression(node: Expression, parameters: Parameters) -> Compute:
@@ -98,7 +107,8 @@ def compile_expression(node: Expression, parameters: Parameters) -> Compute:
 # -- three-valued logic ---------------------------------------------------------
 
 
-def _all(asks: list[Ask]) -> Ask:
+def conjunction(asks: list[Ask]) -> Ask:
+    """Whether all are true: a false one decides, else an unknown one."""
     if len(asks) == 2:
         first, second = asks
 
@@ -124,7 +134,9 @@ def _all(asks: list[Ask]) -> Ask:
     return all_of
 
 
-def _any(asks: list[Ask]) -> Ask:
+def disjunction(asks: list[Ask]) -> Ask:
+    """Whether one is true, however many are unknown."""
+
     def any_of(reading: Reading) -> bool | None:
         result: bool | None = False
         for ask in asks:
@@ -138,7 +150,9 @@ def _any(asks: list[Ask]) -> Ask:
     return any_of
 
 
-def _not(ask: Ask) -> Ask:
+def inversion(ask: Ask) -> Ask:
+    """What is unknown stays so."""
+
     def inverted(reading: Reading) -> bool | None:
         answer = ask(reading)
         return None if answer is None else not answer
@@ -196,7 +210,9 @@ def _in(node: In, parameters: Parameters) -> Ask:
     ]
     # Only where all are strings: TRUE and 1, or 1 and 1.0, are equal keys to Python.
     words = frozenset(texts) if len(texts) == len(known) else frozenset()
-    ask_each = _any([_comparison(Comparison("=", node.left, option), parameters) for option in node.options])
+    ask_each = disjunction(
+        [_comparison(Comparison("=", node.left, option), parameters) for option in node.options]
+    )
 
     def is_in(reading: Reading) -> bool | None:
         value = left(reading)

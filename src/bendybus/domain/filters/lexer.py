@@ -14,7 +14,17 @@ from typing import Final
 
 from bendybus.errors import ArgumentError
 
-__all__ = ["TEXT_LENGTH_MAX", "TOKENS_MAX", "Kind", "Token", "is_keyword", "refusal", "tokenize"]
+__all__ = [
+    "RULE_WRITING",
+    "TEXT_LENGTH_MAX",
+    "TOKENS_MAX",
+    "Kind",
+    "Writing",
+    "Token",
+    "is_keyword",
+    "refusal",
+    "tokenize",
+]
 
 # "Maximum length of filter condition string: 1,024", and the same for an action.
 TEXT_LENGTH_MAX: Final = 1024
@@ -70,6 +80,21 @@ class Token:
                 return f"'{shown}'"
 
 
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """How names and numbers are written where the language is not that of rules (selectors.py)."""
+
+    name_starts: str = ""
+    """Characters that may begin a name, besides letters."""
+    name_parts: str = "_"
+    """Characters that may be in a name, besides letters and digits."""
+    java_numbers: bool = False
+    """Whether integers may be octal, hexadecimal or end with an L."""
+
+
+RULE_WRITING: Final = Writing()
+
+
 def refusal(position: int, found: object, expected: str) -> ArgumentError:
     """The one form in which the language says no."""
     return ArgumentError(f"At position {position}: found {found}, expected {expected}.")
@@ -77,6 +102,8 @@ def refusal(position: int, found: object, expected: str) -> ArgumentError:
 
 _SPACE: Final = re.compile(r"\s+")
 _NUMBER: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+# "0" itself and decimals are numbers of the rules' language too, unless they end with an L.
+_JAVA_INTEGER: Final = re.compile(r"(?:0[xX][0-9a-fA-F]+[lL]?|0[0-7]+[lL]?|[0-9]+[lL])(?![\w.])")
 _SIGN: Final = re.compile(r"<>|!=|>=|<=|[=<>+\-*/%(),.;]")
 
 # Opening mark -> the closing one, which is doubled where it is meant itself, and what stands between.
@@ -87,7 +114,7 @@ _QUOTES: Final = {
 }
 
 
-def tokenize(text: str) -> list[Token]:
+def tokenize(text: str, writing: Writing = RULE_WRITING) -> list[Token]:
     """All tokens, an END last; `ArgumentError` for what is none, and for too much of it."""
     if len(text) > TEXT_LENGTH_MAX:
         raise ArgumentError(f"The text has {len(text)} characters; at most {TEXT_LENGTH_MAX} are allowed.")
@@ -101,25 +128,27 @@ def tokenize(text: str) -> list[Token]:
             return tokens
         if len(tokens) == TOKENS_MAX:
             raise ArgumentError(f"At position {at + 1}: the text has more than {TOKENS_MAX} words and signs.")
-        token, at = _next_token(text, at)
+        token, at = _next_token(text, at, writing)
         tokens.append(token)
 
 
-def _next_token(text: str, at: int) -> tuple[Token, int]:
+def _next_token(text: str, at: int, writing: Writing) -> tuple[Token, int]:
     first = text[at]
     if first in _QUOTES:
         return _quoted(text, at)
-    if first.isalpha():
-        end = _end_of_name(text, at)
+    if first.isalpha() or first in writing.name_starts:
+        end = _end_of_name(text, at, writing)
         word = text[at:end]
         if is_keyword(word):
             return Token(Kind.KEYWORD, word.upper(), at + 1), end
         return Token(Kind.NAME, word, at + 1, is_bare=True), end
     if first == "@":
-        end = _end_of_name(text, at + 1)
+        end = _end_of_name(text, at + 1, writing)
         if end == at + 1:
             raise refusal(at + 1, "'@'", "a parameter such as @name")
         return Token(Kind.PARAMETER, text[at + 1 : end], at + 1), end
+    if writing.java_numbers and (integer := _JAVA_INTEGER.match(text, at)):
+        return _java_integer(at, integer[0]), integer.end()
     if number := _NUMBER.match(text, at):
         return _number(text, at, number[0]), number.end()
     if sign := _SIGN.match(text, at):
@@ -135,9 +164,10 @@ def is_keyword(word: str) -> bool:
     return word.isascii() and word.upper() in KEYWORDS
 
 
-def _end_of_name(text: str, at: int) -> int:
+def _end_of_name(text: str, at: int, writing: Writing) -> int:
     """Letters, decimal digits and underscores: System.Char.IsLetter and IsDigit of the documentation."""
-    while at < len(text) and (text[at].isalpha() or text[at].isdecimal() or text[at] == "_"):
+    parts = writing.name_parts
+    while at < len(text) and (text[at].isalpha() or text[at].isdecimal() or text[at] in parts):
         at += 1
     return at
 
@@ -164,4 +194,13 @@ def _number(text: str, at: int, digits: str) -> Token:
         raise refusal(at + 1, digits[:QUOTED_LENGTH_MAX], f"an integer of at most {INTEGER_MAX - 1}")
     if value == float("inf"):
         raise refusal(at + 1, digits[:QUOTED_LENGTH_MAX], "a number within the range of a double")
+    return Token(Kind.NUMBER, digits, at + 1, value)
+
+
+def _java_integer(at: int, digits: str) -> Token:
+    plain = digits.rstrip("lL")
+    is_octal = len(plain) > 1 and plain[0] == "0" and plain.isdecimal()
+    value = int(plain, 8) if is_octal else int(plain, 0)
+    if value > INTEGER_MAX:
+        raise refusal(at + 1, digits[:QUOTED_LENGTH_MAX], f"an integer of at most {INTEGER_MAX - 1}")
     return Token(Kind.NUMBER, digits, at + 1, value)

@@ -36,10 +36,10 @@ from bendybus.domain.filters.ast import (
     Statement,
     Step,
 )
-from bendybus.domain.filters.lexer import INTEGER_MAX, Kind, Token, refusal, tokenize
+from bendybus.domain.filters.lexer import INTEGER_MAX, RULE_WRITING, Kind, Token, Writing, refusal, tokenize
 from bendybus.errors import ArgumentError
 
-__all__ = ["NESTING_MAX", "STATEMENTS_MAX", "parse_action", "parse_condition"]
+__all__ = ["NESTING_MAX", "STATEMENTS_MAX", "Parser", "parse_action", "parse_condition"]
 
 # Each level costs the parser some ten Python frames of the thousand there are.
 NESTING_MAX: Final = 32
@@ -70,7 +70,7 @@ AN_OPERATOR: Final = "an operator or the end"
 
 def parse_condition(text: str) -> Predicate:
     """The condition of a filter."""
-    parser = _Parser(text)
+    parser = Parser(text)
     predicate = parser.predicate(LOOSEST)
     parser.end()
     return predicate
@@ -78,7 +78,7 @@ def parse_condition(text: str) -> Predicate:
 
 def parse_action(text: str) -> tuple[Statement, ...]:
     """The statements of an action, at least one."""
-    parser = _Parser(text)
+    parser = Parser(text)
     statements = [parser.statement()]
     while not parser.at_end:
         statements.append(parser.statement())
@@ -87,9 +87,11 @@ def parse_action(text: str) -> tuple[Statement, ...]:
     return tuple(statements)
 
 
-class _Parser:
-    def __init__(self, text: str) -> None:
-        self._tokens = tokenize(text)
+class Parser:
+    """Of the rules' language. That of JMS selectors derives from it: selectors.py."""
+
+    def __init__(self, text: str, writing: Writing = RULE_WRITING) -> None:
+        self._tokens = tokenize(text, writing)
         self._at = 0
         self._nesting = 0
 
@@ -127,9 +129,9 @@ class _Parser:
     def predicate(self, floor: int) -> Predicate:
         start = self._token
         node = self._climb(floor)
-        if not isinstance(node, _PREDICATES):
-            raise refusal(start.position, start, A_CONDITION) if self.at_end else self._refuse(A_COMPARISON)
-        return node
+        if isinstance(node, _PREDICATES):
+            return node
+        return self._as_condition(node, start, A_CONDITION if self.at_end else A_COMPARISON)
 
     def expression(self, floor: int) -> Expression:
         start = self._token
@@ -329,13 +331,21 @@ class _Parser:
     def _is_word(self, *words: str) -> bool:
         return self._token.is_bare and self._token.text.upper() in words
 
+    def _following_is(self, word: str) -> bool:
+        following = self._tokens[min(self._at + 1, len(self._tokens) - 1)]
+        return following.is_bare and following.text.upper() == word
+
     def _refuse(self, expected: str) -> ArgumentError:
         return refusal(self._token.position, self._token, expected)
 
     def _as_predicate(self, node: Predicate | Expression, start: Token) -> Predicate:
-        if isinstance(node, _PREDICATES):
-            return node
-        raise refusal(start.position, start, A_CONDITION)
+        return node if isinstance(node, _PREDICATES) else self._as_condition(node, start, A_CONDITION)
+
+    def _as_condition(self, node: Expression, start: Token, expected: str) -> Predicate:
+        """A value where a condition is asked for: in the rules' language it is none."""
+        if expected is A_COMPARISON:
+            raise self._refuse(expected)
+        raise refusal(start.position, start, expected)
 
     def _as_expression(self, node: Predicate | Expression) -> Expression:
         if isinstance(node, _PREDICATES):

@@ -10,7 +10,7 @@ from bendybus.amqp.types import Array
 from bendybus.errors import ArgumentError
 from bendybus.names import LockToken, SequenceNumber, SessionId
 
-__all__ = ["Body", "array", "lock_tokens", "sequence_numbers", "session_id_of", "whole_number"]
+__all__ = ["Body", "array", "flag", "lock_tokens", "sequence_numbers", "session_id_of", "whole_number"]
 
 Body: TypeAlias = Mapping[object, object]
 
@@ -42,6 +42,14 @@ def array(body: Body, name: str) -> Sequence[object]:
     if not isinstance(values, list) or not values:
         raise ArgumentError(f"'{name}' must be an array with at least one element.")
     return values
+
+
+def flag(body: Body, name: str) -> bool:
+    """False where nothing is said."""
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise ArgumentError(f"'{name}' must be true or false, not {value!r}.")
+    return bool(value)
 
 
 def whole_number(body: Body, name: str, default: int | None = None) -> int:

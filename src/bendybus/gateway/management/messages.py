@@ -28,9 +28,9 @@ from bendybus.domain.commands import (
 )
 from bendybus.domain.messages import Message
 from bendybus.domain.session_commands import SessionLock
-from bendybus.envelope import render, render_deferred, render_peeked
+from bendybus.envelope import render, render_peeked
 from bendybus.errors import ArgumentError, BrokerError, MessageNotFound, Unavailable
-from bendybus.gateway.management.fields import Body, sequence_numbers, session_id_of, whole_number
+from bendybus.gateway.management.fields import Body, flag, sequence_numbers, session_id_of, whole_number
 from bendybus.gateway.management.operation import Answer, Managed, Operation, by_partition
 from bendybus.gateway.settlement import lock_lost
 from bendybus.names import PARTITION_SHIFT, Instant, LockToken, SequenceNumber
@@ -60,6 +60,7 @@ async def _peek(managed: Managed, body: Body) -> Answer:
     found: list[bytes] = []
     size = 0
     session_id = session_id_of(body)
+    without_body = flag(body, "omit-message-body")
     queue = managed.queue
     hosts = queue.hosts[max(first, 0) >> PARTITION_SHIFT :]
     if session_id is not None:
@@ -80,7 +81,7 @@ async def _peek(managed: Managed, body: Body) -> Answer:
         for message, payload in zip(messages, payloads, strict=True):
             if payload is None:
                 continue
-            rendered = render_peeked(message, payload)
+            rendered = render_peeked(message, payload, without_body=without_body)
             size += len(rendered)
             if found and size > PEEK_BYTES_MAX:
                 break
@@ -150,13 +151,11 @@ def _refuse_beyond_answer(messages: Sequence[Message]) -> None:
 
 
 def _deferred(message: Message, payload: bytes, *, locked: bool) -> dict[str, object]:
-    if not locked:
-        return {"message": b"".join(render(message, payload, locked=False))}
-    assert message.lock_token is not None
-    return {
-        "message": render_deferred(message, payload),
-        "lock-token": uuid.UUID(bytes_le=message.lock_token),
-    }
+    answer: dict[str, object] = {"message": b"".join(render(message, payload, locked=locked))}
+    if locked:
+        assert message.lock_token is not None
+        answer["lock-token"] = uuid.UUID(bytes_le=message.lock_token)
+    return answer
 
 
 def _tokens(messages: Sequence[Message]) -> list[LockToken]:

@@ -92,8 +92,13 @@ async def _remove_rule_in_transaction(managed: Managed, body: Body, transaction:
 
 async def _enumerate_rules(managed: Managed, body: Body) -> Answer:
     skip, top = max(0, whole_number(body, "skip")), max(0, whole_number(body, "top"))
-    rules = managed.subscription.description.rules[skip : skip + top]
+    rules = sorted(managed.subscription.description.rules, key=_by_name)[skip : skip + top]
     return {"rules": [encode_rule(rule) for rule in rules]} if rules else None
+
+
+def _by_name(rule: RuleDescription) -> str:
+    """The order in which Service Bus lists them, whatever order they were made in."""
+    return rule.name.lower()
 
 
 OPERATIONS: Final[Mapping[str, Operation]] = {

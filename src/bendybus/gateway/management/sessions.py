@@ -70,7 +70,8 @@ def _state(body: Body) -> bytes | None:
     state = body.get("session-state")
     if state is not None and not isinstance(state, bytes):
         raise ArgumentError(f"'session-state' must be binary or null, not {type(state).__name__}.")
-    return state
+    # go writes an empty binary for none, and to Service Bus they are the same.
+    return state or None
 
 
 async def _ask_holder(queue: Queue, lock: SessionLock, command: Command) -> Reply:

@@ -10,7 +10,9 @@ import com.azure.messaging.servicebus.administration.models.CreateTopicOptions;
 import java.net.MalformedURLException;
 import java.net.URI;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.qpid.jms.JmsConnectionFactory;
 
 /** A server by its connection string, and the SDK's clients for it, made as a user would make them. */
 record Broker(String connectionString) {
@@ -86,7 +88,26 @@ record Broker(String connectionString) {
             .buildClient();
     }
 
+    /** For a JMS client, which logs in by SASL PLAIN with the name and the key of a rule. */
+    JmsConnectionFactory jms() {
+        var factory = new JmsConnectionFactory("amqp://" + endpoint().getHost() + ":" + port());
+        factory.setUsername(part("SharedAccessKeyName"));
+        factory.setPassword(part("SharedAccessKey"));
+        // What is sent has arrived, messages that need not be kept too.
+        factory.setForceSyncSend(true);
+        return factory;
+    }
+
     private int port() {
-        return URI.create(connectionString.split(";")[0].replace("Endpoint=", "")).getPort();
+        return endpoint().getPort();
+    }
+
+    private URI endpoint() {
+        return URI.create(part("Endpoint"));
+    }
+
+    private String part(String name) {
+        return Arrays.stream(connectionString.split(";")).filter(part -> part.startsWith(name + "="))
+            .findFirst().orElseThrow().substring(name.length() + 1);
     }
 }

@@ -1,0 +1,154 @@
+"""JMS message selectors: the language of rules in the dialect that JMS clients write.
+
+The grammar is that of rules with these differences. Names may begin with `_` or
+`$`, and their case matters. `BETWEEN` is known. A property alone is a condition:
+it must be true. A comparison of values that do not go together is false, where a
+rule would fail. A message's own fields are named as JMS names them
+(`JMSPriority`) or by their AMQP field (`amqp.subject`); a name that the message
+does not have is null. What the fields are: contents.py.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+from uuid import UUID
+
+from bendybus.domain.filters.ast import (
+    And,
+    Comparison,
+    Constant,
+    Expression,
+    Not,
+    Or,
+    Predicate,
+    Property,
+    PropertyCall,
+)
+from bendybus.domain.filters.evaluate import (
+    Ask,
+    compile_condition,
+    conjunction,
+    disjunction,
+    inversion,
+)
+from bendybus.domain.filters.lexer import Token, Writing, refusal
+from bendybus.domain.filters.parser import COMPARE, Parser
+from bendybus.domain.filters.reading import MessageView, Reading
+from bendybus.domain.filters.values import Value
+from bendybus.errors import ArgumentError, FilterError
+
+__all__ = ["FIELD_PREFIX", "Selector", "SelectorReading", "SelectorView"]
+
+# What the AMQP field of a message is called: this and its name with underscores.
+FIELD_PREFIX: Final = "amqp."
+
+# "An identifier is an unlimited-length character sequence that must begin with a Java identifier start
+# character" [Jakarta Messaging 3.8.1.1].
+_WRITING: Final = Writing(name_starts="_$", name_parts="_$", java_numbers=True)
+
+
+class SelectorView(MessageView, Protocol):
+    """What the owner of a message shows of it to a selector."""
+
+    def field(self, name: str) -> Value:
+        """The value of a JMS header or an AMQP field; None for a name that is neither."""
+
+
+class SelectorReading(Reading):
+    """One message being looked at: names are spelled just so."""
+
+    __slots__ = ("_field",)
+
+    def __init__(self, message: SelectorView) -> None:
+        super().__init__(message, _no_new_id)
+        self._field = message.field
+
+    def spelling(self, name: str) -> str | None:
+        return name if name in self.user else None
+
+    def get(self, name: str) -> Value:
+        if name.startswith(("JMS", FIELD_PREFIX)) and name not in self.user:
+            return self._field(name)
+        return self.user.get(name)
+
+
+class Selector:
+    """Compiled when it is made; `ArgumentError` if its text is no condition."""
+
+    __slots__ = ("_ask", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        parser = _SelectorParser(text, _WRITING)
+        condition = parser.predicate(0)
+        parser.end()
+        self._ask = _compile(condition)
+
+    def matches(self, message: SelectorView) -> bool:
+        """False also where the answer is unknown, and where it cannot be given."""
+        try:
+            return self._ask(SelectorReading(message)) is True
+        except FilterError:
+            return False
+
+
+class _SelectorParser(Parser):
+    def _power(self) -> int:
+        return COMPARE if self._is_word("BETWEEN") else super()._power()
+
+    def _comparison(self, left: Expression, start: Token) -> Predicate:
+        if self._is_word("BETWEEN"):
+            self._take()
+            return self._between(left)
+        if self._token.text == "NOT" and self._following_is("BETWEEN"):
+            self._take()
+            self._take()
+            return Not(self._between(left))
+        return super()._comparison(left, start)
+
+    def _between(self, value: Expression) -> Predicate:
+        low = self.expression(COMPARE)
+        self._expect("AND", "AND and the upper bound of BETWEEN")
+        high = self.expression(COMPARE)
+        return And((Comparison(">=", value, low), Comparison("<=", value, high)))
+
+    def _as_condition(self, node: Expression, start: Token, expected: str) -> Predicate:
+        if isinstance(node, Property | PropertyCall) or (
+            isinstance(node, Constant) and isinstance(node.value, bool)
+        ):
+            return Comparison("=", node, Constant(True))
+        return super()._as_condition(node, start, expected)
+
+    def _scoped(self, token: Token) -> Property:
+        if token.is_bare and f"{token.text}." == FIELD_PREFIX and self._skip("."):
+            return Property(FIELD_PREFIX + self._property().name)
+        return super()._scoped(token)
+
+    def _call(self, token: Token) -> Expression:
+        raise refusal(
+            token.position, f"the function '{token.text}'", "a property: selectors have no functions"
+        )
+
+
+def _compile(node: Predicate) -> Ask:
+    """Each comparison for itself: one that cannot be made is false, and the others still count."""
+    match node:
+        case And(operands):
+            return conjunction([_compile(operand) for operand in operands])
+        case Or(operands):
+            return disjunction([_compile(operand) for operand in operands])
+        case Not(operand):
+            return inversion(_compile(operand))
+    ask = compile_condition(node, {})
+
+    def lenient(reading: Reading) -> bool | None:
+        try:
+            return ask(reading)
+        except FilterError:
+            return False
+
+    return lenient
+
+
+def _no_new_id() -> UUID:
+    raise ArgumentError("Selectors have no functions.")

@@ -1,0 +1,94 @@
+"""A receiving link with a selector: only messages that match are locked.
+
+What does not match stays available to others, unlocked and uncounted. The link
+has a scan of each partition (broker/scans.py) and looks at one page of it at a
+time, so that a long backlog holds up nobody; between two pages the loop turns.
+A drain is answered when everything has been looked at. Delivering and settling
+are the receiver's (receiver.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.queue import Queue
+from bendybus.broker.scans import Scan
+from bendybus.domain.messages import Message, SubQueue
+from bendybus.engine.sending import SendingLink
+from bendybus.errors import BrokerError
+from bendybus.gateway.receiver import Receiver
+from bendybus.gateway.source_filters import Selection
+
+if TYPE_CHECKING:
+    from bendybus.gateway.connection import AmqpConnection
+
+__all__ = ["SelectiveReceiver"]
+
+
+class SelectiveReceiver(Receiver):
+    def __init__(
+        self,
+        connection: AmqpConnection,
+        link: SendingLink,
+        queue: Queue,
+        subqueue: SubQueue,
+        selection: Selection,
+    ) -> None:
+        super().__init__(connection, link, queue, subqueue)
+        self._scans = {host: Scan(host, subqueue, selection.matches) for host in queue.hosts}
+
+    def _lock(self, host: PartitionHost, count: int) -> list[Message]:
+        scan = self._scans[host]
+        messages = scan.lock(count)
+        if not messages and scan.is_behind:
+            self._examine(host)
+            messages = scan.lock(count)
+        if not messages:
+            self._go_on_later(host)
+        return messages
+
+    def _has_more(self, host: PartitionHost) -> bool:
+        return self._scans[host].has_found
+
+    def _hand_out(self, host: PartitionHost, messages: list[Message]) -> bool:
+        has_more = super()._hand_out(host, messages)
+        self._go_on_later(host)
+        return has_more
+
+    # -- looking ------------------------------------------------------------------
+
+    def _examine(self, host: PartitionHost) -> None:
+        """Look at the next page: at once if it is in memory, else when the store has read it."""
+        is_at_once = True
+
+        def examined(failure: BrokerError | None) -> None:
+            self._reading.discard(host)
+            if is_at_once or self._closed:
+                return
+            if failure is not None:
+                # First: this partition has nothing to say for now, and a drain must not wait until it has.
+                self._answer_drain()
+            self.wake()
+
+        self._reading.add(host)
+        self._scans[host].examine(examined)
+        is_at_once = False
+
+    def _go_on_later(self, host: PartitionHost) -> None:
+        """There may be more further on: look there in another turn of the loop."""
+        scan = self._scans[host]
+        if host not in self._reading and not scan.has_found and scan.is_behind:
+            self._reading.add(host)
+            asyncio.get_running_loop().call_soon(self._look_further, host)
+
+    def _look_further(self, host: PartitionHost) -> None:
+        self._reading.discard(host)
+        if not self._closed:
+            self.wake()
+
+    def close(self) -> None:
+        super().close()
+        for scan in self._scans.values():
+            scan.close()

@@ -1,0 +1,95 @@
+"""The filters of a receiving link's source: which of them are in place, and what the answer says.
+
+"The sending endpoint sets [in the source] the filters actually in place"
+[AMQP 3.5.3]: what is not known here is left out of the answer, so that a client
+can tell. A JMS selector is known by its descriptor, under whatever key it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from bendybus.amqp.performatives import Source
+from bendybus.amqp.types import Described, Symbol
+from bendybus.contents import selector_view
+from bendybus.domain.filters import Selector
+from bendybus.domain.messages import Message
+from bendybus.engine.sending import SendingLink
+from bendybus.errors import ArgumentError, FilterError, InvalidField
+from bendybus.gateway.session_filters import WantedSession, is_session_filter, wanted_session
+
+__all__ = ["SELECTOR", "Selection", "SourceFilters"]
+
+SELECTOR: Final = "apache.org:selector-filter:string"
+SELECTOR_CODE: Final = 0x0000_468C_0000_0004
+
+
+class Selection:
+    """What a receiver wants: the messages that all of its selectors match."""
+
+    def __init__(self, selectors: Sequence[Selector]) -> None:
+        self._selectors = selectors
+
+    def matches(self, message: Message, payload: bytes) -> bool:
+        """A message that cannot be read is not one of those that were asked for."""
+        try:
+            view = selector_view(message, payload)
+        except FilterError:
+            return False
+        return all(selector.matches(view) for selector in self._selectors)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFilters:
+    session: WantedSession | None
+    """None where the client asks for no session."""
+    selection: Selection | None
+    in_place: dict[str, object]
+    """As the client wrote them. A session's link answers with its session: session_receiver.py."""
+
+    @classmethod
+    def of(cls, link: SendingLink) -> SourceFilters:
+        """`InvalidField` for one that cannot be read."""
+        selectors: list[Selector] = []
+        in_place: dict[str, object] = {}
+        asked: dict[str, object] = getattr(link.source, "filter", None) or {}
+        session = wanted_session(link.source)
+        for key, value in asked.items():
+            if session is not None:
+                # Inside a session order is all: there a selector is not offered.
+                if is_session_filter(key, value):
+                    in_place[Symbol(key)] = value
+            elif _is_selector(key, value):
+                selectors.append(_selector(value))
+                in_place[Symbol(key)] = value
+        return cls(session, Selection(selectors) if selectors else None, in_place)
+
+    @classmethod
+    def none(cls) -> SourceFilters:
+        """For a node that has no use for any."""
+        return cls(None, None, {})
+
+    def answer(self, link: SendingLink) -> Source | None:
+        """The client's source with the filters that are in place; None where it asked for none."""
+        source = link.source
+        if not isinstance(source, Source) or not source.filter:
+            return None
+        return replace(source, filter=self.in_place or None, address=source.address or link.name)
+
+
+def _is_selector(key: str, value: object) -> bool:
+    if isinstance(value, Described):
+        return value.descriptor in (SELECTOR, SELECTOR_CODE)
+    return key == SELECTOR
+
+
+def _selector(value: object) -> Selector:
+    text = value.value if isinstance(value, Described) else value
+    if not isinstance(text, str):
+        raise InvalidField(f"A message selector must be a text, not {text!r}.")
+    try:
+        return Selector(text)
+    except ArgumentError as refusal:
+        raise InvalidField(f"The message selector cannot be read. {refusal}") from None
