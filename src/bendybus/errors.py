@@ -10,7 +10,7 @@
     │   ├ Unauthorized          401   ├ QuotaExceeded        403   ├ MessageSizeExceeded 403
     │   ├ EntityNotFound        404   ├ MessageNotFound      404   ├ EntityExists    409
     │   ├ PreconditionFailed    412   ├ RuleNotFound         404   ├ MethodNotAllowed 405
-    │   ├ StoreNotFound         404
+    │   ├ StoreNotFound         404   ├ StoreNotAllowed      403
     │   ├ MessageLockLost       410   ├ SessionLockLost      410   ├ SessionCannotBeLocked 410
     │   ├ ConsumerLeaseHeld     409   ├ NotSupported         501
     │   ├ TransactionUnknown    404   ├ TransactionRolledBack 409  ├ TransactionTimedOut 408
@@ -69,6 +69,7 @@ __all__ = [
     "SetupError",
     "StoreCorrupted",
     "StoreError",
+    "StoreNotAllowed",
     "StoreNotFound",
     "StoreUnavailable",
     "TransactionRolledBack",
@@ -215,6 +216,13 @@ class StoreNotFound(RequestError):
 
     condition = "amqp:not-found"
     status = 404
+
+
+class StoreNotAllowed(RequestError):
+    """A request asks for a messaging store that the operator has not allowed."""
+
+    condition = "amqp:not-allowed"
+    status = 403
 
 
 class MethodNotAllowed(RequestError):

@@ -31,6 +31,13 @@ def serve(
         list[str] | None,
         typer.Option(help="A messaging store by URL, sqlite:///PATH or postgresql://...; may be repeated."),
     ] = None,
+    allow_store: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A folder or a URL of which 'bendybus store attach' may attach stores; may be repeated.",
+            envvar="BENDYBUS_ALLOW_STORE",
+        ),
+    ] = None,
     tier: Annotated[str, typer.Option(help="basic, standard or premium.")] = "standard",
     config: Annotated[Path | None, typer.Option(help="The official emulator's Config.json.")] = None,
     namespace: Annotated[
@@ -81,6 +88,7 @@ def serve(
             admin_port=admin_port,
             stores=stores,
             store_urls=tuple(store or ()),
+            allowed_stores=tuple(allow_store or ()),
             tier=Tier(tier),
             config=config,
             namespaces=tuple(namespace or ()),

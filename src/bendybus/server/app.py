@@ -25,6 +25,7 @@ from bendybus.broker.broker import Broker
 from bendybus.contents import AmqpContents
 from bendybus.errors import ConfigError, RequestError, StoreCorrupted, StoreUnavailable
 from bendybus.namespaces import Namespace
+from bendybus.server.allowed_stores import AllowedStores
 from bendybus.server.announcement import announce, withdraw
 from bendybus.server.emulator_config import NamespaceConfig, load_config
 from bendybus.server.front import Front
@@ -57,6 +58,7 @@ class Server:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._allowed = AllowedStores.parse(settings.allowed_stores, settings.data)
         self._exits = AsyncExitStack()
         self.connection_strings: dict[str, str] = {}
         """By namespace; the first is the one to show."""
@@ -121,7 +123,7 @@ class Server:
         settings = self._settings
         root = _root_rule(settings, folder)
         broker = self._broker(name, folder, exits)
-        keeper = StoreKeeper(broker, folder, self.faults.get(name), _close)
+        keeper = StoreKeeper(broker, folder, self._allowed, self.faults.get(name), _close)
         exits.callback(keeper.close)
         broker.start()
         exits.push_async_callback(broker.stop)

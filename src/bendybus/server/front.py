@@ -122,7 +122,7 @@ class _NamespaceRoutes(BaseRoute):
         rest = RestMessages(namespace.broker, namespace.keys)
         # Management last: what is not a message operation is an entity.
         rules = AuthorizationRules(book, namespace.keys)
-        own = [*fault_routes(namespace), *store_routes(namespace, keeper)]
+        own = [*fault_routes(namespace), *store_routes(namespace, keeper, self._namespaces)]
         routes = [*own, rest, rules, *management_routes(namespace)]
         self._served[namespace] = _Served(rest, Router(routes, redirect_slashes=False))
 

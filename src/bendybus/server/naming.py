@@ -33,6 +33,11 @@ def namespace_folders(
         return {next(iter(names.values()), NAMESPACE_DEFAULT): folder}
     if settings.store_urls:
         raise ConfigError("--store and several namespaces exclude each other: give each a server of its own")
+    if settings.allowed_stores:
+        raise ConfigError(
+            "--allow-store and several namespaces exclude each other: the key of one namespace would reach "
+            "the machine that all of them share"
+        )
     folders: dict[str, DataFolder] = {}
     for name in names.values():
         try:

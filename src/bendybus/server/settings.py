@@ -57,6 +57,8 @@ class Settings:
     """How many messaging stores; None: as many as the data folder has, `STORES_DEFAULT` in a new one."""
     store_urls: tuple[str, ...] = field(default=(), repr=False)
     """Messaging stores elsewhere than in the data folder, instead of its own."""
+    allowed_stores: tuple[str, ...] = field(default=(), repr=False)
+    """Folders and URLs of stores that may be attached over the network; none: nothing may be."""
     tier: Tier = Tier.STANDARD
     premium_partitions: int = PREMIUM_PARTITIONS_DEFAULT
     config: Path | None = None
