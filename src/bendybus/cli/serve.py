@@ -21,6 +21,10 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port for everything; 0 picks a free one.")] = 5672,
     admin_port: Annotated[int, typer.Option(help="Another port for everything; 0 picks a free one.")] = 5300,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(help="A port for /metrics and /health alone, without a token; 0 picks a free one."),
+    ] = None,
     stores: Annotated[
         int | None,
         typer.Option(
@@ -86,6 +90,7 @@ def serve(
             host=host,
             port=port,
             admin_port=admin_port,
+            metrics_port=metrics_port,
             stores=stores,
             store_urls=tuple(store or ()),
             allowed_stores=tuple(allow_store or ()),

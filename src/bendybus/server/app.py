@@ -63,6 +63,7 @@ class Server:
         self.connection_strings: dict[str, str] = {}
         """By namespace; the first is the one to show."""
         self.ports: list[int] = []
+        self.metrics_port: int | None = None
         self.faults: dict[str, StoreFaults] = {}
         """The switches of each namespace's stores, if the server was started for development."""
 
@@ -105,6 +106,9 @@ class Server:
         for namespace, book, keeper in opened:
             front.admit(namespace, book, keeper)
         self.ports = await front.open(settings.addresses)
+        if settings.metrics_port is not None:
+            self.metrics_port = await front.open_metrics(settings.host, settings.metrics_port)
+            logger.info("metrics are shown on port %d", self.metrics_port)
         self.connection_strings = connection_strings(
             [namespace for namespace, *_ in opened], settings.host, self.ports[0]
         )

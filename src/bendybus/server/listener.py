@@ -125,13 +125,15 @@ class Listener:
     def __init__(
         self,
         *,
-        amqp: ProtocolFactory,
         http: ProtocolFactory,
+        amqp: ProtocolFactory | None = None,
         tls: ssl.SSLContext | None = None,
         handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
-        self._protocols: dict[Opening, ProtocolFactory] = {Opening.AMQP: amqp, Opening.HTTP: http}
+        self._protocols: dict[Opening, ProtocolFactory] = {Opening.HTTP: http}
+        if amqp is not None:
+            self._protocols[Opening.AMQP] = amqp
         self._tls = tls
         self._handshake_timeout_s = handshake_timeout_s
         # At least half, where a small limit leaves no room for the reserve.

@@ -53,6 +53,8 @@ class Settings:
     port: int = 5672
     admin_port: int | None = 5300
     """A second port that serves the same things, since the emulator's clients expect one; None for none."""
+    metrics_port: int | None = None
+    """A port that shows metrics and health to everybody who reaches it, and nothing else; None for none."""
     stores: int | None = None
     """How many messaging stores; None: as many as the data folder has, `STORES_DEFAULT` in a new one."""
     store_urls: tuple[str, ...] = field(default=(), repr=False)
@@ -91,6 +93,12 @@ class Settings:
         self._check_number("--port", self.port, 0, 65_535)
         if self.admin_port is not None:
             self._check_number("--admin-port", self.admin_port, 0, 65_535)
+        if self.metrics_port is not None:
+            self._check_number("--metrics-port", self.metrics_port, 0, 65_535)
+            if self.metrics_port and self.metrics_port in (self.port, self.admin_port):
+                raise ConfigError(
+                    f"--metrics-port is {self.metrics_port}, which is in use for everything else"
+                )
         if self.stores is not None:
             self._check_number("--stores", self.stores, 1, STORES_MAX)
             if self.store_urls:
