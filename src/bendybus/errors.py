@@ -10,7 +10,7 @@
     │   ├ Unauthorized          401   ├ QuotaExceeded        403   ├ MessageSizeExceeded 403
     │   ├ EntityNotFound        404   ├ MessageNotFound      404   ├ EntityExists    409
     │   ├ PreconditionFailed    412   ├ RuleNotFound         404   ├ MethodNotAllowed 405
-    │   ├ StoreNotFound         404   ├ StoreNotAllowed      403
+    │   ├ StoreNotFound         404   ├ StoreNotAllowed      403   ├ TlsRequired     403
     │   ├ MessageLockLost       410   ├ SessionLockLost      410   ├ SessionCannotBeLocked 410
     │   ├ ConsumerLeaseHeld     409   ├ NotSupported         501
     │   ├ TransactionUnknown    404   ├ TransactionRolledBack 409  ├ TransactionTimedOut 408
@@ -72,6 +72,7 @@ __all__ = [
     "StoreNotAllowed",
     "StoreNotFound",
     "StoreUnavailable",
+    "TlsRequired",
     "TransactionRolledBack",
     "TransactionTimedOut",
     "TransactionUnknown",
@@ -223,6 +224,19 @@ class StoreNotAllowed(RequestError):
 
     condition = "amqp:not-allowed"
     status = 403
+
+
+class TlsRequired(RequestError):
+    """A connection without TLS to a server that was started with `--require-tls`."""
+
+    condition = "amqp:not-allowed"
+    status = 403
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This server requires TLS. Use amqps or https, and leave UseDevelopmentEmulator out of the "
+            "connection string."
+        )
 
 
 class MethodNotAllowed(RequestError):

@@ -56,6 +56,11 @@ class Namespace:
     faults: StoreFaults | None = None
     """The switches of its stores, if they may be made to fail."""
 
+    @property
+    def for_development(self) -> bool:
+        """Whether what tests need is allowed here: to make stores fail, to take all messages out."""
+        return self.faults is not None
+
 
 class Namespaces:
     """All namespaces of a server. The first is the one whose connection string is shown."""

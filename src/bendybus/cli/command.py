@@ -80,7 +80,9 @@ class Command:
 
         from bendybus.client import BusClient, ClientSettings  # noqa: PLC0415
 
-        settings = ClientSettings.from_connection_string(self.target().connection_string)
+        target = self.target()
+        settings = ClientSettings.from_connection_string(target.connection_string)
+        settings = replace(settings, certificate=target.certificate)
         # Somebody is waiting at the terminal.
         return BusClient(replace(settings, retries=retries, timeout_s=timeout_s))
 

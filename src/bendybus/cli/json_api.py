@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import ssl
 from typing import Any, Final
 
 from bendybus.cli.target import Target
@@ -38,7 +37,7 @@ def ask_json(target: Target, method: str, path: str, body: object = None) -> dic
         http.client.HTTPConnection(target.host, target.http_port, timeout=TIMEOUT_S)
         if target.plain
         else http.client.HTTPSConnection(
-            target.host, target.http_port, timeout=TIMEOUT_S, context=ssl.create_default_context()
+            target.host, target.http_port, timeout=TIMEOUT_S, context=target.tls_context()
         )
     )
     try:

@@ -141,7 +141,7 @@ def _connection(target: Target) -> http.client.HTTPConnection:
     if target.plain:
         return http.client.HTTPConnection(target.host, target.http_port, timeout=TIMEOUT_S)
     return http.client.HTTPSConnection(
-        target.host, target.http_port, timeout=TIMEOUT_S, context=ssl.create_default_context()
+        target.host, target.http_port, timeout=TIMEOUT_S, context=target.tls_context()
     )
 
 

@@ -52,6 +52,9 @@ def serve(
     ] = False,
     tls_cert: Annotated[Path | None, typer.Option(help="TLS certificate chain, PEM.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The certificate's key, PEM.")] = None,
+    require_tls: Annotated[
+        bool, typer.Option("--require-tls", help="Refuse connections without TLS, except for /health.")
+    ] = False,
     jwt_issuer: Annotated[
         str | None, typer.Option(help="Take JSON Web Tokens of this issuer (Entra ID or another).")
     ] = None,
@@ -70,7 +73,7 @@ def serve(
         float, typer.Option(help="Seconds after which a store that does not answer counts as away.")
     ] = 2.0,
     development: Annotated[
-        bool, typer.Option("--development", help="Allow 'bendybus fault': stores can be made to fail.")
+        bool, typer.Option("--development", help="For tests: allow 'bendybus fault' and POST /$reset.")
     ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
@@ -100,6 +103,7 @@ def serve(
             sas_key=sas_key_from(os.environ) or (WELL_KNOWN_KEY if emulator else None),
             tls_cert=tls_cert,
             tls_key=tls_key,
+            require_tls=require_tls,
             jwt_issuer=jwt_issuer,
             jwt_audiences=tuple(jwt_audience or ()),
             jwt_keys=jwt_keys,

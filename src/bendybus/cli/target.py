@@ -10,12 +10,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from bendybus.errors import ConfigError
+
+if TYPE_CHECKING:
+    import ssl
 
 __all__ = ["VARIABLES", "Target", "find_target"]
 
@@ -42,6 +45,8 @@ class Target:
     key: str = field(repr=False)
     signature: str = field(repr=False)
     """A token made by somebody else, in place of a key."""
+    certificate: str | None = None
+    """File with a certificate to trust besides the system's: that of the server on this machine."""
 
     @classmethod
     def parse(cls, text: str) -> Target:
@@ -75,6 +80,14 @@ class Target:
     def http_port(self) -> int:
         return self.port or (HTTP_PORT if self.plain else HTTPS_PORT)
 
+    def tls_context(self) -> ssl.SSLContext:
+        import ssl  # noqa: PLC0415 - see main.py
+
+        context = ssl.create_default_context()
+        if self.certificate is not None:
+            context.load_verify_locations(self.certificate)
+        return context
+
     def token(self) -> str:
         """For the Authorization header: over the whole namespace, as the Python SDK signs."""
         if self.signature:
@@ -102,4 +115,5 @@ def find_target(
             f"no server runs on the data folder '{data}' and no other is named: start one with "
             f"'bendybus serve', or pass --connection-string, or set {VARIABLES[0]}"
         )
-    return Target.parse(running)
+    certificate = data / "tls" / "server.crt"
+    return replace(Target.parse(running), certificate=str(certificate) if certificate.exists() else None)

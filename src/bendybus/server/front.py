@@ -15,7 +15,7 @@ from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.routing import BaseRoute, Match, Router
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bendybus.admin.rest_routes import RestMessages
 from bendybus.admin.routes import management_routes
@@ -24,10 +24,11 @@ from bendybus.admin.rule_routes import AuthorizationRules
 from bendybus.gateway.gateway import Gateway
 from bendybus.namespaces import Namespace, Namespaces
 from bendybus.server.fault_routes import fault_routes
-from bendybus.server.http import Health, http_app, watching_app
+from bendybus.server.http import HEALTH_PATH, Health, http_app, watching_app
 from bendybus.server.http_protocol import HttpHost
 from bendybus.server.listener import Listener
 from bendybus.server.metrics_page import MetricsPage
+from bendybus.server.plain_refusals import PlainAmqpRefusal, PlainHttpRefusal
 from bendybus.server.store_keeper import StoreKeeper
 from bendybus.server.store_routes import store_routes
 
@@ -38,7 +39,14 @@ WATCHING_CONNECTIONS_MAX: Final = 64
 
 
 class Front:
-    def __init__(self, tls: ssl.SSLContext, *, handshake_timeout_s: float, connections_max: int) -> None:
+    def __init__(
+        self,
+        tls: ssl.SSLContext,
+        *,
+        handshake_timeout_s: float,
+        connections_max: int,
+        require_tls: bool = False,
+    ) -> None:
         self.namespaces = Namespaces()
         self.ready = False
         """What `/health` says."""
@@ -52,9 +60,13 @@ class Front:
             # Last: every path may be an entity's.
             routes=[self._routes],
         )
-        self._http = HttpHost(app, head_timeout_s=handshake_timeout_s)
         watching = watching_app(health=self._health, metrics=metrics.show_all)
-        self._watching_http = HttpHost(watching, head_timeout_s=handshake_timeout_s)
+
+        def host(app: ASGIApp) -> HttpHost:
+            served = PlainHttpRefusal(app, HEALTH_PATH) if require_tls else app
+            return HttpHost(served, head_timeout_s=handshake_timeout_s)
+
+        self._http, self._watching_http = host(app), host(watching)
         self._watching = Listener(
             http=self._watching_http.protocol,
             tls=tls,
@@ -63,6 +75,7 @@ class Front:
         )
         self._listener = Listener(
             amqp=self._gateway.protocol,
+            plain_amqp=PlainAmqpRefusal if require_tls else None,
             http=self._http.protocol,
             tls=tls,
             handshake_timeout_s=handshake_timeout_s,

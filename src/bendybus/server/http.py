@@ -20,10 +20,17 @@ from starlette.websockets import WebSocket
 from bendybus.admin.atom import ERROR_TYPE, document, error_document
 from bendybus.server.websocket import serve_amqp
 
-__all__ = ["Health", "http_app", "watching_app"]
+__all__ = ["HEALTH_PATH", "RESERVED_NAMES", "Health", "http_app", "watching_app"]
 
 # All SDKs use this path; .NET's adds a slash at its end.
 WEBSOCKET_PATHS = ("/$servicebus/websocket", "/$servicebus/websocket/")
+
+HEALTH_PATH = "/health"
+METRICS_PATH = "/metrics"
+
+# What no queue or topic may be called: a request for it would never reach it. Names that begin with a
+# dollar sign are refused anyway.
+RESERVED_NAMES = frozenset(path.strip("/").lower() for path in (HEALTH_PATH, METRICS_PATH, *WEBSOCKET_PATHS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,7 @@ def _watching_routes(
         answer = {"status": status, "message": message, **state.details}
         return JSONResponse(answer, status_code=200 if state.ready else 503)
 
-    return [Route("/health", show_health), Route("/metrics", metrics)]
+    return [Route(HEALTH_PATH, show_health), Route(METRICS_PATH, metrics)]
 
 
 def _application(routes: Sequence[BaseRoute]) -> Starlette:

@@ -51,7 +51,9 @@ def namespace_folders(
     return folders
 
 
-def connection_strings(namespaces: Iterable[Namespace], host: str, port: int) -> dict[str, str]:
+def connection_strings(
+    namespaces: Iterable[Namespace], host: str, port: int, *, tls: bool = False
+) -> dict[str, str]:
     """What a client of each namespace on this machine needs: its key, or its name where others share that."""
     strings: dict[str, str] = {}
     taken: set[str] = set()
@@ -59,5 +61,5 @@ def connection_strings(namespaces: Iterable[Namespace], host: str, port: int) ->
         key = next(rule.primary_key for rule in namespace.keys.named(ROOT_RULE_NAME, ""))
         shown = f"{namespace.name.lower()}.localhost" if key in taken else host
         taken.add(key)
-        strings[namespace.name] = connection_string(shown, port, key)
+        strings[namespace.name] = connection_string(shown, port, key, tls=tls)
     return strings

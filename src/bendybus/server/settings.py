@@ -25,6 +25,7 @@ __all__ = [
     "WELL_KNOWN_KEY",
     "Settings",
     "connection_string",
+    "is_loopback",
     "refuse_exposed_keys",
     "sas_key_from",
 ]
@@ -71,6 +72,8 @@ class Settings:
     """The root rule's key in every namespace; None: each namespace's own, kept in the data folder."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    require_tls: bool = False
+    """Whether connections without TLS are refused, except requests for `/health`."""
     host_names: tuple[str, ...] = ()
     """Further names for the self-made certificate."""
     jwt_issuer: str | None = None
@@ -148,25 +151,26 @@ def sas_key_from(environment: Mapping[str, str]) -> str | None:
 
 def refuse_exposed_keys(host: str, keys: Iterable[str]) -> None:
     """Refuse a key that everybody knows when others than this machine can reach the server."""
-    if not _is_loopback(host) and WELL_KNOWN_KEY in keys:
+    if not is_loopback(host) and WELL_KNOWN_KEY in keys:
         raise ConfigError(
             f"refusing to listen on '{host}' with the well-known key {WELL_KNOWN_KEY}: anybody could log in. "
             f"Set another key in {SAS_KEY_VARIABLE} or Config.json, or listen on 127.0.0.1"
         )
 
 
-def connection_string(host: str, port: int, key: str) -> str:
+def connection_string(host: str, port: int, key: str, *, tls: bool = False) -> str:
     """What a client on this machine needs to connect, in the form that every SDK reads."""
     # Nobody can connect to "every address"; this machine reaches itself through loopback.
     reachable = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     endpoint = f"[{reachable}]" if ":" in reachable else reachable
     return (
         f"Endpoint=sb://{endpoint}:{port};SharedAccessKeyName={ROOT_RULE_NAME};"
-        f"SharedAccessKey={key};UseDevelopmentEmulator=true"
+        f"SharedAccessKey={key}" + ("" if tls else ";UseDevelopmentEmulator=true")
+        # Without this, SDKs use TLS.
     )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Whether only this machine can reach `host`; a name other than localhost is not trusted to be."""
     if host.lower() == "localhost":
         return True

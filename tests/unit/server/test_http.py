@@ -11,7 +11,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from bendybus.server.http import Health, http_app
+from bendybus.server.http import RESERVED_NAMES, Health, http_app
 from bendybus.server.http_protocol import HEAD_BYTES_MAX, HttpHost
 
 READY = Health(True)
@@ -85,6 +85,61 @@ def test_routes_handed_in_are_served(run, web) -> None:
             assert (await _get(open_house, "/orders"))[2] == b"mine"
 
     run(work())
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "complaint"),
+    [
+        (b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "more than one Host header"),
+        (b"GET /health HTTP/1.1\r\nHost: a\r\nhost: a\r\n\r\n", "more than one Host header"),
+        (b"GET /health\r\n", "HTTP/0.9"),
+        (b"GET /health\r\n\r\n", "HTTP/0.9"),
+        (b"GET /health HTTP/0.9\r\nHost: a\r\n\r\n", "HTTP/0.9"),
+        (b"GET /health HTTP/2.0\r\nHost: a\r\n\r\n", "HTTP/2.0"),
+        (b"GET /heal\0th HTTP/1.1\r\nHost: a\r\n\r\n", ""),
+        (b"GET /heal%00th HTTP/1.1\r\nHost: a\r\n\r\n", "NUL"),
+        (b"GET /health?x=%00 HTTP/1.1\r\nHost: a\r\n\r\n", "NUL"),
+        (b"POST /heal%00th HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello", "NUL"),
+        (
+            b"GET /$servicebus/websocket?%00 HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n"
+            b"Connection: upgrade\r\n\r\n",
+            "NUL",
+        ),
+    ],
+)
+def test_a_head_that_can_be_read_in_two_ways_is_a_400(run, web, request_bytes, complaint) -> None:
+    async def work() -> None:
+        async with web() as open_house:
+            reader, writer = await open_house.call()
+            writer.write(request_bytes)
+            status, headers, body = await _answer(reader)
+            assert (status, headers["connection"]) == (400, "close")
+            assert complaint in body.decode()
+            assert await open_house.farewell(reader, writer) == b""
+            assert (await _get(open_house, "/health"))[0] == 200
+
+    run(work())
+
+
+def test_a_second_request_with_two_hosts_is_refused_too(run, web) -> None:
+    async def work() -> None:
+        async with web() as open_house:
+            reader, writer = await open_house.call()
+            writer.write(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert (await _answer(reader))[0] == 200
+            writer.write(b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n")
+            assert (await _answer(reader))[0] == 400
+
+    run(work())
+
+
+def test_no_entity_is_called_like_a_route() -> None:
+    """Every path that the server itself answers is reserved, or no name of an entity."""
+    app = http_app(amqp=asyncio.Protocol, health=lambda: READY, metrics=no_metrics)
+    paths = {route.path for route in app.routes if "{" not in route.path}
+    assert paths
+    for path in paths:
+        assert path.strip("/").lower() in RESERVED_NAMES
 
 
 def test_a_connection_serves_one_request_after_another(run, web) -> None:
