@@ -11,6 +11,7 @@
     │   ├ EntityNotFound        404   ├ MessageNotFound      404   ├ EntityExists    409
     │   ├ PreconditionFailed    412   ├ RuleNotFound         404   ├ MethodNotAllowed 405
     │   ├ StoreNotFound         404   ├ StoreNotAllowed      403   ├ TlsRequired     403
+    │   ├ RulesTooCostly        403, a QuotaExceeded
     │   ├ MessageLockLost       410   ├ SessionLockLost      410   ├ SessionCannotBeLocked 410
     │   ├ ConsumerLeaseHeld     409   ├ NotSupported         501
     │   ├ TransactionUnknown    404   ├ TransactionRolledBack 409  ├ TransactionTimedOut 408
@@ -59,6 +60,7 @@ __all__ = [
     "ProtocolError",
     "QuotaExceeded",
     "RULE_ACTION_EXCEPTION",
+    "RulesTooCostly",
     "RequestError",
     "RuleNotFound",
     "SchemaTooNew",
@@ -182,6 +184,10 @@ class Unauthorized(RequestError):
 class QuotaExceeded(RequestError):
     condition = "amqp:resource-limit-exceeded"
     status = 403
+
+
+class RulesTooCostly(QuotaExceeded):
+    """The filters of a topic would take too long for every message."""
 
 
 class MessageSizeExceeded(RequestError):

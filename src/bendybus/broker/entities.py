@@ -30,6 +30,7 @@ from bendybus.broker.queue import Queue
 from bendybus.broker.store_set import StoreSet
 from bendybus.broker.topic import Subscription, Target, Topic
 from bendybus.broker.topic_host import TopicHost
+from bendybus.broker.turns import Turns
 from bendybus.domain.entities import Described, QueueDescription, Tier, normalise_path
 from bendybus.domain.fanout import Contents
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
@@ -296,7 +297,9 @@ class Entities:
 
     async def forget(self, entities: Sequence[Target]) -> None:
         """The catalog lists these no more: close them, and clear away what they leave."""
+        turns = Turns()
         for entity in entities:
+            await turns.next()
             opened = self._opened.pop(normalise_path(entity.path))
             if isinstance(entity, Subscription):
                 entity.topic.remove(entity)
