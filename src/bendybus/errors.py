@@ -10,7 +10,8 @@
     │   ├ Unauthorized          401   ├ QuotaExceeded        403   ├ MessageSizeExceeded 403
     │   ├ EntityNotFound        404   ├ MessageNotFound      404   ├ EntityExists    409
     │   ├ PreconditionFailed    412   ├ RuleNotFound         404   ├ MethodNotAllowed 405
-    │   ├ StoreNotFound         404
+    │   ├ StoreNotFound         404   ├ StoreNotAllowed      403   ├ TlsRequired     403
+    │   ├ RulesTooCostly        403, a QuotaExceeded
     │   ├ MessageLockLost       410   ├ SessionLockLost      410   ├ SessionCannotBeLocked 410
     │   ├ ConsumerLeaseHeld     409   ├ NotSupported         501   ├ InvalidField    400
     │   ├ TransactionUnknown    404   ├ TransactionRolledBack 409  ├ TransactionTimedOut 408
@@ -60,6 +61,7 @@ __all__ = [
     "ProtocolError",
     "QuotaExceeded",
     "RULE_ACTION_EXCEPTION",
+    "RulesTooCostly",
     "RequestError",
     "RuleNotFound",
     "SchemaTooNew",
@@ -70,8 +72,10 @@ __all__ = [
     "SetupError",
     "StoreCorrupted",
     "StoreError",
+    "StoreNotAllowed",
     "StoreNotFound",
     "StoreUnavailable",
+    "TlsRequired",
     "TransactionRolledBack",
     "TransactionTimedOut",
     "TransactionUnknown",
@@ -189,6 +193,10 @@ class QuotaExceeded(RequestError):
     status = 403
 
 
+class RulesTooCostly(QuotaExceeded):
+    """The filters of a topic would take too long for every message."""
+
+
 class MessageSizeExceeded(RequestError):
     condition = "amqp:link:message-size-exceeded"
     status = 403
@@ -222,6 +230,26 @@ class StoreNotFound(RequestError):
 
     condition = "amqp:not-found"
     status = 404
+
+
+class StoreNotAllowed(RequestError):
+    """A request asks for a messaging store that the operator has not allowed."""
+
+    condition = "amqp:not-allowed"
+    status = 403
+
+
+class TlsRequired(RequestError):
+    """A connection without TLS to a server that was started with `--require-tls`."""
+
+    condition = "amqp:not-allowed"
+    status = 403
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This server requires TLS. Use amqps or https, and leave UseDevelopmentEmulator out of the "
+            "connection string."
+        )
 
 
 class MethodNotAllowed(RequestError):

@@ -9,7 +9,7 @@ first is meant. A server with one namespace asks nothing: every client is in it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -55,6 +55,11 @@ class Namespace:
     keys: KeyRing
     faults: StoreFaults | None = None
     """The switches of its stores, if they may be made to fail."""
+
+    @property
+    def for_development(self) -> bool:
+        """Whether what tests need is allowed here: to make stores fail, to take all messages out."""
+        return self.faults is not None
 
 
 class Namespaces:
@@ -104,6 +109,20 @@ class Namespaces:
         except Unauthorized:
             # What is wrong with the token is told by whoever has to believe it.
             return None
+
+    def of_request(self, headers: Mapping[str, str]) -> Namespace:
+        """The namespace that an HTTP request is for: by the host name it called, else by its token.
+
+        A request that says neither gets the first: it has no token that counts, and every namespace would
+        say so.
+        """
+        if self.only is not None:
+            return self.only
+        named = self.named_by(headers.get("host"))
+        found = named or self.signed_by(headers.get("authorization", "").strip()) or next(iter(self), None)
+        if found is None:
+            raise Unauthorized("This server has no namespace.")
+        return found
 
     def opened_by(self, rule_name: str, key: str) -> Namespace | None:
         """The namespace that has a rule of this name with this key."""

@@ -17,8 +17,9 @@ Run: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def own_server(start_server: StartServer) -> ServerProcess:
-    return start_server({"q": {"EnablePartitioning": True}}, None, "--stores", "2")
+def own_server(start_server: StartServer, tmp_path: Path) -> ServerProcess:
+    allowed = ("--allow-store", str(tmp_path), "--allow-store", "postgresql://127.0.0.1:1/x")
+    return start_server({"q": {"EnablePartitioning": True}}, None, "--stores", "2", *allowed)
 
 
 @pytest.fixture
@@ -71,6 +72,10 @@ def test_a_drain_can_be_begun_without_waiting_and_called_off(store: Run) -> None
         (("drain", "nowhere"), "There is no messaging store 'nowhere'; there are store-0, store-1."),
         (("retire", "store-0"), "keeps 8 partitions; drain it first"),
         (("attach", "sqlite://relative.db"), "absolute path"),
+        (
+            ("attach", "sqlite:///nowhere/b.db"),
+            "allows a folder or a URL when the server starts: --allow-store",
+        ),
         (("attach", "postgresql://ann:hush@127.0.0.1:1/x"), "cannot be attached now"),
     ],
 )

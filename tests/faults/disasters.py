@@ -108,7 +108,7 @@ class Stand:
         """Those that the server says are away, or have a partition that is."""
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=HTTP_TIMEOUT_S)
         try:
-            connection.request("GET", "/metrics")
+            connection.request("GET", "/metrics?partitions=1")
             lines = connection.getresponse().read().decode().splitlines()
         finally:
             connection.close()

@@ -100,6 +100,7 @@ STORES: Final = [
     Asked("PUT", "$stores/store-0", "Manage"),
     Asked("DELETE", "$stores/store-0", "Manage"),
 ]
+METRICS: Final = [Asked("GET", "metrics", "Listen"), Asked("GET", "metrics?partitions=1", "Listen")]
 MANAGEMENT: Final = [
     Asked("GET", "q", "any"),
     Asked("HEAD", "q", "any"),
@@ -112,13 +113,13 @@ MANAGEMENT: Final = [
     Asked("PUT", "q/subscriptions/s/rules/r", "Manage"),
     Asked("DELETE", "q/subscriptions/s/rules/r", "Manage"),
 ]
-EVERYTHING: Final = [*REST.values(), *RULES, *MANAGEMENT, *OF_THE_NAMESPACE, *FAULTS, *STORES]
+EVERYTHING: Final = [*REST.values(), *RULES, *MANAGEMENT, *OF_THE_NAMESPACE, *FAULTS, *STORES, *METRICS]
 
-# What the application is made of -> what is asked of it here. The first two tell how the server is,
-# not what is in it; what comes through a WebSocket is AMQP and has to prove itself there.
+# What the application is made of -> what is asked of it here. The first tells how the server is, not what
+# is in it; what comes through a WebSocket is AMQP and has to prove itself there.
 ROUTES: Final[dict[str, list[Asked] | None]] = {
     "/health GET,HEAD": None,
-    "/metrics GET,HEAD": None,
+    "/metrics GET,HEAD": METRICS,
     "RestMessages": list(REST.values()),
     "AuthorizationRules": [*RULES, *OF_THE_NAMESPACE[:5]],
     "/{path:path} *": [*MANAGEMENT, *OF_THE_NAMESPACE[5:]],
@@ -261,7 +262,9 @@ class House:
 
     def ask(self, method: str, path: str, token: str | None) -> tuple[int, bytes]:
         connection = HTTPConnection(self.endpoint.host, self.endpoint.port, timeout=20)
-        connection.request(method, f"/{path}", headers={} if token is None else {"Authorization": token})
+        # As through a proxy: what this machine may do without a token is not for everybody behind it.
+        headers = {"X-Forwarded-For": "127.0.0.1"} | ({} if token is None else {"Authorization": token})
+        connection.request(method, f"/{path}", headers=headers)
         answer = connection.getresponse()
         body = answer.read()
         connection.close()
@@ -309,7 +312,7 @@ def strangers(house: House, right: str, scope: str) -> Iterator[tuple[str, str |
 
 @pytest.mark.parametrize("asked", EVERYTHING, ids=str)
 def test_no_stranger_gets_through_an_http_route(house: House, asked: Asked) -> None:
-    scope = "" if asked in (*OF_THE_NAMESPACE, *FAULTS, *STORES) else "q"
+    scope = "" if asked in (*OF_THE_NAMESPACE, *FAULTS, *STORES, *METRICS) else "q"
     refusal = b'{"error":' if asked in (*FAULTS, *STORES) else b"<Error><Code>401</Code>"
     for kind, token in strangers(house, asked.right, scope):
         status, body = house.ask(asked.method, asked.path, token)

@@ -145,10 +145,10 @@ def in_order(texts: list[str]) -> bool:
 def test_clients_notice_nothing_while_stores_are_emptied(
     postgres: Postgres, start_server: StartServer, tmp_path: Path, kind: str
 ) -> None:  # P-02 P-03 P-12
-    server = start_server(QUEUES, None, "--stores", "2", topics=TOPICS)
     other = (
         postgres.url(postgres.new_database()) if kind == "postgresql" else f"sqlite://{tmp_path}/elsewhere.db"
     )
+    server = start_server(QUEUES, None, "--stores", "2", "--allow-store", other, topics=TOPICS)
     with client_of(server) as client:
         with client.get_topic_sender("news") as sender:
             for number in range(40):
@@ -208,12 +208,12 @@ def texts_of(client: ServiceBusClient, subscription: str) -> set[str]:
 def test_a_drain_that_is_killed_again_and_again_loses_and_repeats_nothing(
     postgres: Postgres, start_server: StartServer, tmp_path: Path, kind: str
 ) -> None:  # P-03 B-08
-    server = start_server(QUEUES, None, "--stores", "1")
     other = (
         postgres.url(postgres.new_database(), name="b")
         if kind == "postgresql"
         else f"sqlite://{tmp_path}/b.db"
     )
+    server = start_server(QUEUES, None, "--stores", "1", "--allow-store", other)
     sent: list[str] = []
     with client_of(server) as client, client.get_queue_sender("q") as sender:
         for batch in range(60):
@@ -247,8 +247,11 @@ def test_what_cannot_be_done_is_refused_by_name_and_changes_nothing(
     start_server: StartServer, tmp_path: Path
 ) -> None:
     theirs = start_server({"q": {}}, None, *stores(f"sqlite://{tmp_path}/theirs.db"))
-    server = start_server(QUEUES, None, "--stores", "1")
-    own = server.data / "store-0.db"
+    own = tmp_path / "server-1" / "data" / "store-0.db"
+    allowed = (str(tmp_path), f"sqlite://{own}", "postgresql://127.0.0.1:1/x")
+    options = [each for url in allowed for each in ("--allow-store", url)]
+    server = start_server(QUEUES, None, "--stores", "1", *options)
+    assert own == server.data / "store-0.db"
     before = request(server, "GET", "/$stores")[1]["stores"]
     for method, path, body, status, complaint in [
         ("GET", "/$stores/nowhere", None, 404, "There is no messaging store 'nowhere'; there are store-0"),
@@ -260,7 +263,8 @@ def test_what_cannot_be_done_is_refused_by_name_and_changes_nothing(
         ("DELETE", "/$stores/store-0", None, 400, "keeps 32 partitions; drain it first"),
         ("DELETE", "/$stores/nowhere", None, 404, "no messaging store 'nowhere'"),
         ("POST", "/$stores", {}, 400, "'url' must be"),
-        ("POST", "/$stores", {"url": "sqlite:///nowhere/at/all.db"}, 400, "does not exist"),
+        ("POST", "/$stores", {"url": f"sqlite://{tmp_path}/at/all.db"}, 400, "does not exist"),
+        ("POST", "/$stores", {"url": "sqlite:///nowhere/all.db"}, 403, "--allow-store"),
         ("POST", "/$stores", {"url": "mongodb://x"}, 400, "not a kind of store"),
         ("POST", "/$stores", {"url": f"sqlite://{tmp_path}/x.db", "name": "a b"}, 400, "no store's name"),
         ("POST", "/$stores", {"url": f"sqlite://{tmp_path}/x.db", "name": 1}, 400, "'name' must be text"),
@@ -281,8 +285,10 @@ def test_what_cannot_be_done_is_refused_by_name_and_changes_nothing(
 def test_a_password_in_an_attached_url_is_for_its_owners_eyes_only(
     postgres: Postgres, start_server: StartServer
 ) -> None:
-    server = start_server({}, None, "--stores", "1")
-    attach(server, postgres.url(postgres.new_database(), name="there"))
+    database = postgres.new_database()
+    allowed = f"postgresql://127.0.0.1:{postgres.port}/{database}"
+    server = start_server({}, None, "--stores", "1", "--allow-store", allowed)
+    attach(server, postgres.url(database, name="there"))
     file = server.data / "stores.json"
     assert PASSWORD_IN_URL in json.loads(file.read_text())["attached"]["there"]
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -293,7 +299,7 @@ def test_a_password_in_an_attached_url_is_for_its_owners_eyes_only(
 def test_sessions_are_found_by_those_who_wait_while_a_store_is_emptied(
     start_server: StartServer, tmp_path: Path
 ) -> None:  # P-13
-    server = start_server(QUEUES, None, "--stores", "1")
+    server = start_server(QUEUES, None, "--stores", "1", "--allow-store", str(tmp_path))
     attach(server, f"sqlite://{tmp_path}/b.db")
     found: list[str] = []
 

@@ -43,7 +43,7 @@ def config(*names: str, queues: tuple[str, ...] = ("orders",)) -> dict[str, Any]
 
 @pytest.fixture(scope="module")
 def _two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    server = ServerProcess(tmp_path_factory.mktemp("namespaces"), config("shop", "bank"))
+    server = ServerProcess(tmp_path_factory.mktemp("namespaces"), config("shop", "bank"), ["--development"])
     server.start()
     yield server
     assert server.stop() == os.EX_OK

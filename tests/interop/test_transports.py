@@ -65,6 +65,4 @@ def test_health_and_metrics_are_on_the_same_port(server: ServerProcess, scheme: 
     with opener.open(f"{address}/metrics") as answer:
         text = answer.read().decode()
     assert "# TYPE bendybus_messages gauge" in text
-    assert (
-        'bendybus_partition_available{entity="usual-partitioned-0",namespace="interop",partition="15"' in text
-    )
+    assert 'bendybus_partitions{entity="usual-partitioned-0",namespace="interop"} 16' in text

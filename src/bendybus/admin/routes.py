@@ -4,7 +4,8 @@
     GET             /$Resources/queues, .../topics      queues or topics, in pages
     PUT GET DELETE  /{queue or topic}                   one of them; PUT with `If-Match: *` updates it
                     /{topic}/Subscriptions...           topic_routes.py
-    POST            /$reset                             every message out of every entity: ours, for tests
+    POST            /$reset                             every message out of every entity: ours, for tests,
+                                                        on a server that was started with `--development`
 
 Every path that nobody else serves ends here, so these routes come last. Whatever
 is wrong with a request is answered with an Error document; access is checked
@@ -67,6 +68,7 @@ def management_routes(namespace: Namespace) -> list[BaseRoute]:
 class _ManagementApi:
     def __init__(self, namespace: Namespace) -> None:
         self._name = namespace.name
+        self._for_development = namespace.for_development
         self._broker = namespace.broker
         self._keys = namespace.keys
         self._topics = TopicRequests(self._broker, self._refuse_old_version, self._authorise_forwarding)
@@ -92,6 +94,10 @@ class _ManagementApi:
 
     async def _answer(self, request: Request, path: str) -> Response:
         if request.method == "POST" and path == RESET:
+            if not self._for_development:
+                raise InvalidOperation(
+                    "A namespace can be emptied only on a server that was started with --development."
+                )
             await self._broker.empty()
             return Response(status_code=200)
         if request.method not in METHODS:

@@ -77,14 +77,16 @@ class ConnectionString:
         return host if self.port is None else f"{host}:{self.port}"
 
 
-def local_connection_string(host: str, port: int, key: str) -> str:
-    """What a client on this machine needs to connect to the server that listens there."""
+def local_connection_string(host: str, port: int, key: str, *, tls: bool = False) -> str:
+    """What a client on this machine needs to connect to the server that listens there.
+
+    SDKs use TLS unless it says UseDevelopmentEmulator=true.
+    """
     # Nobody can connect to "every address"; this machine reaches itself through loopback.
     reachable = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     endpoint = f"[{reachable}]" if ":" in reachable else reachable
-    return (
-        f"Endpoint=sb://{endpoint}:{port};SharedAccessKeyName={ROOT_RULE_NAME};"
-        f"SharedAccessKey={key};UseDevelopmentEmulator=true"
+    return f"Endpoint=sb://{endpoint}:{port};SharedAccessKeyName={ROOT_RULE_NAME};SharedAccessKey={key}" + (
+        "" if tls else ";UseDevelopmentEmulator=true"
     )
 
 

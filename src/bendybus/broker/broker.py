@@ -7,7 +7,7 @@ Emptying stores: draining.py; emptying entities: emptying.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 from bendybus.broker.clock import Clock
@@ -52,8 +52,11 @@ class Broker:
         unopened: Mapping[str, Exception] | None = None,
         stall_after_s: float = STALL_AFTER_S,
         clock: Clock | None = None,
+        reserved_names: Container[str] = frozenset(),
     ) -> None:
         """`contents` looks into messages for the rules of topics.
+
+        `reserved_names`: what a new queue or topic may not be called, in lower case.
 
         `unopened`: the stores that could not be opened, by name, and why; they are tried again.
         """
@@ -74,6 +77,7 @@ class Broker:
             contents=contents or Opaque(),
             tier=tier,
             premium_partitions=premium_partitions,
+            reserved_names=reserved_names,
         )
         self.queues = Queues(self.entities)
         self.topics = Topics(self.entities)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -30,6 +30,7 @@ from bendybus.broker.queue import Queue
 from bendybus.broker.store_set import StoreSet
 from bendybus.broker.topic import Subscription, Target, Topic
 from bendybus.broker.topic_host import TopicHost
+from bendybus.broker.turns import Turns
 from bendybus.domain.entities import Described, QueueDescription, Tier, normalise_path
 from bendybus.domain.fanout import Contents
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
@@ -73,6 +74,7 @@ class Entities:
         contents: Contents,
         tier: Tier,
         premium_partitions: int,
+        reserved_names: Container[str] = frozenset(),
     ) -> None:
         self.catalog = catalog
         self.stores = stores
@@ -81,6 +83,8 @@ class Entities:
         """Looks into messages for the rules of topics."""
         self.tier = tier
         self.premium_partitions = premium_partitions
+        self._reserved_names = reserved_names
+        """What a new queue or topic may not be called, in lower case."""
         self.cache = PayloadCache()
         self.changing = asyncio.Lock()
         # In the order in which they came, so that a simulation can be repeated: tests/faults/simulation.
@@ -178,6 +182,10 @@ class Entities:
         path = description.path
         if self.look_up(path) is not None:
             raise EntityExists(f"The messaging entity '{path}' already exists.")
+        if normalise_path(path) in self._reserved_names:
+            raise ArgumentError(
+                f"The entity path '{path}' is not allowed: the server itself answers at '/{path}'."
+            )
         count = self.tier.partition_count(
             enable_partitioning=description.enable_partitioning, premium_partitions=self.premium_partitions
         )
@@ -289,7 +297,9 @@ class Entities:
 
     async def forget(self, entities: Sequence[Target]) -> None:
         """The catalog lists these no more: close them, and clear away what they leave."""
+        turns = Turns()
         for entity in entities:
+            await turns.next()
             opened = self._opened.pop(normalise_path(entity.path))
             if isinstance(entity, Subscription):
                 entity.topic.remove(entity)

@@ -41,14 +41,18 @@ class Topic(Entity[TopicHost, TopicDescription]):
         self._contents = contents
         self._subscriptions: dict[str, Subscription] = {}
         """By name, in lower case."""
-        self._ordered: list[Subscription] = []
-        self._fan_out = FanOut((), contents, uuid4)
+        self._ordered: list[Subscription] | None = []
+        self._fan_out: FanOut | None = None
+        """Both are made when they are needed and None when the subscriptions or their rules have changed:
+        a topic may come and go with 2,000 subscriptions."""
 
     # -- subscriptions ------------------------------------------------------------
 
     @property
     def subscriptions(self) -> Sequence[Subscription]:
         """By name."""
+        if self._ordered is None:
+            self._ordered = sorted(self._subscriptions.values(), key=lambda each: each.name.lower())
         return self._ordered
 
     def subscription(self, name: str) -> Subscription | None:
@@ -67,10 +71,7 @@ class Topic(Entity[TopicHost, TopicDescription]):
 
     def rules_changed(self) -> None:
         """The subscriptions, or what they are described by, are other ones."""
-        self._ordered = sorted(self._subscriptions.values(), key=lambda each: each.name.lower())
-        self._fan_out = FanOut(
-            [each.description for each in self._ordered], self._contents, uuid4, len(self.hosts)
-        )
+        self._ordered = self._fan_out = None
 
     # -- publishing ---------------------------------------------------------------
 
@@ -83,14 +84,19 @@ class Topic(Entity[TopicHost, TopicDescription]):
         retractable: bool,
     ) -> Iterator[tuple[Share, OnCommitted]]:
         """Enqueue copies where rules say so; what each subscription adds to the commit, and who is told."""
+        subscriptions = self.subscriptions
+        if self._fan_out is None:
+            self._fan_out = FanOut(
+                [each.description for each in subscriptions], self._contents, uuid4, len(self.hosts)
+            )
         takings = self._fan_out.take(messages, partition.expiry_limit(at), number)
-        for subscription, taking in zip(self._ordered, takings, strict=True):
+        for subscription, taking in zip(subscriptions, takings, strict=True):
             if taking is not None:
                 yield from subscription.hosts[number].prepare(taking, at, retractable=retractable)
 
     def held_bytes(self, number: PartitionNumber) -> int:
         """What the subscriptions hold in this partition, for the topic's quota."""
-        partitions = [subscription.hosts[number].partition for subscription in self._ordered]
+        partitions = [subscription.hosts[number].partition for subscription in self.subscriptions]
         return sum([partition.size_bytes for partition in partitions if partition is not None])
 
     # -- life ---------------------------------------------------------------------

@@ -19,6 +19,7 @@ from bendybus.domain.topic_entities import (
     SUBSCRIPTIONS_MAX,
     SubscriptionDescription,
     TopicDescription,
+    check_filter_cost,
     check_filter_quota,
     check_topic_tier,
     subscription_path,
@@ -209,12 +210,10 @@ class Topics:
 
     @staticmethod
     def _check_filters(topic: Topic, changed: SubscriptionDescription) -> None:
-        others = [
-            each.description
-            for each in topic.subscriptions
-            if normalise_path(each.path) != normalise_path(changed.path)
-        ]
+        present = [each.description for each in topic.subscriptions]
+        others = [each for each in present if normalise_path(each.path) != normalise_path(changed.path)]
         check_filter_quota(topic.path, [*others, changed])
+        check_filter_cost(topic.path, present, [*others, changed])
 
     def _dated(self, rule: RuleDescription) -> RuleDescription:
         return rule if rule.created_at else replace(rule, created_at=self._entities.clock.now())

@@ -18,9 +18,10 @@ import click
 from bendybus.auth.connection_strings import ConnectionString
 from bendybus.cli.options import Choices, data_option
 from bendybus.cli.output import OutputFormat, tell_error
-from bendybus.cli.target import find_namespace
+from bendybus.cli.target import find_certificate, find_namespace
 from bendybus.errors import BrokerError, ConnectionLost, EntityNotFound, SetupError, Unauthorized
 from bendybus.management.client import ManagementClient
+from bendybus.management.json_api import ask_json
 
 __all__ = ["EXIT_FAILED", "EXIT_USAGE", "Command", "output_option", "server_command", "told_errors"]
 
@@ -62,8 +63,16 @@ class Command:
     def namespace(self) -> ConnectionString:
         return find_namespace(self._connection_string, self._data)
 
+    def certificate(self) -> str | None:
+        """A file to trust besides the system's certificates: that of the server on this machine."""
+        return find_certificate(self._connection_string, self._data)
+
+    def ask_json(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        """One request to the server's own API: stores and faults."""
+        return ask_json(self.namespace(), method, path, body, self.certificate())
+
     def management(self) -> ManagementClient:
-        return ManagementClient(self.namespace())
+        return ManagementClient(self.namespace(), self.certificate())
 
 
 def server_command(function: Callable[Concatenate[Command, ...], None]) -> Callable[..., None]:

@@ -10,7 +10,6 @@ import click
 from bendybus.cli.command import Command, server_command
 from bendybus.cli.options import Choices
 from bendybus.cli.output import note, show_one
-from bendybus.management.json_api import ask_json
 
 __all__ = ["app"]
 
@@ -46,7 +45,7 @@ def store(command: Command, name: str, switch: Switch, delay_ms: int, reason: st
         body["delayMs"] = delay_ms
     if switch is Switch.FAIL:
         body["reason"] = reason
-    answer = ask_json(command.namespace(), "PUT", f"/$faults/stores/{quote(name, safe='')}", body)
+    answer = command.ask_json("PUT", f"/$faults/stores/{quote(name, safe='')}", body)
     if command.as_json:
         show_one(answer, command.output)
     else:

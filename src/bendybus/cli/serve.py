@@ -36,6 +36,11 @@ _FILE: Final = click.Path(path_type=Path)
     "--admin-port", default=5300, show_default=True, help="Another port for everything; 0 picks a free one."
 )
 @click.option(
+    "--metrics-port",
+    type=int,
+    help="A port for /metrics and /health alone, without a token; 0 picks a free one.",
+)
+@click.option(
     "--stores",
     type=int,
     help="Messaging stores to spread partitions over.",
@@ -47,12 +52,20 @@ _FILE: Final = click.Path(path_type=Path)
     metavar="URL",
     help="A messaging store by URL, sqlite:///PATH or postgresql://...; may be repeated.",
 )
+@click.option(
+    "--allow-store",
+    multiple=True,
+    metavar="FOLDER|URL",
+    envvar="BENDYBUS_ALLOW_STORE",
+    help="A folder or a URL of which 'bendybus store attach' may attach stores; may be repeated.",
+)
 @click.option("--tier", default="standard", show_default=True, help="basic, standard or premium.")
 @click.option("--config", type=_FILE, metavar="FILE", help="The official emulator's Config.json.")
 @click.option("--namespace", multiple=True, metavar="NAME", help="One more namespace; may be repeated.")
 @click.option("--emulator", is_flag=True, help="Take the official emulator's key, SAS_KEY_VALUE.")
 @click.option("--tls-cert", type=_FILE, metavar="FILE", help="TLS certificate chain, PEM.")
 @click.option("--tls-key", type=_FILE, metavar="FILE", help="The certificate's key, PEM.")
+@click.option("--require-tls", is_flag=True, help="Refuse connections without TLS, except for /health.")
 @click.option("--jwt-issuer", help="Take JSON Web Tokens of this issuer (Entra ID or another).")
 @click.option(
     "--jwt-audience",
@@ -70,21 +83,24 @@ _FILE: Final = click.Path(path_type=Path)
     show_default=True,
     help="Seconds after which a store that does not answer counts as away.",
 )
-@click.option("--development", is_flag=True, help="Allow 'bendybus fault': stores can be made to fail.")
+@click.option("--development", is_flag=True, help="For tests: allow 'bendybus fault' and POST /$reset.")
 @click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
 def serve(
     data: Path,
     host: str,
     port: int,
     admin_port: int,
+    metrics_port: int | None,
     stores: int | None,
     store: tuple[str, ...],
+    allow_store: tuple[str, ...],
     tier: str,
     config: Path | None,
     namespace: tuple[str, ...],
     emulator: bool,
     tls_cert: Path | None,
     tls_key: Path | None,
+    require_tls: bool,
     jwt_issuer: str | None,
     jwt_audience: tuple[str, ...],
     jwt_keys: str | None,
@@ -106,14 +122,17 @@ def serve(
             host=host,
             port=port,
             admin_port=admin_port,
+            metrics_port=metrics_port,
             stores=stores,
             store_urls=store,
+            allowed_stores=allow_store,
             tier=Tier(tier),
             config=config,
             namespaces=namespace,
             sas_key=sas_key_from(os.environ) or (WELL_KNOWN_KEY if emulator else None),
             tls_cert=tls_cert,
             tls_key=tls_key,
+            require_tls=require_tls,
             jwt_issuer=jwt_issuer,
             jwt_audiences=jwt_audience,
             jwt_keys=jwt_keys,

@@ -10,12 +10,10 @@ from urllib.parse import quote
 
 import click
 
-from bendybus.auth.connection_strings import ConnectionString
 from bendybus.cli.command import Command, server_command
 from bendybus.cli.output import note, show_many, show_one
 from bendybus.cli.tables import progress
 from bendybus.errors import Unavailable
-from bendybus.management.json_api import ask_json
 
 __all__ = ["app"]
 
@@ -38,7 +36,7 @@ def app() -> None:
 @server_command
 def list_stores(command: Command) -> None:
     """List the messaging stores: where messages are kept, and how each store is."""
-    stores = ask_json(command.namespace(), "GET", "/$stores")["stores"]
+    stores = command.ask_json("GET", "/$stores")["stores"]
     show_many(COLUMNS, map(_row, stores), stores if command.as_json else None)
 
 
@@ -48,7 +46,7 @@ def list_stores(command: Command) -> None:
 @server_command
 def attach(command: Command, url: str, name: str | None) -> None:
     """Attach another messaging store, for good: entities made from now on use it too."""
-    _show(command, ask_json(command.namespace(), "POST", "/$stores", {"url": url, "name": name}), "attached")
+    _show(command, command.ask_json("POST", "/$stores", {"url": url, "name": name}), "attached")
 
 
 @app.command
@@ -66,10 +64,9 @@ def drain(command: Command, name: str, wait: bool, stop: bool) -> None:
 
     May be interrupted at any time: the server goes on by itself, also after a restart.
     """
-    namespace = command.namespace()
-    answer = ask_json(namespace, "PUT", _path(name), {"draining": not stop})
+    answer = command.ask_json("PUT", _path(name), {"draining": not stop})
     if wait and not stop:
-        answer = _follow(namespace, answer)
+        answer = _follow(command, answer)
     _show(command, answer, "in use" if stop else "drained" if _is_empty(answer) else "draining")
 
 
@@ -78,10 +75,10 @@ def drain(command: Command, name: str, wait: bool, stop: bool) -> None:
 @server_command
 def retire(command: Command, name: str) -> None:
     """Let go of a store that is empty; its file or database stays where it is."""
-    _show(command, ask_json(command.namespace(), "DELETE", _path(name)), "retired")
+    _show(command, command.ask_json("DELETE", _path(name)), "retired")
 
 
-def _follow(namespace: ConnectionString, answer: dict[str, Any]) -> dict[str, Any]:
+def _follow(command: Command, answer: dict[str, Any]) -> dict[str, Any]:
     """Until it is empty, or somebody has stopped it."""
     name, total, problem = answer["name"], answer["partitions"], ""
     with progress() as bar:
@@ -90,7 +87,7 @@ def _follow(namespace: ConnectionString, answer: dict[str, Any]) -> dict[str, An
         while not _is_empty(answer) and answer["draining"]:
             time.sleep(ASK_EVERY_S)
             try:
-                answer = ask_json(namespace, "GET", _path(name))
+                answer = command.ask_json("GET", _path(name))
                 answered_at = time.monotonic()
             except Unavailable:
                 if time.monotonic() - answered_at > PATIENCE_S:

@@ -15,7 +15,7 @@ from bendybus.auth.connection_strings import ConnectionString
 from bendybus.errors import ArgumentError, ConfigError
 from bendybus.server.announcement import find_running
 
-__all__ = ["VARIABLES", "find_namespace"]
+__all__ = ["VARIABLES", "find_certificate", "find_namespace"]
 
 # Where a connection string is looked for, in this order.
 VARIABLES: Final = ("BENDYBUS_CONNECTION_STRING", "SERVICEBUS_CONNECTION_STRING")
@@ -36,6 +36,16 @@ def find_namespace(
             f"'bendybus serve', or pass --connection-string, or set {VARIABLES[0]}"
         )
     return ConnectionString.parse(running)
+
+
+def find_certificate(
+    connection_string: str | None, data: Path, environment: Mapping[str, str] = os.environ
+) -> str | None:
+    """The self-made certificate of the server that runs on the data folder, if that is what is meant."""
+    if connection_string or any(environment.get(name) for name in VARIABLES):
+        return None
+    certificate = data / "tls" / "server.crt"
+    return str(certificate) if certificate.exists() else None
 
 
 def _parsed(source: str, text: str) -> ConnectionString:

@@ -26,17 +26,26 @@ from bendybus.domain.filters import (
     DEFAULT_RULE,
     CorrelationFilter,
     RuleDescription,
+    SqlFilter,
     rule_from_record,
     rule_to_record,
 )
 from bendybus.domain.properties import MAX_SIZE, SUBSCRIPTION, TOPIC, Properties
-from bendybus.errors import ArgumentError, EntityExists, EntityNotFound, InvalidOperation, QuotaExceeded
+from bendybus.errors import (
+    ArgumentError,
+    EntityExists,
+    EntityNotFound,
+    InvalidOperation,
+    QuotaExceeded,
+    RulesTooCostly,
+)
 from bendybus.names import EntityPath
 
 __all__ = [
     "SUBSCRIPTIONS_MAX",
     "SubscriptionDescription",
     "TopicDescription",
+    "check_filter_cost",
     "check_filter_quota",
     "check_topic_tier",
     "count_filters",
@@ -50,6 +59,8 @@ SUBSCRIPTION_NAME_LENGTH_MAX: Final = 50
 SUBSCRIPTIONS_MAX: Final = 2_000
 SQL_FILTERS_MAX: Final = 2_000
 CORRELATION_FILTERS_MAX: Final = 100_000
+# As many SQL filters as are allowed, each with one LIKE that searches for a text (filters/cost.py).
+FILTER_COST_MAX: Final = 4_000
 
 _SUBSCRIPTION_NAME: Final = re.compile(r"[\w.-]+")
 _SUBSCRIPTION: Final = re.compile(r"(?P<topic>.+)/subscriptions/(?P<name>[^/]+)", re.IGNORECASE)
@@ -229,6 +240,28 @@ def count_filters(subscriptions: Iterable[SubscriptionDescription]) -> tuple[int
     return (
         sum(not isinstance(each, CorrelationFilter) for each in filters),
         sum(isinstance(each, CorrelationFilter) for each in filters),
+    )
+
+
+def check_filter_cost(
+    topic: str, before: Iterable[SubscriptionDescription], after: Iterable[SubscriptionDescription]
+) -> None:
+    """Refuse filters that together take too long for a message; never a change that makes them cheaper."""
+    cost = filter_cost(after)
+    if cost > FILTER_COST_MAX and cost > filter_cost(before):
+        raise RulesTooCostly(
+            f"The filters of topic '{topic}' would cost {cost} over all its subscriptions; at most "
+            f"{FILTER_COST_MAX} are allowed. A LIKE that searches the text costs 1, with '_' in what it "
+            "searches for 16."
+        )
+
+
+def filter_cost(subscriptions: Iterable[SubscriptionDescription]) -> int:
+    return sum(
+        rule.filter.cost
+        for subscription in subscriptions
+        for rule in subscription.rules
+        if isinstance(rule.filter, SqlFilter)
     )
 
 

@@ -65,6 +65,10 @@ class Gateway:
     def connection_count(self) -> int:
         return len(self._connections)
 
+    def connections_of(self, namespace: Namespace) -> int:
+        """How many connections belong to this namespace."""
+        return sum(connection.namespace is namespace for connection in self._connections)
+
     def joined(self, connection: AmqpConnection) -> None:
         self._connections[connection] = None
 

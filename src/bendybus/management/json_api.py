@@ -21,9 +21,11 @@ _REFUSALS: Final[dict[int, type[BrokerError]]] = {
 }
 
 
-def ask_json(namespace: ConnectionString, method: str, path: str, body: object = None) -> dict[str, Any]:
+def ask_json(
+    namespace: ConnectionString, method: str, path: str, body: object = None, certificate: str | None = None
+) -> dict[str, Any]:
     """The answer to one request; a refusal is raised in the server's words."""
-    http = HttpClient(namespace)
+    http = HttpClient(namespace, certificate)
     try:
         given = http.request(method, path, None if body is None else json.dumps(body).encode())
     finally:

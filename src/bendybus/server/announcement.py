@@ -33,15 +33,18 @@ class _Announcement:
     port: int
     root_key: str
     """`IN_FOLDER` or `IN_ENVIRONMENT`."""
+    tls: bool
+    """Whether clients have to use TLS."""
 
 
-def announce(data: Path, host: str, port: int, *, key_in_folder: bool) -> None:
+def announce(data: Path, host: str, port: int, *, key_in_folder: bool, tls: bool = False) -> None:
     """To be called by the folder's holder once it takes connections."""
     content = {
         "pid": os.getpid(),
         "host": host,
         "port": port,
         "root_key": IN_FOLDER if key_in_folder else IN_ENVIRONMENT,
+        "tls": tls,
     }
     draft = data / (ANNOUNCEMENT_FILE + ".new")
     draft.unlink(missing_ok=True)
@@ -59,14 +62,18 @@ def find_running(data: Path) -> str | None:
     found = _read(data / ANNOUNCEMENT_FILE)
     if found is None or not _lives(found.pid):
         return None
-    return local_connection_string(found.host, found.port, _root_key(data, found))
+    return local_connection_string(found.host, found.port, _root_key(data, found), tls=found.tls)
 
 
 def _read(file: Path) -> _Announcement | None:
     try:
         content = json.loads(file.read_bytes())
         return _Announcement(
-            int(content["pid"]), str(content["host"]), int(content["port"]), str(content["root_key"])
+            int(content["pid"]),
+            str(content["host"]),
+            int(content["port"]),
+            str(content["root_key"]),
+            bool(content.get("tls", False)),
         )
     except FileNotFoundError:
         return None

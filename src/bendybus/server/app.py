@@ -25,13 +25,15 @@ from bendybus.broker.broker import Broker
 from bendybus.contents import AmqpContents
 from bendybus.errors import ConfigError, RequestError, StoreCorrupted, StoreUnavailable
 from bendybus.namespaces import Namespace
+from bendybus.server.allowed_stores import AllowedStores
 from bendybus.server.announcement import announce, withdraw
 from bendybus.server.emulator_config import NamespaceConfig, load_config
 from bendybus.server.front import Front
+from bendybus.server.http import RESERVED_NAMES
 from bendybus.server.key_sets import trusted_issuer
 from bendybus.server.logs import start_log
 from bendybus.server.naming import connection_strings, namespace_folders
-from bendybus.server.settings import STORES_DEFAULT, Settings, refuse_exposed_keys
+from bendybus.server.settings import STORES_DEFAULT, Settings, is_loopback, refuse_exposed_keys
 from bendybus.server.sockets import raise_descriptor_limit
 from bendybus.server.store_keeper import StoreKeeper
 from bendybus.server.stores import examine_stores, messaging_stores, namespace_id
@@ -58,10 +60,12 @@ class Server:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._allowed = AllowedStores.parse(settings.allowed_stores, settings.data)
         self._exits = AsyncExitStack()
         self.connection_strings: dict[str, str] = {}
         """By namespace; the first is the one to show."""
         self.ports: list[int] = []
+        self.metrics_port: int | None = None
         self.faults: dict[str, StoreFaults] = {}
         """The switches of each namespace's stores, if the server was started for development."""
 
@@ -99,16 +103,32 @@ class Server:
             self._tls([f"{name}.localhost" for name in folders] if len(folders) > 1 else []),
             handshake_timeout_s=settings.handshake_timeout_s,
             connections_max=settings.connections_max,
+            require_tls=settings.require_tls,
         )
         exits.push_async_callback(front.close)
         for namespace, book, keeper in opened:
             front.admit(namespace, book, keeper)
         self.ports = await front.open(settings.addresses)
+        if settings.metrics_port is not None:
+            self.metrics_port = await front.open_metrics(settings.host, settings.metrics_port)
+            logger.info("metrics are shown on port %d", self.metrics_port)
         self.connection_strings = connection_strings(
-            [namespace for namespace, *_ in opened], settings.host, self.ports[0]
+            [namespace for namespace, *_ in opened], settings.host, self.ports[0], tls=settings.require_tls
         )
-        announce(settings.data, settings.host, self.ports[0], key_in_folder=settings.sas_key is None)
+        announce(
+            settings.data,
+            settings.host,
+            self.ports[0],
+            key_in_folder=settings.sas_key is None,
+            tls=settings.require_tls,
+        )
         exits.callback(withdraw, settings.data)
+        if not settings.require_tls and not is_loopback(settings.host):
+            logger.warning(
+                "other machines can connect without TLS: ports %s on '%s'. --require-tls refuses that",
+                ", ".join(map(str, self.ports)),
+                settings.host,
+            )
         front.ready = True
 
     async def _open_namespace(
@@ -122,7 +142,7 @@ class Server:
         settings = self._settings
         root = _root_rule(settings, folder)
         broker = self._broker(name, folder, exits)
-        keeper = StoreKeeper(broker, folder, self.faults.get(name), _close)
+        keeper = StoreKeeper(broker, folder, self._allowed, self.faults.get(name), _close)
         exits.callback(keeper.close)
         broker.start()
         exits.push_async_callback(broker.stop)
@@ -178,6 +198,7 @@ class Server:
             contents=AmqpContents(),
             unopened=unopened,
             stall_after_s=settings.stall_after_s,
+            reserved_names=RESERVED_NAMES,
         )
 
     def _tls(self, host_names: Sequence[str]) -> ssl.SSLContext:

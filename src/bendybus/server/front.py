@@ -11,11 +11,11 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
-from prometheus_client import CollectorRegistry
 from starlette.datastructures import Headers
 from starlette.routing import BaseRoute, Match, Router
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bendybus.admin.rest_routes import RestMessages
 from bendybus.admin.routes import management_routes
@@ -24,35 +24,58 @@ from bendybus.admin.rule_routes import AuthorizationRules
 from bendybus.gateway.gateway import Gateway
 from bendybus.namespaces import Namespace, Namespaces
 from bendybus.server.fault_routes import fault_routes
-from bendybus.server.http import Health, http_app
+from bendybus.server.http import HEALTH_PATH, Health, http_app, watching_app
 from bendybus.server.http_protocol import HttpHost
 from bendybus.server.listener import Listener
-from bendybus.server.metrics import BrokerCollector
+from bendybus.server.metrics_page import MetricsPage
+from bendybus.server.plain_refusals import PlainAmqpRefusal, PlainHttpRefusal
 from bendybus.server.store_keeper import StoreKeeper
 from bendybus.server.store_routes import store_routes
 
 __all__ = ["Front"]
 
+# On the port for metrics: a few monitoring systems, each with a connection or two.
+WATCHING_CONNECTIONS_MAX: Final = 64
+
 
 class Front:
-    def __init__(self, tls: ssl.SSLContext, *, handshake_timeout_s: float, connections_max: int) -> None:
+    def __init__(
+        self,
+        tls: ssl.SSLContext,
+        *,
+        handshake_timeout_s: float,
+        connections_max: int,
+        require_tls: bool = False,
+    ) -> None:
         self.namespaces = Namespaces()
         self.ready = False
         """What `/health` says."""
         self._gateway = Gateway(self.namespaces, handshake_timeout_s=handshake_timeout_s)
         self._routes = _NamespaceRoutes(self.namespaces)
-        registry = CollectorRegistry()
-        registry.register(BrokerCollector(self.namespaces, self._gateway))
+        metrics = MetricsPage(self.namespaces, self._gateway)
         app = http_app(
             amqp=self._gateway.protocol,
             health=self._health,
-            registry=registry,
+            metrics=metrics.show,
             # Last: every path may be an entity's.
             routes=[self._routes],
         )
-        self._http = HttpHost(app, head_timeout_s=handshake_timeout_s)
+        watching = watching_app(health=self._health, metrics=metrics.show_all)
+
+        def host(app: ASGIApp) -> HttpHost:
+            served = PlainHttpRefusal(app, HEALTH_PATH) if require_tls else app
+            return HttpHost(served, head_timeout_s=handshake_timeout_s)
+
+        self._http, self._watching_http = host(app), host(watching)
+        self._watching = Listener(
+            http=self._watching_http.protocol,
+            tls=tls,
+            handshake_timeout_s=handshake_timeout_s,
+            connections_max=WATCHING_CONNECTIONS_MAX,
+        )
         self._listener = Listener(
             amqp=self._gateway.protocol,
+            plain_amqp=PlainAmqpRefusal if require_tls else None,
             http=self._http.protocol,
             tls=tls,
             handshake_timeout_s=handshake_timeout_s,
@@ -79,6 +102,10 @@ class Front:
         self._gateway.start()
         return [await self._listener.listen(host, port) for host, port in addresses]
 
+    async def open_metrics(self, host: str, port: int) -> int:
+        """Show health and metrics on one more port, and nothing else; gives the port."""
+        return await self._watching.listen(host, port)
+
     def _health(self) -> Health:
         """What the server is doing, and how its stores are: by name, of several namespaces by both names."""
         alone = self.namespaces.only is not None
@@ -100,6 +127,8 @@ class Front:
             await namespace.broker.drain()
         self._gateway.stop()
         await self._http.close()
+        await self._watching_http.close()
+        await self._watching.close()
         await self._listener.close()
 
 
@@ -122,7 +151,7 @@ class _NamespaceRoutes(BaseRoute):
         rest = RestMessages(namespace.broker, namespace.keys)
         # Management last: what is not a message operation is an entity.
         rules = AuthorizationRules(book, namespace.keys)
-        own = [*fault_routes(namespace), *store_routes(namespace, keeper)]
+        own = [*fault_routes(namespace), *store_routes(namespace, keeper, self._namespaces)]
         routes = [*own, rest, rules, *management_routes(namespace)]
         self._served[namespace] = _Served(rest, Router(routes, redirect_slashes=False))
 
@@ -138,13 +167,5 @@ class _NamespaceRoutes(BaseRoute):
         return (Match.FULL if scope["type"] == "http" and self._served else Match.NONE), {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._served[self._find(scope)].router(scope, receive, send)
-
-    def _find(self, scope: Scope) -> Namespace:
-        if self._namespaces.only is not None:
-            return self._namespaces.only
-        headers = Headers(scope=scope)
-        named = self._namespaces.named_by(headers.get("host"))
-        signed = named or self._namespaces.signed_by(headers.get("authorization", "").strip())
-        # Whoever has no token that counts is told so, and every namespace would say the same.
-        return signed or next(iter(self._namespaces))
+        namespace = self._namespaces.of_request(Headers(scope=scope))
+        await self._served[namespace].router(scope, receive, send)

@@ -7,11 +7,9 @@ an entity may have any path; what nobody serves gets an Error document with 404.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -23,10 +21,17 @@ from bendybus.admin.documents import error_document
 from bendybus.atom import ERROR_TYPE, document
 from bendybus.server.websocket import serve_amqp
 
-__all__ = ["Health", "http_app"]
+__all__ = ["HEALTH_PATH", "RESERVED_NAMES", "Health", "http_app", "watching_app"]
 
 # All SDKs use this path; .NET's adds a slash at its end.
 WEBSOCKET_PATHS = ("/$servicebus/websocket", "/$servicebus/websocket/")
+
+HEALTH_PATH = "/health"
+METRICS_PATH = "/metrics"
+
+# What no queue or topic may be called: a request for it would never reach it. Names that begin with a
+# dollar sign are refused anyway.
+RESERVED_NAMES = frozenset(path.strip("/").lower() for path in (HEALTH_PATH, METRICS_PATH, *WEBSOCKET_PATHS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +46,36 @@ def http_app(
     *,
     amqp: Callable[[], asyncio.Protocol],
     health: Callable[[], Health],
-    registry: CollectorRegistry,
+    metrics: Callable[[Request], Awaitable[Response]],
     routes: Sequence[BaseRoute] = (),
 ) -> Starlette:
     """The ASGI application for every HTTP connection of a server."""
 
+    async def bridge(websocket: WebSocket) -> None:
+        await serve_amqp(websocket, amqp)
+
+    return _application(
+        [
+            *_watching_routes(health, metrics),
+            *routes,
+            *(WebSocketRoute(path, bridge) for path in WEBSOCKET_PATHS),
+            WebSocketRoute("/{path:path}", _no_such_websocket),
+        ]
+    )
+
+
+def watching_app(
+    *, health: Callable[[], Health], metrics: Callable[[Request], Awaitable[Response]]
+) -> Starlette:
+    """The application of a port that shows how the server is, and nothing else."""
+    return _application(
+        [*_watching_routes(health, metrics), WebSocketRoute("/{path:path}", _no_such_websocket)]
+    )
+
+
+def _watching_routes(
+    health: Callable[[], Health], metrics: Callable[[Request], Awaitable[Response]]
+) -> list[BaseRoute]:
     async def show_health(request: Request) -> Response:
         state = health()
         # The words of the vendor's emulator, for whoever waits for them.
@@ -54,20 +84,12 @@ def http_app(
         answer = {"status": status, "message": message, **state.details}
         return JSONResponse(answer, status_code=200 if state.ready else 503)
 
-    async def show_metrics(request: Request) -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    return [Route(HEALTH_PATH, show_health), Route(METRICS_PATH, metrics)]
 
-    async def bridge(websocket: WebSocket) -> None:
-        await serve_amqp(websocket, amqp)
 
+def _application(routes: Sequence[BaseRoute]) -> Starlette:
     app = Starlette(
-        routes=[
-            Route("/health", show_health),
-            Route("/metrics", show_metrics),
-            *routes,
-            *(WebSocketRoute(path, bridge) for path in WEBSOCKET_PATHS),
-            WebSocketRoute("/{path:path}", _no_such_websocket),
-        ],
+        routes=routes,
         exception_handlers={HTTPException: _explain},  # type: ignore[dict-item]  # starlette wants Exception
     )
     # `/health/` is not `/health`: a redirect would only hide a client's mistake.

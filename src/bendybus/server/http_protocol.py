@@ -37,6 +37,8 @@ HEAD_BYTES_MAX: Final = 128 * 1024
 # As long as the listener gives a connection to say its first word.
 HEAD_TIMEOUT_S: Final = 20.0
 
+HTTP_VERSIONS: Final = ("1.0", "1.1")
+
 # One WebSocket message. Clients send an AMQP frame or less in each, and frames are far smaller.
 WEBSOCKET_MESSAGE_MAX: Final = 4 * 1024 * 1024
 
@@ -77,6 +79,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._held: bytes | None = None
         """Read from the socket, and not to be parsed before the request before it has been answered."""
         self._held_flow: HoldableFlow
+        self._objection = ""
+        """What is wrong with the head that has just arrived, though it can be parsed."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
@@ -119,6 +123,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_bytes += len(data)
         super().data_received(data)
+        if self._head_timer is not None and self._is_line_without_version(data):
+            # A request of HTTP/0.9 is one line and has no headers: nothing more would come.
+            self.send_400_response("HTTP/0.9 is not spoken here; HTTP/1.1 is.")
+            return
         # Checked after parsing: a body may follow a small head in one piece.
         if self._head_timer is not None and self._head_bytes > HEAD_BYTES_MAX and self.parser is not None:
             self.send_400_response(f"The request's head is longer than {HEAD_BYTES_MAX} bytes.")
@@ -142,7 +150,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """What is not HTTP at all is refused in the shape of every other refusal."""
-        body = document(error(ArgumentError(msg), "", now()))
+        body = document(error(ArgumentError(self._objection or msg), "", now()))
         _refresh_date(self.server_state)
         lines = [
             b"HTTP/1.1 400 Bad Request",
@@ -166,6 +174,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        self._objection = self._what_is_wrong()
+        if self._objection:
+            # The parser stops at it, and uvicorn calls `send_400_response`.
+            raise ArgumentError(self._objection)
         self._head_arrived()
         _refresh_date(self.server_state)
         super().on_headers_complete()
@@ -182,6 +194,25 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._held = None
         self._head_arrived()
         super().connection_lost(exc)
+
+    def _what_is_wrong(self) -> str:
+        """Why the head is refused: what two programs on its way would read differently."""
+        if self._version() not in HTTP_VERSIONS:
+            return f"HTTP/{self._version()} is not spoken here; HTTP/1.1 is."
+        # "A server MUST respond with a 400 [...] to any request message that contains more than one Host
+        # header field line" [RFC 9112 3.2]
+        if sum(name == b"host" for name, _ in self.headers) > 1:
+            return "The request has more than one Host header."
+        if b"%00" in self.url:
+            return "The URL has a NUL in it."
+        return ""
+
+    def _is_line_without_version(self, data: bytes) -> bool:
+        return self.parser is not None and bool(self.url) and self._version() == "0.0" and data[-1:] == b"\n"
+
+    def _version(self) -> str:
+        version: str = self.parser.get_http_version()
+        return version
 
     def _await_head(self) -> None:
         self._head_bytes = 0

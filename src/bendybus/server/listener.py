@@ -125,13 +125,18 @@ class Listener:
     def __init__(
         self,
         *,
-        amqp: ProtocolFactory,
         http: ProtocolFactory,
+        amqp: ProtocolFactory | None = None,
+        plain_amqp: ProtocolFactory | None = None,
         tls: ssl.SSLContext | None = None,
         handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
-        self._protocols: dict[Opening, ProtocolFactory] = {Opening.AMQP: amqp, Opening.HTTP: http}
+        self._protocols: dict[Opening, ProtocolFactory] = {Opening.HTTP: http}
+        if amqp is not None:
+            self._protocols[Opening.AMQP] = amqp
+        self._plain_amqp = plain_amqp
+        """What serves AMQP without TLS, if something else than what serves it with TLS."""
         self._tls = tls
         self._handshake_timeout_s = handshake_timeout_s
         # At least half, where a small limit leaves no room for the reserve.
@@ -312,6 +317,8 @@ class Listener:
         transport = arrival.transport
         assert transport is not None
         factory = self._protocols.get(opening)
+        if self._plain_amqp is not None and opening is Opening.AMQP and _is_plain(transport):
+            factory = self._plain_amqp
         if factory is None:
             if opening is Opening.AMQP_UNSUPPORTED:
                 # "If the requested protocol version is not supported, the server MUST send a protocol
@@ -370,3 +377,7 @@ class Listener:
             self._drop(oldest)
         # A crowd leaves in portions, and the guests are served in between.
         self._ticker = self._loop.call_later(0, self._tick)
+
+
+def _is_plain(transport: asyncio.Transport) -> bool:
+    return transport.get_extra_info("ssl_object") is None

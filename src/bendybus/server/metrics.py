@@ -1,95 +1,160 @@
-"""`/metrics`: counted when asked, from what the broker knows anyway; nothing is counted per message."""
+"""What `/metrics` shows: counted when asked, from what the broker knows anyway; nothing per message.
+
+A table of families, and a walk over namespaces, entities and stores that fills them. The walk is
+long where there are many partitions, so it is made in turns (broker/turns.py). An entity's numbers are
+sums over its partitions; partitions have series of their own only when they are asked for. Who may ask,
+and where: metrics_page.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
-
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from bendybus.broker.lifecycle import Availability, StoreState
+from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.queue import Queue
+from bendybus.broker.turns import Turns
 from bendybus.domain.messages import SubQueue
-from bendybus.gateway.gateway import Gateway
 from bendybus.namespaces import Namespace
 
-__all__ = ["BrokerCollector"]
+__all__ = ["FAMILIES", "Family", "exposition"]
 
 AVAILABLE: Final = {StoreState.AVAILABLE: 1.0, StoreState.SLOW: 0.5, StoreState.AWAY: 0.0}
+STATES: Final = ("active", "deferred", "scheduled", "locked")
+COUNTED: Final = [
+    (subqueue, [(state, f',state="{state}",subqueue="{subqueue.name.lower()}"') for state in STATES])
+    for subqueue in SubQueue
+]
+"""What is counted of a partition, with the labels that say so."""
+
+# Lines that become bytes in one step.
+LINES_PER_STEP: Final = 500
 
 
-class BrokerCollector(Collector):
-    def __init__(self, namespaces: Iterable[Namespace], gateway: Gateway) -> None:
-        self._namespaces = namespaces
-        self._gateway = gateway
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric: its name with the ending that counters have, and what it means."""
 
-    def collect(self) -> Iterable[Metric]:
-        yield GaugeMetricFamily(
-            "bendybus_connections", "AMQP connections open now.", value=self._gateway.connection_count
-        )
-        cached = GaugeMetricFamily(
-            "bendybus_payload_cache_bytes", "Payloads kept in memory.", labels=("namespace",)
-        )
-        for namespace in self._namespaces:
-            cached.add_metric((namespace.name,), namespace.broker.cache.used_bytes)
-        yield cached
-        yield from self._queues()
-        yield from self._stores()
+    name: str
+    kind: Literal["gauge", "counter"]
+    meaning: str
 
-    def _queues(self) -> Iterable[Metric]:
-        messages = GaugeMetricFamily(
-            "bendybus_messages",
-            "Messages held.",
-            labels=("namespace", "entity", "partition", "subqueue", "state"),
-        )
-        size = GaugeMetricFamily(
-            "bendybus_size_bytes", "Bytes held.", labels=("namespace", "entity", "partition")
-        )
-        available = GaugeMetricFamily(
-            "bendybus_partition_available",
-            "1 while the partition takes commands.",
-            labels=("namespace", "entity", "partition", "store"),
-        )
-        partitions = (
-            (namespace.name, queue, host)
-            for namespace in self._namespaces
-            for queue in namespace.broker.entities.sources()
-            for host in queue.hosts
-        )
-        for namespace_name, queue, host in partitions:
-            place = (namespace_name, queue.path, str(host.number))
-            up = host.availability is Availability.AVAILABLE
-            available.add_metric((*place, host.store.name), float(up))
-            if host.partition is not None:
-                size.add_metric(place, host.partition.size_bytes)
-                for subqueue in SubQueue:
-                    counts = host.partition.counts(subqueue)
-                    for state in ("active", "deferred", "scheduled", "locked"):
-                        labels = (*place, subqueue.name.lower(), state)
-                        messages.add_metric(labels, getattr(counts, state))
-        yield from (messages, size, available)
 
-    def _stores(self) -> Iterable[Metric]:
-        labels = ("namespace", "store")
-        commits = CounterMetricFamily("bendybus_store_commits", "Commits made durable.", labels=labels)
-        stored = CounterMetricFamily("bendybus_messages_stored", "Messages made durable.", labels=labels)
-        available = GaugeMetricFamily(
-            "bendybus_store_available",
-            "1 while the store answers, 0.5 while it is slow, 0 while it is away.",
-            labels=labels,
-        )
-        waiting = GaugeMetricFamily(
-            "bendybus_store_waiting_seconds",
-            "How long the store has been with the call that is under way.",
-            labels=labels,
-        )
-        failures = CounterMetricFamily("bendybus_store_failures", "Times it went away.", labels=labels)
-        for namespace in self._namespaces:
-            for store in namespace.broker.stores:
-                place = (namespace.name, store.name)
-                commits.add_metric(place, store.writer.commits)
-                stored.add_metric(place, store.writer.messages_stored)
-                available.add_metric(place, AVAILABLE[store.state])
-                waiting.add_metric(place, store.waiting_s)
-                failures.add_metric(place, store.failures)
-        yield from (commits, stored, available, waiting, failures)
+CONNECTIONS: Final = Family("bendybus_connections", "gauge", "AMQP connections open now.")
+CACHE: Final = Family("bendybus_payload_cache_bytes", "gauge", "Payloads kept in memory.")
+MESSAGES: Final = Family("bendybus_messages", "gauge", "Messages held.")
+SIZE: Final = Family("bendybus_size_bytes", "gauge", "Bytes held.")
+PARTITIONS: Final = Family("bendybus_partitions", "gauge", "Partitions of the entity.")
+PARTITIONS_AVAILABLE: Final = Family(
+    "bendybus_partitions_available", "gauge", "Partitions of the entity that take commands."
+)
+PARTITION_AVAILABLE: Final = Family(
+    "bendybus_partition_available", "gauge", "1 while the partition takes commands."
+)
+COMMITS: Final = Family("bendybus_store_commits_total", "counter", "Commits made durable.")
+STORED: Final = Family("bendybus_messages_stored_total", "counter", "Messages made durable.")
+STORE_AVAILABLE: Final = Family(
+    "bendybus_store_available",
+    "gauge",
+    "1 while the store answers, 0.5 while it is slow, 0 while it is away.",
+)
+WAITING: Final = Family(
+    "bendybus_store_waiting_seconds", "gauge", "How long the store has been with the call that is under way."
+)
+FAILURES: Final = Family("bendybus_store_failures_total", "counter", "Times it went away.")
+
+FAMILIES: Final = (
+    *(CONNECTIONS, CACHE, MESSAGES, SIZE, PARTITIONS, PARTITIONS_AVAILABLE, PARTITION_AVAILABLE),
+    *(COMMITS, STORED, STORE_AVAILABLE, WAITING, FAILURES),
+)
+
+
+async def exposition(
+    namespaces: Iterable[Namespace], connections: int, *, by_partition: bool = False
+) -> list[bytes]:
+    """All samples of these namespaces in Prometheus' text format, in pieces."""
+    turns, samples = Turns(), _Samples()
+    samples.add(CONNECTIONS, "", connections)
+    for namespace in tuple(namespaces):
+        place = f'namespace="{_escaped(namespace.name)}"'
+        samples.add(CACHE, place, namespace.broker.cache.used_bytes)
+        _add_stores(samples, namespace, place)
+        for queue in tuple(namespace.broker.entities.sources()):
+            named = f'entity="{_escaped(queue.path)}",{place}'
+            if by_partition:
+                for host in queue.hosts:
+                    _add_partition(samples, host, f'{named},partition="{host.number}"')
+                    await turns.next()
+            else:
+                _add_entity(samples, queue, named)
+                await turns.next()
+    return await samples.text(turns)
+
+
+class _Samples:
+    """Lines by family: those of one stand together, under its heading."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Family, list[str]] = {family: [] for family in FAMILIES}
+
+    def add(self, family: Family, labels: str, value: float) -> None:
+        """`labels` as they stand between the braces."""
+        where = f"{{{labels}}}" if labels else ""
+        self._lines[family].append(f"{family.name}{where} {value}\n")
+
+    async def text(self, turns: Turns) -> list[bytes]:
+        pieces: list[bytes] = []
+        for family, lines in self._lines.items():
+            if not lines:
+                continue
+            pieces.append(
+                f"# HELP {family.name} {family.meaning}\n# TYPE {family.name} {family.kind}\n".encode()
+            )
+            for start in range(0, len(lines), LINES_PER_STEP):
+                pieces.append("".join(lines[start : start + LINES_PER_STEP]).encode())
+                await turns.next()
+        return pieces
+
+
+def _add_entity(samples: _Samples, queue: Queue, labels: str) -> None:
+    loaded = [host.partition for host in queue.hosts if host.partition is not None]
+    up = sum(host.availability is Availability.AVAILABLE for host in queue.hosts)
+    samples.add(PARTITIONS, labels, len(queue.hosts))
+    samples.add(PARTITIONS_AVAILABLE, labels, up)
+    # An entity of which nothing is known has no numbers, instead of zeros that look like an empty one.
+    if not loaded:
+        return
+    samples.add(SIZE, labels, sum(partition.size_bytes for partition in loaded))
+    for subqueue, states in COUNTED:
+        counts = [partition.counts(subqueue) for partition in loaded]
+        for state, which in states:
+            samples.add(MESSAGES, labels + which, sum(getattr(each, state) for each in counts))
+
+
+def _add_partition(samples: _Samples, host: PartitionHost, labels: str) -> None:
+    up = host.availability is Availability.AVAILABLE
+    samples.add(PARTITION_AVAILABLE, f'{labels},store="{_escaped(host.store.name)}"', int(up))
+    if host.partition is None:
+        return
+    samples.add(SIZE, labels, host.partition.size_bytes)
+    for subqueue, states in COUNTED:
+        counts = host.partition.counts(subqueue)
+        for state, which in states:
+            samples.add(MESSAGES, labels + which, getattr(counts, state))
+
+
+def _add_stores(samples: _Samples, namespace: Namespace, place: str) -> None:
+    for store in namespace.broker.stores:
+        labels = f'{place},store="{_escaped(store.name)}"'
+        samples.add(COMMITS, labels, store.writer.commits)
+        samples.add(STORED, labels, store.writer.messages_stored)
+        samples.add(STORE_AVAILABLE, labels, AVAILABLE[store.state])
+        samples.add(WAITING, labels, store.waiting_s)
+        samples.add(FAILURES, labels, store.failures)
+
+
+def _escaped(text: str) -> str:
+    """As a label's value is written: backslashes, quotes and ends of lines are escaped."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

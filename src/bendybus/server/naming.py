@@ -34,6 +34,11 @@ def namespace_folders(
         return {next(iter(names.values()), NAMESPACE_DEFAULT): folder}
     if settings.store_urls:
         raise ConfigError("--store and several namespaces exclude each other: give each a server of its own")
+    if settings.allowed_stores:
+        raise ConfigError(
+            "--allow-store and several namespaces exclude each other: the key of one namespace would reach "
+            "the machine that all of them share"
+        )
     folders: dict[str, DataFolder] = {}
     for name in names.values():
         try:
@@ -47,7 +52,9 @@ def namespace_folders(
     return folders
 
 
-def connection_strings(namespaces: Iterable[Namespace], host: str, port: int) -> dict[str, str]:
+def connection_strings(
+    namespaces: Iterable[Namespace], host: str, port: int, *, tls: bool = False
+) -> dict[str, str]:
     """What a client of each namespace on this machine needs: its key, or its name where others share that."""
     strings: dict[str, str] = {}
     taken: set[str] = set()
@@ -55,5 +62,5 @@ def connection_strings(namespaces: Iterable[Namespace], host: str, port: int) ->
         key = next(rule.primary_key for rule in namespace.keys.named(ROOT_RULE_NAME, ""))
         shown = f"{namespace.name.lower()}.localhost" if key in taken else host
         taken.add(key)
-        strings[namespace.name] = local_connection_string(shown, port, key)
+        strings[namespace.name] = local_connection_string(shown, port, key, tls=tls)
     return strings

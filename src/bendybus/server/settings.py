@@ -23,6 +23,7 @@ __all__ = [
     "STORES_DEFAULT",
     "WELL_KNOWN_KEY",
     "Settings",
+    "is_loopback",
     "refuse_exposed_keys",
     "sas_key_from",
 ]
@@ -51,10 +52,14 @@ class Settings:
     port: int = 5672
     admin_port: int | None = 5300
     """A second port that serves the same things, since the emulator's clients expect one; None for none."""
+    metrics_port: int | None = None
+    """A port that shows metrics and health to everybody who reaches it, and nothing else; None for none."""
     stores: int | None = None
     """How many messaging stores; None: as many as the data folder has, `STORES_DEFAULT` in a new one."""
     store_urls: tuple[str, ...] = field(default=(), repr=False)
     """Messaging stores elsewhere than in the data folder, instead of its own."""
+    allowed_stores: tuple[str, ...] = field(default=(), repr=False)
+    """Folders and URLs of stores that may be attached over the network; none: nothing may be."""
     tier: Tier = Tier.STANDARD
     premium_partitions: int = PREMIUM_PARTITIONS_DEFAULT
     config: Path | None = None
@@ -65,6 +70,8 @@ class Settings:
     """The root rule's key in every namespace; None: each namespace's own, kept in the data folder."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    require_tls: bool = False
+    """Whether connections without TLS are refused, except requests for `/health`."""
     host_names: tuple[str, ...] = ()
     """Further names for the self-made certificate."""
     jwt_issuer: str | None = None
@@ -87,6 +94,12 @@ class Settings:
         self._check_number("--port", self.port, 0, 65_535)
         if self.admin_port is not None:
             self._check_number("--admin-port", self.admin_port, 0, 65_535)
+        if self.metrics_port is not None:
+            self._check_number("--metrics-port", self.metrics_port, 0, 65_535)
+            if self.metrics_port and self.metrics_port in (self.port, self.admin_port):
+                raise ConfigError(
+                    f"--metrics-port is {self.metrics_port}, which is in use for everything else"
+                )
         if self.stores is not None:
             self._check_number("--stores", self.stores, 1, STORES_MAX)
             if self.store_urls:
@@ -136,14 +149,14 @@ def sas_key_from(environment: Mapping[str, str]) -> str | None:
 
 def refuse_exposed_keys(host: str, keys: Iterable[str]) -> None:
     """Refuse a key that everybody knows when others than this machine can reach the server."""
-    if not _is_loopback(host) and WELL_KNOWN_KEY in keys:
+    if not is_loopback(host) and WELL_KNOWN_KEY in keys:
         raise ConfigError(
             f"refusing to listen on '{host}' with the well-known key {WELL_KNOWN_KEY}: anybody could log in. "
             f"Set another key in {SAS_KEY_VARIABLE} or Config.json, or listen on 127.0.0.1"
         )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Whether only this machine can reach `host`; a name other than localhost is not trusted to be."""
     if host.lower() == "localhost":
         return True

@@ -1,22 +1,28 @@
 """Attaching and retiring messaging stores while the server runs.
 
-A store that is attached is looked at, opened, written down in the data folder
-(store/folder.py, `stores.json`) and only then worked with; one that is retired keeps
-nothing, is crossed out there and only then let go. So the next start has the same
-stores without being told. Emptying a store: broker/draining.py.
+A store that is attached must be allowed (allowed_stores.py). It is examined and opened, written down in
+the data folder (store/folder.py, `stores.json`), and only then used. A store that is retired keeps
+nothing; it is removed from the list and then closed. So the next start has the same stores without being
+told. Emptying a store: broker/draining.py.
+
+Opening a store may take forever: a disk that hangs, a machine that does not answer. It has a
+thread of its own and a time limit, so that it holds up neither other changes nor the server's end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Final
 
 from bendybus.broker.broker import Broker
 from bendybus.broker.lifecycle import StoreState
 from bendybus.errors import ArgumentError, ConfigError, EntityExists, SetupError, StoreUnavailable
+from bendybus.server.allowed_stores import AllowedStores
 from bendybus.server.stores import namespace_id, shown_url, store_at
 from bendybus.store.faults import StoreFaults
 from bendybus.store.folder import DataFolder
@@ -28,52 +34,99 @@ logger = logging.getLogger(__name__)
 
 URL_LENGTH_MAX: Final = 2000
 
+# Longer than PostgreSQL's connection timeout on two hosts. Clients wait for the answer.
+OPEN_TIMEOUT_S: Final = 15.0
+# Stores that are still being opened after that. Each costs a thread.
+LATE_MAX: Final = 4
+
 
 class StoreKeeper:
     def __init__(
         self,
         broker: Broker,
         folder: DataFolder,
+        allowed: AllowedStores,
         faults: StoreFaults | None,
         close: Callable[[MessagingStore], None],
     ) -> None:
         self._broker = broker
         self._folder = folder
+        self._allowed = allowed
         self._faults = faults
         self._close = close
         self._attached: dict[str, MessagingStore] = {}
         """Those that were attached since the start, for us to close."""
+        self._attaching = asyncio.Lock()
+        """Held while a store is examined: of two requests for one store the second must see the first's."""
         self._changing = asyncio.Lock()
+        """Held while the list of stores changes, which takes a moment."""
+        self._late: set[Future[None]] = set()
+        """Stores that did not open in time and are still being opened."""
 
     async def attach(self, url: str, name: str | None = None) -> str:
         """Work with the store at this address, now and after the next start; gives its name."""
         if len(url) > URL_LENGTH_MAX:
             raise ArgumentError(f"A store's URL has at most {URL_LENGTH_MAX} letters.")
-        async with self._changing:
+        url = self._allowed.admitted(url)
+        async with self._attaching:
             try:
                 store = store_at(url, (), name)
-                await asyncio.to_thread(self._open, store)
+                await self._open_in_time(store)
             except (ConfigError, SetupError) as error:
                 raise ArgumentError(f"{shown_url(url)} cannot be attached: {error}") from error
             except StoreUnavailable as error:
                 raise StoreUnavailable(f"{shown_url(url)} cannot be attached now: {error}") from error
             try:
-                listed = self._folder.store_list()
-                kept = replace(listed, attached={**listed.attached, store.name: url})
-                await asyncio.to_thread(self._folder.keep_store_list, kept)
-                try:
-                    await self._broker.attach(self._faults.add(store) if self._faults else store)
-                except BaseException:
-                    await asyncio.to_thread(self._folder.keep_store_list, listed)
-                    if self._faults is not None:
-                        self._faults.remove(store.name)
-                    raise
+                async with self._changing:
+                    await self._enter(store, url)
             except BaseException:
                 await asyncio.to_thread(self._close, store)
                 raise
-            self._attached[store.name] = store
         logger.info("store %s is attached", store.name)
         return store.name
+
+    async def _enter(self, store: MessagingStore, url: str) -> None:
+        """Write it down and work with it, or neither."""
+        listed = self._folder.store_list()
+        kept = replace(listed, attached={**listed.attached, store.name: url})
+        await asyncio.to_thread(self._folder.keep_store_list, kept)
+        try:
+            await self._broker.attach(self._faults.add(store) if self._faults else store)
+        except BaseException:
+            await asyncio.to_thread(self._folder.keep_store_list, listed)
+            if self._faults is not None:
+                self._faults.remove(store.name)
+            raise
+        self._attached[store.name] = store
+
+    async def _open_in_time(self, store: MessagingStore) -> None:
+        """Open the store on a thread of its own; `StoreUnavailable` if that takes too long."""
+        self._late = {opening for opening in self._late if not opening.done()}
+        if len(self._late) >= LATE_MAX:
+            raise StoreUnavailable(f"{LATE_MAX} other stores are still being opened")
+        opening: Future[None] = Future()
+
+        def run() -> None:
+            opening.set_running_or_notify_cancel()
+            try:
+                self._open(store)
+            except BaseException as error:
+                opening.set_exception(error)
+            else:
+                opening.set_result(None)
+
+        # Not a thread of the loop's: the server's end would wait for it.
+        threading.Thread(target=run, name=f"open-{store.name}", daemon=True).start()
+        opened = asyncio.wrap_future(opening)
+        try:
+            await asyncio.wait_for(opened, OPEN_TIMEOUT_S)
+        except (TimeoutError, asyncio.CancelledError) as reason:
+            # It is closed if it opens after all.
+            opening.add_done_callback(lambda done: None if done.exception() else store.close())
+            self._late.add(opening)
+            if isinstance(reason, asyncio.CancelledError):
+                raise
+            raise StoreUnavailable(f"it did not open in {OPEN_TIMEOUT_S:g} seconds") from None
 
     def _open(self, store: MessagingStore) -> None:
         """Refuse what cannot be used, and what is used already; nothing is written before that is known."""

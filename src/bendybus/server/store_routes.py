@@ -6,8 +6,9 @@
     PUT     /$stores/{name}    {"draining": true}    empty it; false: use it again
     DELETE  /$stores/{name}    retire; only when it keeps nothing
 
-Manage on the whole namespace is needed. Bodies and answers are JSON. What is done:
-store_keeper.py, broker/draining.py.
+Manage on the whole namespace is needed. Attaching is for the operator: only what was allowed at the
+start (allowed_stores.py), and never by the key of one of several namespaces, which share the machine.
+Bodies and answers are JSON. What is done: store_keeper.py, broker/draining.py.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from bendybus.admin.access import authorise
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.stores import AttachedStore
-from bendybus.errors import ArgumentError, BrokerError, InvalidOperation
-from bendybus.namespaces import Namespace
+from bendybus.errors import ArgumentError, BrokerError, InvalidOperation, StoreNotAllowed
+from bendybus.namespaces import Namespace, Namespaces
 from bendybus.server.fault_routes import json_body
 from bendybus.server.store_keeper import StoreKeeper
 
 __all__ = ["store_routes"]
 
 
-def store_routes(namespace: Namespace, keeper: StoreKeeper | None) -> list[BaseRoute]:
+def store_routes(namespace: Namespace, keeper: StoreKeeper | None, namespaces: Namespaces) -> list[BaseRoute]:
     """To be tried before the management API, to which every path may be an entity's."""
-    api = _StoreApi(namespace, keeper)
+    api = _StoreApi(namespace, keeper, namespaces)
     return [
         Route("/$stores", api.all_stores, methods=["GET", "POST"]),
         Route("/$stores/{name}", api.one_store, methods=["GET", "PUT", "DELETE"]),
@@ -41,7 +42,8 @@ def store_routes(namespace: Namespace, keeper: StoreKeeper | None) -> list[BaseR
 
 
 class _StoreApi:
-    def __init__(self, namespace: Namespace, keeper: StoreKeeper | None) -> None:
+    def __init__(self, namespace: Namespace, keeper: StoreKeeper | None, namespaces: Namespaces) -> None:
+        self._namespaces = namespaces
         self._broker = namespace.broker
         self._keys = namespace.keys
         self._keeper = keeper
@@ -70,6 +72,10 @@ class _StoreApi:
         return self._shown(self._broker.stores[request.path_params["name"]]), HTTPStatus.OK
 
     async def _attach(self, request: Request) -> tuple[object, HTTPStatus]:
+        if self._namespaces.only is None:
+            raise StoreNotAllowed(
+                "This server has several namespaces, and the key of one does not attach stores."
+            )
         body = _object(await json_body(request))
         url, name = body.get("url"), body.get("name")
         if not isinstance(url, str) or not url:

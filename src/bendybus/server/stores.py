@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 from bendybus.errors import ConfigError, StoreCorrupted, StoreUnavailable
@@ -23,7 +25,16 @@ from bendybus.store.folder import DataFolder
 from bendybus.store.protocol import MessagingStore
 from bendybus.store.sqlite.store import SqliteStore
 
-__all__ = ["examine_stores", "messaging_stores", "namespace_id", "shown_url", "store_at"]
+__all__ = [
+    "examine_stores",
+    "kind_of",
+    "messaging_stores",
+    "namespace_id",
+    "postgres_driver",
+    "shown_url",
+    "sqlite_path",
+    "store_at",
+]
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 KNOWN = "known are sqlite:///PATH and postgresql://USER@HOST:PORT/DATABASE"
@@ -103,38 +114,59 @@ def store_at(url: str, placed: Container[str], name: str | None = None) -> Messa
         raise ConfigError(
             f"'{name}' is no store's name: letters, digits, '.', '_' and '-', up to 100 of them"
         )
+    if kind_of(url) == "sqlite":
+        return _sqlite_store(url, placed, name)
+    return _postgres_store(url, name)
+
+
+def kind_of(url: str) -> Literal["sqlite", "postgresql"]:
+    """What kind of store the URL names; `ConfigError` when we know none such."""
     try:
         scheme = urlsplit(url).scheme
     except ValueError:
         raise ConfigError(f"it cannot be read; {KNOWN}") from None
     if scheme == "sqlite":
-        return _sqlite_store(url, placed, name)
+        return "sqlite"
     if scheme in ("postgresql", "postgres"):
-        return _postgres_store(url, name)
+        return "postgresql"
     raise ConfigError(f"'{scheme}' is not a kind of store; {KNOWN}")
 
 
-def _sqlite_store(url: str, placed: Container[str], name: str | None) -> MessagingStore:
+def sqlite_path(url: str) -> Path:
+    """The file that a `sqlite:` URL names; `ConfigError` when it names none."""
     parts = urlsplit(url)
-    path = Path(unquote(parts.path))
-    if parts.netloc or parts.query or parts.fragment or not path.is_absolute() or not path.name:
+    text = unquote(parts.path)
+    path = Path(text)
+    absolute = path.is_absolute() and path.name and "\0" not in text
+    if parts.netloc or parts.query or parts.fragment or not absolute:
         raise ConfigError("write sqlite:///PATH, with an absolute path")
+    return path
+
+
+def _sqlite_store(url: str, placed: Container[str], name: str | None) -> MessagingStore:
+    path = sqlite_path(url)
     has_partitions = (name or path.stem) in placed
     if not path.parent.is_dir() and not has_partitions:
         raise ConfigError(f"the folder {path.parent} does not exist")
     return SqliteStore(path, name, has_partitions=has_partitions)
 
 
-def _postgres_store(url: str, name: str | None) -> MessagingStore:
+@contextmanager
+def postgres_driver() -> Iterator[None]:
+    """For the import of what needs the PostgreSQL driver, which is installed only where it is wanted."""
     try:
-        # Only whoever has such a store needs the driver.
-        from bendybus.store.postgres.address import parse_address  # noqa: PLC0415
-        from bendybus.store.postgres.store import PostgresStore  # noqa: PLC0415
+        yield
     except ImportError as error:
         raise ConfigError(
             f"PostgreSQL needs a package that is not installed ({error.name or error}): "
             f"pip install 'bendybus[postgres]'"
         ) from None
+
+
+def _postgres_store(url: str, name: str | None) -> MessagingStore:
+    with postgres_driver():
+        from bendybus.store.postgres.address import parse_address  # noqa: PLC0415
+        from bendybus.store.postgres.store import PostgresStore  # noqa: PLC0415
     address = parse_address(url)
     return PostgresStore(address if name is None else replace(address, name=name))
 

@@ -34,6 +34,7 @@ from bendybus.names import EntityPath, SequenceNumber
 from bendybus.namespaces import Namespace as ServedNamespace
 from bendybus.server.emulator_config import NamespaceConfig
 from bendybus.server.front import Front
+from bendybus.server.http import RESERVED_NAMES
 from bendybus.store.catalog import Catalog
 from bendybus.store.faults import StoreFaults
 from bendybus.store.protocol import MessagingStore
@@ -201,6 +202,7 @@ class Namespace:
             self.faults.stores,
             tier=self._ground.tier,
             contents=AmqpContents(),
+            reserved_names=RESERVED_NAMES,
             clock=self._clock,
         )
         broker.start()

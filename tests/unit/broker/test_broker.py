@@ -14,7 +14,9 @@ from bendybus.broker.lifecycle import Availability
 from bendybus.domain.commands import Enqueue
 from bendybus.domain.entities import QueueDescription, Tier
 from bendybus.domain.messages import SubQueue
+from bendybus.domain.topic_entities import TopicDescription
 from bendybus.errors import (
+    ArgumentError,
     EntityExists,
     EntityNotFound,
     InvalidOperation,
@@ -121,6 +123,29 @@ def test_names_are_found_in_any_case_and_taken_once(with_broker):
             broker.find("other")
 
     with_broker(test)
+
+
+def test_a_name_that_the_server_needs_is_refused_but_an_old_entity_keeps_it(with_broker):
+    reserved = frozenset({"health"})
+
+    async def older(broker):
+        await broker.queues.create(QueueDescription(EntityPath("Health")))
+
+    async def newer(broker):
+        assert broker.queues.get("health").path == "Health"
+        # What a Config.json says of it still counts.
+        await broker.queues.ensure(QueueDescription(EntityPath("health"), max_delivery_count=3))
+        await broker.queues.delete("HEALTH")
+        for name in ("health", "HEALTH"):
+            with pytest.raises(ArgumentError, match="the server itself answers at '/"):
+                await broker.queues.create(QueueDescription(EntityPath(name)))
+            with pytest.raises(ArgumentError, match="the server itself answers at '/"):
+                await broker.topics.create(TopicDescription(EntityPath(name)))
+        for name in ("health2", "health/x", "x/health"):
+            await broker.queues.create(QueueDescription(EntityPath(name)))
+
+    with_broker(older)
+    with_broker(newer, reserved_names=reserved)
 
 
 def test_a_restart_finds_queues_and_messages(with_broker):  # B-08

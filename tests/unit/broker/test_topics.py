@@ -8,13 +8,15 @@ from dataclasses import replace
 import pytest
 
 from bendybus.amqp.message import Properties, decode_message, encode_message
-from bendybus.broker import transactions
+from bendybus.broker import topic as topic_module
+from bendybus.broker import transactions, turns
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.broker.lifecycle import Availability
 from bendybus.contents import AmqpContents
 from bendybus.domain.commands import CancelScheduled, Complete, Enqueue, Given, Lock
 from bendybus.domain.entities import EntityStatus, QueueDescription, Tier
+from bendybus.domain.fanout import FanOut
 from bendybus.domain.filters import DEFAULT_RULE_NAME, FalseFilter
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.topic_entities import SUBSCRIPTIONS_MAX, SubscriptionDescription, TopicDescription
@@ -695,5 +697,38 @@ def test_what_is_scheduled_at_a_topic_is_published_when_the_clock_has_moved(with
         assert await bodies(one) == ["later"]
         await broker.ticker.advance(3_601_000)
         assert await bodies(one) == []
+
+    with_broker(test)
+
+
+def test_a_topic_with_many_subscriptions_goes_in_turns_and_orders_nothing_anew(with_broker, monkeypatch):
+    made: list[int] = []
+
+    class Counted(FanOut):
+        def __init__(self, subscriptions, *others):
+            made.append(len(subscriptions))
+            super().__init__(subscriptions, *others)
+
+    monkeypatch.setattr(topic_module, "FanOut", Counted)
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
+
+    async def test(broker):
+        await broker.topics.create(PLAIN)
+        for number in range(20):
+            await broker.topics.create_subscription(subscription(f"s{number}"))
+        assert made == []
+        await publish(broker.topics.get("plain"), "x")
+        assert made == [20]
+        deleted = []
+        broker.entities.watch(deleted.append)
+        going = asyncio.ensure_future(broker.topics.delete("plain"))
+        seen = set()
+        while not going.done():
+            seen.add(len(deleted))
+            await asyncio.sleep(0)
+        # Others had their turn between any two.
+        assert seen >= set(range(1, 21))
+        assert made == [20]
+        assert list(broker.entities) == []
 
     with_broker(test)

@@ -29,6 +29,12 @@ def test_a_running_server_is_found_with_the_key_of_its_folder(data: Path) -> Non
     )
 
 
+def test_a_server_that_requires_tls_is_found_without_the_emulators_flag(data: Path) -> None:
+    announce(data, "127.0.0.1", 5672, key_in_folder=True, tls=True)
+    found = find_running(data)
+    assert found is not None and "UseDevelopmentEmulator" not in found
+
+
 def test_the_file_holds_no_key_and_is_its_owners_alone(data: Path) -> None:
     announce(data, "127.0.0.1", 5672, key_in_folder=True)
     file = data / "server.json"
@@ -81,4 +87,5 @@ def test_an_old_file_is_replaced(data: Path) -> None:
         "host": "127.0.0.1",
         "port": 2,
         "root_key": "folder",
+        "tls": False,
     }

@@ -8,14 +8,17 @@ from contextlib import asynccontextmanager
 from unittest.mock import ANY
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from bendybus.server.http import Health, http_app
+from bendybus.server.http import RESERVED_NAMES, Health, http_app
 from bendybus.server.http_protocol import HEAD_BYTES_MAX, PIECE_BYTES, HttpHost
 
 READY = Health(True)
+
+
+async def no_metrics(request) -> PlainTextResponse:
+    return PlainTextResponse("none")
 
 
 @pytest.fixture
@@ -23,9 +26,8 @@ def web(house):
     """A house with the real HTTP application in it."""
 
     @asynccontextmanager
-    async def opened(health=READY, routes=(), head_timeout_s=20.0, registry=None):
-        registry = registry or CollectorRegistry()
-        app = http_app(amqp=asyncio.Protocol, health=lambda: health, registry=registry, routes=routes)
+    async def opened(health=READY, routes=(), head_timeout_s=20.0, metrics=no_metrics):
+        app = http_app(amqp=asyncio.Protocol, health=lambda: health, metrics=metrics, routes=routes)
         host = HttpHost(app, head_timeout_s=head_timeout_s)
         async with house(http=host.protocol) as open_house:
             open_house.host = host
@@ -65,21 +67,6 @@ def test_health_is_200_only_when_ready(run, web, client_tls, ready, status) -> N
     run(work())
 
 
-def test_metrics_show_the_registry_that_was_given_and_no_other(run, web) -> None:
-    registry = CollectorRegistry()
-    Counter("messages_moved", "Messages moved.", registry=registry).inc(3)
-
-    async def work() -> None:
-        async with web(registry=registry) as open_house:
-            status, headers, body = await _get(open_house, "/metrics")
-            assert status == 200
-            assert headers["content-type"].startswith("text/plain")
-            assert b"messages_moved_total 3.0" in body
-            assert b"python_info" not in body
-
-    run(work())
-
-
 @pytest.mark.parametrize("path", ["/", "/orders", "/health/", "/$servicebus/websocket"])
 def test_what_nobody_serves_is_a_404_with_an_error_document(run, web, path) -> None:
     async def work() -> None:
@@ -98,6 +85,61 @@ def test_routes_handed_in_are_served(run, web) -> None:
             assert (await _get(open_house, "/orders"))[2] == b"mine"
 
     run(work())
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "complaint"),
+    [
+        (b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "more than one Host header"),
+        (b"GET /health HTTP/1.1\r\nHost: a\r\nhost: a\r\n\r\n", "more than one Host header"),
+        (b"GET /health\r\n", "HTTP/0.9"),
+        (b"GET /health\r\n\r\n", "HTTP/0.9"),
+        (b"GET /health HTTP/0.9\r\nHost: a\r\n\r\n", "HTTP/0.9"),
+        (b"GET /health HTTP/2.0\r\nHost: a\r\n\r\n", "HTTP/2.0"),
+        (b"GET /heal\0th HTTP/1.1\r\nHost: a\r\n\r\n", ""),
+        (b"GET /heal%00th HTTP/1.1\r\nHost: a\r\n\r\n", "NUL"),
+        (b"GET /health?x=%00 HTTP/1.1\r\nHost: a\r\n\r\n", "NUL"),
+        (b"POST /heal%00th HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello", "NUL"),
+        (
+            b"GET /$servicebus/websocket?%00 HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n"
+            b"Connection: upgrade\r\n\r\n",
+            "NUL",
+        ),
+    ],
+)
+def test_a_head_that_can_be_read_in_two_ways_is_a_400(run, web, request_bytes, complaint) -> None:
+    async def work() -> None:
+        async with web() as open_house:
+            reader, writer = await open_house.call()
+            writer.write(request_bytes)
+            status, headers, body = await _answer(reader)
+            assert (status, headers["connection"]) == (400, "close")
+            assert complaint in body.decode()
+            assert await open_house.farewell(reader, writer) == b""
+            assert (await _get(open_house, "/health"))[0] == 200
+
+    run(work())
+
+
+def test_a_second_request_with_two_hosts_is_refused_too(run, web) -> None:
+    async def work() -> None:
+        async with web() as open_house:
+            reader, writer = await open_house.call()
+            writer.write(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert (await _answer(reader))[0] == 200
+            writer.write(b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n")
+            assert (await _answer(reader))[0] == 400
+
+    run(work())
+
+
+def test_no_entity_is_called_like_a_route() -> None:
+    """Every path that the server itself answers is reserved, or no name of an entity."""
+    app = http_app(amqp=asyncio.Protocol, health=lambda: READY, metrics=no_metrics)
+    paths = {route.path for route in app.routes if "{" not in route.path}
+    assert paths
+    for path in paths:
+        assert path.strip("/").lower() in RESERVED_NAMES
 
 
 def test_a_connection_serves_one_request_after_another(run, web) -> None:

@@ -69,6 +69,13 @@ def test_stores_elsewhere_hold_one_namespace(folder: DataFolder) -> None:
         placed(folder, "a", "b", settings=settings)
 
 
+def test_stores_are_attached_to_one_namespace_alone(folder: DataFolder) -> None:
+    settings = Settings(allowed_stores=("/mnt",))
+    assert placed(folder, "a", settings=settings) == {"a": "."}
+    with pytest.raises(ConfigError, match="--allow-store and several namespaces exclude each other"):
+        placed(folder, "a", "b", settings=settings)
+
+
 def test_a_connection_string_has_the_key_or_where_that_is_shared_the_name() -> None:
     keys = {"first": "k1", "second": "k2", "Third": "k1"}
     namespaces = [

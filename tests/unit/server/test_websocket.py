@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import websockets
-from prometheus_client import CollectorRegistry
+from starlette.responses import Response
 
 from bendybus.server.http import Health, http_app
 from bendybus.server.http_protocol import HttpHost
@@ -60,7 +60,10 @@ def bridge(house):
             bridged.append(Bytes())
             return bridged[-1]
 
-        app = http_app(amqp=amqp, health=lambda: Health(True), registry=CollectorRegistry())
+        async def metrics(request) -> Response:
+            return Response()
+
+        app = http_app(amqp=amqp, health=lambda: Health(True), metrics=metrics)
         host = HttpHost(app)
         async with house(http=host.protocol) as open_house:
             open_house.bridged = bridged

@@ -33,10 +33,18 @@ from bendybus.domain.filters.ast import (
     Signed,
 )
 from bendybus.domain.filters.lexer import refusal
-from bendybus.domain.filters.like import compile_like
+from bendybus.domain.filters.like import LikePattern, compile_like
 from bendybus.domain.filters.reading import Reading, system_property
 from bendybus.domain.filters.text import to_text
-from bendybus.domain.filters.values import COMPARE, Value, arithmetic, compare, signed, type_name
+from bendybus.domain.filters.values import (
+    COMPARE,
+    TEXT_VALUE_LENGTH_MAX,
+    Value,
+    arithmetic,
+    compare,
+    signed,
+    type_name,
+)
 from bendybus.errors import FilterError
 
 __all__ = [
@@ -230,13 +238,13 @@ def _like(node: Like, parameters: Parameters) -> Ask:
     pattern = _known(node.pattern, parameters)
     escape = None if node.escape is None else _known(node.escape, parameters)
     if isinstance(pattern, Constant) and isinstance(escape, Constant | None):
-        fits = _like_constant(node, pattern, escape)
+        compiled = _like_constant(node, pattern, escape)
 
         def is_like(reading: Reading) -> bool | None:
             value = left(reading)
-            if value is None or fits is None:
+            if value is None or compiled is None:
                 return None
-            return fits(_string(node, "the left side", value))
+            return _fits(node, reading, compiled, _string(node, "the left side", value))
 
         return is_like
     read_pattern = compile_expression(pattern, parameters)
@@ -250,14 +258,28 @@ def _like(node: Like, parameters: Parameters) -> Ask:
         escaping = None if escaping is None else _string(node, "ESCAPE", escaping)
         text, written = _string(node, "the left side", value), _string(node, "the pattern", written)
         try:
-            return compile_like(written, escaping)(text)
+            compiled = compile_like(written, escaping)
         except FilterError as error:
             raise _quoting(node, error) from None
+        return _fits(node, reading, compiled, text)
 
     return is_like_what_it_says
 
 
-def _like_constant(node: Like, pattern: Constant, escape: Constant | None) -> Callable[[str], bool] | None:
+def _fits(node: Like, reading: Reading, pattern: LikePattern, text: str) -> bool:
+    if pattern.cost:
+        try:
+            if len(text) > TEXT_VALUE_LENGTH_MAX:
+                raise FilterError(
+                    f"the text has {len(text)} characters; LIKE searches at most {TEXT_VALUE_LENGTH_MAX}"
+                )
+            reading.spend(len(text) * pattern.cost)
+        except FilterError as error:
+            raise _quoting(node, error) from None
+    return pattern.fits(text)
+
+
+def _like_constant(node: Like, pattern: Constant, escape: Constant | None) -> LikePattern | None:
     """None if it is unknown whatever the message; what could never match is refused now, with its place."""
     if pattern.value is None or (escape is not None and escape.value is None):
         return None

@@ -15,6 +15,7 @@ from typing import ClassVar, Final, TypeAlias
 
 from bendybus.domain.filters.actions import NO_CHANGES, Changes, SqlRuleAction
 from bendybus.domain.filters.correlation import CorrelationFilter
+from bendybus.domain.filters.cost import ASKING_COST, condition_cost
 from bendybus.domain.filters.evaluate import Ask, compile_condition
 from bendybus.domain.filters.parameters import fold_parameters
 from bendybus.domain.filters.parser import parse_condition
@@ -75,11 +76,15 @@ class SqlFilter:
     parameters: Mapping[str, Value] = field(default_factory=dict, hash=False)
     spelled: Mapping[str, Spelling] = field(default_factory=dict, hash=False, compare=False)
     """The parameters as they were written, where that is known."""
+    cost: int = field(init=False, repr=False, compare=False)
+    """How much asking it may take, beside others (cost.py)."""
     _ask: Ask = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         condition = parse_condition(self.expression)
-        object.__setattr__(self, "_ask", compile_condition(condition, fold_parameters(self.parameters)))
+        parameters = fold_parameters(self.parameters)
+        object.__setattr__(self, "_ask", compile_condition(condition, parameters))
+        object.__setattr__(self, "cost", ASKING_COST + condition_cost(condition, parameters))
 
     @property
     def constant(self) -> bool | None:

@@ -10,19 +10,22 @@ password: not an error, not a `repr`.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from bendybus.errors import ConfigError, StoreUnavailable
 
-__all__ = ["StoreAddress", "parse_address"]
+__all__ = ["StoreAddress", "parameters_of", "parse_address", "url_of"]
 
 SCHEMA_DEFAULT: Final = "bendybus"
+# Parameters that libpq does not know.
+OURS: Final = ("schema", "name", "password_file")
 WRITE: Final = "write postgresql://USER@HOST:PORT/DATABASE?sslmode=..."
 
 # A server that has vanished is noticed after about 5 + 3 * 3 seconds, while connecting after 5. What the URL
@@ -67,17 +70,8 @@ class StoreAddress:
 
 def parse_address(url: str) -> StoreAddress:
     """`ConfigError` says what is wrong with the URL, and never its password."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise ConfigError(f"it cannot be read; {WRITE}") from None
-    if parts.netloc.count("@") > 1:
-        raise ConfigError("a '@' inside the user name or the password is written %40")
-    given = parse_qsl(parts.query, keep_blank_values=True)
-    ours = {key: value for key, value in given if key in ("schema", "name", "password_file")}
-    # Blanks as %20: libpq does not read a plus sign as one.
-    query = urlencode([pair for pair in given if pair[0] not in ours], quote_via=quote)
-    parameters = _parameters(urlunsplit(parts._replace(query=query)))
+    parameters = {**CONNECTION_DEFAULTS, **parameters_of(url)}
+    ours = {key: parameters.pop(key) for key in OURS if key in parameters}
     schema = ours.get("schema", SCHEMA_DEFAULT)
     if not _SCHEMA.fullmatch(schema):
         raise ConfigError(f"'{schema}' is no schema's name: letters, digits and _, up to 63 of them")
@@ -96,7 +90,30 @@ def parse_address(url: str) -> StoreAddress:
     return StoreAddress(name, schema, parameters, password_file)
 
 
-def _parameters(url: str) -> dict[str, str]:
+def parameters_of(url: str) -> dict[str, str]:
+    """Everything that the URL says, ours and libpq's, each under its name as a parameter."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ConfigError(f"it cannot be read; {WRITE}") from None
+    if parts.netloc.count("@") > 1:
+        raise ConfigError("a '@' inside the user name or the password is written %40")
+    # By hand, as libpq does it: to it a '#' is a letter, and `urlunsplit` drops the slashes of an empty host.
+    place, _, said = url.partition("?")
+    given = parse_qsl(said, keep_blank_values=True)
+    ours = {key: value for key, value in given if key in OURS}
+    # Blanks as %20: libpq does not read a plus sign as one.
+    query = urlencode([pair for pair in given if pair[0] not in ours], quote_via=quote)
+    return {**_libpq_parameters(f"{place}?{query}" if query else place), **ours}
+
+
+def url_of(parameters: Mapping[str, str]) -> str:
+    """A URL that says this: `parameters_of` gives the same again."""
+    others = {key: value for key, value in parameters.items() if key != "dbname"}
+    return f"postgresql:///{quote(parameters['dbname'], safe='')}?{urlencode(others, quote_via=quote)}"
+
+
+def _libpq_parameters(url: str) -> dict[str, str]:
     try:
         # libpq's own words may quote what it could not read, and that may be a part of the password.
         parameters = {key: str(value) for key, value in conninfo_to_dict(url).items() if value is not None}
@@ -108,4 +125,4 @@ def _parameters(url: str) -> dict[str, str]:
         raise ConfigError(f"it names no database; {WRITE}")
     if not all(port.isdecimal() for port in parameters.get("port", "0").split(",") if port):
         raise ConfigError("its port is no number")
-    return {**CONNECTION_DEFAULTS, **parameters}
+    return parameters

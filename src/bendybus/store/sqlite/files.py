@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -42,6 +43,9 @@ GIVEN_BACK_PAGES: Final = 512
 CACHE_BYTES: Final = 4 << 20
 # Only a checkpoint that ends at the wrong moment makes anyone wait: one process holds the folder.
 BUSY_TIMEOUT_S: Final = 5.0
+
+# Files that SQLite, or we, open beside the store's own.
+COMPANIONS: Final = ("-wal", "-shm", "-journal", ".new")
 
 HEADER_BYTES: Final = 100
 MAGIC: Final = b"SQLite format 3\x00"
@@ -114,6 +118,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 def open_file(path: Path, kind: FileKind) -> sqlite3.Connection:
     """The writer's connection; makes the file if there is none, migrates it if it is older."""
     with reported(path):
+        refuse_irregular(path)
         if not path.exists():
             _create(path, kind)
         _check_header(path, kind)
@@ -132,6 +137,7 @@ def open_file(path: Path, kind: FileKind) -> sqlite3.Connection:
 
 def look_into(path: Path, kind: FileKind) -> sqlite3.Connection:
     """A connection to a file that is there, checked as `open_file` does and left as it is."""
+    refuse_irregular(path)
     _check_header(path, kind)
     connection = connect_reader(path)
     try:
@@ -142,6 +148,17 @@ def look_into(path: Path, kind: FileKind) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def refuse_irregular(path: Path) -> None:
+    """Refuse a pipe, a device or a folder where a file belongs: opening a pipe waits for its other end."""
+    for each in (path, *(path.with_name(path.name + ending) for ending in COMPANIONS)):
+        try:
+            mode = each.stat().st_mode
+        except FileNotFoundError:
+            continue
+        if not stat.S_ISREG(mode):
+            raise StoreError(f"{each} is not a regular file")
 
 
 def version_of(connection: sqlite3.Connection) -> int:
@@ -206,7 +223,10 @@ def _create(path: Path, kind: FileKind) -> None:
 
 
 def _check_header(path: Path, kind: FileKind) -> None:
-    with path.open("rb") as file:
+    # Without waiting: it was a regular file a moment ago, and may have become a pipe.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise StoreError(f"{path} is not a regular file")
         header = file.read(HEADER_BYTES)
     if len(header) < HEADER_BYTES:
         raise StoreCorrupted(f"{path} is cut short: {len(header)} bytes")

@@ -175,21 +175,42 @@ def test_any_condition_answers_or_fails_in_a_named_way(tree, user):
 # -- patterns
 
 
-def is_like(text, pattern):
+def is_like(text, pattern, escape=None):
     """The definition, at any price."""
     if not pattern:
         return not text
+    if pattern[0] == escape:
+        return bool(text) and pattern[1] == text[0] and is_like(text[1:], pattern[2:], escape)
     if pattern[0] == "%":
-        return any(is_like(text[start:], pattern[1:]) for start in range(len(text) + 1))
-    return bool(text) and pattern[0] in ("_", text[0]) and is_like(text[1:], pattern[1:])
+        return any(is_like(text[start:], pattern[1:], escape) for start in range(len(text) + 1))
+    return bool(text) and pattern[0] in ("_", text[0]) and is_like(text[1:], pattern[1:], escape)
 
 
 @given(st.text("ab\n", max_size=8), st.text("ab%_", max_size=8))
-@settings(max_examples=500)
+@settings(max_examples=1000)
 def test_patterns_match_as_defined(text, pattern):
-    assert compile_like(pattern, None)(text) is is_like(text, pattern)
+    assert compile_like(pattern, None).fits(text) is is_like(text, pattern)
+
+
+@given(
+    st.text("ab%_!", max_size=7),
+    st.lists(st.sampled_from(["a", "b", "%", "_", "!%", "!_", "!!", "!a"]), max_size=7),
+)
+@settings(max_examples=1000)
+def test_patterns_with_an_escape_character_match_as_defined(text, pattern):
+    assert compile_like("".join(pattern), "!").fits(text) is is_like(text, "".join(pattern), "!")
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_a_text_made_from_a_pattern_is_like_it(data):
+    """Longer ones than the definition can be asked about: every `%` and `_` is filled in."""
+    pattern = data.draw(st.text("ab%_", max_size=40))
+    runs = {"%": st.text("abc", max_size=9), "_": st.sampled_from("abc")}
+    text = "".join(data.draw(runs[each]) if each in runs else each for each in pattern)
+    assert compile_like(pattern, None).fits(text)
 
 
 @pytest.mark.parametrize("pattern", ["%" + "a" * 900 + "b%", "%" + "a_" * 450 + "b%", "%a" * 450 + "%b"])
 def test_the_worst_pattern_over_the_longest_text_ends(pattern):
-    assert compile_like(pattern, None)("a" * 32_768) is False
+    assert compile_like(pattern, None).fits("a" * 32_768) is False

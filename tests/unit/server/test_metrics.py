@@ -1,0 +1,212 @@
+"""`/metrics`: who sees it, what is in it, and that nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from http.client import HTTPConnection
+from types import SimpleNamespace
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.requests import Request
+
+from bendybus.auth.sas import make_token
+from bendybus.broker import turns
+from bendybus.server import metrics
+from bendybus.server.metrics import FAMILIES, exposition
+from bendybus.server.metrics_page import _from_this_machine
+from bendybus.testing import Server
+from fix_client import Endpoint
+
+
+@pytest.fixture(scope="module")
+def server():
+    with Server() as running:
+        yield running
+
+
+@pytest.fixture
+def shop(server):
+    with server.namespace(queues={"orders": {"enable_partitioning": True}, "plain": {}}, stores=2) as made:
+        yield made
+
+
+@pytest.fixture
+def bank(server, shop):
+    with server.namespace(queues=["accounts"]) as made:
+        yield made
+
+
+def token(namespace) -> str:
+    endpoint = Endpoint.parse(namespace.connection_string)
+    return make_token("sb://127.0.0.1/", endpoint.key_name, endpoint.key, int(time.time()) + 600)
+
+
+def get(port: int, path: str = "/metrics", **headers: str) -> tuple[int, str]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request(
+            "GET", path, headers={name.replace("_", "-"): each for name, each in headers.items()}
+        )
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def samples(text: str, name: str) -> dict[frozenset[tuple[str, str]], float]:
+    return {
+        frozenset(sample.labels.items()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def labels(**given: str) -> frozenset[tuple[str, str]]:
+    return frozenset(given.items())
+
+
+# -- what is in it ----------------------------------------------------------------------
+
+
+def test_an_entity_is_counted_as_a_whole_unless_partitions_are_asked_for(server, shop):
+    with (
+        ServiceBusClient.from_connection_string(shop.connection_string) as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        for number in range(5):
+            sender.send_messages(ServiceBusMessage(b"x", partition_key=str(number)))
+    text = get(server.port)[1]
+    counted = samples(text, "bendybus_messages")
+    where = {"namespace": shop.name, "entity": "orders", "subqueue": "main", "state": "active"}
+    assert counted[labels(**where)] == 5
+    assert not any(name == "partition" for each in counted for name, _ in each)
+    assert samples(text, "bendybus_partitions")[labels(namespace=shop.name, entity="orders")] == 16
+    assert samples(text, "bendybus_partitions_available")[labels(namespace=shop.name, entity="orders")] == 16
+    apart = get(server.port, "/metrics?partitions=1")[1]
+    by_partition = samples(apart, "bendybus_messages")
+    assert sum(by_partition[labels(**where, partition=str(number))] for number in range(16)) == 5
+    # One or the other: a sum over a metric counts nothing twice.
+    assert labels(**where) not in by_partition
+    assert len(samples(apart, "bendybus_partition_available")) == 17
+
+
+def test_every_family_has_one_heading_and_its_samples_below_it(server, shop):
+    for path in ("/metrics", "/metrics?partitions=1"):
+        lines = get(server.port, path)[1].splitlines()
+        headings = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+        assert len(headings) == len(set(headings))
+        assert set(headings) <= {family.name for family in FAMILIES}
+
+
+def test_names_are_escaped():
+    assert metrics._escaped('a"b\\c\nd') == 'a\\"b\\\\c\\nd'
+
+
+@pytest.mark.parametrize("query", ["partitions=2", "partitions=yes", "partition=1"])
+def test_a_parameter_without_a_meaning_is_refused(server, shop, query):
+    status, body = get(server.port, f"/metrics?{query}")
+    assert (status, query.split("=")[0] in body) == (400, True)
+
+
+# -- who sees it ------------------------------------------------------------------------
+
+
+def test_this_machine_sees_all_namespaces_without_a_token(server, shop, bank):
+    # A partition that is still being loaded has no messages to show, but it counts.
+    seen = {dict(each)["namespace"] for each in samples(get(server.port)[1], "bendybus_partitions")}
+    assert seen == {shop.name, bank.name}
+
+
+def test_a_namespaces_key_sees_its_own_series_alone(server, shop, bank):
+    for own, other in ((shop, bank), (bank, shop)):
+        for headers in ({}, {"X_Forwarded_For": "127.0.0.1"}):
+            status, text = get(server.port, Authorization=token(own), **headers)
+            assert status == 200
+            assert f'namespace="{own.name}"' in text and other.name not in text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X_Forwarded_For": "127.0.0.1"},
+        {"Forwarded": "for=127.0.0.1"},
+        {"X_Real_IP": "127.0.0.1"},
+        {"Via": "1.1 proxy"},
+        {"Host": "attacker.example"},
+        {"Host": "127.0.0.1.attacker.example"},
+        {"Authorization": "SharedAccessSignature sr=x&sig=x&se=1&skn=x"},
+        {"Authorization": ""},
+    ],
+    ids=str,
+)
+def test_who_may_come_from_elsewhere_needs_a_token_that_counts(server, shop, headers):
+    status, body = get(server.port, **headers)
+    assert status == 401
+    assert "bendybus_" not in body
+
+
+@pytest.mark.parametrize(
+    ("client", "host", "from_here"),
+    [
+        ("127.0.0.1", "127.0.0.1:5672", True),
+        ("127.0.0.9", "localhost", True),
+        ("::1", "[::1]:5672", True),
+        ("127.0.0.1", "shop.LOCALHOST:5300", True),
+        ("10.0.0.9", "127.0.0.1", False),
+        ("192.0.2.7", "localhost", False),
+        ("fe80::1", "[::1]", False),
+        ("127.0.0.1", "[::1", False),
+        ("127.0.0.1", "10.0.0.9", False),
+    ],
+)
+def test_this_machine_is_known_by_the_connections_own_address(client, host, from_here):
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/metrics",
+        "query_string": b"",
+        "scheme": "http",
+        "client": (client, 1),
+        "server": ("10.0.0.1", 5672),
+        "headers": [(b"host", host.encode())],
+    }
+    assert _from_this_machine(Request(scope)) is from_here
+
+
+# -- nobody waits for it ------------------------------------------------------------------
+
+
+def test_others_have_their_turn_while_the_page_is_made(monkeypatch):
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
+    counts = SimpleNamespace(active=1, deferred=0, scheduled=0, locked=0)
+    partition = SimpleNamespace(size_bytes=1, counts=lambda subqueue: counts)
+    hosts = [
+        SimpleNamespace(
+            number=number, partition=partition, availability=None, store=SimpleNamespace(name="store-0")
+        )
+        for number in range(16)
+    ]
+    queues = [SimpleNamespace(path=f"q{number}", hosts=hosts) for number in range(50)]
+    cache = SimpleNamespace(used_bytes=0)
+    entities = SimpleNamespace(sources=lambda: queues)
+    broker = SimpleNamespace(cache=cache, stores=[], entities=entities)
+    taken = 0
+
+    async def bystander() -> None:
+        nonlocal taken
+        while True:
+            await asyncio.sleep(0)
+            taken += 1
+
+    async def work() -> None:
+        beside = asyncio.create_task(bystander())
+        pieces = await exposition([SimpleNamespace(name="n", broker=broker)], 0, by_partition=True)
+        assert sum(piece.count(b"\n") for piece in pieces) > 50 * 16 * 14
+        beside.cancel()
+
+    asyncio.run(work())
+    assert taken >= 50 * 16
