@@ -7,8 +7,8 @@ import time
 from http.client import HTTPConnection
 
 import pytest
-from bendybus.admin.documents import document, entry
 
+from bendybus.admin.documents import document, entry
 from bendybus.auth.rules import ROOT_RULE_NAME
 from bendybus.auth.sas import make_token
 from bendybus.names import Instant
