@@ -28,11 +28,11 @@ from bendybus.amqp.message import Properties, encode_message
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.broker.topic import Topic
-from bendybus.contents import AmqpContents
 from bendybus.domain.commands import Enqueue
 from bendybus.domain.filters import RuleDescription, SqlFilter
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
 from bendybus.envelope import admit
+from bendybus.envelope.contents import AmqpContents
 from bendybus.names import EntityPath
 from bendybus.store.sqlite.catalog import SqliteCatalog
 from bendybus.store.sqlite.store import SqliteStore

@@ -20,13 +20,13 @@ import pytest
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from bendybus import admin
-from bendybus.admin.rest_targets import Operation
 from bendybus.amqp.performatives import SENDER, Source, Target
 from bendybus.amqp.types import Symbol
 from bendybus.auth.sas import make_token
 from bendybus.engine.sending import SendingLink
 from bendybus.gateway.addresses import NodeKind
 from bendybus.gateway.management import OPERATIONS
+from bendybus.rest.targets import Operation
 from bendybus.server import front
 from bendybus.server.app import Server
 from bendybus.server.settings import Settings

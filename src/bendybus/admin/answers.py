@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bendybus.admin import documents
-from bendybus.admin.rest_bodies import RequestBody
 from bendybus.atom import ENTRY_TYPE, FEED_TYPE, PAGE_MAX, document
 from bendybus.broker.clock import now
 from bendybus.errors import ArgumentError, PreconditionFailed
+from bendybus.http_bodies import RequestBody
 from bendybus.names import Instant
 
 __all__ = ["Answers", "api_version", "is_update", "read_body"]

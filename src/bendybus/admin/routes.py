@@ -23,12 +23,11 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from bendybus.admin import documents
-from bendybus.admin.access import authorise
 from bendybus.admin.answers import Answers, api_version, is_update, read_body
 from bendybus.admin.queues import queue_elements, read_queue
-from bendybus.admin.rest_bodies import RequestBody
 from bendybus.admin.topic_routes import Child, TopicRequests
 from bendybus.atom import QUEUE_DESCRIPTION, TOPIC_DESCRIPTION, element, format_time
+from bendybus.auth.http import authorise
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
@@ -42,6 +41,7 @@ from bendybus.errors import (
     InvalidOperation,
     MethodNotAllowed,
 )
+from bendybus.http_bodies import RequestBody
 from bendybus.namespaces import Namespace
 
 __all__ = ["management_routes"]

@@ -20,16 +20,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from bendybus.admin.access import authorise
 from bendybus.admin.documents import error_response
-from bendybus.admin.rest_bodies import RequestBody
 from bendybus.admin.rule_book import RuleBook, WhichKey, check_key
 from bendybus.atom import format_time
+from bendybus.auth.http import authorise
 from bendybus.auth.rights import Right
 from bendybus.auth.rules import KeyRing
 from bendybus.broker.clock import now
 from bendybus.domain.access import AuthorizationRule
 from bendybus.errors import ArgumentError, BrokerError, MethodNotAllowed
+from bendybus.http_bodies import RequestBody
 
 __all__ = ["AuthorizationRules"]
 

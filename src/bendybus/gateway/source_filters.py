@@ -13,10 +13,10 @@ from typing import Final
 
 from bendybus.amqp.performatives import Source
 from bendybus.amqp.types import Described, Symbol
-from bendybus.contents import selector_view
 from bendybus.domain.filters import Selector
 from bendybus.domain.messages import Message
 from bendybus.engine.sending import SendingLink
+from bendybus.envelope.contents import selector_view
 from bendybus.errors import ArgumentError, FilterError, InvalidField
 from bendybus.gateway.session_filters import WantedSession, is_session_filter, wanted_session
 

@@ -22,7 +22,7 @@ from typing import Final
 from bendybus.admin.rule_book import RootRule, RuleBook
 from bendybus.auth.rules import Issuer, KeyRing
 from bendybus.broker.broker import Broker
-from bendybus.contents import AmqpContents
+from bendybus.envelope.contents import AmqpContents
 from bendybus.errors import ConfigError, RequestError, StoreCorrupted, StoreUnavailable
 from bendybus.namespaces import Namespace
 from bendybus.server.allowed_stores import AllowedStores

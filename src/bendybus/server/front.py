@@ -17,20 +17,20 @@ from starlette.datastructures import Headers
 from starlette.routing import BaseRoute, Match, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from bendybus.admin.rest_routes import RestMessages
+from bendybus.admin.fault_routes import fault_routes
 from bendybus.admin.routes import management_routes
 from bendybus.admin.rule_book import RuleBook
 from bendybus.admin.rule_routes import AuthorizationRules
+from bendybus.admin.store_routes import store_routes
 from bendybus.gateway.gateway import Gateway
 from bendybus.namespaces import Namespace, Namespaces
-from bendybus.server.fault_routes import fault_routes
+from bendybus.rest.routes import RestMessages
 from bendybus.server.http import HEALTH_PATH, Health, http_app, watching_app
 from bendybus.server.http_protocol import HttpHost
 from bendybus.server.listener import Listener
 from bendybus.server.metrics_page import MetricsPage
 from bendybus.server.plain_refusals import PlainAmqpRefusal, PlainHttpRefusal
 from bendybus.server.store_keeper import StoreKeeper
-from bendybus.server.store_routes import store_routes
 
 __all__ = ["Front"]
 

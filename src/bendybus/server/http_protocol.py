@@ -23,10 +23,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from bendybus.admin.documents import error
-from bendybus.admin.rest_headers import HEADER_SPELLINGS
 from bendybus.atom import ERROR_TYPE, document
 from bendybus.broker.clock import now
 from bendybus.errors import ArgumentError
+from bendybus.rest.headers import HEADER_SPELLINGS
 from bendybus.server.websocket_protocol import BoundedWebSocket
 
 __all__ = ["HttpHost"]

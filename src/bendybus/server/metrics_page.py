@@ -20,8 +20,8 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from bendybus.admin.access import authorise
 from bendybus.admin.documents import error_response
+from bendybus.auth.http import authorise
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.errors import ArgumentError, BrokerError

@@ -17,7 +17,6 @@ from bendybus.auth.rules import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import Clock
 from bendybus.broker.queue import Queue
-from bendybus.contents import AmqpContents
 from bendybus.domain.commands import Given, Peek
 from bendybus.domain.entities import (
     Described,
@@ -29,6 +28,7 @@ from bendybus.domain.entities import (
 from bendybus.domain.filters import DEFAULT_RULE_NAME, RuleDescription, SqlFilter, SqlRuleAction
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
+from bendybus.envelope.contents import AmqpContents
 from bendybus.errors import InvalidOperation
 from bendybus.names import EntityPath, SequenceNumber
 from bendybus.namespaces import Namespace as ServedNamespace

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from bendybus.auth.rules import ROOT_RULE_NAME, AccessRule, KeyRing
 from bendybus.broker.broker import Broker
-from bendybus.contents import AmqpContents
 from bendybus.domain.entities import Tier
+from bendybus.envelope.contents import AmqpContents
 from bendybus.errors import BrokerError
 from bendybus.gateway.gateway import Gateway
 from bendybus.namespaces import NAMESPACE_DEFAULT, Namespace, Namespaces

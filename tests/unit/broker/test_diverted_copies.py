@@ -11,7 +11,6 @@ from bendybus.amqp.message import Properties, decode_message, encode_message
 from bendybus.broker import transactions
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
-from bendybus.contents import AmqpContents
 from bendybus.domain.commands import Complete, Enqueue
 from bendybus.domain.entities import QueueDescription, Tier
 from bendybus.domain.filters import TrueFilter
@@ -19,6 +18,7 @@ from bendybus.domain.messages import SubQueue
 from bendybus.domain.routing import partition_of
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
 from bendybus.envelope import admit
+from bendybus.envelope.contents import AmqpContents
 from bendybus.errors import StoreUnavailable
 from bendybus.names import EntityPath
 from bendybus.store.sqlite.catalog import SqliteCatalog

@@ -19,7 +19,6 @@ from bendybus.broker.copying import Copies
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.moving import Move
 from bendybus.broker.queue import Queue
-from bendybus.contents import AmqpContents
 from bendybus.domain.commands import (
     ENTROPY_PER_LOCK,
     Abandon,
@@ -42,6 +41,7 @@ from bendybus.domain.session_commands import (
     SetSessionState,
 )
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
+from bendybus.envelope.contents import AmqpContents
 from bendybus.errors import (
     BrokerError,
     EntityExists,

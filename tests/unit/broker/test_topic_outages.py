@@ -13,12 +13,12 @@ from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import Availability
-from bendybus.contents import AmqpContents
 from bendybus.domain.commands import Enqueue
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.session_commands import SetSessionState
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
 from bendybus.envelope import admit
+from bendybus.envelope.contents import AmqpContents
 from bendybus.errors import StoreUnavailable
 from bendybus.names import EntityPath, Instant
 from bendybus.store.sqlite.catalog import SqliteCatalog

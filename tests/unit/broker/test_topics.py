@@ -13,7 +13,6 @@ from bendybus.broker import transactions, turns
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.broker.lifecycle import Availability
-from bendybus.contents import AmqpContents
 from bendybus.domain.commands import CancelScheduled, Complete, Enqueue, Given, Lock
 from bendybus.domain.entities import EntityStatus, QueueDescription, Tier
 from bendybus.domain.fanout import FanOut
@@ -21,6 +20,7 @@ from bendybus.domain.filters import DEFAULT_RULE_NAME, FalseFilter
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.topic_entities import SUBSCRIPTIONS_MAX, SubscriptionDescription, TopicDescription
 from bendybus.envelope import admit
+from bendybus.envelope.contents import AmqpContents
 from bendybus.errors import (
     ArgumentError,
     EntityExists,

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from bendybus.broker.broker import Broker
-from bendybus.contents import AmqpContents
+from bendybus.envelope.contents import AmqpContents
 from bendybus.errors import StoreUnavailable
 from bendybus.server import store_keeper
 from bendybus.server.allowed_stores import AllowedStores

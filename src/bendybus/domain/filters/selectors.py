@@ -5,7 +5,7 @@ The grammar is that of rules with these differences. Names may begin with `_` or
 it must be true. A comparison of values that do not go together is false, where a
 rule would fail. A message's own fields are named as JMS names them
 (`JMSPriority`) or by their AMQP field (`amqp.subject`); a name that the message
-does not have is null. What the fields are: contents.py.
+does not have is null. What the fields are: envelope/contents.py.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bendybus.admin.rest_messages import BATCH_TYPE, admit_request, message_id, show
 from bendybus.amqp.message import Properties, decode_message, encode_message
 from bendybus.amqp.types import Array, Described, Int, Symbol, ULong
 from bendybus.domain.entities import QueueDescription
@@ -16,6 +15,7 @@ from bendybus.domain.messages import Amendment, Message
 from bendybus.envelope import admit, render
 from bendybus.errors import ArgumentError, BrokerError, InvalidOperation, MessageSizeExceeded
 from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber
+from bendybus.rest.messages import BATCH_TYPE, admit_request, message_id, show
 
 AT = Instant(1_700_000_000_000)
 QUEUE = QueueDescription(EntityPath("orders"))

@@ -7,29 +7,37 @@
     DELETE  /$stores/{name}    retire; only when it keeps nothing
 
 Manage on the whole namespace is needed. Attaching is for the operator: only what was allowed at the
-start (allowed_stores.py), and never by the key of one of several namespaces, which share the machine.
-Bodies and answers are JSON. What is done: store_keeper.py, broker/draining.py.
+start (server/allowed_stores.py), and never by the key of one of several namespaces, which share the machine.
+Bodies and answers are JSON. What is done: server/store_keeper.py, broker/draining.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
+from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from bendybus.admin.access import authorise
+from bendybus.auth.http import authorise
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.stores import AttachedStore
 from bendybus.errors import ArgumentError, BrokerError, InvalidOperation, StoreNotAllowed
+from bendybus.http_bodies import json_body
 from bendybus.namespaces import Namespace, Namespaces
-from bendybus.server.fault_routes import json_body
-from bendybus.server.store_keeper import StoreKeeper
 
-__all__ = ["store_routes"]
+__all__ = ["StoreKeeper", "store_routes"]
+
+
+class StoreKeeper(Protocol):
+    """Attaches and retires the stores of a namespace: server/store_keeper.py."""
+
+    async def attach(self, url: str, name: str | None = None) -> str: ...
+
+    async def retire(self, name: str) -> None: ...
 
 
 def store_routes(namespace: Namespace, keeper: StoreKeeper | None, namespaces: Namespaces) -> list[BaseRoute]:

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from bendybus.admin.rest_bodies import RequestBody
-from bendybus.admin.rest_messages import Shown, show
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Complete, Settled
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.errors import BrokerError, Unavailable
+from bendybus.http_bodies import RequestBody
 from bendybus.names import LockToken, SequenceNumber
+from bendybus.rest.messages import Shown, show
 
 __all__ = ["Received", "Reception"]
 

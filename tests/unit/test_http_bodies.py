@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from bendybus.admin import rest_bodies
-from bendybus.admin.rest_bodies import RequestBody
+from bendybus.admin import http_bodies
 from bendybus.errors import ArgumentError, MessageSizeExceeded, OperationTimeout
+from bendybus.http_bodies import RequestBody
 
 
 class Wire:
@@ -64,7 +64,7 @@ def test_a_body_that_grows_too_large_is_refused_as_soon_as_it_does():
 
 
 def test_a_refused_body_is_not_read_for_ever(monkeypatch):
-    monkeypatch.setattr(rest_bodies, "DISCARD_BYTES_MAX", 20)
+    monkeypatch.setattr(http_bodies, "DISCARD_BYTES_MAX", 20)
 
     async def work():
         wire = Wire(*[b"x" * 6] * 50)
@@ -75,7 +75,7 @@ def test_a_refused_body_is_not_read_for_ever(monkeypatch):
 
 
 def test_a_body_that_stops_arriving_is_given_up(monkeypatch):
-    monkeypatch.setattr(rest_bodies, "GRACE_S", 0.01)
+    monkeypatch.setattr(http_bodies, "GRACE_S", 0.01)
 
     async def work():
         body = RequestBody(Wire(b"x", ends=False).receive, None)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bendybus.admin.rest_headers import custom_properties, http_date, instant_of_date, property_headers
 from bendybus.amqp.types import Char, Int, Symbol, Timestamp, UInt
+from bendybus.rest.headers import custom_properties, http_date, instant_of_date, property_headers
 
 # What a header's value can hold: no control characters, no half surrogate pairs.
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"])).filter(

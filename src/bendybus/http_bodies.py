@@ -9,13 +9,15 @@ that the connection is closed.
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Final
 
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
 from bendybus.errors import ArgumentError, BrokerError, MessageSizeExceeded, OperationTimeout
 
-__all__ = ["RequestBody"]
+__all__ = ["RequestBody", "json_body"]
 
 # How long a body may take: as long as a request's head, and besides at a modem's pace.
 GRACE_S: Final = 20.0
@@ -24,6 +26,9 @@ RATE_MIN: Final = 8 * 1024
 # Thrown away for the sake of the answer: what a client has likely sent before it looks for one.
 DISCARD_BYTES_MAX: Final = 4 * 1024 * 1024
 DISCARD_S: Final = 5.0
+
+# A command to the server's own API is one small object.
+JSON_BYTES_MAX: Final = 4096
 
 
 class RequestBody:
@@ -115,3 +120,19 @@ class RequestBody:
     async def _until_gone(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+
+
+async def json_body(request: Request) -> object:
+    """The body of a small request; `ArgumentError` when it is none."""
+    body = b""
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > JSON_BYTES_MAX:
+                raise ArgumentError(f"The body has more than {JSON_BYTES_MAX} bytes.")
+        return json.loads(body)
+    except ClientDisconnect:
+        # Nobody will read this; it only must not look like a fault of ours.
+        raise ArgumentError("The body ended before its end.") from None
+    except (ValueError, RecursionError):
+        raise ArgumentError("The body must be JSON.") from None

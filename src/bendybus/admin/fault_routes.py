@@ -10,24 +10,21 @@ Manage on the whole namespace is needed, and a server that was started with
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from bendybus.admin.access import authorise
+from bendybus.auth.http import authorise
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.errors import ArgumentError, BrokerError, InvalidOperation
+from bendybus.http_bodies import json_body
 from bendybus.namespaces import Namespace
 from bendybus.store.faults import Fault, FaultKind, StoreFaults
 
-__all__ = ["fault_routes", "json_body"]
-
-BODY_BYTES_MAX: Final = 4096
+__all__ = ["fault_routes"]
 
 
 def fault_routes(namespace: Namespace) -> list[BaseRoute]:
@@ -83,22 +80,6 @@ class _FaultApi:
         fault = Fault() if request.method == "DELETE" else _fault(await json_body(request))
         faults.switch(name, fault)
         return {"name": name, **_shown(fault)}
-
-
-async def json_body(request: Request) -> object:
-    """The body of a small request; `ArgumentError` when it is none."""
-    body = b""
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > BODY_BYTES_MAX:
-                raise ArgumentError(f"The body has more than {BODY_BYTES_MAX} bytes.")
-        return json.loads(body)
-    except ClientDisconnect:
-        # Nobody will read this; it only must not look like a fault of ours.
-        raise ArgumentError("The body ended before its end.") from None
-    except (ValueError, RecursionError):
-        raise ArgumentError("The body must be JSON.") from None
 
 
 def _fault(body: object) -> Fault:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bendybus.admin.rest_properties import UNLIMITED_S, broker_properties, parse_json, sections_of
 from bendybus.amqp.message import Header, Properties
 from bendybus.amqp.types import Timestamp
 from bendybus.domain.messages import Message, MessageState
 from bendybus.errors import ArgumentError
 from bendybus.names import Instant, LockToken, SequenceNumber
+from bendybus.rest.properties import UNLIMITED_S, broker_properties, parse_json, sections_of
 
 AT = Instant(1_700_000_000_000)
 TOKEN = LockToken(bytes(range(16)))

@@ -9,14 +9,14 @@ from math import inf
 
 import pytest
 
-from bendybus.admin.rest_bodies import RequestBody
-from bendybus.admin.rest_receiving import Received, Reception
 from bendybus.amqp.message import Properties, encode_message
 from bendybus.domain.commands import Abandon, Complete, Enqueue
 from bendybus.domain.messages import SubQueue
 from bendybus.envelope import admit
 from bendybus.errors import StoreUnavailable
+from bendybus.http_bodies import RequestBody
 from bendybus.names import Instant
+from bendybus.rest.receiving import Received, Reception
 from fix_broker import GatedStore, Yard
 
 MAIN = SubQueue.MAIN

@@ -3,7 +3,7 @@
 What a sender says becomes sections of an AMQP message; what a receiver is told
 comes from the rendered message and the broker's own record of it. Unknown names
 are ignored, and numbers and booleans may come as text: old Python clients send
-nothing else. Custom properties: rest_headers.py.
+nothing else. Custom properties: headers.py.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
-from bendybus.admin.rest_headers import http_date, instant_of_date
 from bendybus.amqp.message import Header, Properties
 from bendybus.amqp.types import Timestamp
 from bendybus.domain.messages import Message, MessageState
 from bendybus.errors import ArgumentError
+from bendybus.rest.headers import http_date, instant_of_date
 
 __all__ = ["broker_properties", "parse_json", "sections_of", "text_of"]
 

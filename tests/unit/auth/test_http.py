@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from bendybus.admin.access import authorise
+from bendybus.auth.http import authorise
 from bendybus.auth.rights import Right
 from bendybus.auth.rules import AccessRule, KeyRing
 from bendybus.auth.sas import make_token

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 from uuid import UUID
 
-from bendybus.admin.rest_headers import custom_properties, header_text, number, property_headers
-from bendybus.admin.rest_properties import broker_properties, parse_json, sections_of, text_of
 from bendybus.amqp.message import (
     Properties,
     Sections,
@@ -37,6 +35,8 @@ from bendybus.domain.topic_entities import TopicDescription
 from bendybus.envelope import admit, admit_batch, render
 from bendybus.errors import ArgumentError, MessageSizeExceeded, WireError
 from bendybus.names import Instant, RoutingKey
+from bendybus.rest.headers import custom_properties, header_text, number, property_headers
+from bendybus.rest.properties import broker_properties, parse_json, sections_of, text_of
 
 __all__ = ["BATCH_TYPE", "Admitted", "Shown", "admit_request", "message_id", "show"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bendybus.admin.rest_targets import Operation, Target
 from bendybus.auth.rights import Right
 from bendybus.domain.messages import SubQueue
+from bendybus.rest.targets import Operation, Target
 
 
 @pytest.mark.parametrize(

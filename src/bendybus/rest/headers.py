@@ -8,7 +8,7 @@
 What is none of these is taken as text, as the public samples write it
 (`Priority: High`). What a header cannot carry (binary, lists, maps, null; names
 that are no header's) is not shown to HTTP receivers. BrokerProperties:
-rest_properties.py.
+properties.py.
 """
 
 from __future__ import annotations

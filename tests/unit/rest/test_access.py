@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bendybus.admin.access import authorise
+from bendybus.auth.http import authorise
 from bendybus.auth.rights import Right
 from bendybus.auth.rules import AccessRule, KeyRing
 from bendybus.auth.sas import make_token

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from bendybus.amqp.message import Header, Properties, decode_message, encode_message
 from bendybus.amqp.types import Described, Float32, Int, Symbol, Timestamp, UByte
-from bendybus.contents import AmqpContents
 from bendybus.domain.filters import NO_CHANGES, Changes, SystemProperty
 from bendybus.domain.intake import Accepting
 from bendybus.domain.messages import Message
 from bendybus.domain.topic_entities import TopicDescription
 from bendybus.envelope import admit, render
+from bendybus.envelope.contents import AmqpContents
 from bendybus.errors import FilterError
 from bendybus.names import EntityPath, Instant, SequenceNumber
 

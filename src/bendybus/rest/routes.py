@@ -1,10 +1,10 @@
 """REST messages: the routes, and the one way from a request to its answer.
 
-Every request goes the same way: which operation (rest_targets.py), may the
-caller (access.py), does the entity exist and allow it, then the operation. What
+Every request goes the same way: which operation (targets.py), may the
+caller (auth/http.py), does the entity exist and allow it, then the operation. What
 is refused on the way is a `BrokerError`, and its answer has an Error body
-(rest_errors.py); bad input is never a fault of ours. Operations on a message
-under lock are here, as they are short; receiving is in rest_receiving.py.
+(errors.py); bad input is never a fault of ours. Operations on a message
+under lock are here, as they are short; receiving is in receiving.py.
 """
 
 from __future__ import annotations
@@ -23,13 +23,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from bendybus.admin.access import authorise
-from bendybus.admin.rest_bodies import RequestBody
-from bendybus.admin.rest_errors import error_response, fault_response
-from bendybus.admin.rest_headers import HEADER_SPELLINGS
-from bendybus.admin.rest_messages import Admitted, admit_request, message_id
-from bendybus.admin.rest_receiving import Received, Reception
-from bendybus.admin.rest_targets import Operation, Target
+from bendybus.auth.http import authorise
 from bendybus.auth.rules import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
@@ -45,7 +39,13 @@ from bendybus.errors import (
     OperationTimeout,
     Unavailable,
 )
+from bendybus.http_bodies import RequestBody
 from bendybus.names import LockToken
+from bendybus.rest.errors import error_response, fault_response
+from bendybus.rest.headers import HEADER_SPELLINGS
+from bendybus.rest.messages import Admitted, admit_request, message_id
+from bendybus.rest.receiving import Received, Reception
+from bendybus.rest.targets import Operation, Target
 
 __all__ = ["RestMessages"]
 
