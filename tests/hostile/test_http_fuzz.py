@@ -21,13 +21,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bendybus.admin.queues import PROPERTIES
 from bendybus.auth.sas import make_token
+from bendybus.domain.properties import QUEUE
 from fix_client import Endpoint
 from hostile.conftest import Attack
 
 # A server on the same machine that has not answered by then never will.
 ANSWER_TIMEOUT_S: Final = 10.0
+
+# What a queue is described by over HTTP.
+PROPERTIES: Final = [each.name for each in QUEUE]
 
 EXAMPLES: Final = int(os.environ.get("BENDYBUS_FUZZ_EXAMPLES", "400"))
 FUZZED: Final = settings(
