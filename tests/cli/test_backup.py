@@ -82,8 +82,8 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def live(start_server: StartServer) -> ServerProcess:
-    server = start_server(QUEUE, None, "--stores", "2")
+def live(start_server: StartServer, tmp_path: Path) -> ServerProcess:
+    server = start_server(QUEUE, None, "--stores", "2", "--allow-store", str(tmp_path))
     fill(server)
     return server
 
