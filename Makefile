@@ -39,12 +39,13 @@ interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make te
 	PYTHONPATH=tests $(BIN)/python -m interop.go.run
 	PYTHONPATH=tests $(BIN)/python -m interop.javascript.run
 
-faults: $(VENV)/.installed-dev  ## 1,000 simulations with fresh seeds; five minutes of real faults; kill -9 under load; a store away; floods; count every message
+faults: $(VENV)/.installed-dev  ## 1,000 simulations with fresh seeds; five minutes of real faults; kill -9 under load; a store away; floods; backups; count every message
 	PYTHONPATH=tests $(BIN)/python -m faults.simulation --seeds 1000
 	$(BIN)/python tests/faults/fault_check.py --seconds 300 --faults 20
 	$(BIN)/python tests/faults/crash_check.py --kills 50
 	$(BIN)/python tests/faults/outage_check.py
 	$(BIN)/python tests/faults/flood_check.py
+	$(BIN)/python tests/faults/backup_check.py --rounds 20
 	$(BIN)/python tests/faults/spark_check.py --kills 20
 	$(BIN)/python tests/faults/pipeline_check.py --kills 3
 

@@ -204,6 +204,15 @@ def postgres() -> Iterator[Postgres]:
         yield server
 
 
+@pytest.fixture
+def postgres_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pg_dump` and `pg_restore` of the version that the tests' servers have are the first to be found."""
+    folder = programs()
+    if folder is None or not (folder / "pg_dump").exists():
+        pytest.skip("pg_dump is not installed")
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
 @pytest.fixture(scope="session")
 def _own_postgres() -> Iterator[Postgres]:
     with cluster(fsync=True) as server:

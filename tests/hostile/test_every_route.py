@@ -101,6 +101,8 @@ STORES: Final = [
     Asked("DELETE", "$stores/store-0", "Manage"),
 ]
 METRICS: Final = [Asked("GET", "metrics", "Listen"), Asked("GET", "metrics?partitions=1", "Listen")]
+# For the operator alone: the root key itself is not enough.
+BACKUPS: Final = [Asked("GET", "$backup", "operator"), Asked("POST", "$backup", "operator")]
 MANAGEMENT: Final = [
     Asked("GET", "q", "any"),
     Asked("HEAD", "q", "any"),
@@ -113,7 +115,16 @@ MANAGEMENT: Final = [
     Asked("PUT", "q/subscriptions/s/rules/r", "Manage"),
     Asked("DELETE", "q/subscriptions/s/rules/r", "Manage"),
 ]
-EVERYTHING: Final = [*REST.values(), *RULES, *MANAGEMENT, *OF_THE_NAMESPACE, *FAULTS, *STORES, *METRICS]
+EVERYTHING: Final = [
+    *REST.values(),
+    *RULES,
+    *MANAGEMENT,
+    *OF_THE_NAMESPACE,
+    *FAULTS,
+    *STORES,
+    *METRICS,
+    *BACKUPS,
+]
 
 # What the application is made of -> what is asked of it here. The first tells how the server is, not what
 # is in it; what comes through a WebSocket is AMQP and has to prove itself there.
@@ -125,6 +136,7 @@ ROUTES: Final[dict[str, list[Asked] | None]] = {
     "/{path:path} *": [*MANAGEMENT, *OF_THE_NAMESPACE[5:]],
     "/$faults/stores GET,HEAD": FAULTS[:1],
     "/$faults/stores/{name} DELETE,PUT": FAULTS[1:],
+    "/$backup GET,HEAD,POST": BACKUPS,
     "/$stores GET,HEAD,POST": STORES[:2],
     "/$stores/{name} DELETE,GET,HEAD,PUT": STORES[2:],
     # Finds the namespace, whose routes are the seven above.
@@ -306,14 +318,17 @@ def strangers(house: House, right: str, scope: str) -> Iterator[tuple[str, str |
     yield "for a namesake", house.token(root, "", path=f"{scope}2")
     yield "by dots", house.token("owns", "other", path=f"other/../{scope}")
     yield "from somebody we do not know", f"Bearer {Provider('ES256').token(OWNER)}"
+    if right == "operator":
+        yield "root", house.token(root, "")
+        yield "root, as the operator", house.token("$operator", "", key=house.endpoint.key)
     if right in OTHERS:
         yield "wrong claim", house.token(OTHERS[right], scope)
 
 
 @pytest.mark.parametrize("asked", EVERYTHING, ids=str)
 def test_no_stranger_gets_through_an_http_route(house: House, asked: Asked) -> None:
-    scope = "" if asked in (*OF_THE_NAMESPACE, *FAULTS, *STORES, *METRICS) else "q"
-    refusal = b'{"error":' if asked in (*FAULTS, *STORES) else b"<Error><Code>401</Code>"
+    scope = "" if asked in (*OF_THE_NAMESPACE, *FAULTS, *STORES, *METRICS, *BACKUPS) else "q"
+    refusal = b'{"error":' if asked in (*FAULTS, *STORES, *BACKUPS) else b"<Error><Code>401</Code>"
     for kind, token in strangers(house, asked.right, scope):
         status, body = house.ask(asked.method, asked.path, token)
         assert status in (401, 403), kind

@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "management": {"amqp", "atom", "domain", "auth", "errors", "names"},
     "server": {
         *("amqp", "engine", "domain", "store", "broker", "auth", "envelope", "namespaces"),
-        *("gateway", "admin", "rest", "atom", "errors", "names"),
+        *("gateway", "admin", "rest", "atom", "http_bodies", "errors", "names"),
     },
     "testing": {
         *("amqp", "domain", "store", "broker", "auth", "envelope", "namespaces"),

@@ -77,7 +77,9 @@ class ConnectionString:
         return host if self.port is None else f"{host}:{self.port}"
 
 
-def local_connection_string(host: str, port: int, key: str, *, tls: bool = False) -> str:
+def local_connection_string(
+    host: str, port: int, key: str, key_name: str = ROOT_RULE_NAME, *, tls: bool = False
+) -> str:
     """What a client on this machine needs to connect to the server that listens there.
 
     SDKs use TLS unless it says UseDevelopmentEmulator=true.
@@ -85,7 +87,7 @@ def local_connection_string(host: str, port: int, key: str, *, tls: bool = False
     # Nobody can connect to "every address"; this machine reaches itself through loopback.
     reachable = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     endpoint = f"[{reachable}]" if ":" in reachable else reachable
-    return f"Endpoint=sb://{endpoint}:{port};SharedAccessKeyName={ROOT_RULE_NAME};SharedAccessKey={key}" + (
+    return f"Endpoint=sb://{endpoint}:{port};SharedAccessKeyName={key_name};SharedAccessKey={key}" + (
         "" if tls else ";UseDevelopmentEmulator=true"
     )
 

@@ -20,6 +20,8 @@ __all__ = ["app"]
 _COMMANDS: Final = {
     "serve": ("serve", "serve", "Run the broker until SIGTERM or Ctrl+C."),
     "cert": ("cert", "cert", "Make the TLS certificate and show how to trust it."),
+    "backup": ("backup", "backup", "Back up a running server."),
+    "restore": ("backup", "restore", "Make a data folder from a backup."),
     "namespace": ("namespace", "app", "The namespace: show."),
     "queue": ("entities", "queue", "Queues: create, show, list, update, delete."),
     "topic": ("entities", "topic", "Topics: create, show, list, update, delete."),

@@ -1,7 +1,9 @@
 """Where a running server can be found: a small file in its data folder, gone when it stops.
 
 `server.json` holds the endpoint, the process and where the root key is kept, never the
-key itself: that stays in the folder's `root.key` or in the operator's environment.
+key itself: that stays in the folder's `root.key` or in the operator's environment. It also
+holds the operator's key, which is made at each start: whoever can read it can read the data
+folder, and may ask for what concerns the whole server (backup_routes.py).
 A server that was killed leaves its file behind, so readers check that the process lives.
 """
 
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -18,9 +20,12 @@ from bendybus.errors import ConfigError
 from bendybus.server.settings import SAS_KEY_VARIABLE, sas_key_from
 from bendybus.store.folder import ROOT_KEY_FILE
 
-__all__ = ["announce", "find_running", "withdraw"]
+__all__ = ["OPERATOR_RULE_NAME", "announce", "find_operated", "find_running", "withdraw"]
 
 ANNOUNCEMENT_FILE: Final = "server.json"
+
+# The name under which the operator's key signs. No namespace has such a rule.
+OPERATOR_RULE_NAME: Final = "$operator"
 
 IN_FOLDER: Final = "folder"
 IN_ENVIRONMENT: Final = "environment"
@@ -35,9 +40,12 @@ class _Announcement:
     """`IN_FOLDER` or `IN_ENVIRONMENT`."""
     tls: bool
     """Whether clients have to use TLS."""
+    operator_key: str = field(repr=False)
 
 
-def announce(data: Path, host: str, port: int, *, key_in_folder: bool, tls: bool = False) -> None:
+def announce(
+    data: Path, host: str, port: int, *, key_in_folder: bool, operator_key: str, tls: bool = False
+) -> None:
     """To be called by the folder's holder once it takes connections."""
     content = {
         "pid": os.getpid(),
@@ -45,6 +53,7 @@ def announce(data: Path, host: str, port: int, *, key_in_folder: bool, tls: bool
         "port": port,
         "root_key": IN_FOLDER if key_in_folder else IN_ENVIRONMENT,
         "tls": tls,
+        "operator_key": operator_key,
     }
     draft = data / (ANNOUNCEMENT_FILE + ".new")
     draft.unlink(missing_ok=True)
@@ -59,10 +68,25 @@ def withdraw(data: Path) -> None:
 
 def find_running(data: Path) -> str | None:
     """The connection string of the server that runs on this data folder; None when none does."""
-    found = _read(data / ANNOUNCEMENT_FILE)
-    if found is None or not _lives(found.pid):
+    found = _running(data)
+    if found is None:
         return None
     return local_connection_string(found.host, found.port, _root_key(data, found), tls=found.tls)
+
+
+def find_operated(data: Path) -> str | None:
+    """The same for the operator, who needs no key of a namespace."""
+    found = _running(data)
+    if found is None:
+        return None
+    return local_connection_string(
+        found.host, found.port, found.operator_key, OPERATOR_RULE_NAME, tls=found.tls
+    )
+
+
+def _running(data: Path) -> _Announcement | None:
+    found = _read(data / ANNOUNCEMENT_FILE)
+    return found if found is not None and _lives(found.pid) else None
 
 
 def _read(file: Path) -> _Announcement | None:
@@ -74,6 +98,7 @@ def _read(file: Path) -> _Announcement | None:
             int(content["port"]),
             str(content["root_key"]),
             bool(content.get("tls", False)),
+            str(content["operator_key"]),
         )
     except FileNotFoundError:
         return None

@@ -27,6 +27,8 @@ from bendybus.errors import ConfigError, RequestError, StoreCorrupted, StoreUnav
 from bendybus.namespaces import Namespace
 from bendybus.server.allowed_stores import AllowedStores
 from bendybus.server.announcement import announce, withdraw
+from bendybus.server.backup import BackedUp, Backups
+from bendybus.server.backup_routes import backup_routes
 from bendybus.server.emulator_config import NamespaceConfig, load_config
 from bendybus.server.front import Front
 from bendybus.server.http import RESERVED_NAMES
@@ -39,7 +41,7 @@ from bendybus.server.store_keeper import StoreKeeper
 from bendybus.server.stores import examine_stores, messaging_stores, namespace_id
 from bendybus.server.tls import self_made_certificate, server_context
 from bendybus.store.faults import StoreFaults
-from bendybus.store.folder import DataFolder
+from bendybus.store.folder import DataFolder, make_key
 from bendybus.store.protocol import MessagingStore
 from bendybus.store.sqlite.catalog import SqliteCatalog
 
@@ -99,13 +101,18 @@ class Server:
         if len(folders) > 1:
             folder.record_namespaces(list(folders))
 
+        backed_up = [BackedUp(each.name, each.broker, folders[each.name]) for each, *_ in opened]
+        backups = Backups(settings.data, backed_up, named=len(folders) > 1)
+        operator_key = make_key()
         front = Front(
             self._tls([f"{name}.localhost" for name in folders] if len(folders) > 1 else []),
             handshake_timeout_s=settings.handshake_timeout_s,
             connections_max=settings.connections_max,
             require_tls=settings.require_tls,
+            operators_routes=backup_routes(backups, operator_key),
         )
         exits.push_async_callback(front.close)
+        exits.push_async_callback(backups.stop)
         for namespace, book, keeper in opened:
             front.admit(namespace, book, keeper)
         self.ports = await front.open(settings.addresses)
@@ -120,6 +127,7 @@ class Server:
             settings.host,
             self.ports[0],
             key_in_folder=settings.sas_key is None,
+            operator_key=operator_key,
             tls=settings.require_tls,
         )
         exits.callback(withdraw, settings.data)

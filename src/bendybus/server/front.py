@@ -9,7 +9,7 @@ and closes the namespaces' brokers: app.py, and `bendybus.testing`.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,7 +46,9 @@ class Front:
         handshake_timeout_s: float,
         connections_max: int,
         require_tls: bool = False,
+        operators_routes: Sequence[BaseRoute] = (),
     ) -> None:
+        """`operators_routes`: what belongs to the server and to no namespace."""
         self.namespaces = Namespaces()
         self.ready = False
         """What `/health` says."""
@@ -58,7 +60,7 @@ class Front:
             health=self._health,
             metrics=metrics.show,
             # Last: every path may be an entity's.
-            routes=[self._routes],
+            routes=[*operators_routes, self._routes],
         )
         watching = watching_app(health=self._health, metrics=metrics.show_all)
 

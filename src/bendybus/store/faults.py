@@ -27,6 +27,7 @@ from bendybus.store.protocol import (
     PartitionKey,
     PartitionRecord,
     Snapshot,
+    StoreImage,
 )
 
 __all__ = ["DELAY_MAX_S", "Fault", "FaultKind", "FaultyStore", "StoreFaults"]
@@ -117,6 +118,10 @@ class FaultyStore:
 
     def close(self) -> None:
         self._store.close()
+
+    def image(self) -> StoreImage:
+        self._pass()
+        return self._store.image()
 
     def partitions(self) -> list[PartitionRecord]:
         self._pass()

@@ -29,10 +29,10 @@ from typing import Final, Literal
 
 from bendybus.errors import ConfigError, DataFolderInUse, SchemaTooNew, StoreCorrupted
 
-__all__ = ["ROOT_KEY_FILE", "DataFolder", "StoreList"]
+__all__ = ["ROOT_KEY_FILE", "DataFolder", "StoreList", "make_key"]
 
 FORMAT_VERSION: Final = 1
-ROOT_KEY_BYTES: Final = 32
+KEY_BYTES: Final = 32
 ROOT_KEY_FILE: Final = "root.key"
 
 
@@ -143,6 +143,11 @@ class DataFolder:
                 raise StoreCorrupted(f"the messaging store {path} is missing")
         return paths
 
+    @property
+    def own_stores(self) -> int:
+        """How many messaging stores the folder has of its own, retired ones included."""
+        return self._stores_recorded()
+
     def store_list(self) -> StoreList:
         """What has been attached and retired while the server ran."""
         file = self._path / "stores.json"
@@ -186,7 +191,7 @@ class DataFolder:
         try:
             key = file.read_text("ascii").strip()
         except FileNotFoundError:
-            key = base64.b64encode(os.urandom(ROOT_KEY_BYTES)).decode("ascii")
+            key = make_key()
             _write_whole(file, f"{key}\n".encode("ascii"))
         if not key:
             raise StoreCorrupted(f"{file} is empty")
@@ -198,6 +203,11 @@ class DataFolder:
 
     def _root_key_file(self, which: Literal["primary", "secondary"]) -> Path:
         return self._path / ("root.key" if which == "primary" else "root-secondary.key")
+
+
+def make_key() -> str:
+    """A new SAS key, in base64."""
+    return base64.b64encode(os.urandom(KEY_BYTES)).decode("ascii")
 
 
 def _refuse_newer(file: Path, version: int) -> None:

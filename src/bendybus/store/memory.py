@@ -31,6 +31,7 @@ from bendybus.store.protocol import (
     SessionRecord,
     SessionState,
     Snapshot,
+    StoreImage,
 )
 
 __all__ = ["MemoryStore"]
@@ -93,6 +94,9 @@ class MemoryStore:
 
     def close(self) -> None:
         pass
+
+    def image(self) -> StoreImage:
+        raise StoreError(f"{self._name} keeps its messages in memory, and they cannot be backed up")
 
     def partitions(self) -> list[PartitionRecord]:
         self._check_available()

@@ -8,8 +8,9 @@ when it raises, nothing of it has happened.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, NewType, Protocol
 
 from bendybus.domain.messages import Message
@@ -24,6 +25,7 @@ __all__ = [
     "SessionRecord",
     "SessionState",
     "Snapshot",
+    "StoreImage",
 ]
 
 NEVER_CLAIMED: Final = Epoch(0)
@@ -106,6 +108,25 @@ class Snapshot:
     transferred: dict[str, SequenceNumber] = field(default_factory=dict)
 
 
+class StoreImage(Protocol):
+    """A store as it is at one moment, to be copied while others write to it. For one thread at a time."""
+
+    @property
+    def suffix(self) -> str:
+        """How the name of its file ends."""
+
+    def fix(self) -> None:
+        """This is the moment. Takes milliseconds; to be called once."""
+
+    def write(self, file: Path, copied: Callable[[int], None]) -> None:
+        """Write the store as it was at that moment into a new file, unsynced.
+
+        `copied` is told now and then how many bytes are done; what it raises ends the copying.
+        """
+
+    def close(self) -> None: ...
+
+
 class MessagingStore(Protocol):
     @property
     def name(self) -> str:
@@ -132,6 +153,9 @@ class MessagingStore(Protocol):
         """
 
     def close(self) -> None: ...
+
+    def image(self) -> StoreImage:
+        """For a backup; may be asked from any thread. `StoreError` says why there can be none."""
 
     def partitions(self) -> list[PartitionRecord]: ...
 

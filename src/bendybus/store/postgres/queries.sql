@@ -59,6 +59,21 @@ UPDATE about SET version = %s;
 -- A store belongs to the first namespace that opens it.
 UPDATE about SET namespace = %s WHERE namespace IS NULL;
 
+-- name: hand_over
+-- A store that was restored belongs to the namespace that was restored with it.
+UPDATE about SET namespace = %s;
+
+-- name: be_patient
+-- A session that stands by while a dump is made.
+SELECT set_config('statement_timeout', '0', false),
+       set_config('idle_in_transaction_session_timeout', '0', false);
+
+-- name: begin_image
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+
+-- name: export_snapshot
+SELECT pg_export_snapshot();
+
 -- name: take_ids
 -- A block of ids that nobody else has.
 SELECT nextval('id_block');

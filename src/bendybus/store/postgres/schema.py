@@ -19,7 +19,7 @@ from bendybus.store.postgres.address import StoreAddress
 from bendybus.store.postgres.connections import QUERIES, Connection, quoted
 from bendybus.store.queries import load_script
 
-__all__ = ["examine", "prepare"]
+__all__ = ["examine", "has_schema", "prepare"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,11 @@ def examine(connection: Connection, address: StoreAddress, namespace: str | None
         server = (f"{info.host}:{info.port}/{info.dbname}",)
     assert server is not None
     return f"postgresql:{server[0]}/{address.schema}"
+
+
+def has_schema(connection: Connection, address: StoreAddress) -> bool:
+    """Whether anything stands where the store would be."""
+    return bool(_look(connection, address).schemas)
 
 
 def prepare(connection: Connection, address: StoreAddress, namespace: str | None) -> None:

@@ -35,6 +35,7 @@ from bendybus.store.postgres import schema
 from bendybus.store.postgres.address import StoreAddress
 from bendybus.store.postgres.connections import QUERIES, Connection, Line, connect, translated
 from bendybus.store.postgres.encoding import array, decode_page, encode_request
+from bendybus.store.postgres.image import PostgresImage
 from bendybus.store.protocol import (
     PartitionChanges,
     PartitionKey,
@@ -108,6 +109,9 @@ class PostgresStore:
     def close(self) -> None:
         self._writer.close()
         self._reader.close()
+
+    def image(self) -> PostgresImage:
+        return PostgresImage(self._address)
 
     def _take_ids(self, writer: Connection) -> None:
         block = writer.execute(QUERIES["take_ids"]).fetchone()

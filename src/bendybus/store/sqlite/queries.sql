@@ -130,6 +130,10 @@ SELECT namespace FROM owner;
 -- A store belongs to the first namespace that opens it.
 INSERT INTO owner (single, namespace) VALUES (1, ?);
 
+-- name: hand_over
+-- A store that was restored belongs to the namespace that was restored with it.
+INSERT OR REPLACE INTO owner (single, namespace) VALUES (1, ?);
+
 -- name: last_id
 -- The highest id in use; the counter goes on from there.
 SELECT max(coalesce((SELECT max(id) FROM message), 0), coalesce((SELECT max(id) FROM body), 0));

@@ -49,8 +49,9 @@ from bendybus.store.sqlite.files import (
     transaction,
     version_of,
 )
+from bendybus.store.sqlite.image import SqliteImage
 
-__all__ = ["MESSAGING_STORE", "SqliteStore"]
+__all__ = ["MESSAGING_STORE", "SqliteStore", "hand_over"]
 
 QUERIES: Final = load_queries(__package__, "queries.sql")
 MESSAGING_STORE: Final = FileKind(
@@ -149,6 +150,9 @@ class SqliteStore:
             # The last to close empties the log into the file, and only the writer can.
             reader.close()
             writer.close()
+
+    def image(self) -> SqliteImage:
+        return SqliteImage(self._path)
 
     # -- partitions -----------------------------------------------------------
 
@@ -340,6 +344,12 @@ class SqliteStore:
         if self._connections is None:
             raise StoreUnavailable(f"{self._path} is closed")
         return self._connections
+
+
+def hand_over(path: Path, namespace: str) -> None:
+    """Make a file that nobody works with the property of another namespace."""
+    with reported(path), closing(open_file(path, MESSAGING_STORE)) as writer:
+        writer.execute(QUERIES["hand_over"], (namespace,))
 
 
 def _commit_others(writer: sqlite3.Connection, change: PartitionChanges) -> None:

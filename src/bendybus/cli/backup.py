@@ -1,0 +1,143 @@
+"""`bendybus backup` and `bendybus restore`: all that a server keeps, copied while it runs, and made anew.
+
+A backup is made by the server, on its own machine, for whoever can read its data folder. Restoring is
+done right here, without a server.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import click
+
+from bendybus.auth.connection_strings import ConnectionString
+from bendybus.cli.command import output_option, told_errors
+from bendybus.cli.options import data_option
+from bendybus.cli.output import OutputFormat, note, show_one
+from bendybus.cli.tables import progress
+from bendybus.cli.target import find_certificate
+from bendybus.errors import ConfigError, StoreUnavailable
+from bendybus.management.json_api import ask_json
+from bendybus.server.announcement import find_operated
+from bendybus.server.restore import restore as make_data_folder
+
+__all__ = ["backup", "restore"]
+
+# How often the server is asked how far it has come.
+ASK_EVERY_S: Final = 0.1
+
+Ask: TypeAlias = Callable[..., dict[str, Any]]
+
+NO_KEYS: Final = (
+    "The root key is not in the backup: the server was given it in BENDYBUS_SAS_KEY. Keep it safe elsewhere."
+)
+
+
+@click.command
+@click.argument(
+    "folder",
+    type=click.Path(path_type=Path),
+    help="The backup to make: a new folder on the server's machine.",
+)
+@data_option("Data folder of the server, which is running.")
+@output_option
+def backup(folder: Path, data: Path, output: OutputFormat) -> None:
+    """Back up a running server.
+
+    All namespaces with their entities, messages, keys and certificates, as they are at one moment. May be
+    interrupted at any time: the server goes on by itself.
+    """
+    with told_errors():
+        folder = folder.absolute()
+        ask = _operated(data)
+        made = _follow(ask, ask("POST", "/$backup", {"folder": str(folder)}))
+        if made["state"] != "done" or made["folder"] != str(folder):
+            why = made.get("error", "somebody has begun another one since")
+            raise StoreUnavailable(f"No backup was made in {folder}: {why}")
+        _show(made, f"{folder}: {_counted(made)}, {made['bytes']} bytes", output)
+
+
+def _operated(data: Path) -> Ask:
+    """How to ask the server that runs on this data folder."""
+    found = find_operated(data)
+    if found is None:
+        raise ConfigError(
+            f"no server runs on the data folder '{data}': name the folder of one that does by --data, "
+            "or start it"
+        )
+    certificate = find_certificate(None, data, {})
+    return partial(ask_json, ConnectionString.parse(found), certificate=certificate)
+
+
+def _follow(ask: Ask, answer: dict[str, Any]) -> dict[str, Any]:
+    """Until it is made, or not."""
+    with progress() as bar:
+        task = bar.add_task("Backing up", total=None)
+        while answer["state"] == "running":
+            time.sleep(ASK_EVERY_S)
+            answer = ask("GET", "/$backup")
+            bar.update(task, description=f"Backing up: {answer.get('bytes', 0) >> 20} MB")
+    return answer
+
+
+@click.command
+@click.argument("folder", type=click.Path(path_type=Path), help="The backup.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    required=True,
+    help="The data folder to make: a new one, or an empty one.",
+)
+@click.option(
+    "--store",
+    "stores",
+    multiple=True,
+    metavar="NAME=URL",
+    help="The database to restore a PostgreSQL store into; may be repeated.",
+)
+@output_option
+def restore(folder: Path, data: Path, stores: tuple[str, ...], output: OutputFormat) -> None:
+    """Make a data folder from a backup.
+
+    No server is needed, and what was backed up is not touched.
+    """
+    with told_errors():
+        done = make_data_folder(folder, data, dict(map(_named_url, stores)))
+        entries = done.manifest.namespaces
+        shown = {
+            "data": str(data),
+            "madeAt": done.manifest.made_at,
+            "version": done.manifest.version,
+            "namespaces": len(entries),
+            "entities": sum(entry.entities for entry in entries),
+            "stores": sum(len(entry.stores) for entry in entries),
+            "keys": done.keys,
+        }
+        _show(shown, f"{data}: {_counted(shown)}, as of {shown['madeAt']}", output)
+
+
+def _named_url(text: str) -> tuple[str, str]:
+    name, separator, url = text.partition("=")
+    if not separator or not name or "://" in name:
+        # Not the text itself: it may have a password in it.
+        raise ConfigError("--store must be NAME=URL, with the store's name as the backup has it")
+    return name, url
+
+
+def _show(values: Mapping[str, Any], line: str, output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        show_one(values, output)
+    else:
+        note(line)
+    if not values["keys"]:
+        note(NO_KEYS)
+
+
+def _counted(shown: Mapping[str, Any]) -> str:
+    counts = (("namespaces", "namespace"), ("entities", "entity"), ("stores", "store"))
+    return ", ".join(f"{shown[many]} {one if shown[many] == 1 else many}" for many, one in counts)

@@ -1,0 +1,282 @@
+"""Backups of a running server: all its namespaces, with keys and certificates, into one folder.
+
+Of each namespace the catalog and all stores are fixed at one moment (broker/cut.py) and then copied while
+traffic flows. The folder is written under another name and renamed when it is complete and on disk, so
+under its own name it is whole or absent. What is in it: backup_format.py. Who may ask: backup_routes.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final, TypeVar
+
+from bendybus.broker.broker import Broker
+from bendybus.broker.cut import cut
+from bendybus.errors import ArgumentError, BrokerError, InvalidOperation, StoreUnavailable
+from bendybus.server.backup_format import (
+    CATALOG_FILE,
+    KEY_FILES,
+    TLS_FILES,
+    Manifest,
+    NamespaceEntry,
+    StoreEntry,
+    sync_folder,
+    sync_tree,
+    write_manifest,
+)
+from bendybus.store.folder import DataFolder
+from bendybus.store.protocol import StoreImage
+from bendybus.store.sqlite.image import SqliteImage
+
+__all__ = ["BackedUp", "Backups"]
+
+logger = logging.getLogger(__name__)
+
+# Stores whose writers are not between two commits at the same time are tried again so often.
+CUTS_MAX: Final = 20
+# The server's end does not wait longer for a disk that does not answer.
+STOP_TIMEOUT_S: Final = 5.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class BackedUp:
+    """One namespace: what it is called, who serves it, and where its files are."""
+
+    name: str
+    broker: Broker
+    folder: DataFolder
+
+
+@dataclass(slots=True)
+class _Images:
+    """A namespace at one moment, and what was small enough to be read at that moment."""
+
+    catalog: StoreImage
+    stores: dict[str, tuple[str, StoreImage]]
+    """Name -> kind and image."""
+    keys: dict[str, bytes]
+    own_stores: int
+    entities: int
+
+    def close(self) -> None:
+        self.catalog.close()
+        for _, image in self.stores.values():
+            image.close()
+
+
+class Backups:
+    """Makes them, one at a time."""
+
+    def __init__(self, data: Path, namespaces: Sequence[BackedUp], *, named: bool) -> None:
+        self._data = data
+        self._namespaces = namespaces
+        self._named = named
+        self._making: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._copied_bytes = 0
+        self._last: dict[str, object] = {"state": "none"}
+
+    @property
+    def progress(self) -> dict[str, object]:
+        """Of the backup that is being made, or the outcome of the last one."""
+        running = self._making is not None and not self._making.done()
+        return {**self._last, "bytes": self._copied_bytes} if running else self._last
+
+    def begin(self, folder: Path) -> None:
+        """Make a backup at this path; returns at once."""
+        if self._making is not None and not self._making.done():
+            raise InvalidOperation(f"A backup is being made already, in {self._last['folder']}.")
+        self._refuse_place(folder)
+        self._copied_bytes = 0
+        self._last = {"state": "running", "folder": str(folder)}
+        self._making = asyncio.create_task(self._make_and_tell(folder))
+
+    async def stop(self) -> None:
+        """Give up what is being made; nothing stays of it unless its disk is stuck."""
+        self._stopping = True
+        if self._making is not None:
+            await asyncio.wait([self._making], timeout=STOP_TIMEOUT_S)
+
+    def _refuse_place(self, folder: Path) -> None:
+        if not folder.is_absolute():
+            raise ArgumentError("'folder' must be an absolute path.")
+        if folder.resolve().is_relative_to(self._data.resolve()):
+            raise ArgumentError(f"{folder} is inside the data folder: a backup must not be lost with it.")
+        if not folder.parent.is_dir():
+            raise ArgumentError(f"The folder {folder.parent} does not exist.")
+        refuse_taken(folder)
+
+    async def _make_and_tell(self, folder: Path) -> None:
+        logger.info("a backup is made in %s", folder)
+        try:
+            made = await self._make(folder)
+        except (BrokerError, OSError) as failure:
+            why = failure.strerror if isinstance(failure, OSError) else None
+            self._last = {"state": "failed", "folder": str(folder), "error": why or str(failure)}
+            logger.error("no backup was made in %s: %s", folder, why or failure)
+        except BaseException:
+            self._last = {"state": "failed", "folder": str(folder), "error": "the server has a fault"}
+            raise
+        else:
+            self._last = {"state": "done", "folder": str(folder), "bytes": self._copied_bytes, **made}
+            logger.info("the backup in %s is complete: %d bytes", folder, self._copied_bytes)
+
+    async def _make(self, folder: Path) -> dict[str, object]:
+        draft = Path(tempfile.mkdtemp(prefix=f"{folder.name}.partial-", dir=folder.parent))
+        try:
+            made_at = datetime.now(UTC).isoformat(timespec="seconds")
+            entries = [
+                await self._back_up(namespace, draft, f"namespaces/{number}")
+                for number, namespace in enumerate(self._namespaces)
+            ]
+            manifest = Manifest(version("bendybus"), made_at, self._named, tuple(entries))
+            await _in_own_thread(lambda: self._complete(draft, folder, manifest))
+        except asyncio.CancelledError:
+            # The server's end does not wait for a disk that is stuck.
+            raise
+        except BaseException:
+            await _in_own_thread(lambda: shutil.rmtree(draft, ignore_errors=True))
+            raise
+        return {
+            "madeAt": made_at,
+            "namespaces": len(entries),
+            "entities": sum(entry.entities for entry in entries),
+            "stores": sum(len(entry.stores) for entry in entries),
+            "keys": all((folder / entry.folder / KEY_FILES[0]).exists() for entry in entries),
+        }
+
+    def _complete(self, draft: Path, folder: Path, manifest: Manifest) -> None:
+        for name in TLS_FILES:
+            source, target = self._data / name, draft / name
+            if source.exists():
+                target.parent.mkdir(mode=0o700, exist_ok=True)
+                _write_secret(target, source.read_bytes())
+        write_manifest(draft, manifest)
+        sync_tree(draft)
+        # Whoever has made something of that name meanwhile keeps it.
+        refuse_taken(folder)
+        draft.rename(folder)
+        sync_folder(folder.parent)
+
+    # -- one namespace ------------------------------------------------------------
+
+    async def _back_up(self, namespace: BackedUp, draft: Path, where: str) -> NamespaceEntry:
+        images = await self._fixed(namespace)
+        try:
+            return await _in_own_thread(lambda: self._write(namespace.name, images, draft, where))
+        finally:
+            _start_thread(images.close)
+
+    async def _fixed(self, namespace: BackedUp) -> _Images:
+        """Images of one moment. No entity comes or goes meanwhile, and no store."""
+        broker = namespace.broker
+        for _ in range(CUTS_MAX):
+            self._refuse_stopping()
+            async with broker.entities.changing:
+                for store in broker.stores:
+                    store.refuse_away()
+                images = await _in_own_thread(lambda: _images(namespace))
+                try:
+                    fixes = {broker.stores[name]: image.fix for name, (_, image) in images.stores.items()}
+                    if await cut(fixes, images.catalog.fix):
+                        return images
+                except BaseException:
+                    _start_thread(images.close)
+                    raise
+            _start_thread(images.close)
+        raise StoreUnavailable("The messaging stores are too slow to be backed up together. Try again later.")
+
+    def _write(self, name: str, images: _Images, draft: Path, where: str) -> NamespaceEntry:
+        folder = draft / where
+        (folder / "stores").mkdir(mode=0o700, parents=True)
+        for file, key in images.keys.items():
+            _write_secret(folder / file, key)
+        self._copy(images.catalog, folder / CATALOG_FILE)
+        entries = []
+        for store, (kind, image) in images.stores.items():
+            file = f"stores/{store}{image.suffix}"
+            self._copy(image, folder / file)
+            # Its log can be emptied again.
+            image.close()
+            entries.append(StoreEntry(store, kind, f"{where}/{file}"))
+        return NamespaceEntry(name, where, images.own_stores, images.entities, tuple(entries))
+
+    def _copy(self, image: StoreImage, file: Path) -> None:
+        before = self._copied_bytes
+
+        def copied(done: int) -> None:
+            self._refuse_stopping()
+            self._copied_bytes = before + done
+
+        image.write(file, copied)
+        file.chmod(0o600)
+        self._copied_bytes = before + file.stat().st_size
+
+    def _refuse_stopping(self) -> None:
+        if self._stopping:
+            raise StoreUnavailable("The server is stopping.")
+
+
+def refuse_taken(folder: Path) -> None:
+    """`ArgumentError` unless there is nothing at this path, or an empty folder."""
+    if folder.is_symlink() or folder.exists():
+        if folder.is_symlink() or not folder.is_dir():
+            raise ArgumentError(f"{folder} exists and is not a folder.")
+        if any(folder.iterdir()):
+            raise ArgumentError(f"{folder} is not empty, and nothing there is overwritten.")
+
+
+def _images(namespace: BackedUp) -> _Images:
+    folder, broker = namespace.folder, namespace.broker
+    keys = {}
+    for name in KEY_FILES:
+        with suppress(FileNotFoundError):
+            keys[name] = (folder.path / name).read_bytes()
+    images = _Images(
+        SqliteImage(folder.catalog_path), {}, keys, folder.own_stores, len(broker.entities.records())
+    )
+    try:
+        for store in broker.stores:
+            images.stores[store.name] = store.store.kind, store.store.image()
+    except BaseException:
+        images.close()
+        raise
+    return images
+
+
+def _write_secret(file: Path, content: bytes) -> None:
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
+        opened.write(content)
+
+
+async def _in_own_thread(call: Callable[[], T]) -> T:
+    """As `asyncio.to_thread`, but the server's end does not wait for a disk that is stuck."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        done.set_running_or_notify_cancel()
+        try:
+            done.set_result(call())
+        except BaseException as failure:
+            done.set_exception(failure)
+
+    _start_thread(run)
+    return await asyncio.wrap_future(done)
+
+
+def _start_thread(call: Callable[[], None]) -> None:
+    threading.Thread(target=call, name="backup", daemon=True).start()

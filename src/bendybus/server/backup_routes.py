@@ -1,0 +1,53 @@
+"""Backups over HTTP, for the operator alone: no namespace's key is enough.
+
+    POST    /$backup    {"folder": "/absolute/path"}    begin one; it goes on by itself
+    GET     /$backup    how far it is, or what became of the last one
+
+The operator's key is new at each start and stands in the data folder, where only the server's own user
+can read it (announcement.py). So whoever names a folder here could write there without the server too;
+and the server writes only what is not there yet. Bodies and answers are JSON. What is done: backup.py.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from bendybus.auth.http import authorise
+from bendybus.auth.rights import Right
+from bendybus.auth.rules import AccessRule, KeyRing
+from bendybus.broker.clock import now
+from bendybus.errors import ArgumentError, BrokerError
+from bendybus.http_bodies import json_body
+from bendybus.server.announcement import OPERATOR_RULE_NAME
+from bendybus.server.backup import Backups
+
+__all__ = ["backup_routes"]
+
+
+def backup_routes(backups: Backups, operator_key: str) -> list[BaseRoute]:
+    """To be tried before the routes of namespaces."""
+    keys = KeyRing([AccessRule(OPERATOR_RULE_NAME, operator_key, "", Right.MANAGE)])
+
+    async def backup(request: Request) -> Response:
+        try:
+            authorise(request.headers, keys, "", Right.MANAGE, now())
+            if request.method == "POST":
+                backups.begin(_folder(await json_body(request)))
+                return JSONResponse(backups.progress, HTTPStatus.ACCEPTED)
+            return JSONResponse(backups.progress)
+        except BrokerError as refusal:
+            return JSONResponse({"error": refusal.description}, refusal.status)
+
+    return [Route("/$backup", backup, methods=["GET", "POST"])]
+
+
+def _folder(body: object) -> Path:
+    folder = body.get("folder") if isinstance(body, dict) else None
+    if not isinstance(folder, str) or not folder or "\0" in folder:
+        raise ArgumentError("'folder' must be the absolute path of a folder that does not exist yet.")
+    return Path(folder)

@@ -1,0 +1,54 @@
+"""A copy of a whole SQLite file as it is at one moment, made while others write to it.
+
+A read transaction fixes the moment: in WAL mode it costs nothing and holds up nobody. Until it ends the
+file's log cannot be emptied, so the log grows by what is written meanwhile.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from bendybus.store.sqlite.files import PAGE_BYTES, connect_reader, reported
+
+__all__ = ["SqliteImage"]
+
+# 2 MB. Between two steps the copy can be stopped.
+STEP_PAGES: Final = 256
+
+
+class SqliteImage:
+    """See `StoreImage` for what the methods promise."""
+
+    suffix = ".db"
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._connection = connect_reader(path)
+        self._use = Lock()
+        """Nobody closes a connection that a stuck disk keeps in use: SQLite would not survive that."""
+
+    def fix(self) -> None:
+        with self._use, reported(self._path):
+            self._connection.execute("BEGIN")
+            # The transaction begins with its first read.
+            self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+
+    def write(self, file: Path, copied: Callable[[int], None]) -> None:
+        assert self._connection.in_transaction, "the moment is fixed before anything is written"
+
+        def told(_status: int, remaining: int, total: int) -> None:
+            copied((total - remaining) * PAGE_BYTES)
+
+        with self._use, reported(file), closing(sqlite3.connect(file, isolation_level=None)) as target:
+            # Who asks for the copy syncs it as a whole.
+            target.execute("PRAGMA synchronous = OFF")
+            self._connection.backup(target, pages=STEP_PAGES, progress=told)
+
+    def close(self) -> None:
+        with self._use:
+            self._connection.close()

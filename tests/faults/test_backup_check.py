@@ -1,0 +1,20 @@
+"""Backups under load, few enough for every day. The long check: `make faults`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from faults.backup_check import BackupCheck
+
+ROUNDS = 2
+
+
+def test_every_backup_under_load_is_restored_with_all_that_was_acknowledged(
+    tmp_path: Path,
+) -> None:  # P-12, P-32
+    check = BackupCheck(tmp_path)
+    check.run(ROUNDS)
+    assert check.complaints == []
+    assert check.restored == ROUNDS
+    assert check.entities.gone
+    assert "Traceback" not in check.live.log.read_text()
