@@ -272,6 +272,15 @@ class StoreWriter:
                 self._in_call = True
                 errand.call()
                 self._in_call = False
+            if not self._has_work():
+                self._steps += 1
+                self._in_call = True
+                self._store.settle()
+                self._in_call = False
+
+    def _has_work(self) -> bool:
+        # Not guarded: whoever is missed here is found a moment later.
+        return self._failed or bool(self._gathering.changes or self._errands)
 
     def _commit(self, work: _Work) -> None:
         group = work.group

@@ -8,6 +8,7 @@
                     own that were retired
     catalog.db      what exists (sqlite/catalog.py)
     store-N.db      the messaging stores (sqlite/store.py), each with a log beside it
+    *-witness       of each of these files, which commit was acknowledged last (sqlite/witness.py)
     namespaces.json once there are several: their names, first the one that the files above belong to
     namespaces/     a folder like this one for each of the others
     server.json     where its server listens, while it runs (server/announcement.py)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from bendybus.errors import SchemaTooNew, StoreCorrupted, StoreError, StoreUnavailable
+from bendybus.store.sqlite.witness import COMMITS_TABLE, log_of, refuse_lost_commits
 
 __all__ = [
     "FileKind",
@@ -119,9 +120,11 @@ def open_file(path: Path, kind: FileKind) -> sqlite3.Connection:
     """The writer's connection; makes the file if there is none, migrates it if it is older."""
     with reported(path):
         refuse_irregular(path)
-        if not path.exists():
+        if path.exists():
+            # First by a connection that cannot write: what is refused stays as it is, its log included.
+            look_into(path, kind).close()
+        else:
             _create(path, kind)
-        _check_header(path, kind)
         connection = _connect(f"{path.absolute().as_uri()}?mode=rw")
         try:
             # Again, since the log may hold a later header than the file.
@@ -144,6 +147,8 @@ def look_into(path: Path, kind: FileKind) -> sqlite3.Connection:
         _check_identity(path, kind, *_identity(connection))
         if version_of(connection) == kind.version:
             _check_whole(path, kind, connection)
+            if COMMITS_TABLE in kind.tables:
+                refuse_lost_commits(path, connection)
     except BaseException:
         connection.close()
         raise
@@ -201,7 +206,7 @@ def _connect(uri: str) -> sqlite3.Connection:
 
 
 def _create(path: Path, kind: FileKind) -> None:
-    log = path.with_name(path.name + "-wal")
+    log = log_of(path)
     if log.exists() and log.stat().st_size:
         raise StoreCorrupted(f"{path} is missing, but its log {log.name} is there")
     draft = path.with_name(path.name + ".new")
@@ -269,7 +274,7 @@ def _check_whole(path: Path, kind: FileKind, connection: sqlite3.Connection) -> 
     # Pages that the file lacks must be in its log. The log is not emptied here: on a full disk that fails,
     # and the messages must still come out.
     expected = _pragma(connection, "page_count") * _pragma(connection, "page_size")
-    log = path.with_name(path.name + "-wal")
+    log = log_of(path)
     actual = path.stat().st_size + (log.stat().st_size if log.exists() else 0)
     if actual < expected:
         raise StoreCorrupted(f"{path} is cut short: {actual} of {expected} bytes, its log included")
