@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -129,3 +131,46 @@ def test_an_idle_store_whose_files_are_gone_shows_in_the_health(
 @pytest.fixture
 def desk_of_four(server_of_four: ServerProcess, sit_down: SitDown) -> Desk:
     return sit_down(server_of_four)
+
+
+def test_a_damaged_page_shows_in_health_and_metrics(
+    server_of_four: ServerProcess, sit_down: SitDown
+) -> None:  # P-33
+    server = server_of_four
+    desk = sit_down(server)
+    desk.send(*(f"{number:03}-" * 500 for number in range(40)), partition_key=key_of(AWAY))
+    desk.send("elsewhere", partition_key=key_of(0))
+    assert server.stop() == os.EX_OK
+    store = server.data / f"store-{AWAY}.db"
+    sound = store.read_bytes()
+    size = int.from_bytes(sound[16:18], "big")
+    at = sound.index(b"020-" * 100) // size * size
+    with store.open("r+b") as file:
+        file.seek(at)
+        file.write(b"\xa5" * size)
+
+    server.start()
+    again = sit_down(server)
+    # Nothing notices until somebody wants what is on that page.
+    again.receiver.receive_messages(100, max_wait_time=2)
+    until(lambda: states(server)[f"store-{AWAY}"] == "damaged", "the damage is shown")
+    shown = metrics(server)
+    assert shown[f"bendybus_store_available store-{AWAY}"] == 0.5
+    assert shown[f"bendybus_store_damages_total store-{AWAY}"] >= 1
+    assert shown["bendybus_store_available store-0"] == 1
+    server.expect_trouble("is damaged", "cannot be read")
+
+
+def metrics(server: ServerProcess) -> dict[str, float]:
+    """Of the stores: metric and store -> value."""
+    found = re.findall(r'(bendybus_store_\w+)\{.*store="([^"]+)"\} (\S+)', text(server, "/metrics"))
+    return {f"{name} {store}": float(value) for name, store, value in found}
+
+
+def text(server: ServerProcess, path: str) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()

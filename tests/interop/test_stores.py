@@ -16,6 +16,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from fix_postgres import ADMIN, Postgres
 from fix_server import TROUBLE, ServerProcess, StartServer
+from interop.test_outages import states, until, until_back
 
 QUEUE = {"q": {"EnablePartitioning": True, "LockDuration": "PT5M"}}
 BATCH = 10
@@ -138,6 +139,18 @@ def test_nothing_acknowledged_is_lost_when_postgresql_goes_and_comes_back(
     with client_of(server, **RETRIES) as client:
         # What was refused may have been stored all the same: nobody could know.
         assert drain(client, traffic.acknowledged) >= traffic.acknowledged
+    forgive_outage(server, "away")
+
+
+def test_health_tells_of_an_idle_store_whose_database_is_gone(
+    own_postgres: Postgres, start_server: StartServer
+) -> None:  # P-33
+    server = start_server(QUEUE, None, *stores(own_postgres.url(own_postgres.new_database(), name="away")))
+    assert states(server) == {"away": "available"}
+    own_postgres.stop("immediate")
+    until(lambda: states(server) == {"away": "away"}, "the idle store is found away")
+    own_postgres.start()
+    until_back(server)
     forgive_outage(server, "away")
 
 

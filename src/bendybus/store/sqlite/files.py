@@ -46,7 +46,7 @@ CACHE_BYTES: Final = 4 << 20
 BUSY_TIMEOUT_S: Final = 5.0
 
 # Files that SQLite, or we, open beside the store's own.
-COMPANIONS: Final = ("-wal", "-shm", "-journal", ".new")
+COMPANIONS: Final = ("-wal", "-shm", "-journal", "-witness", ".new")
 
 HEADER_BYTES: Final = 100
 MAGIC: Final = b"SQLite format 3\x00"
