@@ -5,14 +5,18 @@ from __future__ import annotations
 import http.client
 import os
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from azure.core.exceptions import HttpResponseError
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from fix_server import ServerProcess, StartServer
+from faults.disasters import Disk
+from fix_server import ServerProcess, StartServer, namespace
 from interop.sdk import Desk, Sdk, SitDown, SyncSdk
+from interop.test_administration import administration
 from interop.test_outages import AWAY, PARTITIONED, STORES, everything, key_of, states, until, until_back
 
 pytestmark = [
@@ -159,6 +163,37 @@ def test_a_damaged_page_shows_in_health_and_metrics(
     assert shown[f"bendybus_store_damages_total store-{AWAY}"] >= 1
     assert shown["bendybus_store_available store-0"] == 1
     server.expect_trouble("is damaged", "cannot be read")
+
+
+def test_a_full_disk_in_the_data_folder_does_not_keep_the_server_from_starting(
+    tmp_path: Path, sit_down: SitDown
+) -> None:
+    try:
+        disk = Disk(tmp_path / "data")
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("only root can mount a small disk")
+    options = [f"--store=sqlite://{tmp_path}/store-{number}.db" for number in range(STORES)]
+    server = ServerProcess(tmp_path, namespace({"q": PARTITIONED}), options)
+    try:
+        server.start()
+        sit_down(server).send("before", partition_key=key_of(AWAY))
+        assert server.stop() == os.EX_OK
+        disk.fill()
+        server.start()
+        desk = sit_down(server)
+        desk.send("on a full disk", partition_key=key_of(0))
+        assert everything(desk) == ["before", "on a full disk"]
+        with administration(server) as admin, pytest.raises(HttpResponseError) as refused:
+            admin.create_queue("another")
+        assert refused.value.status_code == 503
+        disk.clear()
+        with administration(server) as admin:
+            admin.create_queue("another")
+        assert server.stop() == os.EX_OK
+    finally:
+        if server.running:
+            server.kill()
+        disk.unmount()
 
 
 def metrics(server: ServerProcess) -> dict[str, float]:

@@ -259,6 +259,20 @@ def test_a_store_of_a_newer_version_is_refused_and_left_as_it_is(
         assert connection.execute("SELECT version, namespace FROM bendybus.about").fetchone() == (77, None)
 
 
+def test_a_start_without_a_store_names_it_and_leaves_no_files(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    urls = [f"sqlite://{tmp_path}/{name}.db" for name in ("first", "second")]
+    server = start_server({"q": {"EnablePartitioning": True}}, None, *stores(*urls))
+    assert server.stop() == os.EX_OK
+    before = {file.name for folder in (tmp_path, server.data) for file in folder.iterdir()}
+    said = refusal(server.data, *stores(urls[0], f"sqlite://{tmp_path}/third.db"))
+    assert "'second' with partitions of 1 entities, such as 'q'" in said and "--store" in said
+    said = refusal(server.data)
+    assert "'first'" in said and "'second'" in said
+    assert {file.name for folder in (tmp_path, server.data) for file in folder.iterdir()} == before
+
+
 def test_a_missing_driver_is_named_with_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "psycopg.py").write_text(
         "raise ModuleNotFoundError('No module named psycopg', name='psycopg')"

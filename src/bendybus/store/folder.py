@@ -20,6 +20,7 @@ own modules.
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import json
 import os
@@ -86,8 +87,10 @@ class DataFolder:
             raise DataFolderInUse(
                 f"the data folder {self._path} is in use by another process (pid {holder})"
             ) from None
-        os.truncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode("ascii"), 0)
+        # Only for those who are refused; a full disk has no room for it.
+        with contextlib.suppress(OSError):
+            os.truncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode("ascii"), 0)
 
     def close(self) -> None:
         if self._lock is not None:
@@ -214,6 +217,9 @@ def _write_whole(path: Path, content: bytes) -> None:
     try:
         os.write(file, content)
         os.fsync(file)
+    except OSError:
+        draft.unlink()
+        raise
     finally:
         os.close(file)
     draft.rename(path)

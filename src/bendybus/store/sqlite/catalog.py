@@ -8,13 +8,14 @@ records mean: store/catalog.py.
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from bendybus.errors import EntityExists, EntityNotFound
+from bendybus.errors import EntityExists, EntityNotFound, StoreUnavailable
 from bendybus.names import EntityPath
 from bendybus.store.catalog import Description, EntityRecord
 from bendybus.store.queries import load_queries, load_script
@@ -22,6 +23,8 @@ from bendybus.store.sqlite.files import FileKind, open_file, reported, transacti
 from bendybus.store.sqlite.witness import Witness
 
 __all__ = ["CATALOG", "SqliteCatalog"]
+
+logger = logging.getLogger(__name__)
 
 QUERIES: Final = load_queries(__package__, "catalog_queries.sql")
 CATALOG: Final = FileKind(
@@ -42,7 +45,14 @@ class SqliteCatalog:
 
     def open(self) -> None:
         assert self._opened is None, f"{self._path} is open already"
-        self._opened = open_file(self._path, CATALOG)
+        try:
+            self._opened = open_file(self._path, CATALOG)
+        except StoreUnavailable:
+            # A full disk must not keep the server from serving what is elsewhere.
+            if not self._path.exists():
+                raise
+            self._opened = open_file(self._path, CATALOG, alone=True)
+            logger.warning("%s: opened without an index of its log: is the disk full?", self._path)
         with reported(self._path):
             self._witness = Witness(self._path, self._opened)
 
