@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from fix_server import Kind, NewQueue, ServerProcess, Shape
-from interop.sdk import AsyncSdk, Desk, LoopThread, Sdk, SyncSdk, open_all
+from fix_server import Kind, NewQueue, ServerProcess, Shape, StartServer
+from interop.sdk import AsyncSdk, Desk, LoopThread, Sdk, SitDown, SyncSdk, open_all
 
 MakeDesk: TypeAlias = Callable[..., Desk]
 MakeDesks: TypeAlias = Callable[..., list[Desk]]
@@ -133,3 +133,17 @@ def broken_connections() -> Iterator[None]:
     """
     yield
     gc.collect()
+
+
+@pytest.fixture
+def sit_down(start_server: StartServer, sdk: Sdk, pool: ThreadPoolExecutor) -> Iterator[SitDown]:
+    """A desk at queue `q`; left before the server goes, and so before the garbage is collected."""
+    desks: list[Desk] = []
+
+    def sit(server: ServerProcess) -> Desk:
+        desks.append(Desk(sdk, sdk.client(server.connection_string), "q"))
+        return desks[-1]
+
+    yield sit
+    for closed in [closed for desk in desks for closed in desk.close_with(pool)]:
+        closed.result()

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, cast
+from typing import Any, Final, Protocol, Self, TypeAlias, cast
 
 import pytest
 from azure.core.async_paging import AsyncItemPaged
@@ -27,9 +27,20 @@ from azure.servicebus import (
     aio,
 )
 
-from fix_server import Kind
+from fix_server import Kind, ServerProcess
 
-__all__ = ["CROSSWISE", "AsyncSdk", "Desk", "LoopThread", "Sdk", "SyncSdk", "bodies", "open_all", "receive"]
+__all__ = [
+    "CROSSWISE",
+    "AsyncSdk",
+    "Desk",
+    "LoopThread",
+    "Sdk",
+    "SitDown",
+    "SyncSdk",
+    "bodies",
+    "open_all",
+    "receive",
+]
 
 # A refusal is to be seen, not retried: by default that costs seconds.
 OPTIONS: Final[dict[str, Any]] = {"retry_total": 0, "retry_backoff_factor": 0.05, "retry_backoff_max": 0.2}
@@ -219,6 +230,9 @@ class Desk:
     def close_with(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
         """Close while others work: each waits for a thread of the SDK that wakes once a second."""
         return [pool.submit(handle.close) for handle in self._handles.values()]
+
+
+SitDown: TypeAlias = Callable[[ServerProcess], Desk]
 
 
 def open_all(pool: ThreadPoolExecutor, *desks: Desk) -> None:

@@ -11,12 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 from azure.core.exceptions import HttpResponseError
@@ -27,7 +26,7 @@ from azure.servicebus.management import EntityAvailabilityStatus, QueuePropertie
 from bendybus.auth.sas import make_token
 from bendybus.domain.routing import partition_of
 from fix_server import RULES, ServerProcess, StartServer
-from interop.sdk import Desk, Sdk, SyncSdk, receive
+from interop.sdk import Desk, Sdk, SitDown, SyncSdk, receive
 from interop.test_administration import administration
 
 pytestmark = [
@@ -41,8 +40,6 @@ PARTITIONED = {"EnablePartitioning": True}
 
 # Partition i of the first queue lives in store i modulo 4.
 AWAY = 1
-
-SitDown: TypeAlias = Callable[[ServerProcess], Desk]
 
 
 def key_of(store: int, turn: int = 0) -> str:
@@ -98,20 +95,6 @@ def own_server(start_server: StartServer) -> Iterator[ServerProcess]:
     rules = [{"Name": name, "PrimaryKey": key, "Rights": rights} for name, (key, rights) in RULES.items()]
     queues = {"q": PARTITIONED, "plain": {}}
     yield start_server(queues, {"": rules}, "--development", "--stores", str(STORES))
-
-
-@pytest.fixture
-def sit_down(start_server: StartServer, sdk: Sdk, pool: ThreadPoolExecutor) -> Iterator[SitDown]:
-    """A desk at queue `q`; left before the server goes, and so before the garbage is collected."""
-    desks: list[Desk] = []
-
-    def sit(server: ServerProcess) -> Desk:
-        desks.append(Desk(sdk, sdk.client(server.connection_string), "q"))
-        return desks[-1]
-
-    yield sit
-    for closed in [closed for desk in desks for closed in desk.close_with(pool)]:
-        closed.result()
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from fix_postgres import ADMIN, Postgres
 from fix_server import TROUBLE, ServerProcess, StartServer
+from interop.test_outages import states, until, until_back
 
 QUEUE = {"q": {"EnablePartitioning": True, "LockDuration": "PT5M"}}
 BATCH = 10
@@ -141,6 +142,18 @@ def test_nothing_acknowledged_is_lost_when_postgresql_goes_and_comes_back(
     forgive_outage(server, "away")
 
 
+def test_health_tells_of_an_idle_store_whose_database_is_gone(
+    own_postgres: Postgres, start_server: StartServer
+) -> None:  # P-33
+    server = start_server(QUEUE, None, *stores(own_postgres.url(own_postgres.new_database(), name="away")))
+    assert states(server) == {"away": "available"}
+    own_postgres.stop("immediate")
+    until(lambda: states(server) == {"away": "away"}, "the idle store is found away")
+    own_postgres.start()
+    until_back(server)
+    forgive_outage(server, "away")
+
+
 def test_messages_without_a_key_flow_through_the_other_store_meanwhile(
     own_postgres: Postgres, start_server: StartServer, tmp_path: Path
 ) -> None:  # P-04, P-16, P-27
@@ -244,6 +257,20 @@ def test_a_store_of_a_newer_version_is_refused_and_left_as_it_is(
     assert "version 77" in refusal(tmp_path / "data", *stores(postgres.url(database)))
     with postgres.connect(database) as connection:
         assert connection.execute("SELECT version, namespace FROM bendybus.about").fetchone() == (77, None)
+
+
+def test_a_start_without_a_store_names_it_and_leaves_no_files(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    urls = [f"sqlite://{tmp_path}/{name}.db" for name in ("first", "second")]
+    server = start_server({"q": {"EnablePartitioning": True}}, None, *stores(*urls))
+    assert server.stop() == os.EX_OK
+    before = {file.name for folder in (tmp_path, server.data) for file in folder.iterdir()}
+    said = refusal(server.data, *stores(urls[0], f"sqlite://{tmp_path}/third.db"))
+    assert "'second' with partitions of 1 entities, such as 'q'" in said and "--store" in said
+    said = refusal(server.data)
+    assert "'first'" in said and "'second'" in said
+    assert {file.name for folder in (tmp_path, server.data) for file in folder.iterdir()} == before
 
 
 def test_a_missing_driver_is_named_with_what_to_install(tmp_path: Path) -> None:

@@ -329,6 +329,20 @@ def test_a_commit_that_happened_unheard_does_not_stand_in_the_way_of_the_next(
     assert numbers(opened_store, key) == [1, 2]
 
 
+def test_an_idle_store_notices_that_its_database_is_gone(
+    own_postgres: Postgres, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:  # P-33
+    opened_store = opened(own_postgres.url(own_postgres.new_database()))
+    partition_of(opened_store)
+    assert not opened_store.tidy()
+    own_postgres.stop("immediate")
+    # Not at each idle moment, but soon.
+    assert not opened_store.tidy()
+    monkeypatch.setattr(opened_store, "_probe_due_at", 0.0)
+    with pytest.raises(StoreUnavailable):
+        opened_store.tidy()
+
+
 def test_a_dropped_entity_is_swept_after_the_outage(
     own_postgres: Postgres, opened: Opened, make_message: MakeMessage
 ) -> None:
@@ -338,7 +352,8 @@ def test_a_dropped_entity_is_swept_after_the_outage(
     opened_store.commit(changes(key, make_message(1)))
     opened_store.drop_partitions(EntityPath("orders"))
     own_postgres.stop("immediate")
-    assert not opened_store.tidy()
+    with pytest.raises(StoreUnavailable):
+        opened_store.tidy()
     own_postgres.start()
     opened_store._writer._retry_at = 0.0
     while opened_store.tidy():

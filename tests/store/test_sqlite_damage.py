@@ -142,6 +142,15 @@ def test_an_older_file_is_brought_up_step_by_step(tmp_path: Path) -> None:
         assert connection.execute("SELECT * FROM thing").fetchall() == [(1, 2)]
 
 
+def test_a_file_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> None:
+    broken = files.FileKind(
+        "thing", 7, ("CREATE TABLE thing (a); INSERT INTO nowhere VALUES (1);",), frozenset()
+    )
+    with pytest.raises(StoreError, match="nowhere"):
+        files.open_file(tmp_path / "thing.db", broken)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_is_made_for_its_owner_alone(closed: Path) -> None:
     assert closed.stat().st_mode & 0o777 == 0o600
 

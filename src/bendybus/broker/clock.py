@@ -9,10 +9,15 @@ times shown); it is the same time unless somebody moved it. What then falls due:
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Final
 
 from bendybus.names import Instant
 
 __all__ = ["Clock", "now"]
+
+# When the clock is set back by less, locks just last so much longer.
+SET_BACK_MIN_MS: Final = 5_000
 
 
 def now() -> Instant:
@@ -22,13 +27,22 @@ def now() -> Instant:
 class Clock:
     """The time in one namespace: the machine's, and as much more as it was moved on."""
 
-    __slots__ = ("_ahead_ms",)
+    __slots__ = ("_ahead_ms", "_latest", "on_set_back")
 
     def __init__(self) -> None:
         self._ahead_ms = 0
+        self._latest = Instant(0)
+        self.on_set_back: Callable[[int], None] = _ignore
+        """Called with the milliseconds by which the machine's clock was set back, before anybody sees it."""
 
     def now(self) -> Instant:
-        return Instant(time.time_ns() // 1_000_000 + self._ahead_ms)
+        at = Instant(time.time_ns() // 1_000_000 + self._ahead_ms)
+        if at >= self._latest:
+            self._latest = at
+        elif self._latest - at >= SET_BACK_MIN_MS:
+            by_ms, self._latest = self._latest - at, at
+            self.on_set_back(by_ms)
+        return at
 
     def move_on(self, by_ms: int) -> None:
         assert by_ms >= 0, "entities count on time that does not run backwards"
@@ -37,3 +51,8 @@ class Clock:
     def set_right(self) -> None:
         """Back to the machine's time: only for a namespace in which nothing has a time any more."""
         self._ahead_ms = 0
+        self._latest = Instant(0)
+
+
+def _ignore(_: int) -> None:
+    """For a clock that nothing goes by yet."""

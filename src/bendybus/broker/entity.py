@@ -38,7 +38,8 @@ NUMBERED_TOGETHER: Final = 64
 AVAILABLE: Final = Availability.AVAILABLE
 LOADING: Final = Availability.LOADING
 UNAVAILABLE: Final = Availability.UNAVAILABLE
-SLOW: Final = StoreState.SLOW
+# What such a store is given, it may not be able to keep.
+TROUBLED: Final = (StoreState.SLOW, StoreState.DAMAGED)
 
 H = TypeVar("H", bound=Host[Any])
 D = TypeVar("D", bound=Described)
@@ -55,7 +56,7 @@ class _Ready:
     def __contains__(self, number: object) -> bool:
         assert isinstance(number, int)
         host = self._hosts[number]
-        return host.availability is AVAILABLE and host.store.state is not SLOW
+        return host.availability is AVAILABLE and host.store.state not in TROUBLED
 
 
 class Entity(ABC, Generic[H, D]):
@@ -111,8 +112,8 @@ class Entity(ABC, Generic[H, D]):
 
     @property
     def limited(self) -> bool:
-        """Whether some partition is away, or its store so slow that it may be (P-33)."""
-        return any(host.availability is UNAVAILABLE or host.store.state is SLOW for host in self.hosts)
+        """Whether some partition is away, or its store so slow or damaged that it may be (P-33)."""
+        return any(host.availability is UNAVAILABLE or host.store.state in TROUBLED for host in self.hosts)
 
     @abstractmethod
     def availability_changed(self, host: PartitionLifecycle[Any]) -> None:

@@ -130,6 +130,8 @@ class StoreState(Enum):
     """It answers."""
     SLOW = "slow"
     """A call has taken a second: messages without a key go elsewhere, nothing is given up."""
+    DAMAGED = "damaged"
+    """It answers, but a call has met damage of late: partitions that need what is damaged are unavailable."""
     AWAY = "away"
     """It has failed, or a call has outlasted its patience (health.py): its partitions are unavailable."""
     STOPPED = "stopped"
@@ -139,6 +141,8 @@ class StoreState(Enum):
 class StoreEvent(Enum):
     DELAYED = "a call takes long"
     CAUGHT_UP = "no call takes long any more"
+    DAMAGE_MET = "a call has met damage"
+    MENDED = "no call has met damage for a while, and all partitions are loaded"
     FAILED = "a call has failed, or has taken too long"
     RECOVERED = "a probe has succeeded"
     STOP = "the broker lets go of it"
@@ -147,6 +151,11 @@ class StoreEvent(Enum):
 STORE: Final[dict[tuple[StoreState, StoreEvent], StoreState]] = {
     (StoreState.AVAILABLE, StoreEvent.DELAYED): StoreState.SLOW,
     (StoreState.SLOW, StoreEvent.CAUGHT_UP): StoreState.AVAILABLE,
+    (StoreState.AVAILABLE, StoreEvent.DAMAGE_MET): StoreState.DAMAGED,
+    (StoreState.SLOW, StoreEvent.DAMAGE_MET): StoreState.DAMAGED,
+    (StoreState.DAMAGED, StoreEvent.DAMAGE_MET): StoreState.DAMAGED,
+    (StoreState.DAMAGED, StoreEvent.MENDED): StoreState.AVAILABLE,
+    (StoreState.DAMAGED, StoreEvent.FAILED): StoreState.AWAY,
     (StoreState.AVAILABLE, StoreEvent.FAILED): StoreState.AWAY,
     (StoreState.SLOW, StoreEvent.FAILED): StoreState.AWAY,
     (StoreState.AWAY, StoreEvent.RECOVERED): StoreState.AVAILABLE,

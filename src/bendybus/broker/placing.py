@@ -92,7 +92,7 @@ def places(record: EntityRecord, claims: Claims, stores: StoreSet, away: Contain
         if claim is None and name not in away:
             raise StoreError(
                 f"Partition {number} of '{record.path}' should be in the messaging store '{name}', "
-                "which does not have it. Was a store file removed?"
+                "which does not have it. Was another file or database put in the store's place?"
             )
         key, epoch = claim or (None, None)
         yield PartitionNumber(number), key, stores[name], epoch

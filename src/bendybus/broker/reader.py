@@ -17,8 +17,8 @@ from queue import SimpleQueue
 from typing import Final, Generic, TypeVar, cast
 
 from bendybus.broker.loop_calls import call_in_loop
-from bendybus.broker.writer import OnFailed
-from bendybus.errors import StoreUnavailable
+from bendybus.broker.writer import OnDamage, OnFailed
+from bendybus.errors import StoreCorrupted, StoreUnavailable
 
 __all__ = ["StoreReader"]
 
@@ -43,11 +43,18 @@ class _Call(Generic[T]):
 
 
 class StoreReader:
-    def __init__(self, name: str, loop: asyncio.AbstractEventLoop, store_failed: OnFailed) -> None:
+    def __init__(
+        self,
+        name: str,
+        loop: asyncio.AbstractEventLoop,
+        store_failed: OnFailed,
+        damage_met: OnDamage | None = None,
+    ) -> None:
         self._name = name
         self._loop = loop
         self._store_failed = store_failed
         """Told of a call that found the store away, before the one who asked; it calls `abandon`."""
+        self._damage_met = damage_met
         self._calls: SimpleQueue[_Call[object] | None] = SimpleQueue()
         self._pending: dict[_Call[object], None] = {}
         """In the order in which they were asked."""
@@ -123,6 +130,8 @@ class StoreReader:
     def _finished(self, call: _Call[object], result: object) -> None:
         if isinstance(result, StoreUnavailable) and not call.given_up:
             self._store_failed(result)
+        elif isinstance(result, StoreCorrupted) and self._damage_met is not None:
+            self._damage_met(result)
         self._answer(call, result)
 
     def _answer(self, call: _Call[object], result: object) -> None:

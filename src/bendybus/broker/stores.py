@@ -23,7 +23,7 @@ from bendybus.broker.reader import StoreReader
 from bendybus.broker.recovery import RECOVER_AFTER_S, Recovery
 from bendybus.broker.resident import Resident
 from bendybus.broker.writer import Share, StoreWriter
-from bendybus.errors import StoreUnavailable
+from bendybus.errors import StoreCorrupted, StoreUnavailable
 from bendybus.names import Epoch, SessionId
 from bendybus.store.protocol import MessagingStore, PartitionKey, Snapshot
 
@@ -31,6 +31,9 @@ __all__ = ["AttachedStore"]
 
 # How often somebody looks who waits for a store to be back.
 LOOK_AGAIN_S: Final = 0.01
+
+# A store in which no call has met damage for so long, and whose partitions are all loaded, counts as mended.
+MENDED_AFTER_S: Final = 10.0
 
 T = TypeVar("T")
 
@@ -49,19 +52,22 @@ class AttachedStore:
         self.name = store.name
         self.state = StoreState.AVAILABLE
         self.reason = ""
-        """Why it is away, for people."""
+        """Why it is away or damaged, for people."""
         self.state_since = now()
         self.waiting_s = 0.0
         """How long the call that is under way has taken."""
         self.failures = 0
         """How often it went away."""
+        self.damages = 0
+        """How often a call met damage."""
+        self._damaged_at = 0.0
         self.residents: dict[Resident, None] = {}
         """The partitions that live here."""
         self._loop = loop
         self._patience = Patience(stall_after_s)
         self._away_since = 0.0
-        self.writer = StoreWriter(store, loop, self.fail)
-        self.reader = StoreReader(store.name, loop, self.fail)
+        self.writer = StoreWriter(store, loop, self.fail, self.meet_damage)
+        self.reader = StoreReader(store.name, loop, self.fail, self.meet_damage)
         self.recovery = Recovery(self, loop)
 
     def start(self) -> None:
@@ -166,6 +172,8 @@ class AttachedStore:
     def _not_claimed(self, loaded: Callable[[Exception], None], failure: Exception) -> None:
         if isinstance(failure, StoreUnavailable):
             self.fail(failure)
+        elif isinstance(failure, StoreCorrupted):
+            self.meet_damage(failure)
         loaded(failure)
 
     # -- health -------------------------------------------------------------------
@@ -189,6 +197,26 @@ class AttachedStore:
         elif waited_s < SLOW_AFTER_S and self.state is StoreState.SLOW:
             logger.info("store %s is slow no more", self.name)
             self._change(StoreEvent.CAUGHT_UP)
+        elif self.state is StoreState.DAMAGED and self._is_mended():
+            logger.warning("store %s: no damage has been met for %.0f s", self.name, MENDED_AFTER_S)
+            self._change(StoreEvent.MENDED)
+            self.reason = ""
+
+    def _is_mended(self) -> bool:
+        return self._patience.clock_s - self._damaged_at >= MENDED_AFTER_S and not any(
+            resident.wants_load(inf) for resident in self.residents
+        )
+
+    def meet_damage(self, error: StoreCorrupted) -> None:
+        """A call has met damage: whoever made it deals with it, and here it is shown."""
+        if self.state in (StoreState.AWAY, StoreState.STOPPED):
+            return
+        self.damages += 1
+        self._damaged_at = self._patience.clock_s
+        if str(error) != self.reason:
+            logger.error("store %s is damaged: %s", self.name, error)
+            self.reason = str(error)
+        self._change(StoreEvent.DAMAGE_MET)
 
     def fail(self, error: StoreUnavailable) -> None:
         """The store is away: tell all who wait for it, and try again later."""
@@ -218,7 +246,7 @@ class AttachedStore:
         """The one place that sets the state."""
         self.state = state = after(STORE, self.state, event)
         self.state_since = now()
-        self.writer.may_tidy = state in (StoreState.AVAILABLE, StoreState.SLOW)
+        self.writer.may_tidy = state in (StoreState.AVAILABLE, StoreState.SLOW, StoreState.DAMAGED)
 
     def reload_later(self, delay_s: float = RECOVER_AFTER_S) -> None:
         """A partition here has to be loaded again, though the store may be sound."""
@@ -249,6 +277,8 @@ class AttachedStore:
         if self.state is not StoreState.AWAY:
             if isinstance(failure, StoreUnavailable):
                 self.fail(failure)
+            elif isinstance(failure, StoreCorrupted):
+                self.meet_damage(failure)
             else:
                 logger.error("store %s: partitions cannot be claimed: %s", self.name, failure)
         elif str(failure) != self.reason:

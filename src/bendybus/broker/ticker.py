@@ -35,6 +35,7 @@ class Ticker:
         self._started_at = Instant(0)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._next: asyncio.TimerHandle | None = None
+        clock.on_set_back = self._clock_set_back
 
     def start(self) -> None:
         """From now on, a tick at a time."""
@@ -62,6 +63,15 @@ class Ticker:
         for host in tuple(timed):
             if not host.tick(at):
                 timed.pop(host, None)
+
+    def _clock_set_back(self, by_ms: int) -> None:
+        """A lock of a minute that was granted before must not hold for an hour."""
+        logger.warning("the clock was set back by %.1f s: locks end as they would have", by_ms / 1000)
+        for queue in self._entities.sources():
+            queue.consumer_leases.move_ends(by_ms)
+            for host in queue.hosts:
+                if host.partition is not None:
+                    host.partition.move_lock_ends(by_ms)
 
     async def advance(self, by_ms: int) -> None:
         """Move the clock on; return when all that fell due has been done and is on disk.

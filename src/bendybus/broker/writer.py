@@ -37,14 +37,15 @@ from bendybus.domain.effects import (
     SaveSessionState,
     StoreMessages,
 )
-from bendybus.errors import StoreUnavailable
+from bendybus.errors import StoreCorrupted, StoreUnavailable
 from bendybus.names import Epoch, SequenceNumber
 from bendybus.store.protocol import MessagingStore, PartitionChanges, PartitionKey, SessionState
 
-__all__ = ["OnCommitted", "OnFailed", "Share", "StoreWriter"]
+__all__ = ["OnCommitted", "OnDamage", "OnFailed", "Share", "StoreWriter"]
 
 OnCommitted: TypeAlias = Callable[[Exception | None], None]
 OnFailed: TypeAlias = Callable[[StoreUnavailable], None]
+OnDamage: TypeAlias = Callable[[StoreCorrupted], None]
 
 T = TypeVar("T")
 
@@ -98,12 +99,18 @@ class _Work:
 
 class StoreWriter:
     def __init__(
-        self, store: MessagingStore, loop: asyncio.AbstractEventLoop, store_failed: OnFailed | None = None
+        self,
+        store: MessagingStore,
+        loop: asyncio.AbstractEventLoop,
+        store_failed: OnFailed | None = None,
+        damage_met: OnDamage | None = None,
     ) -> None:
         self._store = store
         self._loop = loop
         self._store_failed = store_failed
         """Told of a commit that found the store away, before those who wait for it; it calls `abandon`."""
+        self._damage_met = damage_met
+        """Told of damage that a commit or an idle moment has met."""
         self._turn = threading.Condition()
         """Guards the five below; whoever adds work notifies the thread."""
         self._gathering = _Group()
@@ -237,6 +244,8 @@ class StoreWriter:
         error.__cause__ = cause
         if self._store_failed is not None and isinstance(cause, StoreUnavailable):
             self._store_failed(error)
+        if self._damage_met is not None and isinstance(cause, StoreCorrupted):
+            self._damage_met(cause)
         with self._turn:
             made_meanwhile, self._gathering = self._gathering, _Group()
             self._failed, self._under_way = False, None
@@ -272,6 +281,15 @@ class StoreWriter:
                 self._in_call = True
                 errand.call()
                 self._in_call = False
+            if not self._has_work():
+                self._steps += 1
+                self._in_call = True
+                self._store.settle()
+                self._in_call = False
+
+    def _has_work(self) -> bool:
+        # Not guarded: whoever is missed here is found a moment later.
+        return self._failed or bool(self._gathering.changes or self._errands)
 
     def _commit(self, work: _Work) -> None:
         group = work.group
@@ -314,6 +332,9 @@ class StoreWriter:
             # Nobody has asked anything of the store for a second, and yet it is known to be away.
             if self._store_failed is not None:
                 call_in_loop(self._loop, self._store_failed, failure)
+        except StoreCorrupted as failure:
+            if self._damage_met is not None:
+                call_in_loop(self._loop, self._damage_met, failure)
         except Exception:
             logger.exception("store %s: tidying failed", self._store.name)
 

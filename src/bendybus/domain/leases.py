@@ -39,6 +39,11 @@ class ConsumerLeases:
             )
         self._leases[subqueue] = _Lease(consumer, until)
 
+    def move_ends(self, by_ms: int) -> None:
+        """The clock was set back by so much: leases last as long as they would have."""
+        for lease in self._leases.values():
+            lease.until = Instant(lease.until - by_ms)
+
     def release(self, subqueue: SubQueue, consumer: str) -> None:
         """Give it up; no error for one who does not have it."""
         lease = self._leases.get(subqueue)

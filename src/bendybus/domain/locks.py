@@ -124,6 +124,14 @@ class LockTable:
         self._generations = [*filter(None, self._generations[:-1]), self._generations[-1]]
         return ended
 
+    def move_ends(self, by_ms: int) -> None:
+        """The clock was set back by so much: locks last as long as they would have."""
+        for message in self:
+            message.locked_until = Instant(message.locked_until - by_ms)
+        self._latest_end = Instant(self._latest_end - by_ms)
+        if self._earliest_end < NEVER:
+            self._earliest_end = Instant(self._earliest_end - by_ms)
+
     @staticmethod
     def forget(message: Message) -> None:
         """Wipe the marks of a lock that has ended."""

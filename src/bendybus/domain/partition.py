@@ -128,6 +128,12 @@ class Partition:
             deadline = min(deadline, self._stock.sessions.earliest_end)
         return None if deadline >= NEVER else deadline
 
+    def move_lock_ends(self, by_ms: int) -> None:
+        """The clock was set back by so much: locks have durations, all other times go by the clock."""
+        self._stock.locks.move_ends(by_ms)
+        if self._stock.sessions is not None:
+            self._stock.sessions.move_ends(by_ms)
+
     @property
     def size_bytes(self) -> int:
         """What counts towards the quota: every message of every sub-queue, every session's state."""

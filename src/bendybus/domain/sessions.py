@@ -290,6 +290,11 @@ class Sessions:
         self._earliest_end = min(ends, default=NEVER)
         return overdue
 
+    def move_ends(self, by_ms: int) -> None:
+        """The clock was set back by so much: locks last as long as they would have."""
+        for session in self._locked.values():
+            self.renew(session, Instant(session.locked_until - by_ms))
+
     # -- messages on loan ----------------------------------------------------------
 
     def grant(self, session: Session, messages: Sequence[Message], entropy: bytes) -> None:

@@ -10,6 +10,7 @@ A server that was killed leaves its file behind, so readers check that the proce
 from __future__ import annotations
 
 import json
+import logging
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,8 @@ from bendybus.server.settings import SAS_KEY_VARIABLE, sas_key_from
 from bendybus.store.folder import ROOT_KEY_FILE
 
 __all__ = ["OPERATOR_RULE_NAME", "announce", "find_operated", "find_running", "withdraw"]
+
+logger = logging.getLogger(__name__)
 
 ANNOUNCEMENT_FILE: Final = "server.json"
 
@@ -56,10 +59,15 @@ def announce(
         "operator_key": operator_key,
     }
     draft = data / (ANNOUNCEMENT_FILE + ".new")
-    draft.unlink(missing_ok=True)
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump(content, file)
-    draft.replace(data / ANNOUNCEMENT_FILE)
+    try:
+        draft.unlink(missing_ok=True)
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(content, file)
+        draft.replace(data / ANNOUNCEMENT_FILE)
+    except OSError as error:
+        # The server can be used all the same: by whoever knows where it is.
+        logger.warning("the server cannot be found by its data folder: %s", error.strerror)
+        draft.unlink(missing_ok=True)
 
 
 def withdraw(data: Path) -> None:

@@ -38,7 +38,7 @@ from bendybus.server.naming import connection_strings, namespace_folders
 from bendybus.server.settings import STORES_DEFAULT, Settings, is_loopback, refuse_exposed_keys
 from bendybus.server.sockets import raise_descriptor_limit
 from bendybus.server.store_keeper import StoreKeeper
-from bendybus.server.stores import examine_stores, messaging_stores, namespace_id
+from bendybus.server.stores import examine_stores, messaging_stores, namespace_id, refuse_missing_stores
 from bendybus.server.tls import self_made_certificate, server_context
 from bendybus.store.faults import StoreFaults
 from bendybus.store.folder import DataFolder, make_key
@@ -179,9 +179,11 @@ class Server:
         catalog.open()
         exits.callback(catalog.close)
         settings = self._settings
-        placed = {name for record in catalog.entities() for name in record.placement}
+        records = catalog.entities()
+        placed = {name for record in records for name in record.placement}
         known = placed | folder.store_list().attached.keys()
         stores = messaging_stores(settings, folder, placed)
+        refuse_missing_stores(stores, records)
         examine_stores(stores, namespace_id(catalog), known)
         if settings.development:
             self.faults[name] = faults = StoreFaults(stores)

@@ -21,7 +21,12 @@ from bendybus.namespaces import Namespace
 
 __all__ = ["FAMILIES", "Family", "exposition"]
 
-AVAILABLE: Final = {StoreState.AVAILABLE: 1.0, StoreState.SLOW: 0.5, StoreState.AWAY: 0.0}
+AVAILABLE: Final = {
+    StoreState.AVAILABLE: 1.0,
+    StoreState.SLOW: 0.5,
+    StoreState.DAMAGED: 0.5,
+    StoreState.AWAY: 0.0,
+}
 STATES: Final = ("active", "deferred", "scheduled", "locked")
 COUNTED: Final = [
     (subqueue, [(state, f',state="{state}",subqueue="{subqueue.name.lower()}"') for state in STATES])
@@ -58,16 +63,17 @@ STORED: Final = Family("bendybus_messages_stored_total", "counter", "Messages ma
 STORE_AVAILABLE: Final = Family(
     "bendybus_store_available",
     "gauge",
-    "1 while the store answers, 0.5 while it is slow, 0 while it is away.",
+    "1 while the store answers, 0.5 while it is slow or damaged, 0 while it is away.",
 )
 WAITING: Final = Family(
     "bendybus_store_waiting_seconds", "gauge", "How long the store has been with the call that is under way."
 )
 FAILURES: Final = Family("bendybus_store_failures_total", "counter", "Times it went away.")
+DAMAGES: Final = Family("bendybus_store_damages_total", "counter", "Calls that met damage in the store.")
 
 FAMILIES: Final = (
     *(CONNECTIONS, CACHE, MESSAGES, SIZE, PARTITIONS, PARTITIONS_AVAILABLE, PARTITION_AVAILABLE),
-    *(COMMITS, STORED, STORE_AVAILABLE, WAITING, FAILURES),
+    *(COMMITS, STORED, STORE_AVAILABLE, WAITING, FAILURES, DAMAGES),
 )
 
 
@@ -153,6 +159,7 @@ def _add_stores(samples: _Samples, namespace: Namespace, place: str) -> None:
         samples.add(STORE_AVAILABLE, labels, AVAILABLE[store.state])
         samples.add(WAITING, labels, store.waiting_s)
         samples.add(FAILURES, labels, store.failures)
+        samples.add(DAMAGES, labels, store.damages)
 
 
 def _escaped(text: str) -> str:

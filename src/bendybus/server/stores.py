@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from bendybus.errors import ConfigError, StoreCorrupted, StoreUnavailable
 from bendybus.server.settings import STORES_DEFAULT, Settings
-from bendybus.store.catalog import Catalog
+from bendybus.store.catalog import Catalog, EntityRecord
 from bendybus.store.folder import DataFolder
 from bendybus.store.protocol import MessagingStore
 from bendybus.store.sqlite.store import SqliteStore
@@ -31,6 +31,7 @@ __all__ = [
     "messaging_stores",
     "namespace_id",
     "postgres_driver",
+    "refuse_missing_stores",
     "shown_url",
     "sqlite_path",
     "store_at",
@@ -70,6 +71,25 @@ def messaging_stores(
     if not stores:
         raise ConfigError("all messaging stores have been retired, and none is given by --store")
     return list(stores.values())
+
+
+def refuse_missing_stores(stores: Sequence[MessagingStore], records: Iterable[EntityRecord]) -> None:
+    """`ConfigError` when the catalog has partitions in a store that is not among these."""
+    names = {store.name for store in stores}
+    missing: dict[str, list[str]] = {}
+    for record in records:
+        for name in dict.fromkeys(record.placement):
+            if name not in names:
+                missing.setdefault(name, []).append(record.path)
+    if missing:
+        told = "; ".join(
+            f"'{name}' with partitions of {len(paths)} entities, such as '{paths[0]}'"
+            for name, paths in missing.items()
+        )
+        raise ConfigError(
+            f"messaging stores of this namespace are missing from the command line: {told}. "
+            "Start the server with the --store options that it had before"
+        )
 
 
 def namespace_id(catalog: Catalog) -> str:

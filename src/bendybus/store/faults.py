@@ -149,6 +149,9 @@ class FaultyStore:
         self._pass()
         return self._store.tidy()
 
+    def settle(self) -> None:
+        self._store.settle()
+
     def commit(self, changes: Sequence[PartitionChanges]) -> None:
         self._pass()
         self._store.commit(changes)

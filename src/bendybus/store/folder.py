@@ -8,6 +8,7 @@
                     own that were retired
     catalog.db      what exists (sqlite/catalog.py)
     store-N.db      the messaging stores (sqlite/store.py), each with a log beside it
+    *-witness       of each of these files, which commit was acknowledged last (sqlite/witness.py)
     namespaces.json once there are several: their names, first the one that the files above belong to
     namespaces/     a folder like this one for each of the others
     server.json     where its server listens, while it runs (server/announcement.py)
@@ -19,6 +20,7 @@ own modules.
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import json
 import os
@@ -85,8 +87,10 @@ class DataFolder:
             raise DataFolderInUse(
                 f"the data folder {self._path} is in use by another process (pid {holder})"
             ) from None
-        os.truncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode("ascii"), 0)
+        # Only for those who are refused; a full disk has no room for it.
+        with contextlib.suppress(OSError):
+            os.truncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode("ascii"), 0)
 
     def close(self) -> None:
         if self._lock is not None:
@@ -223,6 +227,9 @@ def _write_whole(path: Path, content: bytes) -> None:
     try:
         os.write(file, content)
         os.fsync(file)
+    except OSError:
+        draft.unlink()
+        raise
     finally:
         os.close(file)
     draft.rename(path)

@@ -135,6 +135,9 @@ class MemoryStore:
         self._check_available()
         return False
 
+    def settle(self) -> None:
+        """Memory has nothing to note."""
+
     def commit(self, changes: Sequence[PartitionChanges]) -> None:
         self._check_available()
         partitions = [self._partition(change.key) for change in changes]

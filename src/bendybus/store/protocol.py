@@ -182,6 +182,9 @@ class MessagingStore(Protocol):
     def tidy(self) -> bool:
         """Some housekeeping, for when the writer has nothing else to do; True if there may be more."""
 
+    def settle(self) -> None:
+        """The writer has answered all commits and has nothing to do: a moment for what need not be prompt."""
+
     def commit(self, changes: Sequence[PartitionChanges]) -> None:
         """All of it, durably, or none of it. Sets `place` of every stored message.
 

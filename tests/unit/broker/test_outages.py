@@ -249,7 +249,7 @@ def test_a_damaged_partition_leaves_the_others_of_its_store_alone(in_yard, monke
         while yard.queue.hosts[1].availability is not Availability.AVAILABLE:
             await asyncio.sleep(0.001)
         assert isinstance(await yard.queue.hosts[1].ask(Enqueue([message()])), Enqueued)
-        assert yard.attached.state is StoreState.AVAILABLE
+        assert yard.attached.state is StoreState.DAMAGED
         assert yard.host.availability is not Availability.AVAILABLE
 
     in_yard(test, partitions=2)
@@ -427,5 +427,55 @@ def test_stopping_does_not_wait_for_a_store_that_is_stuck(in_yard):
         yard.pass_time(3)
         yard.attached.stop()
         assert yard.attached.writer._thread.is_alive()
+
+    in_yard(test)
+
+
+# -- damage -------------------------------------------------------------------------
+
+
+def test_a_store_that_meets_damage_says_so_until_none_is_met_any_more(in_yard, caplog):  # P-33
+    async def test(yard: Yard) -> None:
+        yard.store.fails_once = StoreCorrupted("gated.db is damaged: page 7")
+        with pytest.raises(StoreUnavailable):
+            await yard.host.ask(Enqueue([message()]))
+        assert yard.attached.state is StoreState.DAMAGED
+        assert yard.attached.reason == "gated.db is damaged: page 7"
+        assert yard.attached.damages == 1
+        assert yard.queue.limited
+        # Only what met the damage is lost: the other partitions go on.
+        assert states(yard) == [UNAVAILABLE, Availability.AVAILABLE]
+        await yard.queue.hosts[1].ask(Enqueue([message()]))
+        yard.pass_time(60)
+        assert yard.attached.state is StoreState.DAMAGED, "one partition is still not loaded"
+        await yard.attached.recovered()
+        await yard.loaded()
+        yard.pass_time(1)
+        assert yard.attached.state is StoreState.AVAILABLE
+        assert yard.attached.reason == ""
+        assert not yard.queue.limited
+
+    with caplog.at_level(logging.ERROR):
+        in_yard(test, partitions=2)
+    assert "store gated is damaged" in caplog.text
+
+
+def test_damage_that_is_met_in_an_idle_moment_or_a_read_is_told(in_yard, monkeypatch):  # P-33
+    async def test(yard: Yard) -> None:
+        def damaged(*_: object) -> bool:
+            raise StoreCorrupted("gated.db is damaged: page 7")
+
+        monkeypatch.setattr(yard.store, "read", damaged)
+        await yard.read_back()
+        assert yard.attached.state is StoreState.DAMAGED
+        yard.pass_time(20)
+        assert yard.attached.state is StoreState.AVAILABLE
+        monkeypatch.setattr(writer, "TIDY_AFTER_S", 0.001)
+        monkeypatch.setattr(yard.store, "tidy", damaged)
+        yard.attached.writer.when_written(lambda: None)
+        while yard.attached.state is not StoreState.DAMAGED:
+            await asyncio.sleep(0.001)
+        yard.attached.fail(StoreUnavailable("gone altogether"))
+        assert yard.attached.state is StoreState.AWAY
 
     in_yard(test)

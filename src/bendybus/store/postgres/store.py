@@ -20,7 +20,7 @@ from typing import Any, Final
 import psycopg
 
 from bendybus.domain.messages import Message, Origin
-from bendybus.errors import StoreCorrupted, StoreError, StoreUnavailable
+from bendybus.errors import StoreCorrupted, StoreError
 from bendybus.names import (
     PARTITION_SHIFT,
     EntityPath,
@@ -66,6 +66,10 @@ CLEARING: Final = (
 RETRIES_MAX: Final = 6
 RETRY_WITHIN_S: Final = 0.02
 
+# An idle database is asked so often whether it is there. With a second until the writer counts as idle and
+# two until a call counts as stalled, health tells of one that is gone within ten seconds.
+PROBE_EVERY_S: Final = 5.0
+
 
 class PostgresStore:
     """See `MessagingStore` for what the methods promise."""
@@ -78,6 +82,7 @@ class PostgresStore:
         self._next_id = 0
         self._last_id = 0
         self._dropped: list[PartitionKey] = []
+        self._probe_due_at = 0.0
 
     @property
     def name(self) -> str:
@@ -153,14 +158,17 @@ class PostgresStore:
         return [Epoch(claimed[key]) for key in keys]
 
     def tidy(self) -> bool:
-        if not self._dropped:
-            return False
-        try:
+        if self._dropped:
             self._sweep()
-        except StoreUnavailable:
-            # It is in no hurry, and whoever has work for the store will say that it is away.
-            return False
-        return True
+            return True
+        if time.monotonic() >= self._probe_due_at:
+            self._probe_due_at = time.monotonic() + PROBE_EVERY_S
+            with self._writer.use() as writer:
+                writer.execute("SELECT 1")
+        return False
+
+    def settle(self) -> None:
+        """The database keeps its own account of commits."""
 
     def _sweep(self) -> None:
         """Clear some of a dropped partition away."""

@@ -1,30 +1,37 @@
 """The catalogue in an SQLite file of its own, `catalog.db`.
 
-Small and seldom written: one connection, and each call is one transaction, nearly
-all of them of one statement. What the records mean: store/catalog.py.
+Small and seldom written: one connection, and each change is one transaction that counts
+itself (witness.py): entities that a damaged log has lost would be swept from the stores. What the
+records mean: store/catalog.py.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from bendybus.errors import EntityExists, EntityNotFound
+from bendybus.errors import EntityExists, EntityNotFound, StoreUnavailable
 from bendybus.names import EntityPath
 from bendybus.store.catalog import Description, EntityRecord
 from bendybus.store.queries import load_queries, load_script
 from bendybus.store.sqlite.files import FileKind, open_file, reported, transaction
+from bendybus.store.sqlite.witness import Witness
 
 __all__ = ["CATALOG", "SqliteCatalog"]
+
+logger = logging.getLogger(__name__)
 
 QUERIES: Final = load_queries(__package__, "catalog_queries.sql")
 CATALOG: Final = FileKind(
     what="catalogue",
     application_id=0x42424341,  # "BBCA"
-    migrations=(load_script(__package__, "catalog.sql"),),
-    tables=frozenset({"namespace", "entity"}),
+    migrations=tuple(load_script(__package__, f"catalog{n}.sql") for n in ("", "_2")),
+    tables=frozenset({"namespace", "entity", "progress"}),
 )
 
 
@@ -34,16 +41,29 @@ class SqliteCatalog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._opened: sqlite3.Connection | None = None
+        self._witness: Witness | None = None
 
     def open(self) -> None:
         assert self._opened is None, f"{self._path} is open already"
-        self._opened = open_file(self._path, CATALOG)
+        try:
+            self._opened = open_file(self._path, CATALOG)
+        except StoreUnavailable:
+            # A full disk must not keep the server from serving what is elsewhere.
+            if not self._path.exists():
+                raise
+            self._opened = open_file(self._path, CATALOG, alone=True)
+            logger.warning("%s: opened without an index of its log: is the disk full?", self._path)
+        with reported(self._path):
+            self._witness = Witness(self._path, self._opened)
 
     def close(self) -> None:
         if self._opened is not None:
             with reported(self._path):
                 self._opened.close()
             self._opened = None
+        if self._witness is not None:
+            self._witness.close()
+            self._witness = None
 
     def namespace(self) -> Description:
         with reported(self._path):
@@ -51,7 +71,7 @@ class SqliteCatalog:
         return {} if row is None else json.loads(row[0])
 
     def describe_namespace(self, description: Description) -> None:
-        with reported(self._path):
+        with self._changing():
             self._connection.execute(QUERIES["describe_namespace"], (json.dumps(description),))
 
     def entities(self) -> list[EntityRecord]:
@@ -63,22 +83,34 @@ class SqliteCatalog:
         ]
 
     def add(self, record: EntityRecord) -> None:
-        with reported(self._path):
+        with self._changing():
             added = self._connection.execute(QUERIES["add"], _row(record)).rowcount == 1
         if not added:
             raise EntityExists(f"The entity '{record.path}' exists already.")
 
     def replace(self, *records: EntityRecord) -> None:
-        with reported(self._path), transaction(self._connection):
+        with self._changing():
             for record in records:
                 if self._connection.execute(QUERIES["replace"], _row(record)).rowcount != 1:
                     raise EntityNotFound(record.path)
 
     def remove(self, *paths: EntityPath) -> None:
-        with reported(self._path), transaction(self._connection):
+        with self._changing():
             for path in paths:
                 if self._connection.execute(QUERIES["remove"], (path,)).rowcount != 1:
                     raise EntityNotFound(path)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        assert self._witness is not None, f"{self._path} is not open"
+        with reported(self._path):
+            with transaction(self._connection):
+                yield
+                self._connection.execute(QUERIES["count_commit"])
+            self._witness.committed()
+            # Nobody is in a hurry here.
+            self._witness.check()
+            self._witness.note()
 
     @property
     def _connection(self) -> sqlite3.Connection:

@@ -30,3 +30,7 @@ UPDATE entity
 -- name: remove
 -- One entity fewer.
 DELETE FROM entity WHERE path = ?;
+
+-- name: count_commit
+-- Part of every change.
+UPDATE progress SET commits = commits + 1;

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from bendybus.errors import SchemaTooNew, StoreCorrupted, StoreError, StoreUnavailable
+from bendybus.store.sqlite.witness import COMMITS_TABLE, log_of, refuse_lost_commits
 
 __all__ = [
     "FileKind",
@@ -45,7 +46,7 @@ CACHE_BYTES: Final = 4 << 20
 BUSY_TIMEOUT_S: Final = 5.0
 
 # Files that SQLite, or we, open beside the store's own.
-COMPANIONS: Final = ("-wal", "-shm", "-journal", ".new")
+COMPANIONS: Final = ("-wal", "-shm", "-journal", "-witness", ".new")
 
 HEADER_BYTES: Final = 100
 MAGIC: Final = b"SQLite format 3\x00"
@@ -115,20 +116,30 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def open_file(path: Path, kind: FileKind) -> sqlite3.Connection:
-    """The writer's connection; makes the file if there is none, migrates it if it is older."""
+def open_file(path: Path, kind: FileKind, *, alone: bool = False) -> sqlite3.Connection:
+    """The writer's connection; makes the file if there is none, migrates it if it is older.
+
+    `alone`: no other connection can be opened beside it. Then the log needs no index file, for which a full
+    disk has no room.
+    """
     with reported(path):
         refuse_irregular(path)
-        if not path.exists():
+        if alone:
+            _check_header(path, kind)
+        elif path.exists():
+            # First by a connection that cannot write: what is refused stays as it is, its log included.
+            look_into(path, kind).close()
+        else:
             _create(path, kind)
-        _check_header(path, kind)
-        connection = _connect(f"{path.absolute().as_uri()}?mode=rw")
+        connection = _connect(f"{path.absolute().as_uri()}?mode=rw", alone=alone)
         try:
             # Again, since the log may hold a later header than the file.
             _check_identity(path, kind, *_identity(connection))
             connection.execute("PRAGMA journal_mode = WAL")
             _migrate(connection, kind)
             _check_whole(path, kind, connection)
+            if alone:
+                refuse_lost_commits(path, connection)
         except BaseException:
             connection.close()
             raise
@@ -144,6 +155,8 @@ def look_into(path: Path, kind: FileKind) -> sqlite3.Connection:
         _check_identity(path, kind, *_identity(connection))
         if version_of(connection) == kind.version:
             _check_whole(path, kind, connection)
+            if COMMITS_TABLE in kind.tables:
+                refuse_lost_commits(path, connection)
     except BaseException:
         connection.close()
         raise
@@ -182,37 +195,41 @@ def give_back(connection: sqlite3.Connection) -> bool:
     return True
 
 
-def _connect(uri: str) -> sqlite3.Connection:
+def _connect(uri: str, *, alone: bool = False) -> sqlite3.Connection:
     connection = sqlite3.connect(
         uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
     )
-    for pragma in (
-        "synchronous = FULL",  # a commit that returned survives a power cut
-        "fullfsync = ON",  # on macOS a plain fsync stops at the drive's cache
-        "cell_size_check = ON",  # notice a garbled page when it is read
-        "secure_delete = OFF",  # some builds overwrite what they free: a seventh slower, never promised
-        "temp_store = MEMORY",
-        f"cache_size = -{CACHE_BYTES >> 10}",
-        f"journal_size_limit = {WAL_BYTES_KEPT}",
-        f"wal_autocheckpoint = {WAL_BYTES // PAGE_BYTES}",
-    ):
-        connection.execute(f"PRAGMA {pragma}")
+    try:
+        for pragma in (
+            # Before the log is first used: then its index is kept in memory alone [SQLite, WAL, 8].
+            *(("locking_mode = EXCLUSIVE",) if alone else ()),
+            "synchronous = FULL",  # a commit that returned survives a power cut
+            "fullfsync = ON",  # on macOS a plain fsync stops at the drive's cache
+            "cell_size_check = ON",  # notice a garbled page when it is read
+            "secure_delete = OFF",  # some builds overwrite what they free: a seventh slower, never promised
+            "temp_store = MEMORY",
+            f"cache_size = -{CACHE_BYTES >> 10}",
+            f"journal_size_limit = {WAL_BYTES_KEPT}",
+            f"wal_autocheckpoint = {WAL_BYTES // PAGE_BYTES}",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
 def _create(path: Path, kind: FileKind) -> None:
-    log = path.with_name(path.name + "-wal")
+    log = log_of(path)
     if log.exists() and log.stat().st_size:
         raise StoreCorrupted(f"{path} is missing, but its log {log.name} is there")
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
-    draft.touch(mode=0o600)
-    with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
-        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-        # Costs nothing measurable, and lets space be given back without rewriting the file.
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        connection.execute(f"PRAGMA application_id = {kind.application_id}")
-        _migrate(connection, kind)
+    try:
+        _make_draft(draft, kind)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
     draft.rename(path)
     # SQLite has synced the file; the name is durable once its folder is.
     folder = os.open(path.parent, os.O_RDONLY)
@@ -220,6 +237,16 @@ def _create(path: Path, kind: FileKind) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _make_draft(draft: Path, kind: FileKind) -> None:
+    draft.touch(mode=0o600)
+    with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        # Costs nothing measurable, and lets space be given back without rewriting the file.
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.execute(f"PRAGMA application_id = {kind.application_id}")
+        _migrate(connection, kind)
 
 
 def _check_header(path: Path, kind: FileKind) -> None:
@@ -269,7 +296,7 @@ def _check_whole(path: Path, kind: FileKind, connection: sqlite3.Connection) -> 
     # Pages that the file lacks must be in its log. The log is not emptied here: on a full disk that fails,
     # and the messages must still come out.
     expected = _pragma(connection, "page_count") * _pragma(connection, "page_size")
-    log = path.with_name(path.name + "-wal")
+    log = log_of(path)
     actual = path.stat().st_size + (log.stat().st_size if log.exists() else 0)
     if actual < expected:
         raise StoreCorrupted(f"{path} is cut short: {actual} of {expected} bytes, its log included")

@@ -69,12 +69,18 @@ CREATE TEMP TRIGGER apply_commit_request INSTEAD OF INSERT ON commit_request BEG
        SET next_sequence = json_extract(counter.value, '$[1]')
       FROM json_each(NEW.counters) AS counter
      WHERE partition.key = json_extract(counter.value, '$[0]');
+
+    UPDATE progress SET commits = commits + 1;
 END;
 
 -- name: commit
 -- One step, one transaction: SQLite begins it, syncs it, or undoes it whole.
 INSERT INTO commit_request (first, bytes, bodies, runs, rows, updated, removed, released, counters)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: count_commit
+-- For transactions that are not made of such rows.
+UPDATE progress SET commits = commits + 1;
 
 -- name: save_session_state
 -- What a session's holder wants remembered.

@@ -50,6 +50,7 @@ from bendybus.store.sqlite.files import (
     version_of,
 )
 from bendybus.store.sqlite.image import SqliteImage
+from bendybus.store.sqlite.witness import Witness
 
 __all__ = ["MESSAGING_STORE", "SqliteStore", "hand_over"]
 
@@ -57,8 +58,10 @@ QUERIES: Final = load_queries(__package__, "queries.sql")
 MESSAGING_STORE: Final = FileKind(
     what="messaging store",
     application_id=0x42424D53,  # "BBMS"
-    migrations=tuple(load_script(__package__, f"schema{n}.sql") for n in ("", "_2", "_3", "_4")),
-    tables=frozenset({"partition", "message", "body", "identity", "session", "transfer", "owner"}),
+    migrations=tuple(load_script(__package__, f"schema{n}.sql") for n in ("", "_2", "_3", "_4", "_5")),
+    tables=frozenset(
+        {"partition", "message", "body", "identity", "session", "transfer", "owner", "progress"}
+    ),
 )
 
 # The version that has the table `owner`.
@@ -83,6 +86,7 @@ class SqliteStore:
         self.namespace: str | None = None
         self._has_partitions = has_partitions
         self._connections: tuple[sqlite3.Connection, sqlite3.Connection] | None = None
+        self._witness: Witness | None = None
         self._writes = Lock()
         self._reads = Lock()
         self._next_id = 1
@@ -127,7 +131,10 @@ class SqliteStore:
                 self._keys = {PartitionKey(key) for key, _, _ in writer.execute(QUERIES["partitions"])}
                 dropped = writer.execute(QUERIES["dropped_partitions"])
                 self._dropped = [PartitionKey(key) for (key,) in dropped]
-            self._connections = writer, connect_reader(self._path)
+                reader = connect_reader(self._path)
+                self._witness = Witness(self._path, writer)
+            self._connections = writer, reader
+            self._has_partitions = True
         except BaseException:
             writer.close()
             raise
@@ -150,6 +157,8 @@ class SqliteStore:
             # The last to close empties the log into the file, and only the writer can.
             reader.close()
             writer.close()
+            if self._witness is not None:
+                self._witness.close()
 
     def image(self) -> SqliteImage:
         return SqliteImage(self._path)
@@ -164,7 +173,7 @@ class SqliteStore:
         self, entity: EntityPath, numbers: Sequence[PartitionNumber]
     ) -> list[PartitionRecord]:
         asked = set(numbers)
-        with self._writing() as writer, transaction(writer):
+        with self._changing() as writer:
             for number in numbers:
                 writer.execute(QUERIES["create_partition"], (entity, number, (number << PARTITION_SHIFT) + 1))
             records = [_partition_record(row) for row in writer.execute(QUERIES["partitions_of"], (entity,))]
@@ -172,20 +181,20 @@ class SqliteStore:
         return [record for record in records if record.number in asked]
 
     def drop_partitions(self, entity: EntityPath) -> None:
-        with self._writing() as writer, transaction(writer):
+        with self._changing() as writer:
             keys = [PartitionKey(key) for key, _, _ in writer.execute(QUERIES["partitions_of"], (entity,))]
             writer.execute(QUERIES["drop_partitions"], (entity,))
         self._keys.difference_update(keys)
         self._dropped += keys
 
     def discard(self, keys: Sequence[PartitionKey]) -> None:
-        with self._writing() as writer, transaction(writer):
+        with self._changing() as writer:
             dropped = writer.execute(QUERIES["discard"], (to_json(list(keys)),)).fetchall()
         self._keys.difference_update(keys)
         self._dropped += [PartitionKey(key) for (key,) in dropped]
 
     def claim(self, keys: Sequence[PartitionKey]) -> list[Epoch]:
-        with self._writing() as writer, transaction(writer):
+        with self._changing() as writer:
             claimed = dict(writer.execute(QUERIES["claim"], (to_json(list(keys)),)))
             for key in keys:
                 self._refuse_unknown(key, claimed)
@@ -200,12 +209,18 @@ class SqliteStore:
             self._sweep()
             return True
         with self._writing() as writer:
+            self._counted.check()
             return give_back(writer)
+
+    def settle(self) -> None:
+        with self._writes:
+            if self._witness is not None:
+                self._witness.note()
 
     def _sweep(self) -> None:
         """Clear some of a dropped partition away."""
         key = self._dropped[-1]
-        with self._writing() as writer, transaction(writer):
+        with self._changing() as writer:
             writer.execute(QUERIES["clear_bodies"], (key, SWEEP_ROWS))
             writer.execute(QUERIES["clear_messages"], (key, SWEEP_ROWS))
             writer.execute(QUERIES["clear_identities"], (key, SWEEP_ROWS))
@@ -230,12 +245,16 @@ class SqliteStore:
         with self._ownership_checked(), self._writing() as writer:
             if (another := next(requests, None)) is None and not others:
                 writer.execute(QUERIES["commit"], request)
+                self._counted.committed()
             else:
+                parts = 0
                 with transaction(writer):
                     for part in chain((request,), () if another is None else (another,), requests):
                         writer.execute(QUERIES["commit"], part)
+                        parts += 1
                     for change in others:
                         _commit_others(writer, change)
+                self._counted.committed(parts)
         self._set_places(changes)
 
     @contextmanager
@@ -333,6 +352,21 @@ class SqliteStore:
         """The writer's connection, which is not closed meanwhile: SQLite would not survive that."""
         with self._writes, reported(self._path):
             yield self._opened()[0]
+
+    @contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that is not a commit of messages; counted like one, and the files are checked."""
+        with self._writing() as writer:
+            self._counted.check()
+            with transaction(writer):
+                yield writer
+                writer.execute(QUERIES["count_commit"])
+            self._counted.committed()
+
+    @property
+    def _counted(self) -> Witness:
+        assert self._witness is not None, "whatever is open has a witness"
+        return self._witness
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

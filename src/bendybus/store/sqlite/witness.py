@@ -1,0 +1,152 @@
+"""The witness of an SQLite file: which commit was acknowledged last, and which files were opened.
+
+After a crash SQLite reads its log up to the first frame whose checksum is wrong, and silently drops what
+follows. So each file counts its commits (table `progress`), and a small file beside it, `NAME-witness`,
+says up to which one they were acknowledged. A file that has fewer has lost some.
+
+The witness is written after a commit is durable and is not synced: a power failure may leave it behind the
+truth, never ahead of it. A killed process leaves it as it was written. Who counts: store.py, catalog.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import zlib
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+from bendybus.errors import StoreCorrupted, StoreUnavailable
+
+__all__ = ["CHECK_EVERY_S", "COMMITS_TABLE", "Witness", "log_of", "refuse_lost_commits"]
+
+logger = logging.getLogger(__name__)
+
+# Looking at the files takes 10 us, but beside a busy loop each system call waits for the interpreter's
+# lock, 5 ms or more. So the next look is due after so many times as long as the last one took: usually
+# with the next commit, at the cost of a fiftieth of the writer's time, and at the latest after so long.
+CHECK_COST_SHARE: Final = 50
+CHECK_EVERY_S: Final = 0.25
+
+COMMITS_TABLE: Final = "progress"
+COMMITS: Final = f"SELECT commits FROM {COMMITS_TABLE}"
+
+
+def log_of(path: Path) -> Path:
+    """SQLite's write-ahead log of a file."""
+    return path.with_name(path.name + "-wal")
+
+
+def refuse_lost_commits(path: Path, connection: sqlite3.Connection) -> None:
+    """`StoreCorrupted` when the file lacks commits that were acknowledged."""
+    acknowledged = _read(_witness_of(path))
+    (last,) = connection.execute(COMMITS).fetchone()
+    if acknowledged is not None and last < acknowledged:
+        raise StoreCorrupted(
+            f"{path} ends before commit {acknowledged}, which was acknowledged; it has {last}. "
+            "Its log is damaged, or an older copy was put in its place. Restore the file and its log, or "
+            f"remove {_witness_of(path).name} to go on without the commits that are lost"
+        )
+    if acknowledged is None and last:
+        logger.warning("%s has no readable witness: whether commits were lost cannot be told", path)
+
+
+class Witness:
+    """Of a file that is open. For the writer's thread."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self._path = path
+        (self.commits,) = connection.execute(COMMITS).fetchone()
+        """How many the file has."""
+        self._noted = 0
+        self._check_due_at = 0.0
+        self._opened = {file: _identity(file) for file in (path, log_of(path))}
+        self._file: int | None = None
+        try:
+            self._file = os.open(_witness_of(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self.note()
+            # Once, so that a power failure does not leave a file without content.
+            os.fsync(self._file)
+        except OSError as error:
+            self._give_up(error)
+
+    def close(self) -> None:
+        """To be called when the file itself is closed: what is noted then is in it."""
+        self.note()
+        self._close()
+
+    def _close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _give_up(self, error: OSError) -> None:
+        """A store is worth more than its witness, which then stays behind and does no harm."""
+        logger.warning("%s: commits after %d are not witnessed: %s", self._path, self._noted, error.strerror)
+        self._close()
+
+    def committed(self, count: int = 1) -> None:
+        """So many commits are durable and about to be acknowledged; checks the files when it is time."""
+        self.commits += count
+        began_at = monotonic()
+        if began_at >= self._check_due_at:
+            self.check()
+            self.note()
+            ended_at = monotonic()
+            wait_s = min((ended_at - began_at) * CHECK_COST_SHARE, CHECK_EVERY_S)
+            self._check_due_at = ended_at + wait_s
+
+    def note(self) -> None:
+        """Write down what was committed."""
+        if self._file is None or (self._noted == self.commits and self.commits):
+            return
+        try:
+            os.pwrite(self._file, _encoded(self.commits), 0)
+        except OSError as error:
+            self._give_up(error)
+        else:
+            self._noted = self.commits
+
+    def check(self) -> None:
+        """`StoreUnavailable` unless the files are the ones that were opened."""
+        for file, opened in self._opened.items():
+            found = _identity(file)
+            if found is None:
+                raise StoreUnavailable(
+                    f"{file} is gone: it was deleted or moved while it was in use. "
+                    "Nothing is created in its place"
+                )
+            if found != opened:
+                raise StoreUnavailable(
+                    f"{file} is not the file that was opened: another one was put in its place. "
+                    "Restart the server to use it"
+                )
+
+
+def _witness_of(path: Path) -> Path:
+    return path.with_name(path.name + "-witness")
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(file)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _encoded(commits: int) -> bytes:
+    number = b"%020d" % commits
+    return b"%s %08x\n" % (number, zlib.crc32(number))
+
+
+def _read(file: Path) -> int | None:
+    """The number of the last commit that was acknowledged; None when nobody can tell."""
+    try:
+        content = file.read_bytes()
+        commits = int(content[:20])
+    except (FileNotFoundError, ValueError):
+        return None
+    return commits if content == _encoded(commits) else None
