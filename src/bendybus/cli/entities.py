@@ -115,14 +115,19 @@ def _group(kind: Kind) -> click.Group:
 
     @group.command(help=kind.helps["delete"])
     @kind.arguments
+    @click.option(
+        "--force",
+        is_flag=True,
+        help="Also while a messaging store is away; what it keeps is deleted when it is back.",
+    )
     @yes_option
     @server_command
-    def delete(command: Command, yes: bool, **given: Any) -> None:
+    def delete(command: Command, force: bool, yes: bool, **given: Any) -> None:
         path = kind.path(given)
         with command.management() as management:
             _get(management, kind, path)
             confirm(f"Delete the {kind.label} '{path}' and everything in it?", yes)
-            management.delete(path)
+            management.delete(path, force=force)
 
     return group
 

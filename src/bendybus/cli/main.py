@@ -35,7 +35,7 @@ _COMMANDS: Final = {
     "move": ("move", "move", "Move messages to another entity."),
     "dead-letter": ("deadletter", "app", "Dead letters: list, resubmit, purge."),
     "purge": ("purge", "purge", "Delete messages and keep the entity."),
-    "store": ("stores", "app", "Messaging stores: list, attach, drain, retire."),
+    "store": ("stores", "app", "Messaging stores: list, attach, drain, retire, forget."),
     "fault": ("fault", "app", "Faults, for those who test their applications: store."),
     "pipeline": ("pipeline", "app", "Data pipelines on Spark, local or on a cluster."),
 }
