@@ -31,7 +31,14 @@ from pyspark.sql.streaming.datasource import (
 
 from bendybus.client import BusClient
 from bendybus.errors import ArgumentError, InvalidOperation, NotSupported
-from pyspark_servicebus.entity import Entity, EntityInfo, MessageRange, RangedEntity, open_entity
+from pyspark_servicebus.entity import (
+    Entity,
+    EntityInfo,
+    MessageRange,
+    PartitionInfo,
+    RangedEntity,
+    open_entity,
+)
 from pyspark_servicebus.offsets import Offset, Positions
 from pyspark_servicebus.options import ReadOptions
 from pyspark_servicebus.planning import RangesPartition, limited, resolve, selected, share_out
@@ -209,14 +216,17 @@ def _sound(offset: Offset, info: EntityInfo) -> Offset:
     """Where to go on though messages are lost: an entity that is new is read from its beginning."""
     if offset.generation == info.generation:
         positions = {
-            partition: min(position, info.partitions[partition].mark)
-            if partition in info.partitions
-            else position
+            partition: _there(position, info.partitions.get(partition))
             for partition, position in offset.positions.items()
         }
     else:
         positions = {partition: each.first - 1 for partition, each in info.partitions.items()}
     return replace(offset, generation=info.generation, positions=positions)
+
+
+def _there(position: int, partition: PartitionInfo | None) -> int:
+    """Not beyond the mark, nor far before the oldest message: a gap in the numbers can be very long."""
+    return position if partition is None else min(max(position, partition.first - 1), partition.mark)
 
 
 def _refuse_loss(offset: Offset, info: EntityInfo, entity: str) -> None:

@@ -73,9 +73,7 @@ def test_a_file_is_one_message_and_need_not_be_text(
     assert [message["bodyBase64"] for message in received] == ["/woA", "/woA"]
 
 
-def test_messages_can_be_piped_from_one_entity_to_another(
-    bendybus: Bendybus, partitioned: str, make_queue: MakeQueue
-) -> None:
+def test_what_receive_prints_can_be_sent(bendybus: Bendybus, partitioned: str, make_queue: MakeQueue) -> None:
     other = make_queue(Kind.UNPARTITIONED)
     bendybus("send", partitioned, "--body", "x", "--message-id", "m", "--partition-key", "k", "-p", "n:=1")
     printed = bendybus("receive", partitioned, "-o", "json").stdout
@@ -83,6 +81,37 @@ def test_messages_can_be_piped_from_one_entity_to_another(
     (arrived,) = lines(bendybus("receive", other, "-o", "json"))
     assert (arrived["messageId"], arrived["partitionKey"]) == ("m", "k")
     assert arrived["applicationProperties"] == {"n": 1}
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        (["--complete"], "Completed"),
+        ([], "Completed"),
+        (["--abandon"], "Abandoned"),
+        (["--mode", "receive-and-delete"], "Deleted"),
+    ],
+)
+def test_receive_says_what_it_did_with_the_messages(
+    bendybus: Bendybus, partitioned: str, option: list[str], told: str
+) -> None:
+    bendybus("send", partitioned, "--body", "x")
+    assert bendybus("receive", partitioned, *option).stderr == f"{told} 1 message of '{partitioned}'.\n"
+
+
+def test_a_purge_that_finds_messages_locked_says_so_and_fails(
+    server: ServerProcess, bendybus: Bendybus, attempt: Bendybus, queue: str
+) -> None:
+    bendybus("send", queue, "--body", "x", "--count", "5")
+    with BusClient(ClientSettings.from_connection_string(server.connection_string)) as client:
+        receiver = client.receiver(queue)
+        assert len(receiver.receive(5)) == 5
+        refused = attempt("purge", queue, "--yes")
+        assert refused.returncode == 1
+        assert "Purged" in refused.stderr
+        assert (
+            f"5 messages of '{queue}' could not be deleted, because receivers have locked" in refused.stderr
+        )
 
 
 def test_a_bad_line_is_told_by_its_number(attempt: Bendybus, partitioned: str) -> None:
@@ -116,7 +145,7 @@ def test_a_purge_takes_every_state_or_those_that_are_named(
     assert states == {"active", "deferred", "scheduled"}
     assert bendybus_json("purge", queue, "--state", "scheduled", "--yes")["purged"] == 2
     purged = bendybus_json("purge", queue, "--yes")
-    assert purged == {"entity": queue, "purged": 4, "active": 1, "deferred": 3, "scheduled": 0}
+    assert purged == {"entity": queue, "purged": 4, "active": 1, "deferred": 3, "scheduled": 0, "left": 0}
 
 
 def test_purging_asks_first(attempt: Bendybus, partitioned: str) -> None:
@@ -216,7 +245,7 @@ def test_following_goes_on_until_interrupted(
             assert json.loads(following.stdout.readline())["body"] == body
         following.send_signal(signal.SIGINT)
         rest, told = following.communicate(timeout=20)
-    assert (following.returncode, rest, told) == (0, "", "")
+    assert (following.returncode, rest, told) == (0, "", f"Completed 2 messages of '{partitioned}'.\n")
 
 
 @pytest.mark.parametrize(

@@ -35,3 +35,14 @@ def test_one_session_is_asked_for_at_a_time(attempt: Bendybus) -> None:
     refused = attempt("receive", "q", "--session-id", "a", "--next-session")
     assert refused.returncode == 2
     assert "exclude each other" in refused.stderr
+
+
+def test_deferred_messages_of_sessions_are_purged(
+    bendybus: Bendybus, bendybus_json: BendybusJson, make_queue: MakeQueue, kind: Kind
+) -> None:
+    queue = make_queue(kind, RequiresSession=True)
+    for session in ("a", "b"):
+        bendybus("send", queue, "--session-id", session, given="1\n2\n3\n")
+        bendybus("receive", queue, "--session-id", session, "--max", "2", "--defer")
+    purged = bendybus_json("purge", queue, "--yes")
+    assert purged == {"entity": queue, "purged": 6, "active": 2, "deferred": 4, "scheduled": 0, "left": 0}

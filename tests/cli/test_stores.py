@@ -86,3 +86,52 @@ def test_what_cannot_be_done_is_told_in_one_line(
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("bendybus: ") and done.stderr.count("\n") == 1
     assert complaint in done.stderr and "hush" not in done.stderr
+
+
+def test_a_server_without_one_of_its_files_starts_and_gives_it_up(
+    own_server: ServerProcess, store: Run, tmp_path: Path
+) -> None:  # P-04
+    """The night's work: a file is gone, the server runs, the operator gives the store up."""
+    environment = {"BENDYBUS_CONNECTION_STRING": own_server.connection_string}
+
+    def bendybus(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return run_bendybus(*arguments, environment=environment, folder=tmp_path)
+
+    assert bendybus("queue", "create", "old").returncode == 0
+    assert bendybus("send", "q", "--body", "x", "--count", "160").returncode == 0
+    own_server.stop()
+    lost = {path: path.read_bytes() for path in own_server.data.glob("store-1.db*")}
+    for path in lost:
+        path.unlink()
+    own_server.start()
+    away = {each["name"]: each for each in told(store, "list")}["store-1"]
+    assert away["state"] == "away"
+    assert away["loss"]["partitions"] == away["loss"]["uncounted"] == away["partitions"]
+
+    listed = bendybus("queue", "list")
+    assert "(partial)" in listed.stdout
+    assert "Counts of old, q are partial" in listed.stderr
+    refused = bendybus("queue", "delete", "old", "--yes")
+    assert refused.returncode == 1
+    assert bendybus("queue", "delete", "old", "--yes", "--force").returncode == 0
+
+    refused = store("forget", "store-0", "--yes")
+    assert refused.returncode == 1
+    assert "is available, so nothing has to be given up" in refused.stderr
+    assert store("forget", "store-1").returncode == 2
+    done = store("forget", "store-1", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "store-1: forgotten, and with it 8 partitions and an unknown number of messages\n"
+    assert bendybus("send", "q", "--body", "y", "--count", "32").returncode == 0
+    peeked = bendybus("peek", "q", "--max", "500", "-o", "json").stdout.splitlines()
+
+    # Should the file be found again, it is not used: what is in it stays given up.
+    own_server.stop()
+    for path, content in lost.items():
+        path.write_bytes(content)
+    own_server.start()
+    assert [(each["name"], each["partitions"]) for each in told(store, "list")] == [("store-0", 16)]
+    again = bendybus("peek", "q", "--max", "500", "-o", "json").stdout.splitlines()
+    assert len(again) == len(peeked)
+    assert [json.loads(line)["body"] for line in again].count("y") == 32
+    own_server.expect_trouble("store store-1 is away", "store-1.db is not there")

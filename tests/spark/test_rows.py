@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from itertools import pairwise
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from pyspark_servicebus.offsets import Offset
 from pyspark_servicebus.options import ReadOptions, StartingOffsets
 from pyspark_servicebus.planning import limited, resolve, share_out
 from pyspark_servicebus.schema import check_writable, read_schema
+from pyspark_servicebus.stream import _sound
 
 STRING = "Endpoint=sb://localhost;SharedAccessKeyName=Root;SharedAccessKey=secret"
 
@@ -259,3 +261,13 @@ def test_starts_are_within_what_there_is():
     assert resolve(StartingOffsets(-2, {}), info) == {0: 3, 1: 2}
     assert resolve(StartingOffsets(-1, {}), info) == {0: 9, 1: 2}
     assert resolve(StartingOffsets(-2, {0: 100, 1: 0}), info) == {0: 9, 1: 0}
+
+
+def test_a_stream_that_may_lose_messages_passes_over_a_gap_in_the_numbers_at_once() -> None:
+    """A partition that was given up with its store counts from the present time on."""
+    far = 1_800_000_000_000
+    info = EntityInfo("g", True, {0: PartitionInfo(far, far + 5), 1: PartitionInfo(3, 9)})
+    offset = Offset(entity="q", generation="g", consumer="", positions={0: 7, 1: 5, 2: 4})
+    assert _sound(offset, info).positions == {0: far - 1, 1: 5, 2: 4}
+    behind = EntityInfo("g", True, {0: PartitionInfo(9, 6)})
+    assert _sound(replace(offset, positions={0: 2}), behind).positions == {0: 6}

@@ -64,6 +64,13 @@ class Answers:
         scheme = self._request.scope["scheme"]
         return f"{scheme}://{host}/{quote(path)}" + (f"?{urlencode(shown)}" if shown else "")
 
+    def forced(self) -> bool:
+        """Whether a DELETE is to happen though partitions are unavailable: `?force=true`."""
+        text = self._request.query_params.get("force")
+        if text not in (None, "true", "false"):
+            raise ArgumentError(f"force is '{text[:60]}'; it must be true or false.")
+        return text == "true"
+
     def _number(self, name: str, default: int) -> int:
         text = self._request.query_params.get(name)
         if text is None:

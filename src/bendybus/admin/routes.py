@@ -120,10 +120,11 @@ class _ManagementApi:
                 return await self._put(request, path, answers)
             case "DELETE":
                 entity = self._find(path, answers.version)
+                force = answers.forced()
                 if isinstance(entity, Topic):
-                    await self._broker.topics.delete(entity.path)
+                    await self._broker.topics.delete(entity.path, force=force)
                 else:
-                    await self._broker.queues.delete(entity.path)
+                    await self._broker.queues.delete(entity.path, force=force)
                 return Response(status_code=200)
             case _:
                 return answers.one(await self._entry(self._find(path, answers.version), answers))

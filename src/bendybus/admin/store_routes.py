@@ -5,6 +5,7 @@
     GET     /$stores/{name}    one store
     PUT     /$stores/{name}    {"draining": true}    empty it; false: use it again
     DELETE  /$stores/{name}    retire; only when it keeps nothing
+    DELETE  /$stores/{name}?forget=true    give it up with everything in it; only while it is away
 
 Manage on the whole namespace is needed. Attaching is for the operator: only what was allowed at the
 start (server/allowed_stores.py), and never by the key of one of several namespaces, which share the machine.
@@ -14,6 +15,7 @@ Bodies and answers are JSON. What is done: server/store_keeper.py, broker/draini
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 from http import HTTPStatus
 from typing import Protocol
 
@@ -24,6 +26,8 @@ from starlette.routing import BaseRoute, Route
 from bendybus.auth.http import authorise
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
+from bendybus.broker.forgetting import Loss, loss_of
+from bendybus.broker.lifecycle import StoreState
 from bendybus.broker.stores import AttachedStore
 from bendybus.errors import ArgumentError, BrokerError, InvalidOperation, StoreNotAllowed
 from bendybus.http_bodies import json_body
@@ -33,11 +37,13 @@ __all__ = ["StoreKeeper", "store_routes"]
 
 
 class StoreKeeper(Protocol):
-    """Attaches and retires the stores of a namespace: server/store_keeper.py."""
+    """Attaches, retires and forgets the stores of a namespace: server/store_keeper.py."""
 
     async def attach(self, url: str, name: str | None = None) -> str: ...
 
     async def retire(self, name: str) -> None: ...
+
+    async def forget(self, name: str) -> Loss: ...
 
 
 def store_routes(namespace: Namespace, keeper: StoreKeeper | None, namespaces: Namespaces) -> list[BaseRoute]:
@@ -103,8 +109,13 @@ class _StoreApi:
 
     async def _retire(self, request: Request) -> tuple[object, HTTPStatus]:
         name = request.path_params["name"]
-        await self._the_keeper().retire(name)
-        return {"name": name, "retired": True}, HTTPStatus.OK
+        match request.query_params.get("forget"):
+            case None:
+                await self._the_keeper().retire(name)
+                return {"name": name, "retired": True}, HTTPStatus.OK
+            case "true":
+                return {"name": name, **asdict(await self._the_keeper().forget(name))}, HTTPStatus.OK
+        raise ArgumentError("'forget' must be true, or left out.")
 
     def _the_keeper(self) -> StoreKeeper:
         if self._keeper is None:
@@ -123,6 +134,8 @@ class _StoreApi:
         }
         if store.reason:
             shown["reason"] = store.reason
+        if store.state is StoreState.AWAY:
+            shown["loss"] = asdict(loss_of(store))
         return shown | self._broker.drains.progress(store.name)
 
 

@@ -135,7 +135,7 @@ class TopicRequests:
                 await topics.update_subscription(description)
                 return answers.one(await entry(subscription))
             case "DELETE":
-                await topics.delete_subscription(topic.path, name)
+                await topics.delete_subscription(topic.path, name, force=answers.forced())
                 return Response(status_code=200)
             case _:
                 return answers.one(await entry(topics.get_subscription(topic.path, name)))

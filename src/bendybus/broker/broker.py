@@ -1,7 +1,7 @@
 """The broker of one namespace: its life, its stores, and the way to everything else in it.
 
 Which entities there are: entities.py; what may be changed about them: queues.py, topics.py. Time: ticker.py.
-Emptying stores: draining.py; emptying entities: emptying.py.
+Emptying stores: draining.py; stores that are lost: forgetting.py; emptying entities: emptying.py.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from bendybus.broker.clock import Clock
 from bendybus.broker.draining import Drains
 from bendybus.broker.emptying import empty
 from bendybus.broker.entities import Entities
+from bendybus.broker.forgetting import Loss, give_up, refuse_present
 from bendybus.broker.health import STALL_AFTER_S
 from bendybus.broker.payload_cache import PayloadCache
 from bendybus.broker.placing import Claims, placed_in, sweep, take_up
@@ -215,10 +216,23 @@ class Broker:
                     f"The messaging store '{name}' keeps {len(placed)} partitions; drain it first."
                 )
             self.drains.refuse_last(name)
-            await asyncio.to_thread(forget)
-            await self.drains.forget(name)
-            self.stores.remove(attached)
-            await asyncio.to_thread(attached.stop)
+            await self._let_go(attached, forget)
+
+    async def forget(self, name: str, forget: Callable[[], None]) -> Loss:
+        """Give up a store that is lost for good; its partitions begin again, empty, in the others."""
+        async with self.entities.changing:
+            attached = self.stores[name]
+            refuse_present(attached)
+            self.drains.refuse_last(name)
+            loss = await give_up(self.entities, attached)
+            await self._let_go(attached, forget)
+            return loss
+
+    async def _let_go(self, attached: AttachedStore, forget: Callable[[], None]) -> None:
+        await asyncio.to_thread(forget)
+        await self.drains.forget(attached.name)
+        self.stores.remove(attached)
+        await asyncio.to_thread(attached.stop)
 
     # -- the namespace's own rules ------------------------------------------------
 

@@ -283,12 +283,14 @@ class Entities:
             if not entity.deleted:
                 await self.remove(entity)
 
-    async def remove(self, entity: Target) -> None:
+    async def remove(self, entity: Target, *, force: bool = False) -> None:
         """The catalog first: from then on it is gone, and its partitions are litter.
 
-        A topic takes its subscriptions with it in one step.
+        A topic takes its subscriptions with it in one step. `force`: also while partitions are unavailable;
+        what their stores keep of it is swept when they are back.
         """
-        entity.refuse_unhealthy()
+        if not force:
+            entity.refuse_unhealthy()
         family: list[Target] = [entity]
         if isinstance(entity, Topic):
             family += entity.subscriptions

@@ -17,7 +17,6 @@ so they move together. Which partitions move, and where to: draining.py.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -26,7 +25,7 @@ from typing import Final
 from bendybus.broker.copying import AnyHost, Copies, Copy
 from bendybus.broker.entities import Entities
 from bendybus.broker.lifecycle import StoreState
-from bendybus.broker.placing import discard_partitions
+from bendybus.broker.placing import discard_partitions, replace_records
 from bendybus.broker.stores import AttachedStore
 from bendybus.domain.messages import Message
 from bendybus.errors import StoreUnavailable
@@ -35,10 +34,6 @@ from bendybus.store.protocol import NEVER_CLAIMED
 
 __all__ = ["Move"]
 
-logger = logging.getLogger(__name__)
-
-# How long to leave a catalog alone that does not answer.
-ASK_AGAIN_S: Final = 1.0
 # A topic that is just publishing what was scheduled is left to it.
 REST_AFTER_S: Final = 0.05
 
@@ -114,33 +109,13 @@ class Move:
             self._copies.refuse_interrupted()
             self._target.refuse_incomplete()
             records = list(self._records())
-            await self._place(records)
+            await replace_records(self._entities.catalog, records)
         except BaseException:
             for each in copies:
                 each.host.thaw()
             raise
         self._entities.moved(records)
         self._settle(moved)
-
-    async def _place(self, records: Sequence[EntityRecord]) -> None:
-        """The one moment that decides. A catalog that fails may have done it all the same, so it is asked.
-
-        Until it answers commands wait: to go on with either copy could be to go on with the wrong one.
-        """
-        catalog = self._entities.catalog
-        try:
-            await asyncio.to_thread(catalog.replace, *records)
-        except Exception as failure:
-            while True:
-                try:
-                    known = {record.path: record for record in await asyncio.to_thread(catalog.entities)}
-                    break
-                except Exception as silence:
-                    logger.warning("the catalog does not say where partitions are: %s", silence)
-                    await asyncio.sleep(ASK_AGAIN_S)
-            if any(known.get(record.path) != record for record in records):
-                raise
-            logger.warning("the catalog has what it said it did not take: %s", failure)
 
     def _records(self) -> Iterator[EntityRecord]:
         for host in self._copies.by_host:

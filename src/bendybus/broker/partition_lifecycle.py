@@ -97,6 +97,8 @@ class PartitionLifecycle(ABC, Generic[P]):
         self._reload_at = 0.0
         self._reload_after_s = RELOAD_AFTER_S
         self._uncertain = UncertainSends()
+        self.last_count: int | None = None
+        """How many messages it had when it was last in memory; None when it never was."""
 
     @property
     def path(self) -> EntityPath:
@@ -137,8 +139,11 @@ class PartitionLifecycle(ABC, Generic[P]):
         if self._held is not None:
             self._cache.forget(self._held.confirmed())
             # A link may keep some that were locked for it: they are no longer its to send.
+            count = 0
             for message in self._held.confirmed():
                 message.lock_token = None
+                count += 1
+            self.last_count = count
         self._held = None
         self.journal.end()
 

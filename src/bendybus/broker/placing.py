@@ -6,17 +6,18 @@ taken up, or made anew over. Which entities there are: entities.py.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from bendybus.broker.lifecycle import StoreState
 from bendybus.broker.store_set import StoreSet
 from bendybus.broker.stores import AttachedStore
 from bendybus.errors import StoreError
 from bendybus.names import EntityPath, Epoch, PartitionNumber
-from bendybus.store.catalog import EntityRecord
+from bendybus.store.catalog import Catalog, EntityRecord
 from bendybus.store.protocol import NEVER_CLAIMED, MessagingStore, PartitionKey, PartitionRecord
 
 __all__ = [
@@ -29,12 +30,16 @@ __all__ = [
     "make_partitions",
     "placed_in",
     "places",
+    "replace_records",
     "sweep",
     "take_up",
     "unplaced",
 ]
 
 logger = logging.getLogger(__name__)
+
+# How long to leave a catalog alone that does not answer.
+ASK_AGAIN_S: Final = 1.0
 
 Claims: TypeAlias = dict[tuple[str, EntityPath, PartitionNumber], tuple[PartitionKey, Epoch]]
 """Store, entity and partition -> the store's key for it, and the epoch under which it is ours."""
@@ -126,6 +131,7 @@ async def drop_partitions(stores: Iterable[AttachedStore], path: EntityPath) -> 
         try:
             await attached.run(partial(attached.store.drop_partitions, path))
         except Exception as failure:
+            attached.recovery.has_litter = True
             logger.warning("store %s: partitions of '%s' stay for now: %s", attached.name, path, failure)
 
 
@@ -144,6 +150,27 @@ def make_alone(store: MessagingStore, path: EntityPath, number: PartitionNumber)
     store.discard([record.key for record in store.create_partitions(path, [number])])
     (made,) = store.create_partitions(path, [number])
     return made.key
+
+
+async def replace_records(catalog: Catalog, records: Sequence[EntityRecord]) -> None:
+    """The one moment that decides where partitions are. A catalog that fails may have done it all the same,
+    so it is asked.
+
+    Until it answers commands wait: to go on with either copy could be to go on with the wrong one.
+    """
+    try:
+        await asyncio.to_thread(catalog.replace, *records)
+    except Exception as failure:
+        while True:
+            try:
+                known = {record.path: record for record in await asyncio.to_thread(catalog.entities)}
+                break
+            except Exception as silence:
+                logger.warning("the catalog does not say where partitions are: %s", silence)
+                await asyncio.sleep(ASK_AGAIN_S)
+        if any(known.get(record.path) != record for record in records):
+            raise
+        logger.warning("the catalog has what it said it did not take: %s", failure)
 
 
 def _make_anew(

@@ -66,9 +66,9 @@ class Queues:
             await entities.describe(queue, description)
             return queue
 
-    async def delete(self, path: str) -> None:
+    async def delete(self, path: str, *, force: bool = False) -> None:
         async with self._entities.changing:
-            await self._entities.remove(self.get(path))
+            await self._entities.remove(self.get(path), force=force)
 
     async def ensure(self, description: QueueDescription) -> Queue:
         """Create the queue, or bring the one that is there to this description; its rules stay."""

@@ -41,6 +41,8 @@ class Recovery:
         self.state = RecoveryState.IDLE
         self.opened = True
         """False for a store that could not be opened when the broker started."""
+        self.has_litter = False
+        """Whether partitions could not be dropped while it was away: they are swept when it is back."""
         self._timer: asyncio.TimerHandle | None = None
         self._recovered_at: float | None = None
         self.delay_s = RECOVER_AFTER_S
@@ -101,7 +103,9 @@ class Recovery:
             unknown = {(each.path, each.number): each for each in wanted if each.key is None}
             known = {each: each.key for each in wanted if each.key is not None}
             residents = {(each.path, each.number) for each in store.residents}
-            claim = partial(self._claim, residents, unknown, known)
+            # A store that answers may have a copy that is about to be moved there: that is no litter.
+            sweeps = self.has_litter and store.state is StoreState.AWAY
+            claim = partial(self._claim, residents, unknown, known, sweeps)
             store.writer.when_written(partial(self._run, claim), self._failed)
 
     def _run(self, claim: partial[Claimed]) -> None:
@@ -118,16 +122,17 @@ class Recovery:
         residents: set[tuple[EntityPath, PartitionNumber]],
         unknown: dict[tuple[EntityPath, PartitionNumber], Resident],
         known: dict[Resident, PartitionKey],
+        sweeps: bool,
     ) -> Claimed:
         """In the writer's thread: open the store if it never was, and claim what is to be loaded."""
         messaging_store = self._store.store
         if not self.opened:
             messaging_store.open()
             self.opened = True
-        if unknown:
+        if unknown or sweeps:
             # The reader has nothing to do here yet, so its calls may be made from this thread.
             records = messaging_store.partitions()
-            # Left behind by a create, delete or move that was cut short before the last start.
+            # Left behind by a create, delete or move that was cut short, or made while the store was away.
             litter = [each.key for each in records if (each.entity, each.number) not in residents]
             if litter:
                 messaging_store.discard(litter)
@@ -145,9 +150,12 @@ class Recovery:
         store = self._store
         if store.state is StoreState.AWAY:
             self._recovered_at = self._loop.time()
+            self.has_litter = False
         store.probed(len(claimed))
         for resident, (key, epoch) in claimed.items():
-            resident.load_claimed(key, epoch)
+            # It may have been given up meanwhile: forgetting.py.
+            if resident in store.residents:
+                resident.load_claimed(key, epoch)
         missing = [resident for resident in store.residents if resident.key is None]
         if missing:
             logger.error("store %s does not have %s: was another file put in its place?", store.name, missing)

@@ -25,6 +25,9 @@ class Resident(Protocol):
     def size_bytes(self) -> int:
         """What its messages take; 0 while that is not known."""
 
+    last_count: int | None
+    """How many messages it had when it was last in memory; None when it never was."""
+
     def wants_load(self, at: float) -> bool:
         """Whether it is away, and it is time to try again."""
 

@@ -85,10 +85,10 @@ class Topics:
             await entities.describe(topic, description)
             return topic
 
-    async def delete(self, path: str) -> None:
+    async def delete(self, path: str, *, force: bool = False) -> None:
         """With all subscriptions, their rules and messages."""
         async with self._entities.changing:
-            await self._entities.remove(self.get(path))
+            await self._entities.remove(self.get(path), force=force)
 
     async def ensure(self, description: TopicDescription) -> Topic:
         """Create the topic, or bring the one that is there to this description; its rules stay."""
@@ -149,9 +149,9 @@ class Topics:
             await self._keep(subscription, description)
             return subscription
 
-    async def delete_subscription(self, topic_path: str, name: str) -> None:
+    async def delete_subscription(self, topic_path: str, name: str, *, force: bool = False) -> None:
         async with self._entities.changing:
-            await self._entities.remove(self.get_subscription(topic_path, name))
+            await self._entities.remove(self.get_subscription(topic_path, name), force=force)
 
     async def ensure_subscription(self, description: SubscriptionDescription) -> Subscription:
         """Create the subscription, or bring the one that is there, rules and all, to this description."""

@@ -8,23 +8,21 @@ twice if the command is cut off in between.
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
 from typing import Final
 
 import click
 
-from bendybus.amqp.message import Header, encode_message
-from bendybus.amqp.sections import scan
 from bendybus.cli.bus import bus_client
 from bendybus.cli.command import Command, server_command
+from bendybus.cli.copies import copy_of
+from bendybus.cli.counts import message_count, seen_entity
 from bendybus.cli.options import confirm, entity_argument, max_option, yes_option
 from bendybus.cli.output import note, show_one
 from bendybus.cli.purge import purge_messages
 from bendybus.cli.receive import State, from_option, show_peeked
 from bendybus.cli.tables import progress
 from bendybus.client import ReceivedMessage, Sender
-from bendybus.errors import BrokerError, InvalidOperation
-from bendybus.management.properties import shown_values
+from bendybus.errors import InvalidOperation
 
 __all__ = ["app"]
 
@@ -67,7 +65,7 @@ def resubmit(command: Command, entity: str, to: str | None, max_count: int | Non
         _refuse_duplicate_detection(command, destination)
     if max_count is None:
         # What is dead-lettered again meanwhile is not chased after.
-        max_count = _dead_letter_count(command, entity)
+        max_count = message_count(command, f"{entity}/{DEAD_LETTERS}")
     sent = 0
     with bus_client(command) as client, progress() as bar:
         receiver = client.receiver(f"{entity}/{DEAD_LETTERS}")
@@ -106,49 +104,18 @@ def _origin(entity: str) -> str:
 
 def _refuse_duplicate_detection(command: Command, destination: str) -> None:
     """An entity that remembers the message's id would drop the copy, and then the letter is completed."""
-    with command.management() as management:
-        try:
-            entry = management.get(destination)
-        except BrokerError:
-            # Who may not manage cannot know; sending will tell whether there is such an entity.
-            return
-    if entry.text("RequiresDuplicateDetection") == "true":
+    # A key that may not manage cannot know; sending will tell whether there is such an entity.
+    entry = seen_entity(command, destination)
+    if entry is not None and entry.text("RequiresDuplicateDetection") == "true":
         raise InvalidOperation(
             f"'{destination}' has duplicate detection and would drop messages whose ids it remembers: "
             "pass --new-ids"
         )
 
 
-def _dead_letter_count(command: Command, entity: str) -> int | None:
-    with command.management() as management:
-        try:
-            counts = shown_values(management.get(entity)).get("countDetails")
-        except BrokerError:
-            return None
-    count = counts.get("deadLetterMessageCount") if isinstance(counts, dict) else None
-    return count if isinstance(count, int) else None
-
-
 def _send_again(sender: Sender, messages: list[ReceivedMessage], new_ids: bool) -> None:
     for message in messages:
         # Each for itself: letters of one batch may have different keys, which a batch may not.
-        sender.post([_copy(message, new_ids)])
+        new_id = str(uuid.uuid4()) if new_ids else None
+        sender.post([copy_of(message, message_id=new_id, without=ADDED)])
     sender.flush()
-
-
-def _copy(message: ReceivedMessage, new_id: bool) -> bytes:
-    """The message as it was sent: the broker's marks are left out, and its body is not touched."""
-    parts, at = message.parts, scan(message.payload)
-    # Its time has begun anew; an end that was reckoned from the first sending would cut it short.
-    properties = replace(parts.properties, absolute_expiry_time=None, creation_time=None)
-    if new_id:
-        properties = replace(properties, message_id=str(uuid.uuid4()))
-    own = {name: value for name, value in parts.application_properties.items() if name not in ADDED}
-    key = message.partition_key
-    front = encode_message(
-        header=Header(durable=True, ttl=parts.header.ttl, priority=parts.header.priority),
-        message_annotations=None if key is None else {"x-opt-partition-key": key},
-        properties=properties,
-        application_properties=own or None,
-    )
-    return front + (message.payload[at.body : at.end] if at.body >= 0 else b"")

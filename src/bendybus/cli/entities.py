@@ -6,7 +6,7 @@ Options become requests, and what comes back is shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -115,14 +115,19 @@ def _group(kind: Kind) -> click.Group:
 
     @group.command(help=kind.helps["delete"])
     @kind.arguments
+    @click.option(
+        "--force",
+        is_flag=True,
+        help="Also while a messaging store is away; what it keeps is deleted when it is back.",
+    )
     @yes_option
     @server_command
-    def delete(command: Command, yes: bool, **given: Any) -> None:
+    def delete(command: Command, force: bool, yes: bool, **given: Any) -> None:
         path = kind.path(given)
         with command.management() as management:
             _get(management, kind, path)
             confirm(f"Delete the {kind.label} '{path}' and everything in it?", yes)
-            management.delete(path)
+            management.delete(path, force=force)
 
     return group
 
@@ -142,6 +147,7 @@ def _show_entry(command: Command, entry: Entry) -> None:
     if command.output is OutputFormat.TABLE:
         values = {name: _shortened(value) for name, value in values.items()}
     show_one(values, command.output)
+    _tell_of_partial_counts([values])
 
 
 def _shortened(value: object) -> object:
@@ -160,12 +166,30 @@ def _show_list(command: Command, kind: Kind, path: str) -> None:
         show_many(list(kind.columns), rows, None)
     else:
         note("There are none.")
+    _tell_of_partial_counts(found)
 
 
 def _cell(values: Mapping[str, object], name: str) -> object:
-    """A property, or one of the counts."""
+    """A property, or one of the counts; one that leaves out a part is marked."""
     counts = values.get("countDetails")
-    return values.get(name, counts.get(name) if isinstance(counts, dict) else None)
+    if name in values or not isinstance(counts, dict):
+        return values.get(name)
+    return f"{counts.get(name)} (partial)" if _is_partial(values) else counts.get(name)
+
+
+def _is_partial(values: Mapping[str, object]) -> bool:
+    """Whether partitions are away, so that counts are those of the others."""
+    return values.get("entityAvailabilityStatus") == "Limited"
+
+
+def _tell_of_partial_counts(found: Sequence[Mapping[str, object]]) -> None:
+    partial = [str(values["name"]) for values in found if _is_partial(values)]
+    if partial:
+        names = ", ".join(partial[:3]) + (f" and {len(partial) - 3} more" if len(partial) > 3 else "")
+        note(
+            f"Counts of {names} are partial: a messaging store is away or slow, and what it keeps is not "
+            "counted. 'bendybus store list' shows which."
+        )
 
 
 queue: Final = _group(

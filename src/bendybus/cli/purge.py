@@ -1,14 +1,16 @@
 """`bendybus purge`: messages taken away by their state, with a bar that shows how far it has come.
 
 Active messages are deleted by the server or, where it cannot, received for good; deferred and
-scheduled ones are found by peeking and taken by their sequence numbers. What another client
-holds under lock stays.
+scheduled ones are found by peeking and taken by their sequence numbers. Deferred messages of a
+session are taken while the session is locked. What another client holds under lock stays, and then
+the command says so and fails.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final
 
 import click
@@ -18,10 +20,17 @@ from bendybus.cli.bus import bus_client
 from bendybus.cli.command import Command, server_command
 from bendybus.cli.options import Choices, confirm, entity_argument, yes_option
 from bendybus.cli.output import note, show_one
-from bendybus.cli.receive import State, peeked
+from bendybus.cli.receive import State, peeked, session_filter
 from bendybus.cli.tables import progress
 from bendybus.client import BusClient
-from bendybus.errors import ArgumentError, InvalidOperation, MessageNotFound, NotSupported
+from bendybus.errors import (
+    ArgumentError,
+    InvalidOperation,
+    MessageNotFound,
+    NotSupported,
+    OperationTimeout,
+    SessionCannotBeLocked,
+)
 
 __all__ = ["purge", "purge_messages"]
 
@@ -36,6 +45,9 @@ BATCH_BY_NUMBER: Final = 100
 WAIT_S: Final = 0.3
 
 PARTITION_SHIFT: Final = 48
+
+# Of what stays, more than this need not be counted.
+LEFT_MAX: Final = 1000
 
 
 @click.command
@@ -58,6 +70,7 @@ def purge(command: Command, entity: str, state: tuple[State, ...], yes: bool) ->
 
 def purge_messages(command: Command, entity: str, states: list[State]) -> None:
     purged: dict[str, int] = {str(state): 0 for state in states}
+    began_ms = round(time.time() * 1000)
     with bus_client(command) as client, progress() as bar:
         for state in states:
             task = bar.add_task(f"Purging {state} messages", total=None)
@@ -65,11 +78,29 @@ def purge_messages(command: Command, entity: str, states: list[State]) -> None:
                 purged[state] += count
                 bar.update(task, completed=purged[state])
             bar.update(task, total=purged[state])
+        left = _left(client, entity, states, began_ms)
     if command.as_json:
-        show_one({"entity": entity, "purged": sum(purged.values()), **purged}, command.output)
+        show_one({"entity": entity, "purged": sum(purged.values()), **purged, "left": left}, command.output)
     else:
         told = ", ".join(f"{count} {state}" for state, count in purged.items())
         note(f"Purged '{entity}': {told}.")
+    if left:
+        shown = f"At least {LEFT_MAX}" if left == LEFT_MAX else str(left)
+        raise InvalidOperation(
+            f"{shown} message{'' if left == 1 else 's'} of '{entity}' could not be deleted, because "
+            "receivers have locked them. Purge again when they are settled or their locks have ended."
+        )
+
+
+def _left(client: BusClient, entity: str, states: list[State], began_ms: int) -> int:
+    """How many were there before and are there still; what came meanwhile does not count."""
+    wanted = {list(State).index(state) for state in states}
+    stayed = (
+        message
+        for message in peeked(client.management(entity))
+        if message.state in wanted and message.enqueued_time_ms < began_ms
+    )
+    return sum(1 for _ in islice(stayed, LEFT_MAX))
 
 
 def _active(client: BusClient, entity: str) -> Iterator[int]:
@@ -97,20 +128,50 @@ def _received(client: BusClient, entity: str) -> Iterator[int]:
 
 
 def _deferred(client: BusClient, entity: str) -> Iterator[int]:
+    deferred = list(peeked(client.management(entity), state=State.DEFERRED))
+    numbers = [message.sequence_number for message in deferred]
+    try:
+        yield from _taken(client, entity, numbers)
+    except (ArgumentError, InvalidOperation):
+        # An entity with sessions gives a deferred message only to the one who holds its session.
+        by_session: dict[str, list[int]] = {}
+        for message in deferred:
+            by_session.setdefault(message.session_id or "", []).append(message.sequence_number)
+        for session_id, share in by_session.items():
+            yield from _taken_in_session(client, entity, session_id, share)
+
+
+def _taken(
+    client: BusClient, entity: str, numbers: list[int], session_id: str | None = None
+) -> Iterator[int]:
     # 0 is receive-and-delete.
     also: dict[str, object] = {"receiver-settle-mode": UInt(0)}
-    return _by_number(client, entity, State.DEFERRED, "com.microsoft:receive-by-sequence-number", also)
+    if session_id is not None:
+        also["session-id"] = session_id
+    return _by_number(client, entity, numbers, "com.microsoft:receive-by-sequence-number", also)
+
+
+def _taken_in_session(client: BusClient, entity: str, session_id: str, numbers: list[int]) -> Iterator[int]:
+    receiver = client.receiver(entity, filters=session_filter(session_id))
+    try:
+        receiver.check()
+    except (SessionCannotBeLocked, OperationTimeout):
+        # Another receiver holds it: its messages stay, and are counted with those that do.
+        return
+    yield from _taken(client, entity, numbers, session_id)
+    receiver.close()
 
 
 def _scheduled(client: BusClient, entity: str) -> Iterator[int]:
-    return _by_number(client, entity, State.SCHEDULED, "com.microsoft:cancel-scheduled-message", {})
+    found = peeked(client.management(entity), state=State.SCHEDULED)
+    numbers = [message.sequence_number for message in found]
+    return _by_number(client, entity, numbers, "com.microsoft:cancel-scheduled-message", {})
 
 
 def _by_number(
-    client: BusClient, entity: str, state: State, operation: str, also: dict[str, object]
+    client: BusClient, entity: str, numbers: list[int], operation: str, also: dict[str, object]
 ) -> Iterator[int]:
     management = client.management(entity)
-    numbers = [message.sequence_number for message in peeked(management, state=state)]
     for share in _shares(numbers):
         try:
             management.request(operation, {"sequence-numbers": Array(int, [*share]), **also})

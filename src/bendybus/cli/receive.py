@@ -18,7 +18,7 @@ from bendybus.cli.output import note
 from bendybus.client import BusClient, Management, ReceivedMessage, Receiver
 from bendybus.errors import ConfigError, OperationTimeout
 
-__all__ = ["Mode", "State", "from_option", "peek", "peeked", "receive", "show_peeked"]
+__all__ = ["Mode", "State", "from_option", "peek", "peeked", "receive", "session_filter", "show_peeked"]
 
 # So many are under lock at a time: they are shown and settled long before the shortest lock ends.
 BATCH: Final = 100
@@ -29,6 +29,16 @@ SESSION_WAIT_MIN_S: Final = 2.0
 
 # By which the SDKs describe the filter's value.
 SESSION_FILTER_CODE: Final = 0x0000_0013_7000_000C
+
+
+# Settlement -> what is said of it afterwards; none is for those that were deleted when they were received.
+_SETTLED: Final = {
+    "": "Deleted",
+    "complete": "Completed",
+    "abandon": "Abandoned",
+    "defer": "Deferred",
+    "dead_letter": "Dead-lettered",
+}
 
 
 class Mode(StrEnum):
@@ -66,7 +76,7 @@ from_option = click.option(
     show_default=True,
     help="Under lock until settled, or gone at once.",
 )
-@click.option("--complete", is_flag=True, help="Done with it (what happens if nothing else is said).")
+@click.option("--complete", is_flag=True, help="It is done with, and gone. This is the default.")
 @click.option("--abandon", is_flag=True, help="Put it back; one more delivery counts.")
 @click.option("--defer", is_flag=True, help="Set it aside, to be had by its sequence number.")
 @click.option("--dead-letter", is_flag=True, help="Move it to the dead-letter queue.")
@@ -100,9 +110,10 @@ def receive(
     session_id: str | None,
     next_session: bool,
 ) -> None:
-    """Receive messages and show them.
+    """Receive messages, show them and complete them.
 
-    They are then completed, unless an option says otherwise.
+    A completed message is gone. --abandon, --defer and --dead-letter keep it; 'bendybus peek' does not
+    take it, and 'bendybus move' brings it to another entity.
     """
     chosen = [
         name
@@ -132,7 +143,7 @@ def receive(
         why=(reason, description),
         wait_s=wait,
         follow=follow,
-        filters=_session_filter(session_id) if session_id is not None or next_session else None,
+        filters=session_filter(session_id) if session_id is not None or next_session else None,
         waits_for_session=next_session,
     )
 
@@ -170,7 +181,9 @@ def _receive(
         # No session was free: nothing came, as from an empty queue.
         if not waits_for_session:
             raise
-    if not taken and not follow:
+    if taken:
+        note(f"{_SETTLED[settlement]} {taken} message{'' if taken == 1 else 's'} of '{entity}'.")
+    elif not follow:
         note(f"No message came from '{entity}' in {wait_s:g} s.")
 
 
@@ -181,7 +194,7 @@ def _client(command: Command, wait_s: float, *, waits_for_session: bool) -> BusC
     return bus_client(command, retries=0, timeout_s=max(wait_s, SESSION_WAIT_MIN_S))
 
 
-def _session_filter(session_id: str | None) -> Mapping[str, object]:
+def session_filter(session_id: str | None) -> Mapping[str, object]:
     """Of a link to one session; None is whichever is free."""
     return {"com.microsoft:session-filter": Described(ULong(SESSION_FILTER_CODE), session_id)}
 

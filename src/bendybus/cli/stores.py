@@ -11,9 +11,10 @@ from urllib.parse import quote
 import click
 
 from bendybus.cli.command import Command, server_command
+from bendybus.cli.options import confirm, yes_option
 from bendybus.cli.output import note, show_many, show_one
 from bendybus.cli.tables import progress
-from bendybus.errors import Unavailable
+from bendybus.errors import InvalidOperation, Unavailable
 
 __all__ = ["app"]
 
@@ -29,7 +30,7 @@ _name_argument = click.argument("name", help="The store, as 'bendybus store list
 
 @click.group("store", no_args_is_help=True)
 def app() -> None:
-    """Messaging stores: list, attach, drain, retire."""
+    """Messaging stores: list, attach, drain, retire, forget."""
 
 
 @app.command("list")
@@ -76,6 +77,38 @@ def drain(command: Command, name: str, wait: bool, stop: bool) -> None:
 def retire(command: Command, name: str) -> None:
     """Let go of a store that is empty; its file or database stays where it is."""
     _show(command, command.ask_json("DELETE", _path(name)), "retired")
+
+
+@app.command
+@_name_argument
+@yes_option
+@server_command
+def forget(command: Command, name: str, yes: bool) -> None:
+    """Give up a store that is lost for good, with every message in it.
+
+    Its partitions begin again, empty, in the other stores. Only for a store that is away.
+    """
+    store = command.ask_json("GET", _path(name))
+    if "loss" not in store:
+        raise InvalidOperation(
+            f"The messaging store '{name}' is {store['state']}, so nothing has to be given up: "
+            "drain it and retire it."
+        )
+    confirm(f"Give up {_told_loss(store['loss'])} with the messaging store '{name}', for good?", yes)
+    answer = command.ask_json("DELETE", f"{_path(name)}?forget=true")
+    _show(command, answer, f"forgotten, and with it {_told_loss(answer)}")
+
+
+def _told_loss(loss: Mapping[str, Any]) -> str:
+    """What is known of it: a partition that was never loaded since the start was not counted."""
+    partitions, messages, uncounted = loss["partitions"], loss["messages"], loss["uncounted"]
+    if uncounted == partitions:
+        known = "an unknown number of messages"
+    else:
+        known = f"{messages} messages" + (
+            f" and those of {uncounted} uncounted partitions" if uncounted else ""
+        )
+    return f"{partitions} partitions and {known}"
 
 
 def _follow(command: Command, answer: dict[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from bendybus.amqp.performatives import (
     Error,
     Modified,
     Rejected,
+    Released,
     Source,
     Target,
 )
@@ -86,6 +87,16 @@ class Receiver:
         taken = [self._arrived.popleft() for _ in range(min(count, len(self._arrived)))]
         return [ReceivedMessage(delivery.payload, delivery) for delivery in taken]
 
+    def check(self) -> None:
+        """Attach now, to hear what stands against receiving; a link to a session holds it from then on."""
+        self._client.retry(self._attached)
+
+    @property
+    def filters_in_place(self) -> frozenset[str]:
+        """The filters that the server has confirmed; one that it does not know, it ignores."""
+        source = None if self._link is None else self._link.source
+        return frozenset(map(str, getattr(source, "filter", None) or ()))
+
     def _take_credit_back(self, channel: Channel, link: ReceivingLink) -> None:
         if link.credit <= 0:
             return
@@ -97,6 +108,10 @@ class Receiver:
 
     def complete(self, messages: Sequence[ReceivedMessage]) -> None:
         self._settle(messages, Accepted())
+
+    def release(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Give them back as if they had not been delivered."""
+        self._settle(messages, Released())
 
     def abandon(
         self, messages: Sequence[ReceivedMessage], properties: Mapping[str, object] | None = None

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from bendybus.amqp.message import BATCH_FORMAT
 from bendybus.amqp.performatives import (
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from bendybus.client.client import BusClient
 
 __all__ = ["Sender"]
+
+Accepts: TypeAlias = Callable[[int, int], None]
+"""Told of messages that were accepted: the place of the first in its call, and how many."""
 
 # Enough to keep the server's next commit filled while it writes the last one.
 WINDOW_BYTES: Final = 4 * 1024 * 1024
@@ -59,6 +62,9 @@ class _Batch:
     message_format: int
     count: int
     key: str | None
+    first: int = 0
+    """The place of its first message in the call that posted it."""
+    accepts: Accepts | None = None
 
 
 class Sender:
@@ -86,15 +92,17 @@ class Sender:
         self.post(messages, key)
         self.flush()
 
-    def post(self, messages: Iterable[bytes], key: str | None = None) -> None:
+    def post(self, messages: Iterable[bytes], key: str | None = None, accepts: Accepts | None = None) -> None:
         """Send without waiting for the outcomes, but for room in the window.
 
         Messages of one call go into common batches: on a partitioned entity they must share one
         routing key. Name it as `key` to keep calls with equal keys in order. After an error nothing
-        is known of what was not flushed before.
+        is known of what was not flushed before, unless `accepts` was told of it: it is called for
+        messages that the server has accepted, with the place of the first and their number.
         """
         size_max = self._client.retry(self._size_max)
         for batch in _packed(messages, size_max, key, self.entity):
+            batch.accepts = accepts
             self._queue.append(batch)
             while self._queue:
                 self._progress()
@@ -221,6 +229,8 @@ class Sender:
         if isinstance(state, Accepted):
             self.sent += batch.count
             self._failures = 0
+            if batch.accepts is not None:
+                batch.accepts(batch.first, batch.count)
             return
         error = refusal_in(state, f"a message to '{self.entity}'")
         if error is None:
@@ -236,26 +246,26 @@ def _packed(messages: Iterable[bytes], size_max: int, key: str | None, entity: s
     batch_max = min(size_max, BATCH_BYTES_MAX)
     waiting: list[bytes] = []
     size = 0
-    for message in messages:
+    for place, message in enumerate(messages):
         if len(message) > size_max:
             raise MessageSizeExceeded(
                 f"A message to '{entity}' has {len(message)} bytes; at most {size_max} are allowed."
             )
         needed = len(message) + SECTION_BYTES
         if waiting and (size + needed > batch_max or len(waiting) >= BATCH_COUNT_MAX):
-            yield _batch(waiting, key)
+            yield _batch(waiting, key, place - len(waiting))
             waiting, size = [], 0
         waiting.append(message)
         size += needed
     if waiting:
-        yield _batch(waiting, key)
+        yield _batch(waiting, key, place + 1 - len(waiting))
 
 
-def _batch(messages: Sequence[bytes], key: str | None) -> _Batch:
+def _batch(messages: Sequence[bytes], key: str | None, first: int) -> _Batch:
     key = None if key is None else fold_case(key)
     if len(messages) == 1:
-        return _Batch(messages[0], 0, 1, key)
+        return _Batch(messages[0], 0, 1, key, first)
     pieces: list[bytes] = []
     for message in messages:
         pieces += (b"\x00\x53\x75\xb0", len(message).to_bytes(4, "big"), message)
-    return _Batch(b"".join(pieces), BATCH_FORMAT, len(messages), key)
+    return _Batch(b"".join(pieces), BATCH_FORMAT, len(messages), key, first)

@@ -96,8 +96,9 @@ class ManagementClient:
         """Put the whole description over the one that is there."""
         return self._put(path, kind, children, {"If-Match": "*"})
 
-    def delete(self, path: str) -> None:
-        self._request("DELETE", path)
+    def delete(self, path: str, *, force: bool = False) -> None:
+        """`force`: also while a messaging store is away. Only a Bendybus server knows that."""
+        self._request("DELETE", path, {"force": "true"} if force else None)
 
     def _put(
         self, path: str, kind: str, children: Iterable[str], headers: Mapping[str, str] | None = None

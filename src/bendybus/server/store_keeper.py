@@ -17,10 +17,13 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from bendybus.broker.broker import Broker
+from bendybus.broker.forgetting import Loss
 from bendybus.broker.lifecycle import StoreState
+from bendybus.broker.stores import AttachedStore
 from bendybus.errors import ArgumentError, ConfigError, EntityExists, SetupError, StoreUnavailable
 from bendybus.server.allowed_stores import AllowedStores
 from bendybus.server.stores import namespace_id, shown_url, store_at
@@ -148,19 +151,30 @@ class StoreKeeper:
         """Let go of a store that keeps nothing, for good; its file or database stays where it is."""
         async with self._changing:
             attached = self._broker.stores[name]
-
-            def forget() -> None:
-                listed = self._folder.store_list()
-                left = {each: url for each, url in listed.attached.items() if each != name}
-                retired = listed.retired if name in listed.attached else listed.retired | {name}
-                self._folder.keep_store_list(replace(listed, attached=left, retired=retired))
-
-            await self._broker.detach(name, forget)
-            if self._faults is not None:
-                self._faults.remove(name)
-            self._attached.pop(name, None)
-            await asyncio.to_thread(self._close, attached.store)
+            await self._broker.detach(name, partial(self._cross_out, name))
+            await self._let_go(attached)
         logger.info("store %s is retired", name)
+
+    async def forget(self, name: str) -> Loss:
+        """Give up a store that is lost for good, with everything in it."""
+        async with self._changing:
+            attached = self._broker.stores[name]
+            loss = await self._broker.forget(name, partial(self._cross_out, name))
+            await self._let_go(attached)
+        return loss
+
+    def _cross_out(self, name: str) -> None:
+        """The next start does not have it."""
+        listed = self._folder.store_list()
+        left = {each: url for each, url in listed.attached.items() if each != name}
+        retired = listed.retired if name in listed.attached else listed.retired | {name}
+        self._folder.keep_store_list(replace(listed, attached=left, retired=retired))
+
+    async def _let_go(self, attached: AttachedStore) -> None:
+        if self._faults is not None:
+            self._faults.remove(attached.name)
+        self._attached.pop(attached.name, None)
+        await asyncio.to_thread(self._close, attached.store)
 
     def close(self) -> None:
         """To be called when the broker has let go of them."""

@@ -3,8 +3,8 @@
 All of them are looked at before the first is opened, so that a server which is
 refused one has written to none.
 
-A file of the data folder's own that is gone has been removed: the folder says so and the server does not
-start. One that was given by URL may be on a disk of its own, which is not there now: its store is away.
+A file that is gone and holds partitions is a store that is away: its disk may not be mounted, or it was
+removed. None is made in its place. How such a store is given up: broker/forgetting.py.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def messaging_stores(
     listed = folder.store_list()
     stores: dict[str, MessagingStore] = {}
     if not settings.store_urls:
-        own = [SqliteStore(path) for path in folder.store_paths(settings.stores, STORES_DEFAULT)]
+        paths = folder.store_paths(settings.stores, STORES_DEFAULT)
+        own = [SqliteStore(path, has_partitions=path.stem in placed) for path in paths]
         stores = {store.name: store for store in own if store.name not in listed.retired}
     for url in settings.store_urls:
         try:

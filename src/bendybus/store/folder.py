@@ -130,8 +130,7 @@ class DataFolder:
     def store_paths(self, asked: int | None = None, default: int = 1) -> list[Path]:
         """The files of as many messaging stores as asked for; else as there are, or `default` if none.
 
-        There may be more than at the last start, never fewer: partitions live in them. A store
-        that was there at the last start and is gone is an error; an empty one must not take its place.
+        There may be more than at the last start, never fewer: partitions live in them.
         """
         recorded = self._stores_recorded()
         count = (recorded or default) if asked is None else asked
@@ -140,12 +139,7 @@ class DataFolder:
                 f"the data folder {self._path} has {recorded} messaging stores, and {count} are asked for; "
                 f"stores can be added but not taken away"
             )
-        paths = [self._path / f"store-{number}.db" for number in range(count)]
-        retired = self.store_list().retired
-        for path in paths[:recorded]:
-            if not path.exists() and path.stem not in retired:
-                raise StoreCorrupted(f"the messaging store {path} is missing")
-        return paths
+        return [self._path / f"store-{number}.db" for number in range(count)]
 
     @property
     def own_stores(self) -> int:

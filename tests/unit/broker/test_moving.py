@@ -723,7 +723,7 @@ def test_a_catalog_that_switched_and_said_it_failed_is_believed_in_what_it_holds
             raise StoreUnavailable("not yet")
         return entities()
 
-    monkeypatch.setattr("bendybus.broker.moving.ASK_AGAIN_S", 0.001)
+    monkeypatch.setattr("bendybus.broker.placing.ASK_AGAIN_S", 0.001)
 
     async def test() -> None:
         async with at_work(catalog, memory_stores) as broker:

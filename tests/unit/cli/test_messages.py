@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from bendybus.amqp.message import encode_message
 from bendybus.amqp.types import Timestamp
-from bendybus.cli.deadletter import _copy, _origin
+from bendybus.cli.copies import copy_of
+from bendybus.cli.deadletter import ADDED, _origin
 from bendybus.cli.messages import Draft, MessagePrinter, draft_from_json, instant, milliseconds, shown_message
 from bendybus.cli.options import read_property
 from bendybus.cli.purge import _shares
@@ -154,11 +155,11 @@ def test_a_dead_letter_goes_out_as_it_came_in() -> None:
         application_properties={"own": 1, "DeadLetterReason": "r", "DeadLetterErrorDescription": "d"},
         value={"any": ["kind", 1]},
     )
-    copy = ReceivedMessage(_copy(ReceivedMessage(letter), new_id=False))
+    copy = ReceivedMessage(copy_of(ReceivedMessage(letter), without=ADDED))
     assert (copy.message_id, copy.partition_key, copy.sequence_number) == ("1", "ada", 0)
     assert copy.application_properties == {"own": 1}
     assert copy.parts.value == {"any": ["kind", 1]}
-    assert ReceivedMessage(_copy(ReceivedMessage(letter), new_id=True)).message_id != "1"
+    assert ReceivedMessage(copy_of(ReceivedMessage(letter), message_id="2")).message_id == "2"
 
 
 def test_dead_letters_of_a_subscription_go_back_to_its_topic() -> None:

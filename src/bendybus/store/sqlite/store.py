@@ -116,7 +116,7 @@ class SqliteStore:
     def open(self) -> None:
         assert self._connections is None, f"{self._path} is open already"
         if self._has_partitions and not self._path.exists():
-            raise StoreUnavailable(f"{self._path} is not there. Is its disk mounted?")
+            raise StoreUnavailable(f"{self._path} is not there. Is its disk mounted, or was it removed?")
         if self.namespace is not None and self._path.exists():
             # Before an older file is migrated, whoever's it is.
             self.examine()

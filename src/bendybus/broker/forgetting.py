@@ -1,0 +1,161 @@
+"""A store that is lost for good: its partitions are made again, empty, in the other stores.
+
+The order is that of a move (moving.py). Empty partitions are made in the other stores first; until
+the catalog has them there they are litter. One commit of the catalog then moves all of them, and from
+that moment on whatever the lost store still has is litter: if it ever comes back, it is swept.
+
+What was in the lost partitions is given up: messages, session states, what duplicate detection
+remembers, and the notes of what has been forwarded to them. A message that was on its way to such a
+partition may therefore arrive a second time.
+
+An entity keeps its generation, since its other partitions go on as they are. So sequence numbers must
+not begin again: clients may hold old ones, and destinations have noted up to which number the outbox
+has arrived, and would drop lower ones. A new partition counts from the present time in milliseconds,
+which is more than any partition has ever given out: at a thousand messages per second, without a pause,
+a counter that began at 1 in 1970 would just be there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from bendybus.broker.entities import Entities
+from bendybus.broker.host import Host
+from bendybus.broker.lifecycle import StoreState
+from bendybus.broker.placing import discard_partitions, make_alone, replace_records
+from bendybus.broker.stores import AttachedStore
+from bendybus.broker.topic import Target, Topic
+from bendybus.broker.writer import Share
+from bendybus.errors import InvalidOperation, StoreUnavailable
+from bendybus.names import PARTITION_SHIFT, Instant, SequenceNumber
+from bendybus.store.catalog import EntityRecord
+from bendybus.store.protocol import NEVER_CLAIMED, PartitionKey
+
+__all__ = ["Loss", "give_up", "loss_of", "refuse_present"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What is given up with a store, as far as it is known."""
+
+    partitions: int
+    messages: int
+    """In the partitions that were loaded since the server started."""
+    uncounted: int
+    """Partitions that were not, so that nobody knows what they held."""
+
+
+@dataclass(slots=True)
+class _Anew:
+    """A partition that is made again."""
+
+    host: Host[Any]
+    target: AttachedStore
+    key: PartitionKey | None = None
+
+
+def loss_of(store: AttachedStore) -> Loss:
+    counts = [resident.last_count for resident in store.residents]
+    known = [count for count in counts if count is not None]
+    return Loss(len(counts), sum(known), len(counts) - len(known))
+
+
+def refuse_present(store: AttachedStore) -> None:
+    if store.state is not StoreState.AWAY:
+        raise InvalidOperation(
+            f"The messaging store '{store.name}' is {store.state.value}, so nothing has to be given up: "
+            "drain it and retire it."
+        )
+
+
+async def give_up(entities: Entities, lost: AttachedStore) -> Loss:
+    """Make its partitions again in other stores; to be called when no entity changes.
+
+    After a failure the partitions are where they were, and come back if the store does.
+    """
+    refuse_present(lost)
+    loss = loss_of(lost)
+    wanted = list(_wanted(entities, lost))
+    for each in wanted:
+        # A probe that is under way may still answer: it must not load them.
+        lost.remove_resident(each.host)
+        each.host.begin_emptying()
+    try:
+        for each in wanted:
+            each.key = await _make(each, entities.clock.now())
+        records = list(_records(entities, wanted))
+        if records:
+            await replace_records(entities.catalog, records)
+    except Exception as failure:
+        for each in wanted:
+            lost.add_resident(each.host)
+            each.host.look_again(failure)
+            if each.key is not None:
+                await discard_partitions(each.target, [each.key])
+        raise StoreUnavailable(f"'{lost.name}' was not forgotten: {failure} Please retry.") from failure
+    entities.moved(records)
+    for each in wanted:
+        assert each.key is not None, "all of them have been made"
+        each.host.relocate(each.target, each.key, NEVER_CLAIMED)
+        each.host.load_emptied(each.key)
+    logger.warning(
+        "store %s is forgotten: %d partitions begin again, empty, in other stores; %d messages are known to "
+        "be lost, and those of %d partitions were not counted",
+        lost.name,
+        loss.partitions,
+        loss.messages,
+        loss.uncounted,
+    )
+    return loss
+
+
+def _wanted(entities: Entities, lost: AttachedStore) -> Iterator[_Anew]:
+    """Every partition in the lost store, and where it is to be; a topic's with its subscriptions'."""
+    ready = [
+        store
+        for store in entities.stores.open_to_new()
+        if store is not lost and store.state is StoreState.AVAILABLE
+    ]
+    added = dict.fromkeys(ready, 0)
+    everything: list[Target] = [*entities.queues(), *entities.topics()]
+    for entity in everything:
+        own = [host.store for host in entity.hosts]
+        for host in entity.hosts:
+            if host.store is not lost:
+                continue
+            if not ready:
+                raise StoreUnavailable("No other store that could take its partitions answers.")
+            target = min(ready, key=lambda store: (own.count(store), len(store.residents) + added[store]))
+            own[host.number] = target
+            for together in _family(entity):
+                added[target] += 1
+                yield _Anew(together.hosts[host.number], target)
+
+
+def _family(entity: Target) -> Iterable[Target]:
+    return (entity, *entity.subscriptions) if isinstance(entity, Topic) else (entity,)
+
+
+async def _make(each: _Anew, at: Instant) -> PartitionKey:
+    """An empty partition whose numbers are higher than all that were given out before."""
+    each.target.refuse_incomplete()
+    path, number = each.host.path, each.host.number
+    key = await each.target.run(partial(make_alone, each.target.store, path, number))
+    first = SequenceNumber((number << PARTITION_SHIFT) + at)
+    await each.target.commit([Share(key, NEVER_CLAIMED, first, ())])
+    return key
+
+
+def _records(entities: Entities, wanted: Iterable[_Anew]) -> Iterator[EntityRecord]:
+    placements: dict[str, list[str]] = {}
+    for each in wanted:
+        before = entities.record(each.host.path).placement
+        placements.setdefault(each.host.path, list(before))[each.host.number] = each.target.name
+    for path, placement in placements.items():
+        yield replace(entities.record(path), placement=tuple(placement))

@@ -1,0 +1,43 @@
+"""A received message as it can be sent again: the sender's part of it, without the broker's marks."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import replace
+
+from bendybus.amqp.message import Header, encode_message
+from bendybus.amqp.sections import scan
+from bendybus.client import ReceivedMessage
+
+__all__ = ["copy_of"]
+
+# Annotations with this prefix are Service Bus's own. The key is the sender's.
+_BROKERS = "x-opt-"
+_KEY = "x-opt-partition-key"
+
+
+def copy_of(
+    message: ReceivedMessage, *, message_id: str | None = None, without: Container[str] = ()
+) -> bytes:
+    """The message with its id, key, properties and body. `message_id` replaces its id.
+
+    `without` names application properties to leave out. The lifetime starts again: an end that was
+    reckoned from the first sending would cut it short.
+    """
+    parts, at = message.parts, scan(message.payload)
+    properties = replace(parts.properties, absolute_expiry_time=None, creation_time=None)
+    if message_id is not None:
+        properties = replace(properties, message_id=message_id)
+    annotations = {
+        str(name): value
+        for name, value in parts.message_annotations.items()
+        if name == _KEY or not str(name).startswith(_BROKERS)
+    }
+    own = {name: value for name, value in parts.application_properties.items() if name not in without}
+    front = encode_message(
+        header=Header(durable=True, ttl=parts.header.ttl, priority=parts.header.priority),
+        message_annotations=annotations or None,
+        properties=properties,
+        application_properties=own or None,
+    )
+    return front + (message.payload[at.body : at.end] if at.body >= 0 else b"")

@@ -1,0 +1,304 @@
+"""`bendybus move`: messages from one entity to another, without losing any.
+
+A message is locked at the source, sent to the target, and completed at the source only when the
+target has acknowledged it. So a command that is cut off at any moment leaves each message in at
+least one place. It is in both if the completion was lost. A target with duplicate detection drops
+the second copy, because the message keeps its id.
+"""
+
+from __future__ import annotations
+
+import signal
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Final
+
+import click
+
+from bendybus.amqp.types import Described, ULong
+from bendybus.cli.bus import bus_client
+from bendybus.cli.command import EXIT_FAILED, Command, server_command
+from bendybus.cli.completion import entity_names
+from bendybus.cli.copies import copy_of
+from bendybus.cli.counts import message_count, seen_entity, split_path
+from bendybus.cli.output import note, show_one
+from bendybus.cli.receive import SESSION_WAIT_MIN_S, session_filter
+from bendybus.cli.tables import progress
+from bendybus.client import BusClient, ReceivedMessage, Receiver, Sender
+from bendybus.errors import (
+    BrokerError,
+    ConfigError,
+    InvalidOperation,
+    MessageLockLost,
+    NotSupported,
+    OperationTimeout,
+)
+from bendybus.management.entries import Entry
+
+__all__ = ["move"]
+
+# So many are under lock at a time: they are sent and completed long before the shortest lock ends.
+BATCH: Final = 100
+# An empty queue says so when it is drained, over all partitions; this is for a server that does not.
+WAIT_S: Final = 0.5
+
+SELECTOR: Final = "apache.org:selector-filter:string"
+SELECTOR_CODE: Final = 0x0000_468C_0000_0004
+
+# Makes an id out of where a message was, for one that has none.
+_IDS: Final = uuid.UUID("c6c9e0a8-4a39-4f7b-9b0e-6d7d3ad1c5f1")
+
+
+@click.command
+@click.argument(
+    "source",
+    help="A queue, TOPIC/Subscriptions/NAME, or the /$DeadLetterQueue of one.",
+    shell_complete=entity_names,
+)
+@click.argument("target", help="The queue or topic to move them to.", shell_complete=entity_names)
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Move at most so many.",
+    show_default="as many as there are at the start",
+)
+@click.option("--selector", metavar="TEXT", help="Move only messages that this JMS selector matches.")
+@click.option("--session-id", help="Move only messages of this session.")
+@click.option(
+    "--new-ids", is_flag=True, help="Give each a new message id, so that none is taken for a duplicate."
+)
+@server_command
+def move(
+    command: Command,
+    source: str,
+    target: str,
+    count: int | None,
+    selector: str | None,
+    session_id: str | None,
+    new_ids: bool,
+) -> None:
+    """Move messages to another entity.
+
+    Each is completed at the source only when the target has it: none is lost, whenever the command ends.
+    """
+    if source.lower() == target.lower():
+        raise ConfigError("source and target are the same entity")
+    if selector is not None and session_id is not None:
+        raise ConfigError("--selector and --session-id exclude each other: a session is received in order")
+    described = seen_entity(command, target)
+    _refuse_losing_target(source, target, described, new_ids)
+    has_sessions = session_id is None and _has_sessions(command, source)
+    if has_sessions and selector is not None:
+        raise InvalidOperation(
+            f"'{source}' has sessions, which are received in order: --selector cannot be used."
+        )
+    limit = message_count(command, source) if count is None else count
+    detects = described is not None and described.text("RequiresDuplicateDetection") == "true"
+    moving = _Move(source, target, limit, _ids(source, new_ids, detects))
+    with _stopped_by_interrupt(moving), progress() as bar:
+        task = bar.add_task(f"Moving to {target}", total=limit)
+        moving.tell = lambda: bar.update(task, completed=moving.moved)
+        with bus_client(command) as target_client:
+            sender = target_client.sender(target)
+            # A misspelt target is found before the first message is locked.
+            sender.check()
+            if has_sessions:
+                _move_sessions(command, moving, sender)
+            else:
+                with bus_client(command) as client:
+                    filters = session_filter(session_id) if session_id is not None else _selector(selector)
+                    moving.run(_receiver(client, source, filters), sender)
+    _report(command, moving, everything=count is None and selector is None and session_id is None)
+
+
+class _Move:
+    """How far a move has come."""
+
+    def __init__(self, source: str, target: str, limit: int | None, new_id: _NewId) -> None:
+        self.source = source
+        self.target = target
+        self.moved = 0
+        self.stopped = False
+        """Set from outside: no further message is taken."""
+        self.tell: Callable[[], object] = lambda: None
+        """Called whenever some have been moved."""
+        self._limit = limit
+        self._new_id = new_id
+
+    @property
+    def wanted(self) -> int:
+        """How many to take next."""
+        if self.stopped:
+            return 0
+        return BATCH if self._limit is None else min(BATCH, self._limit - self.moved)
+
+    def run(self, receiver: Receiver, sender: Sender) -> int:
+        """Until there are no more, or enough; gives how many came from this receiver."""
+        before = self.moved
+        while wanted := self.wanted:
+            messages = receiver.receive(wanted, timeout_s=WAIT_S)
+            if not messages:
+                break
+            self._transfer(receiver, sender, messages)
+            self.tell()
+        return self.moved - before
+
+    def _transfer(self, receiver: Receiver, sender: Sender, messages: list[ReceivedMessage]) -> None:
+        """Whatever happens: what the target has acknowledged is completed, and the rest is given back."""
+        accepted: list[ReceivedMessage] = []
+        try:
+            for key, group in _by_key(messages):
+
+                def accept(first: int, count: int, group: list[ReceivedMessage] = group) -> None:
+                    accepted.extend(group[first : first + count])
+
+                copies = [copy_of(message, message_id=self._new_id(message)) for message in group]
+                sender.post(copies, key, accept)
+            sender.flush()
+        except BrokerError:
+            # What was posted before may still be accepted.
+            with suppress(BrokerError):
+                sender.flush()
+            raise
+        finally:
+            self._complete(receiver, accepted)
+            done = set(map(id, accepted))
+            receiver.release([message for message in messages if id(message) not in done])
+
+    def _complete(self, receiver: Receiver, accepted: list[ReceivedMessage]) -> None:
+        try:
+            receiver.complete(accepted)
+        except MessageLockLost as error:
+            raise MessageLockLost(
+                f"Up to {len(accepted)} messages are at '{self.target}' and still at '{self.source}' too, "
+                f"because their locks ended before they could be completed. {self.moved} were moved before."
+            ) from error
+        self.moved += len(accepted)
+
+
+# -- which messages -----------------------------------------------------------------
+
+
+def _by_key(messages: list[ReceivedMessage]) -> Iterator[tuple[str | None, list[ReceivedMessage]]]:
+    """Messages of one key together and in their order; each of those without a key for itself."""
+    groups: dict[str, list[ReceivedMessage]] = {}
+    for message in messages:
+        key = message.session_id or message.partition_key
+        if key is None:
+            yield None, [message]
+        else:
+            groups.setdefault(key, []).append(message)
+    yield from groups.items()
+
+
+def _selector(text: str | None) -> Mapping[str, object] | None:
+    return None if text is None else {SELECTOR: Described(ULong(SELECTOR_CODE), text)}
+
+
+def _receiver(client: BusClient, source: str, filters: Mapping[str, object] | None) -> Receiver:
+    """`NotSupported` where the server does not take the filter: then it would give every message."""
+    receiver = client.receiver(source, filters=filters)
+    receiver.check()
+    if filters is not None and not filters.keys() <= receiver.filters_in_place:
+        raise NotSupported(
+            f"The server does not offer {', '.join(filters)} at '{source}'; nothing was moved."
+        )
+    return receiver
+
+
+def _move_sessions(command: Command, moving: _Move, sender: Sender) -> None:
+    """Session after session, as they are free. One that others hold stays."""
+    # The server answers an attach to the next session when there is one: this long and no longer.
+    with bus_client(command, retries=0, timeout_s=SESSION_WAIT_MIN_S) as client:
+        came = 1
+        while came and moving.wanted:
+            try:
+                receiver = _receiver(client, moving.source, session_filter(None))
+            except OperationTimeout:
+                return
+            came = moving.run(receiver, sender)
+            receiver.close()
+
+
+def _has_sessions(command: Command, source: str) -> bool:
+    entity, subqueue = split_path(source)
+    entry = None if subqueue else seen_entity(command, entity)
+    return entry is not None and entry.text("RequiresSession") == "true"
+
+
+# -- what the target does with them -------------------------------------------------
+
+_NewId = Callable[[ReceivedMessage], str | None]
+
+
+def _ids(source: str, new_ids: bool, detects: bool) -> _NewId:
+    """What to call a copy; None leaves its id as it is.
+
+    Where the target detects duplicates, a message without an id gets one that is the same each time.
+    """
+
+    def new_id(message: ReceivedMessage) -> str | None:
+        if new_ids:
+            return str(uuid.uuid4())
+        if detects and message.message_id is None:
+            return str(uuid.uuid5(_IDS, f"{source.lower()}#{message.sequence_number}"))
+        return None
+
+    return new_id
+
+
+def _refuse_losing_target(source: str, target: str, described: Entry | None, new_ids: bool) -> None:
+    """A target that acknowledges messages and does not keep them: then completing would lose them."""
+    if described is None:
+        return
+    origin = split_path(source)[0]
+    topic = origin.lower().partition("/subscriptions/")[0]
+    detects = described.text("RequiresDuplicateDetection") == "true"
+    if detects and not new_ids and target.lower() in (origin.lower(), topic):
+        raise InvalidOperation(
+            f"'{target}' has duplicate detection and would drop messages that it has seen before: "
+            "pass --new-ids."
+        )
+    if described.kind == "TopicDescription" and described.text("SubscriptionCount") == "0":
+        raise InvalidOperation(
+            f"'{target}' is a topic without subscriptions: it would keep none of the messages."
+        )
+
+
+# -- the end ------------------------------------------------------------------------
+
+
+@contextmanager
+def _stopped_by_interrupt(moving: _Move) -> Iterator[None]:
+    """The first Ctrl+C ends the move after the messages that are under way; the second ends it at once."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if moving.stopped:
+            raise KeyboardInterrupt
+        moving.stopped = True
+        note("Stopping after the messages that are under way.")
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _report(command: Command, moving: _Move, *, everything: bool) -> None:
+    source, target, moved = moving.source, moving.target, moving.moved
+    left = message_count(command, source) if everything or moving.stopped else None
+    if command.as_json:
+        show_one(
+            {"source": source, "target": target, "moved": moved, "stopped": moving.stopped}, command.output
+        )
+    else:
+        note(f"Moved {moved} message{'' if moved == 1 else 's'} from '{source}' to '{target}'.")
+    if left:
+        why = "" if moving.stopped else ": other receivers have locked them, or they came meanwhile"
+        note(f"'{source}' still has {left}{why}.")
+    if moving.stopped:
+        raise click.exceptions.Exit(EXIT_FAILED)
