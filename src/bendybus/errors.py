@@ -20,6 +20,7 @@
     │   ├ ServerBusy            too much at once       -> .NET holds back all that it sends for ten seconds
     │   ├ StoreUnavailable      └ PartitionMoved       -> one partition: SDKs retry this operation alone
     │   ├ OperationTimeout      408
+    │   ├ MemoryLimitReached    of those who hold most -> the connection is closed; SDKs make a new one
     │   └ ConnectionLost        our clients': the connection or link went
     └ SetupError                the server does not start; the operator reads the text
         ├ ConfigError           ├ DataFolderInUse
@@ -49,6 +50,7 @@ __all__ = [
     "FrameTooLarge",
     "InvalidField",
     "InvalidOperation",
+    "MemoryLimitReached",
     "MessageLockLost",
     "MessageNotFound",
     "MessageSizeExceeded",
@@ -338,6 +340,16 @@ class Unavailable(BrokerError):
 
 class ServerBusy(Unavailable):
     pass
+
+
+class MemoryLimitReached(Unavailable):
+    """The server's memory for connections is used up, and this connection holds more of it than others.
+
+    Not `server-busy`: Go's SDK would go on trying on the closed connection. Not `resource-limit-exceeded`:
+    SDKs would give up. This condition makes them connect again.
+    """
+
+    condition = "amqp:connection:forced"
 
 
 class StoreUnavailable(Unavailable):

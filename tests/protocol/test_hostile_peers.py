@@ -231,6 +231,26 @@ def test_heartbeats_by_the_thousand_cost_no_answer() -> None:
     assert peer.server.data_to_send() == b""
 
 
+def test_incomplete_deliveries_of_one_connection_are_bounded_together() -> None:
+    peer = RawPeer(ConnectionConfig(container_id="s", incomplete_bytes_max=1000, max_message_size=600)).open()
+    peer.begin()
+    for handle in range(3):
+        (attached,) = peer.send(0, Attach(name=f"l{handle}", handle=handle, role=False))
+        assert isinstance(attached, LinkAttached)
+        attached.link.accept()
+    first, second, third = (Transfer(handle=each, delivery_id=each, more=True) for each in range(3))
+    assert peer.send(0, first, bytes(500)) == peer.send(0, second, bytes(500)) == []
+    assert peer.server.held_bytes == 1000
+    # One that is aborted makes room.
+    assert peer.send(0, Transfer(handle=0, aborted=True)) == []
+    assert peer.server.held_bytes == 500
+    assert peer.send(0, third, bytes(500)) == []
+    events = peer.send(0, first, bytes(1))
+    (failed,) = (event for event in events if isinstance(event, ConnectionFailed))
+    assert failed.error.condition == "amqp:resource-limit-exceeded"
+    assert peer.server.held_bytes == 0
+
+
 def test_an_endless_delivery_takes_no_more_memory_than_a_message_may() -> None:
     peer = RawPeer(SMALL).open()
     peer.begin()

@@ -117,6 +117,11 @@ class FrameSplitter:
         # Joining waits for this many bytes, so a frame in many chunks is copied once.
         self._needed = 4
 
+    @property
+    def kept_bytes(self) -> int:
+        """The part of a frame that has come so far."""
+        return self._kept
+
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Frames that `data` completes, in order; the caller takes them all.
 

@@ -11,6 +11,7 @@ import click
 from bendybus.domain.entities import Tier
 from bendybus.errors import ConfigError, SetupError, StoreUnavailable
 from bendybus.server.app import run
+from bendybus.server.memory_limit import MEMORY_SHARE_PERCENT
 from bendybus.server.settings import WELL_KNOWN_KEY, Settings, sas_key_from
 
 __all__ = ["serve"]
@@ -83,6 +84,13 @@ _FILE: Final = click.Path(path_type=Path)
     show_default=True,
     help="Seconds after which a store that does not answer counts as away.",
 )
+@click.option(
+    "--memory",
+    metavar="SIZE",
+    envvar="BENDYBUS_MEMORY",
+    show_default=f"{MEMORY_SHARE_PERCENT}%",
+    help="What connections may make the server keep in memory, such as 2GB, 512MB or 25%.",
+)
 @click.option("--development", is_flag=True, help="For tests: allow 'bendybus fault' and POST /$reset.")
 @click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
 def serve(
@@ -106,6 +114,7 @@ def serve(
     jwt_keys: str | None,
     jwt_role: tuple[str, ...],
     stall_after: float,
+    memory: str | None,
     development: bool,
     log_level: str,
 ) -> None:
@@ -139,6 +148,7 @@ def serve(
             jwt_roles=jwt_role,
             development=development,
             stall_after_s=stall_after,
+            memory=memory,
             log_level=log_level,
         )
         run(settings)

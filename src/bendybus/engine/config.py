@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from bendybus.amqp.performatives import Open
+
 __all__ = ["FRAME_SIZE_MIN", "ConnectionConfig"]
 
 # "MIN-MAX-FRAME-SIZE: 512" [AMQP 2.8.19]: nobody may ask for smaller frames.
@@ -37,6 +39,10 @@ class ConnectionConfig:
     # For links whose application names no limit of its own.
     max_message_size: int = 1_048_576
 
+    # Bytes of all incomplete deliveries of the connection together, unless one alone may have more. .NET
+    # sends the messages of all senders over one connection, frame by frame in turns: this is 256 of 256 KB.
+    incomplete_bytes_max: int = 64 * 1_048_576
+
     # What we ask of the peer: something at least this often. We wait twice as long, since
     # "the value in idle-time-out SHOULD be half the peer's actual timeout threshold" [AMQP 2.4.5].
     idle_timeout_s: float | None = None
@@ -50,3 +56,14 @@ class ConnectionConfig:
 
     # Where delivery-ids and transfer-ids start; anywhere will do, they are serial numbers.
     first_outgoing_id: int = 0
+
+    def opening(self) -> Open:
+        """The open that tells the peer."""
+        return Open(
+            container_id=self.container_id,
+            hostname=self.hostname,
+            max_frame_size=self.max_frame_size,
+            channel_max=self.channel_max,
+            idle_time_out=None if self.idle_timeout_s is None else round(self.idle_timeout_s * 1000),
+            properties=None if self.properties is None else dict(self.properties),
+        )

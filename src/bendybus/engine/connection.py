@@ -89,12 +89,14 @@ class Connection:
         "channels",
         "config",
         "events",
+        "incomplete_bytes",
         "link_count",
         "links_max",
         "outgoing_frame_size",
         "output",
         "remote",
         "state",
+        "waiting_bytes",
         "work",
     )
 
@@ -109,6 +111,9 @@ class Connection:
         # How many there may be; the application may allow less for a while.
         self.links_max = config.links_max
         self.channels = Channels(self)
+        # Of deliveries whose last frame is still to come, and of those that wait for a session's window.
+        self.incomplete_bytes = 0
+        self.waiting_bytes = 0
         # What the frames read so far have cost.
         self.work = 0
         # "Prior to any explicit negotiation, the maximum frame size is 512" [AMQP 2.3.1]
@@ -155,6 +160,11 @@ class Connection:
     def has_unread(self) -> bool:
         """Whether frames wait for `read_on`; until none do, `receive_data` may not be called."""
         return self._unread is not None
+
+    @property
+    def held_bytes(self) -> int:
+        """What the peer makes us keep: parts of frames and deliveries, and what its windows hold up."""
+        return self._splitter.kept_bytes + self.incomplete_bytes + self.waiting_bytes
 
     def receive_data(self, data: bytes, now: float, work_max: int = WORK_UNLIMITED) -> list[Event]:
         """Takes what has arrived, cut in any way, and says what it means.
@@ -423,19 +433,8 @@ class Connection:
         self._send_open()
 
     def _send_open(self) -> None:
-        config = self.config
         self._advance(ConnectionInput.SEND_OPEN)
-        self.write(
-            0,
-            Open(
-                container_id=config.container_id,
-                hostname=config.hostname,
-                max_frame_size=config.max_frame_size,
-                channel_max=config.channel_max,
-                idle_time_out=None if config.idle_timeout_s is None else round(config.idle_timeout_s * 1000),
-                properties=None if config.properties is None else dict(config.properties),
-            ),
-        )
+        self.write(0, self.config.opening())
 
     def _receive_open(self, remote: Open) -> None:
         self._advance(ConnectionInput.RECV_OPEN)

@@ -73,6 +73,11 @@ class PartialDelivery:
         else:
             self.payload += piece
 
+    @property
+    def size(self) -> int:
+        """The bytes kept so far."""
+        return 0 if self.payload is None else len(self.payload)
+
     def complete(self) -> Delivery:
         payload = bytes(self.payload) if self.payload is not None else b""
         return Delivery(

@@ -75,7 +75,7 @@ class Outbox:
         if sent_count < len(outgoing):
             for tag, head, body in outgoing[sent_count:]:
                 payload = memoryview(b"".join((head, body)))
-                self._waiting_bytes += len(payload)
+                self._count_waiting(len(payload))
                 self._waiting.append(WaitingDelivery(link, tag, payload, settled, message_format, state))
             self._send_waiting()
 
@@ -117,7 +117,7 @@ class Outbox:
             delivery = waiting[0]
             if self._send_frame(delivery):
                 waiting.popleft()
-                self._waiting_bytes -= len(delivery.payload)
+                self._count_waiting(-len(delivery.payload))
                 delivery.link.sent_waiting()
 
     def _send_frame(self, delivery: WaitingDelivery) -> bool:
@@ -198,4 +198,10 @@ class Outbox:
         self.forget(self.unsettled_of(link))
         if self._waiting:
             self._waiting = deque(waiting for waiting in self._waiting if waiting.link is not link)
-            self._waiting_bytes = sum(len(waiting.payload) for waiting in self._waiting)
+            left = sum(len(waiting.payload) for waiting in self._waiting)
+            self._count_waiting(left - self._waiting_bytes)
+
+    def _count_waiting(self, size: int) -> None:
+        """So many bytes more wait for the window, or fewer."""
+        self._waiting_bytes += size
+        self._session.connection.waiting_bytes += size

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from bendybus.amqp.conditions import INVALID_FIELD, TRANSFER_LIMIT_EXCEEDED
+from bendybus.amqp.conditions import INVALID_FIELD, RESOURCE_LIMIT_EXCEEDED, TRANSFER_LIMIT_EXCEEDED
 from bendybus.amqp.frames import TransferFields
 from bendybus.amqp.performatives import RECEIVER, Attach, DeliveryState, Flow, Terminus
 from bendybus.amqp.serial import SERIAL_MAX, distance
@@ -163,15 +163,32 @@ class ReceivingLink(Link):
                 scope="link",
             )
         if aborted:
-            self._partial = None
+            self._forget_partial()
             return
         # Settled on any of its frames means settled [AMQP 2.7.5].
         partial.settled = partial.settled or settled
         partial.state = partial.state if state is None else state
-        partial.add(payload, self.max_message_size)
+        self._add(partial, payload)
         if not more:
-            self._partial = None
+            self._forget_partial()
             self.session.connection.events.add_deliveries(self, [partial.complete()])
+
+    def _add(self, partial: PartialDelivery, piece: bytes) -> None:
+        connection = self.session.connection
+        before = partial.size
+        partial.add(piece, self.max_message_size)
+        connection.incomplete_bytes += partial.size - before
+        limit = max(connection.config.incomplete_bytes_max, self.max_message_size)
+        if connection.incomplete_bytes > limit:
+            raise ProtocolError(
+                RESOURCE_LIMIT_EXCEEDED,
+                f"The incomplete deliveries of this connection have more than {limit} bytes.",
+            )
+
+    def _forget_partial(self) -> None:
+        if self._partial is not None:
+            self.session.connection.incomplete_bytes -= self._partial.size
+            self._partial = None
 
     def _count(self) -> None:
         self.delivery_count = (self.delivery_count + 1) & SERIAL_MAX
@@ -203,7 +220,7 @@ class ReceivingLink(Link):
         )
 
     def _release(self) -> None:
-        self._partial = None
+        self._forget_partial()
         proposed = self.session.proposed
         for delivery_id in [number for number, (link, _) in proposed.items() if link is self]:
             del proposed[delivery_id]

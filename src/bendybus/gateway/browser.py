@@ -134,15 +134,19 @@ class Browser:
         assert isinstance(reply, Browsed)
         # Copies: while payloads are read, a message may get another number or leave.
         messages = list(map(copy, reply.messages))
-        host.read(messages, partial(self._read, host, messages, reply.next))
+        size = sum([message.size for message in messages])
+        self._connection.holdings.keep(size)
+        host.read(messages, partial(self._read, host, messages, size, reply.next))
 
     def _read(
         self,
         host: PartitionHost,
         messages: list[Message],
+        size: int,
         following: SequenceNumber | None,
         payloads: list[bytes | None] | BrokerError,
     ) -> None:
+        self._connection.holdings.keep(-size)
         if self._closed:
             return
         if isinstance(payloads, BrokerError):

@@ -42,9 +42,10 @@ from bendybus.errors import BrokerError, ProtocolError, Unauthorized
 from bendybus.gateway.addresses import Address
 from bendybus.gateway.attaching import Attachment, InboundNode, OutboundNode, attach
 from bendybus.gateway.browser import Browser
+from bendybus.gateway.holdings import Holdings
 from bendybus.gateway.probation import Probation
 from bendybus.gateway.receiver import Receiver
-from bendybus.gateway.requests import Replier, Requester
+from bendybus.gateway.requests import Replier, Requester, choose_replier
 from bendybus.gateway.sender import Sender
 from bendybus.gateway.session_receiver import SessionReceiver
 from bendybus.gateway.transactions import Transactions
@@ -57,14 +58,6 @@ if TYPE_CHECKING:
 __all__ = ["AmqpConnection"]
 
 logger = logging.getLogger(__name__)
-
-# Messages taken from one client and not yet answered: past this its socket is not read, so that
-# a client cannot fill our memory faster than the disk empties it.
-UNANSWERED_BYTES_MAX: Final = 16 * 1024 * 1024
-
-# Answers written and not taken: past this, too, the socket of a client that does not read is not read.
-# Far more than a client has open that sends on without looking at its answers for a while.
-UNREAD_BYTES_MAX: Final = 4 * 1024 * 1024
 
 # How long what was written last, such as the reason for closing, may take to leave.
 CLOSE_GRACE_S: Final = 5.0
@@ -84,8 +77,8 @@ class AmqpConnection(asyncio.Protocol):
         """None until a host name or a key has said which of several is meant; then only `$cbs` is there."""
         self.claims = Claims()
         self.transactions = Transactions()
-        self.writable = True
         self._engine = Connection.server(gateway.engine_config)
+        self.holdings = Holdings(self._engine, gateway.budget.open(self))
         self.session_locks: dict[tuple[Queue, SessionKey], SessionLock] = {}
         """The sessions that this client's links hold."""
         self.session_links: dict[tuple[Queue, str], SessionId] = {}
@@ -100,39 +93,42 @@ class AmqpConnection(asyncio.Protocol):
         """Read from the socket, and not yet given to the engine."""
         self._unhandled: list[Event] = []
         """Events that the last slice left for the next."""
-        self._waits_for_turn = False
         self._opened = False
         self._flushing = False
         self._hung_up_at: float | None = None
-        self._unanswered_bytes = 0
         self._unwritten_bytes = 0
 
     # -- the transport's side -----------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = self.holdings.transport = cast(asyncio.Transport, transport)
         self._gateway.joined(self)
 
     def data_received(self, data: bytes) -> None:
         idle = not self.busy
         self._unread.append(data)
+        self.holdings.input_bytes += len(data)
         # Otherwise its turn will come, and these bytes are for a later one.
         if idle:
             self._gateway.turns.take(self)
 
     def pause_writing(self) -> None:
-        self.writable = False
+        self.holdings.unread = True
 
     def resume_writing(self) -> None:
-        self.writable = True
-        self._read_or_wait()
+        self.holdings.unread = False
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """The client takes more, or may have more again."""
+        self.holdings.read_or_wait()
         for attachment in list(self._attachments.values()):
             if isinstance(attachment.node, Receiver | Browser | Replier):
                 attachment.node.flow()
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self._transport = self.holdings.transport = None
         self._let_go()
         self._gateway.left(self)
 
@@ -160,6 +156,7 @@ class AmqpConnection(asyncio.Protocol):
             if isinstance(attachment.node, Receiver) and attachment.entity is not None:
                 attachment.node.tick(attachment.entity.now())
         self._flush()
+        self.holdings.account()
 
     def entity_changed(self, entity: Entity[Any, Any]) -> None:
         """An entity was updated or deleted: close the links that it no longer allows."""
@@ -180,9 +177,22 @@ class AmqpConnection(asyncio.Protocol):
         logger.info("connection from %s refused: %s", self.peer, refusal.description)
         self._fail(refusal)
 
-    def _fail(self, reason: ProtocolError) -> None:
+    def _fail(self, reason: BrokerError) -> None:
         self._engine.close(reason)
         self._hang_up()
+
+    # -- the memory budget's side -------------------------------------------------
+
+    def hold_back(self, held_back: bool) -> None:
+        self.holdings.held_back = held_back
+        if held_back:
+            self.holdings.read_or_wait()
+        else:
+            self._loop.call_soon(self._go_on)
+
+    def evict(self, reason: BrokerError) -> None:
+        logger.warning("connection from %s disconnected: %s", self.peer, reason.description)
+        self._loop.call_soon(self._fail, reason)
 
     # -- turns --------------------------------------------------------------------
 
@@ -203,6 +213,9 @@ class AmqpConnection(asyncio.Protocol):
             events = self._read(work_max)
         requests = self._handle_slice(events)
         self._flush()
+        if not self.busy:
+            self.holdings.input_bytes = 0
+        self.holdings.account()
         work = self._engine.work - before + requests * REQUEST_WORK
         if not self._probation.over and self._hung_up_at is None:
             try:
@@ -212,9 +225,9 @@ class AmqpConnection(asyncio.Protocol):
         return work
 
     def wait_for_turn(self, waits: bool) -> None:
-        if waits is not self._waits_for_turn:
-            self._waits_for_turn = waits
-            self._read_or_wait()
+        if waits is not self.holdings.waits_for_turn:
+            self.holdings.waits_for_turn = waits
+            self.holdings.read_or_wait()
 
     def _read(self, work_max: int) -> list[Event]:
         if self._engine.has_unread:
@@ -292,6 +305,11 @@ class AmqpConnection(asyncio.Protocol):
 
     # -- the nodes' side ----------------------------------------------------------
 
+    @property
+    def writable(self) -> bool:
+        """Whether the client is to be sent more."""
+        return self.holdings.writable
+
     def sent(self, size: int) -> None:
         """This much has been sent: past a chunk it is written at once, so that `writable` is up to date."""
         self._unwritten_bytes += size
@@ -320,44 +338,10 @@ class AmqpConnection(asyncio.Protocol):
         return task
 
     def find_replier(self, node: Address, session: Session, reply_to: str | None) -> Replier | None:
-        """The link on which this client awaits the node's replies.
-
-        By reply-to on the same session, else any from this node there, else on the connection: some
-        clients send no reply-to, some put a link's name into it.
-        """
+        """The link on which this client awaits the node's replies."""
         nodes = (attachment.node for attachment in self._attachments.values())
         repliers = [each for each in nodes if isinstance(each, Replier) and each.node == node]
-        near = [replier for replier in repliers if replier.link.session is session]
-        for candidates in (near, repliers):
-            for replier in candidates:
-                if replier.goes_to(reply_to):
-                    return replier
-        return next(iter(near or repliers), None)
-
-    def admitted(self, size: int) -> None:
-        """Messages of this many bytes are on their way to a store."""
-        self._unanswered_bytes += size
-        self._read_or_wait()
-
-    def answered(self, size: int) -> None:
-        self._unanswered_bytes -= size
-        self._read_or_wait()
-
-    def _read_or_wait(self) -> None:
-        """Read from the client while we and the stores keep up with it, and it with its answers."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        ahead = (
-            self._waits_for_turn
-            or self._unanswered_bytes > UNANSWERED_BYTES_MAX
-            or (not self.writable and transport.get_write_buffer_size() > UNREAD_BYTES_MAX)
-        )
-        if ahead is transport.is_reading():
-            if ahead:
-                transport.pause_reading()
-            else:
-                transport.resume_reading()
+        return choose_replier(repliers, session, reply_to)
 
     # -- events -------------------------------------------------------------------
 
@@ -447,8 +431,9 @@ class AmqpConnection(asyncio.Protocol):
         data = self._engine.data_to_send()
         if data and self._transport is not None:
             self._transport.write(data)
-            if not self.writable:
-                self._read_or_wait()
+            if self.holdings.unread:
+                self.holdings.read_or_wait()
+                self.holdings.account()
 
     def _hang_up(self) -> None:
         self._flush()
@@ -465,3 +450,4 @@ class AmqpConnection(asyncio.Protocol):
             attachment.node.close()
         for task in tuple(self._tasks):
             task.cancel()
+        self.holdings.leave()

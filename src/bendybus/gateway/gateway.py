@@ -9,6 +9,7 @@ from typing import Any, Final
 from bendybus.broker.entity import Entity
 from bendybus.engine.config import ConnectionConfig
 from bendybus.gateway.connection import AmqpConnection
+from bendybus.gateway.memory_budget import MemoryBudget
 from bendybus.gateway.turns import Turns
 from bendybus.namespaces import Namespace, Namespaces
 
@@ -24,8 +25,15 @@ TICK_S: Final = 1.0
 
 
 class Gateway:
-    def __init__(self, namespaces: Namespaces, *, handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        *,
+        handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
+        budget: MemoryBudget | None = None,
+    ) -> None:
         self.namespaces = namespaces
+        self.budget = budget or MemoryBudget()
         self.handshake_timeout_s = handshake_timeout_s
         self.engine_config = ConnectionConfig(
             container_id=f"bendybus-{uuid.uuid4().hex[:12]}",
@@ -79,6 +87,7 @@ class Gateway:
         self._ticker = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         for connection in tuple(self._connections):
             connection.tick()
+        self.budget.tick()
 
     def _entity_changed(self, entity: Entity[Any, Any]) -> None:
         for connection in tuple(self._connections):

@@ -42,6 +42,9 @@ PAGE_MAX: Final = 256
 # A page of large messages is a short one: every partition may have one on its way to every link.
 PAGE_BYTES_MAX: Final = 1024 * 1024
 
+# What is read for one link at a time. All of it may come when the client does not read any more, and is kept.
+READING_BYTES_MAX: Final = 2 * 1024 * 1024
+
 # What is kept for a link that asks for no more goes back after half its lock's life, uncounted,
 # rather than run out and count as a failed delivery.
 KEEP_FRACTION: Final = 0.5
@@ -70,6 +73,8 @@ class Receiver:
         self._deletes = link.snd_settle_mode == 1
         self._kept: deque[_Kept] = deque()
         self._reading: set[PartitionHost] = set()
+        self._page_bytes: dict[PartitionHost, int] = {}
+        self._reading_bytes = 0
         self._expected = 0
         """Messages that are being removed and not answered yet, when deleting on receipt."""
         self._taking = False
@@ -117,13 +122,33 @@ class Receiver:
         for host in self._partitions():
             if wanted <= 0:
                 break
-            if host in self._reading:
+            if host in self._reading or self._reads_enough(host):
                 continue
             messages = self._lock(host, min(wanted, PAGE_MAX))
             if messages:
                 more |= self._hand_out(host, messages)
                 wanted = self._wanted()
         return more
+
+    def _reads_enough(self, host: PartitionHost) -> bool:
+        """Whether the link waits for so much that the next page of this store can wait, too.
+
+        A page of another store cannot: that one may be quicker (P-27). After each page all are asked again.
+        """
+        if self._reading_bytes < READING_BYTES_MAX:
+            return False
+        return any(reading.store is host.store for reading in self._reading)
+
+    def _reads(self, host: PartitionHost, messages: Sequence[Message]) -> None:
+        size = sum([message.size for message in messages])
+        self._page_bytes[host] = size
+        self._reading_bytes += size
+        self._connection.holdings.keep(size)
+
+    def _has_read(self, host: PartitionHost) -> None:
+        size = self._page_bytes.pop(host)
+        self._reading_bytes -= size
+        self._connection.holdings.keep(-size)
 
     def _hand_out(self, host: PartitionHost, messages: list[Message]) -> bool:
         """What has been locked goes to the client; whether that was at once, and there is more."""
@@ -135,6 +160,7 @@ class Receiver:
             self._remove(host, messages, tokens_of(messages), payloads)
         else:
             self._reading.add(host)
+            self._reads(host, messages)
             read = host.read_to_remove if self._deletes else host.read
             read(messages, partial(self._page_read, host, messages, tokens_of(messages)))
         return host not in self._reading and self._has_more(host)
@@ -147,14 +173,17 @@ class Receiver:
         payloads: list[bytes | None] | BrokerError,
     ) -> None:
         self._reading.discard(host)
+        self._has_read(host)
         if self._closed or isinstance(payloads, BrokerError):
             self._give_back(host, tokens)
             return
-        self._kept.extend(
+        page = [
             _Kept(host, message, token, payload)
             for message, token, payload in zip(messages, tokens, payloads, strict=True)
             if payload is not None
-        )
+        ]
+        self._kept.extend(page)
+        self._connection.holdings.keep(_kept_size(page))
         self.wake()
 
     def _give_back(self, host: PartitionHost, tokens: list[LockToken]) -> None:
@@ -171,7 +200,7 @@ class Receiver:
         count = min(len(kept), max(self._wanted(), 0))
         if count:
             at = self._queue.now()
-            ready = [kept.popleft() for _ in range(count)]
+            ready = self._unkeep(count)
             held = [
                 one for one in ready if one.message.lock_token == one.token and one.message.locked_until > at
             ]
@@ -373,21 +402,30 @@ class Receiver:
         self._go_on()
         limit = at + self._queue.description.lock_duration_s * 1000 * KEEP_FRACTION
         while self._kept and self._kept[0].message.locked_until < limit:
-            one = self._kept.popleft()
+            (one,) = self._unkeep(1)
             one.host.release([one.token])
 
     def close(self) -> None:
         """The link is gone: give back what never left."""
         self._closed = True
         self._stop_waiting()
-        kept, self._kept = self._kept, deque()
-        for one in kept:
+        for one in self._unkeep(len(self._kept)):
             one.host.release([one.token])
+
+    def _unkeep(self, count: int) -> list[_Kept]:
+        """The first of those that are kept, which are not kept any more."""
+        kept = [self._kept.popleft() for _ in range(count)]
+        self._connection.holdings.keep(-_kept_size(kept))
+        return kept
 
 
 def _tokens(deliveries: Sequence[SentDelivery]) -> list[LockToken]:
     """What was handed out under a lock bears its token as its tag."""
     return cast(list[LockToken], [delivery.tag for delivery in deliveries])
+
+
+def _kept_size(kept: Sequence[_Kept]) -> int:
+    return sum([len(one.payload) for one in kept])
 
 
 def tokens_of(messages: Sequence[Message]) -> list[LockToken]:

@@ -21,6 +21,7 @@ from bendybus.engine.deliveries import Delivery
 from bendybus.engine.events import OutcomesReceived
 from bendybus.engine.receiving import ReceivingLink
 from bendybus.engine.sending import SendingLink
+from bendybus.engine.session import Session
 from bendybus.errors import ArgumentError, BrokerError, MessageSizeExceeded, ServerBusy, WireError
 from bendybus.gateway.addresses import Address
 from bendybus.gateway.settlement import rejection
@@ -28,7 +29,7 @@ from bendybus.gateway.settlement import rejection
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
 
-__all__ = ["Handler", "Replier", "Request", "Requester", "Response"]
+__all__ = ["Handler", "Replier", "Request", "Requester", "Response", "choose_replier"]
 
 # Requests are small and answered promptly; SDKs send one at a time.
 REQUEST_CREDIT: Final = 100
@@ -96,8 +97,10 @@ class Requester:
                 self._respond(request, answer)
             else:
                 self._under_way += 1
+                size = len(delivery.payload)
+                self._connection.holdings.admitted(size)
                 task = self._connection.spawn(self._respond_later(request, answer))
-                task.add_done_callback(partial(self._done, answer))
+                task.add_done_callback(partial(self._done, answer, size))
         self._link.top_up(REQUEST_CREDIT)
 
     def close(self) -> None:
@@ -112,8 +115,9 @@ class Requester:
     async def _respond_later(self, request: Request, answer: Coroutine[None, None, Response]) -> None:
         self._respond(request, await answer)
 
-    def _done(self, answer: Coroutine[None, None, Response], _: object) -> None:
+    def _done(self, answer: Coroutine[None, None, Response], size: int, _: object) -> None:
         self._under_way -= 1
+        self._connection.holdings.answered(size)
         # Of use only if the connection went before the work began: nobody will await it then.
         answer.close()
 
@@ -138,7 +142,8 @@ class Replier:
         self.link = link
         self.node = node
         self._settled = link.snd_settle_mode == 1
-        self._waiting: deque[bytes] = deque(maxlen=REPLIES_WAITING_MAX)
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
         self._count = 0
 
     def goes_to(self, reply_to: str | None) -> bool:
@@ -149,16 +154,26 @@ class Replier:
         )
 
     def reply(self, message: bytes) -> None:
+        if len(self._waiting) == REPLIES_WAITING_MAX:
+            self._next_waiting()
         self._waiting.append(message)
+        self._waiting_bytes += len(message)
+        self._connection.holdings.keep(len(message))
         self.flow()
-        while len(self._waiting) > 1 and sum(map(len, self._waiting)) > REPLIES_WAITING_BYTES_MAX:
-            self._waiting.popleft()
+        while len(self._waiting) > 1 and self._waiting_bytes > REPLIES_WAITING_BYTES_MAX:
+            self._next_waiting()
+
+    def _next_waiting(self) -> bytes:
+        message = self._waiting.popleft()
+        self._waiting_bytes -= len(message)
+        self._connection.holdings.keep(-len(message))
+        return message
 
     def flow(self) -> None:
         while self._waiting and self.link.credit > 0 and self._connection.writable:
             self._count += 1
             tag = self._count.to_bytes(8, "big")
-            message = self._waiting.popleft()
+            message = self._next_waiting()
             self.link.send([(tag, b"", message)], settled=self._settled)
             self._connection.sent(len(message))
         if self.link.drain and not self._waiting:
@@ -169,7 +184,22 @@ class Replier:
             self.link.settle(event.deliveries, event.state)
 
     def close(self) -> None:
-        self._waiting.clear()
+        while self._waiting:
+            self._next_waiting()
+
+
+def choose_replier(repliers: Sequence[Replier], session: Session, reply_to: str | None) -> Replier | None:
+    """Of a node's repliers on one connection, the one that a reply is for.
+
+    By reply-to on the same session, else by reply-to, else any on that session, else any: some clients send
+    no reply-to, some put a link's name into it.
+    """
+    near = [replier for replier in repliers if replier.link.session is session]
+    for candidates in (near, repliers):
+        for replier in candidates:
+            if replier.goes_to(reply_to):
+                return replier
+    return next(iter(near or repliers), None)
 
 
 def _decode(delivery: Delivery) -> Request:

@@ -117,7 +117,7 @@ class Sender:
         self._link.top_up(SENDER_CREDIT)
         for run in (*keyed.values(), *([keyless] if keyless else ())):
             run.size = _size(run.deliveries)
-            self._connection.admitted(run.size)
+            self._connection.holdings.admitted(run.size)
             self._enqueue(run, attempts=len(target.hosts))
 
     def close(self) -> None:
@@ -143,10 +143,15 @@ class Sender:
             else:
                 found = None if identities is None else identities.found
                 transaction.send(target, messages, keys, found)
+            self._connection.holdings.enlist(len(delivery.payload))
+            transaction.when_over(partial(self._enlisted_no_more, len(delivery.payload)))
         except BrokerError as refusal:
             transaction.failure = transaction.failure or refusal
             raise
         self._link.settle((delivery,), TransactionalState(transaction.id, Accepted()))
+
+    def _enlisted_no_more(self, size: int, _committed: bool) -> None:
+        self._connection.holdings.enlist(-size)
 
     def _admit(
         self, delivery: Delivery, at: Instant, identities: Identities | None
@@ -197,7 +202,7 @@ class Sender:
                 alone.size = _size(alone.deliveries)
                 self._enqueue(alone, attempts=1)
             return
-        self._connection.answered(run.size)
+        self._connection.holdings.answered(run.size)
         self._link.settle(run.deliveries, rejection(reply) if isinstance(reply, BrokerError) else Accepted())
         self._connection.flush_soon()
 

@@ -172,8 +172,7 @@ class SessionReceiver(Receiver):
         payloads: list[bytes | None] | BrokerError,
     ) -> None:
         super()._page_read(host, messages, tokens, payloads)
-        kept = [one.token for one in self._kept]
-        self._kept.clear()
+        kept = [one.token for one in self._unkeep(len(self._kept))]
         if kept:
             host.release(kept)
 

@@ -34,6 +34,7 @@ from bendybus.server.front import Front
 from bendybus.server.http import RESERVED_NAMES
 from bendybus.server.key_sets import trusted_issuer
 from bendybus.server.logs import start_log
+from bendybus.server.memory_limit import memory_limit
 from bendybus.server.naming import connection_strings, namespace_folders
 from bendybus.server.settings import STORES_DEFAULT, Settings, is_loopback, refuse_exposed_keys
 from bendybus.server.sockets import raise_descriptor_limit
@@ -110,6 +111,7 @@ class Server:
             connections_max=settings.connections_max,
             require_tls=settings.require_tls,
             operators_routes=backup_routes(backups, operator_key),
+            memory_bytes=memory_limit(settings.memory),
         )
         exits.push_async_callback(front.close)
         exits.push_async_callback(backups.stop)

@@ -23,6 +23,7 @@ from bendybus.admin.rule_book import RuleBook
 from bendybus.admin.rule_routes import AuthorizationRules
 from bendybus.admin.store_routes import store_routes
 from bendybus.gateway.gateway import Gateway
+from bendybus.gateway.memory_budget import MemoryBudget
 from bendybus.namespaces import Namespace, Namespaces
 from bendybus.rest.routes import RestMessages
 from bendybus.server.http import HEALTH_PATH, Health, http_app, watching_app
@@ -45,6 +46,7 @@ class Front:
         *,
         handshake_timeout_s: float,
         connections_max: int,
+        memory_bytes: int,
         require_tls: bool = False,
         operators_routes: Sequence[BaseRoute] = (),
     ) -> None:
@@ -52,7 +54,8 @@ class Front:
         self.namespaces = Namespaces()
         self.ready = False
         """What `/health` says."""
-        self._gateway = Gateway(self.namespaces, handshake_timeout_s=handshake_timeout_s)
+        budget = MemoryBudget(memory_bytes)
+        self._gateway = Gateway(self.namespaces, handshake_timeout_s=handshake_timeout_s, budget=budget)
         self._routes = _NamespaceRoutes(self.namespaces)
         metrics = MetricsPage(self.namespaces, self._gateway)
         app = http_app(
@@ -66,7 +69,7 @@ class Front:
 
         def host(app: ASGIApp) -> HttpHost:
             served = PlainHttpRefusal(app, HEALTH_PATH) if require_tls else app
-            return HttpHost(served, head_timeout_s=handshake_timeout_s)
+            return HttpHost(served, budget, head_timeout_s=handshake_timeout_s)
 
         self._http, self._watching_http = host(app), host(watching)
         self._watching = Listener(

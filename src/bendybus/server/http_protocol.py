@@ -11,8 +11,10 @@ websocket_protocol.py.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from email.utils import formatdate
+from http import HTTPStatus
 from typing import Final
 
 import httptools
@@ -25,11 +27,14 @@ from uvicorn.server import ServerState
 from bendybus.admin.documents import error
 from bendybus.atom import ERROR_TYPE, document
 from bendybus.broker.clock import now
-from bendybus.errors import ArgumentError
+from bendybus.errors import ArgumentError, BrokerError
+from bendybus.gateway.memory_budget import MemoryBudget
 from bendybus.rest.headers import HEADER_SPELLINGS
 from bendybus.server.websocket_protocol import BoundedWebSocket
 
 __all__ = ["HttpHost"]
+
+logger = logging.getLogger(__name__)
 
 # Request line and headers together. Service Bus allows 64 KB of message headers; as much for the rest.
 HEAD_BYTES_MAX: Final = 128 * 1024
@@ -46,6 +51,9 @@ WEBSOCKET_MESSAGE_MAX: Final = 4 * 1024 * 1024
 KEEP_ALIVE_S: Final = 75
 
 
+# How long a client that is given up may take to read why.
+LINGER_S: Final = 1.0
+
 # What the parser is given at a time. It cannot stop inside a piece, so this is as much as is parsed of the
 # requests that were sent ahead: about a hundred of the smallest.
 PIECE_BYTES: Final = 4 * 1024
@@ -55,9 +63,11 @@ class HoldableFlow(FlowControl):
     """uvicorn's flow control, which resumes reading only when nothing that was read waits to be parsed."""
 
     held = False
+    held_back = False
+    """By the memory budget."""
 
     def resume_reading(self) -> None:
-        if not self.held:
+        if not self.held and not self.held_back:
             super().resume_reading()
 
 
@@ -68,8 +78,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     is held, and the socket is not read.
     """
 
-    def __init__(self, config: Config, state: ServerState, head_timeout_s: float) -> None:
+    def __init__(
+        self, config: Config, state: ServerState, head_timeout_s: float, budget: MemoryBudget
+    ) -> None:
         super().__init__(config, state, app_state={})
+        self._budget = budget
+        self._account = budget.open(self)
+        self._discards = False
+        """Whether the connection has been given up, and what still comes is not looked at."""
+        self._body_bytes = 0
+        """Of the request under way: the application keeps its body until it has answered."""
         self._head_timeout_s = head_timeout_s
         self._head_bytes = 0
         self._spellings: list[bytes] = []
@@ -88,14 +106,64 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
+        if self._discards:
+            return
         if self._held is not None:
             # A transport may hand over what it had already read when it was told to pause.
             self._held += data
         else:
             self._parse(data)
+        self._update_account()
+
+    def hold_back(self, held_back: bool) -> None:
+        """The memory budget's word: a body that grows is not read further meanwhile."""
+        self._held_flow.held_back = held_back
+        if held_back:
+            self._held_flow.pause_reading()
+        else:
+            self._held_flow.resume_reading()
+
+    def evict(self, reason: BrokerError) -> None:
+        """The memory budget's word: answer with the reason, if no answer has begun, and hang up."""
+        logger.warning("HTTP connection from %s closed: %s", self.client, reason.description)
+        self.loop.call_soon(self._give_up, reason)
+
+    def _give_up(self, reason: BrokerError) -> None:
+        if self.transport.is_closing():
+            return
+        cycle = self.cycle
+        if cycle is not None and cycle.response_started:
+            self.transport.abort()
+            return
+        if cycle is not None:
+            # For the application the client is gone.
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self._refuse(reason)
+        # A socket that is closed with bytes unread is reset, and the answer lost.
+        self._discards = True
+        self._held_flow.held = self._held_flow.held_back = False
+        self._held_flow.resume_reading()
+        self.loop.call_later(LINGER_S, self.transport.close)
+
+    def _update_account(self) -> None:
+        self._account.update(self._body_bytes + (0 if self._held is None else len(self._held)))
+
+    def _close_account(self) -> None:
+        self._held = None
+        self._body_bytes = 0
+        self._account.close()
+        self._update_account()
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._body_bytes += len(body)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._body_bytes = 0
+        self._update_account()
         if self._held is not None and not self.pipeline:
             # In a turn of its own: the answer has to leave first, and others are waiting, too.
             self.loop.call_soon(self._parse_held)
@@ -150,16 +218,20 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """What is not HTTP at all is refused in the shape of every other refusal."""
-        body = document(error(ArgumentError(self._objection or msg), "", now()))
+        self._refuse(ArgumentError(self._objection or msg))
+        self.transport.close()
+
+    def _refuse(self, reason: BrokerError) -> None:
+        body = document(error(reason, "", now()))
         _refresh_date(self.server_state)
+        status = HTTPStatus(reason.status)
         lines = [
-            b"HTTP/1.1 400 Bad Request",
+            f"HTTP/1.1 {status.value} {status.phrase}".encode(),
             *(b"%s: %s" % each for each in self.server_state.default_headers),
         ]
         lines.append(f"content-type: {ERROR_TYPE}".encode())
         lines += [b"content-length: %d" % len(body), b"connection: close"]
         self.transport.write(b"\r\n".join([*lines, b"", body]))
-        self.transport.close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -188,10 +260,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._upgraded = True
         target = httptools.parse_url(self.url)
         self.url = target.path + (b"?" + target.query if target.query else b"")
+        self._close_account()
         super().handle_websocket_upgrade()
+        protocol = self.transport.get_protocol()
+        assert isinstance(protocol, BoundedWebSocket), "as HttpHost has configured it"
+        protocol.open_account(self._budget)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._held = None
+        self._close_account()
         self._head_arrived()
         super().connection_lost(exc)
 
@@ -227,7 +303,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 class HttpHost:
     """Makes the protocols of HTTP connections, all serving one ASGI application."""
 
-    def __init__(self, app: ASGIApp, *, head_timeout_s: float = HEAD_TIMEOUT_S) -> None:
+    def __init__(
+        self, app: ASGIApp, budget: MemoryBudget | None = None, *, head_timeout_s: float = HEAD_TIMEOUT_S
+    ) -> None:
+        self._budget = budget or MemoryBudget()
         self._config = Config(
             app,
             http=BoundedHttpProtocol,
@@ -253,7 +332,7 @@ class HttpHost:
 
     def protocol(self) -> asyncio.Protocol:
         """A protocol for one new connection; give this method to the listener."""
-        return BoundedHttpProtocol(self._config, self._state, self._head_timeout_s)
+        return BoundedHttpProtocol(self._config, self._state, self._head_timeout_s, self._budget)
 
     async def close(self, grace_s: float = 5.0) -> None:
         """Let the requests under way finish, then end every connection."""

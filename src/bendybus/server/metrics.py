@@ -17,6 +17,7 @@ from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.turns import Turns
 from bendybus.domain.messages import SubQueue
+from bendybus.gateway.memory_budget import MemoryBudget
 from bendybus.namespaces import Namespace
 
 __all__ = ["FAMILIES", "Family", "exposition"]
@@ -48,6 +49,13 @@ class Family:
 
 
 CONNECTIONS: Final = Family("bendybus_connections", "gauge", "AMQP connections open now.")
+MEMORY_USED: Final = Family("bendybus_memory_used_bytes", "gauge", "Bytes kept for connections.")
+MEMORY_LIMIT: Final = Family(
+    "bendybus_memory_limit_bytes", "gauge", "Bytes that may be kept for connections: --memory."
+)
+MEMORY_DISCONNECTS: Final = Family(
+    "bendybus_memory_disconnects_total", "counter", "Connections that were closed because memory was used up."
+)
 CACHE: Final = Family("bendybus_payload_cache_bytes", "gauge", "Payloads kept in memory.")
 MESSAGES: Final = Family("bendybus_messages", "gauge", "Messages held.")
 SIZE: Final = Family("bendybus_size_bytes", "gauge", "Bytes held.")
@@ -72,17 +80,26 @@ FAILURES: Final = Family("bendybus_store_failures_total", "counter", "Times it w
 DAMAGES: Final = Family("bendybus_store_damages_total", "counter", "Calls that met damage in the store.")
 
 FAMILIES: Final = (
-    *(CONNECTIONS, CACHE, MESSAGES, SIZE, PARTITIONS, PARTITIONS_AVAILABLE, PARTITION_AVAILABLE),
+    *(CONNECTIONS, MEMORY_USED, MEMORY_LIMIT, MEMORY_DISCONNECTS),
+    *(CACHE, MESSAGES, SIZE, PARTITIONS, PARTITIONS_AVAILABLE, PARTITION_AVAILABLE),
     *(COMMITS, STORED, STORE_AVAILABLE, WAITING, FAILURES, DAMAGES),
 )
 
 
 async def exposition(
-    namespaces: Iterable[Namespace], connections: int, *, by_partition: bool = False
+    namespaces: Iterable[Namespace],
+    connections: int,
+    budget: MemoryBudget | None = None,
+    *,
+    by_partition: bool = False,
 ) -> list[bytes]:
     """All samples of these namespaces in Prometheus' text format, in pieces."""
     turns, samples = Turns(), _Samples()
     samples.add(CONNECTIONS, "", connections)
+    if budget is not None:
+        samples.add(MEMORY_USED, "", budget.used_bytes)
+        samples.add(MEMORY_LIMIT, "", budget.limit_bytes)
+        samples.add(MEMORY_DISCONNECTS, "", budget.evictions)
     for namespace in tuple(namespaces):
         place = f'namespace="{_escaped(namespace.name)}"'
         samples.add(CACHE, place, namespace.broker.cache.used_bytes)

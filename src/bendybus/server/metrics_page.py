@@ -66,11 +66,12 @@ class MetricsPage:
 
     async def _made(self, only: Namespace | None, *, by_partition: bool) -> list[bytes]:
         if only is None or only is self._namespaces.only:
-            shown, connections = tuple(self._namespaces), self._gateway.connection_count
-        else:
-            # A namespace's key tells nothing about the clients of others.
-            shown, connections = (only,), self._gateway.connections_of(only)
-        return await exposition(shown, connections, by_partition=by_partition)
+            gateway = self._gateway
+            return await exposition(
+                tuple(self._namespaces), gateway.connection_count, gateway.budget, by_partition=by_partition
+            )
+        # A namespace's key tells nothing about the clients of others.
+        return await exposition((only,), self._gateway.connections_of(only), by_partition=by_partition)
 
     def _visible(self, request: Request) -> Namespace | None:
         """The namespace to show, None for all; `Unauthorized` for somebody who may see none."""

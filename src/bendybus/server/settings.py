@@ -17,6 +17,7 @@ from typing import Final
 from bendybus.broker.health import STALL_AFTER_S
 from bendybus.domain.entities import PREMIUM_PARTITIONS, PREMIUM_PARTITIONS_DEFAULT, Tier
 from bendybus.errors import ConfigError
+from bendybus.server.memory_limit import memory_limit
 
 __all__ = [
     "SAS_KEY_VARIABLE",
@@ -86,6 +87,8 @@ class Settings:
     """Whether faults may be switched on: for people who test their own applications."""
     stall_after_s: float = STALL_AFTER_S
     """How long a messaging store may take for one call before it counts as away."""
+    memory: str | None = None
+    """What connections may make the server keep, such as `2GB`; None: a share of the machine's memory."""
     log_level: str = "info"
     handshake_timeout_s: float = 20.0
     connections_max: int = 16_384
@@ -112,6 +115,8 @@ class Settings:
                 f"--stall-after is {self.stall_after_s:g}; allowed is {STALL_AFTER_LEAST_S:g} to "
                 f"{STALL_AFTER_MOST_S:g} seconds"
             )
+        # Refused here, before anything is opened.
+        memory_limit(self.memory)
         if self.premium_partitions not in PREMIUM_PARTITIONS:
             raise ConfigError(f"premium_partitions is {self.premium_partitions}; allowed are 1, 2, 4")
         if self.log_level not in LOG_LEVELS:

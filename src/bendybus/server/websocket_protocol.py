@@ -14,6 +14,9 @@ from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 from wsproto import events
 from wsproto.utilities import LocalProtocolError
 
+from bendybus.errors import BrokerError
+from bendybus.gateway.memory_budget import MemoryAccount, MemoryBudget
+
 __all__ = ["BoundedWebSocket"]
 
 # Taken apart in one turn of the loop: about one ms where they are small.
@@ -29,6 +32,9 @@ LATE_BYTES_MAX: Final = 1024 * 1024
 
 # "a message that violates its policy" [RFC 6455 7.4.1]
 POLICY_VIOLATION: Final = 1008
+# "a user can connect to a different IP (when there are multiple for the target) or reconnect to the same IP
+# upon user action" [the registry of RFC 6455's codes]
+TRY_AGAIN_LATER: Final = 1013
 
 
 class BoundedWebSocket(WSProtocol):
@@ -43,6 +49,9 @@ class BoundedWebSocket(WSProtocol):
         self._refused = False
         """Closed for too many empty frames: nothing more is taken apart."""
         self._late_bytes = 0
+        self._account: MemoryAccount | None = None
+        self._held_back = False
+        """By the memory budget."""
         self._empty_frames = 0.0
         self._empty_at = self.loop.time()
 
@@ -54,6 +63,33 @@ class BoundedWebSocket(WSProtocol):
                 return
         if not self._refused:
             super().data_received(data)
+        if self._account is not None:
+            self._account.update(self.buffer.length)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._account is not None:
+            self._account.close()
+            self._account.update(0)
+        super().connection_lost(exc)
+
+    # -- the memory budget's side -------------------------------------------------
+
+    def open_account(self, budget: MemoryBudget) -> None:
+        """Count the message that is under way: the AMQP connection sees it only when it is whole."""
+        self._account = budget.open(self)
+
+    def hold_back(self, held_back: bool) -> None:
+        self._held_back = held_back
+        if held_back:
+            self._pause()
+        else:
+            self._read_on()
+
+    def evict(self, reason: BrokerError) -> None:
+        self.logger.warning("WebSocket from %s closed: %s", self.client, reason.description)
+        self.loop.call_soon(self._refuse, TRY_AGAIN_LATER, "The server's memory for connections is used up.")
+
+    # -- events -------------------------------------------------------------------
 
     def handle_events(self) -> None:
         """Take the next few events apart; if some wait already, these have joined them."""
@@ -122,7 +158,7 @@ class BoundedWebSocket(WSProtocol):
 
     def _read_on(self) -> None:
         """Read from the socket again, unless messages wait for the application."""
-        if self.read_paused and self._idle and not self.transport.is_closing():
+        if self.read_paused and self._idle and not self._held_back and not self.transport.is_closing():
             self.read_paused = False
             self.transport.resume_reading()
 
@@ -144,10 +180,18 @@ class BoundedWebSocket(WSProtocol):
     def _close_for_empty_frames(self) -> None:
         reason = f"More than {EMPTY_FRAMES_MAX} pings and empty messages."
         self.logger.info("WebSocket from %s closed: %s", self.client, reason)
+        self._refuse(POLICY_VIOLATION, reason)
+
+    def _refuse(self, code: int, reason: str) -> None:
+        """Close, and take nothing more from the peer."""
+        if self.close_sent or self.transport.is_closing():
+            return
         self._refused = self.close_sent = True
-        self.queue.put_nowait({"type": "websocket.disconnect", "code": POLICY_VIOLATION, "reason": reason})
+        self._held_back = False
+        self.buffer.clear()
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
         try:
-            goodbye = self.conn.send(events.CloseConnection(code=POLICY_VIOLATION, reason=reason))
+            goodbye = self.conn.send(events.CloseConnection(code=code, reason=reason))
         except LocalProtocolError:
             goodbye = b""
         self.transport.write(goodbye)

@@ -30,6 +30,7 @@ from bendybus.namespaces import check_namespace_name
 from bendybus.server.app import loop_factory
 from bendybus.server.emulator_config import NamespaceConfig, load_config
 from bendybus.server.front import Front
+from bendybus.server.memory_limit import memory_limit
 from bendybus.server.settings import Settings
 from bendybus.server.tls import self_made_certificate, server_context
 from bendybus.store.memory import MemoryStore
@@ -182,6 +183,7 @@ class Server:
             server_context(*certificate),
             handshake_timeout_s=settings.handshake_timeout_s,
             connections_max=settings.connections_max,
+            memory_bytes=memory_limit(settings.memory),
         )
         (self.port,) = await self._front.open(settings.addresses)
         self._front.ready = True

@@ -15,10 +15,12 @@ from bendybus.domain.messages import SubQueue
 from bendybus.engine.events import OutcomesReceived
 from bendybus.envelope import admit
 from bendybus.errors import InvalidOperation, MessageLockLost, StoreCorrupted, StoreUnavailable
+from bendybus.gateway.holdings import Holdings
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.settlement import refused
 from bendybus.names import Instant, SequenceNumber
 from fix_broker import GatedStore, Yard
+from fix_holdings import holdings_in
 
 MAIN = SubQueue.MAIN
 
@@ -47,6 +49,7 @@ class FakeLink:
 @dataclass
 class FakeConnection:
     writable: bool = True
+    holdings: Holdings = field(default_factory=holdings_in)
 
     def flush_soon(self) -> None: ...
 

@@ -13,9 +13,12 @@ from bendybus.domain.routing import partition_of
 from bendybus.engine.deliveries import Delivery
 from bendybus.envelope import BATCH_FORMAT, Stored
 from bendybus.errors import StoreUnavailable
+from bendybus.gateway.holdings import UNANSWERED_COPIES
+from bendybus.gateway.memory_budget import MemoryBudget
 from bendybus.gateway.sender import Sender
 from bendybus.gateway.transactions import Transactions
 from fix_broker import Yard
+from fix_holdings import holdings_in
 
 AWAY = StoreUnavailable("away")
 
@@ -34,16 +37,15 @@ class FakeLink:
 
 
 class FakeConnection:
-    unanswered: int = 0
-
     def __init__(self) -> None:
         self.transactions = Transactions()
+        self.budget = MemoryBudget()
+        self.holdings = holdings_in(self.budget)
 
-    def admitted(self, size: int) -> None:
-        self.unanswered += size
-
-    def answered(self, size: int) -> None:
-        self.unanswered -= size
+    @property
+    def unanswered(self) -> int:
+        self.holdings.account()
+        return self.budget.used_bytes // UNANSWERED_COPIES
 
     def flush_soon(self) -> None: ...
 

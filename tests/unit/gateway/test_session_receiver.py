@@ -15,10 +15,12 @@ from bendybus.domain.messages import SubQueue
 from bendybus.domain.session_commands import SessionLock
 from bendybus.envelope import admit
 from bendybus.errors import BrokerError, SessionLockLost
+from bendybus.gateway.holdings import Holdings
 from bendybus.gateway.session_filters import SESSION_FILTER, wanted_session
 from bendybus.gateway.session_receiver import SessionReceiver
 from bendybus.names import Instant, LockToken, SessionId, SessionKey
 from fix_broker import GatedStore, Yard
+from fix_holdings import holdings_in
 
 MAIN = SubQueue.MAIN
 S = SessionId("s")
@@ -52,6 +54,7 @@ class FakeLink:
 @dataclass
 class FakeConnection:
     writable: bool = True
+    holdings: Holdings = field(default_factory=holdings_in)
     session_locks: dict[tuple[Queue, SessionKey], SessionLock] = field(default_factory=dict)
     session_links: dict[tuple[Queue, str], SessionId] = field(default_factory=dict)
     ended: asyncio.Future[BrokerError] = field(

@@ -11,6 +11,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from bendybus.gateway.memory_budget import MemoryBudget
 from bendybus.server.http import RESERVED_NAMES, Health, http_app
 from bendybus.server.http_protocol import HEAD_BYTES_MAX, PIECE_BYTES, HttpHost
 
@@ -26,9 +27,9 @@ def web(house):
     """A house with the real HTTP application in it."""
 
     @asynccontextmanager
-    async def opened(health=READY, routes=(), head_timeout_s=20.0, metrics=no_metrics):
+    async def opened(health=READY, routes=(), head_timeout_s=20.0, metrics=no_metrics, budget=None):
         app = http_app(amqp=asyncio.Protocol, health=lambda: health, metrics=metrics, routes=routes)
-        host = HttpHost(app, head_timeout_s=head_timeout_s)
+        host = HttpHost(app, budget, head_timeout_s=head_timeout_s)
         async with house(http=host.protocol) as open_house:
             open_house.host = host
             yield open_house
@@ -277,5 +278,26 @@ def test_requests_sent_ahead_are_not_parsed_before_the_one_under_way_is_answered
             for number in range(count):
                 assert (await _answer(reader))[2] == b"/echo/%d 0" % number
             assert connection.transport.is_reading()
+
+    run(work())
+
+
+def test_a_body_beyond_the_memory_budget_is_answered_with_503(run, web) -> None:
+    async def read_all(request) -> PlainTextResponse:
+        return PlainTextResponse(str(len(await request.body())))
+
+    async def work() -> None:
+        budget = MemoryBudget(10_000)
+        async with web(routes=[Route("/all", read_all, methods=["POST"])], budget=budget) as open_house:
+            reader, writer = await open_house.call()
+            head = b"POST /all HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+            writer.write(head % 5_000 + b"x" * 5_000)
+            assert (await _answer(reader))[0] == 200
+            assert budget.used_bytes == 0
+            writer.write(head % 50_000 + b"x" * 20_000)
+            status, _, body = await _answer(reader)
+            assert status == 503 and b"memory" in body
+            assert await reader.read() == b""
+            assert budget.used_bytes == 0
 
     run(work())
