@@ -23,7 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from bendybus.admin.documents import error
-from bendybus.atom import ERROR_TYPE, document
+from bendybus.atom import ERROR_TYPE
 from bendybus.broker.clock import now
 from bendybus.errors import ArgumentError
 from bendybus.rest.headers import HEADER_SPELLINGS
@@ -150,7 +150,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """What is not HTTP at all is refused in the shape of every other refusal."""
-        body = document(error(ArgumentError(self._objection or msg), "", now()))
+        body = error(ArgumentError(self._objection or msg), "", now()).encode()
         _refresh_date(self.server_state)
         lines = [
             b"HTTP/1.1 400 Bad Request",
