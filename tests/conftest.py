@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["pytester", "fix_broker", "fix_postgres", "fix_server", "fix_kinds", "fix_workers"]
+pytest_plugins = [
+    "pytester",
+    "fix_broker",
+    "fix_postgres",
+    "fix_server",
+    "fix_kinds",
+    "fix_workers",
+    "fix_management",
+]
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")

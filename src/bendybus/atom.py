@@ -34,7 +34,6 @@ __all__ = [
     "SUBSCRIPTION_DESCRIPTION",
     "TOPIC_DESCRIPTION",
     "attribute",
-    "document",
     "element",
     "elements_of",
     "format_time",
@@ -94,16 +93,12 @@ def elements_of(shown: Iterable[tuple[str, object] | str]) -> str:
 
 
 def format_time(at: Instant) -> str:
-    """With .NET's seven digits; 0 is written as `NEVER`."""
+    """As .NET writes it, without zeros at the end; 0 is written as `NEVER`."""
     if not at:
         return NEVER
     seconds, milliseconds = divmod(at, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}0000Z"
-
-
-def document(root: str) -> bytes:
-    """A whole document around this element."""
-    return f'<?xml version="1.0" encoding="utf-8"?>{root}'.encode()
+    fraction = f".{milliseconds:03d}".rstrip("0") if milliseconds else ""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}{fraction}Z"
 
 
 def text(given: str) -> str:

@@ -46,6 +46,7 @@ __all__ = [
     "EntityExists",
     "EntityNotFound",
     "FILTER_EXCEPTION",
+    "HELP_LINK",
     "FilterError",
     "FrameTooLarge",
     "InvalidField",
@@ -90,6 +91,9 @@ __all__ = [
 DESCRIPTION_LENGTH_MAX = 600
 
 Scope = Literal["connection", "session", "link"]
+
+# Ends most of the sentences that Azure refuses a request with.
+HELP_LINK: Final = "To know more visit https://aka.ms/sbResourceMgrExceptions."
 
 # What Service Bus calls the two ways in which a rule can fail, as the reason of a dead letter.
 FILTER_EXCEPTION: Final = "FilterException"
@@ -154,6 +158,11 @@ class RequestError(BrokerError):
 
     condition = "com.microsoft:argument-error"
     status = 400
+
+    def __init__(self, text: str, *, azure: str = "") -> None:
+        super().__init__(text)
+        self.azure = azure
+        """Azure's own sentence, where clients of the management API match on it: it comes before ours."""
 
 
 class ArgumentError(RequestError):

@@ -25,7 +25,7 @@ from azure.core.exceptions import (
 )
 from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
 from azure.servicebus.exceptions import MessagingEntityDisabledError, MessagingEntityNotFoundError
-from azure.servicebus.management import ServiceBusAdministrationClient
+from azure.servicebus.management import QueueProperties, ServiceBusAdministrationClient
 
 from bendybus.auth.sas import make_token
 from fix_server import RULES, Kind, ServerProcess, StartServer, namespace
@@ -47,6 +47,10 @@ def administration(server: ServerProcess, connection_string: str = "") -> Servic
         connection_verify=str(server.certificate),
         retry_total=0,
     )
+
+
+# Of the longest duration; the client rounds the rest of it.
+UNLIMITED_DAYS = 10_675_199
 
 
 @pytest.fixture
@@ -78,6 +82,14 @@ def raw(server: ServerProcess) -> Raw:
         return response.status, document
 
     return send
+
+
+def plain(properties: QueueProperties) -> dict[str, object]:
+    """What the client rounds when it sends it back counts as the same."""
+    return {
+        name: timedelta.max if isinstance(value, timedelta) and value.days == UNLIMITED_DAYS else value
+        for name, value in dict(properties).items()
+    }
 
 
 def entry(elements: str, kind: str = "QueueDescription") -> bytes:
@@ -117,7 +129,7 @@ def test_a_queue_is_created_shown_updated_and_deleted(
     shown = admin.get_queue(name)
     assert (shown.max_delivery_count, shown.user_metadata) == (3, None)
     assert shown.lock_duration == timedelta(minutes=2)
-    assert dict(shown) == dict(made)  # all else as it was, unlimited durations included
+    assert plain(shown) == plain(made)  # all else as it was, unlimited durations included
 
     runtime = admin.get_queue_runtime_properties(name)
     assert before < runtime.created_at_utc < runtime.updated_at_utc
@@ -155,13 +167,13 @@ def test_what_is_there_or_not_there_is_said_so(admin: ServiceBusAdministrationCl
         lambda: admin.get_topic(name),
         lambda: admin.get_subscription("t", "s"),
         lambda: admin.get_rule("t", "s", "r"),
-        lambda: list(admin.list_subscriptions("t")),
         lambda: admin.delete_topic("t"),
     ]
     for use in missing:
-        with pytest.raises(ResourceNotFoundError, match="SubCode=40400"):
+        with pytest.raises(ResourceNotFoundError):
             use()
-    assert list(admin.list_topics()) == []
+    # Azure shows an empty list there, too.
+    assert list(admin.list_topics()) == list(admin.list_subscriptions("t")) == []
 
 
 @pytest.mark.parametrize(
@@ -179,6 +191,22 @@ def test_what_is_fixed_at_creation_is_refused_with_the_reason(  # P-07
     with pytest.raises(HttpResponseError, match=f"SubCode=40000.*{reason}"):
         admin.update_queue(queue, **change)
     assert dict(admin.get_queue(name)) == dict(queue)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_forwards_come_back_as_the_client_sent_them(
+    admin: ServiceBusAdministrationClient, name: str, kind: Kind
+) -> None:
+    options = {"enable_partitioning": kind is Kind.PARTITIONED}
+    made = admin.create_queue(name, requires_session=True, **options)
+    # The client makes a URL of a bare name, and of itself.
+    made.forward_to = made.forward_dead_lettered_messages_to = name
+    admin.update_queue(made)
+    shown = admin.get_queue(name)
+    for forward in (shown.forward_to, shown.forward_dead_lettered_messages_to):
+        assert forward is not None and re.fullmatch(f"(sb|https?)://[^/]+/{name}", forward)
+    admin.update_queue(shown)
+    assert dict(admin.get_queue(name)) == dict(shown)
 
 
 def test_a_queue_with_sessions_is_made(admin: ServiceBusAdministrationClient, name: str) -> None:
@@ -285,7 +313,7 @@ def test_a_restart_keeps_what_was_created_and_forgets_what_was_deleted(
         created_at = admin.get_queue_runtime_properties("kept").created_at_utc
         server.kill()
         server.start()
-        assert [dict(queue) for queue in admin.list_queues()] == [dict(kept)]
+        assert [plain(queue) for queue in admin.list_queues()] == [plain(kept)]
         assert admin.get_queue_runtime_properties("kept").created_at_utc == created_at
 
 
@@ -313,21 +341,26 @@ def test_a_wrong_key_opens_nothing(server: ServerProcess) -> None:
     wrong = re.sub("SharedAccessKey=[^;]+", "SharedAccessKey=bm90IHRoZSBrZXk=", server.connection_string)
     with administration(server, wrong) as admin:
         for use in (admin.get_namespace_properties, lambda: list(admin.list_queues())):
-            with pytest.raises(ClientAuthenticationError, match="SubCode=40103"):
+            with pytest.raises(ClientAuthenticationError, match="InvalidSignature"):
                 use()
         with pytest.raises(ClientAuthenticationError):
             admin.create_queue("nobody")
 
 
-def test_any_right_may_look_and_only_manage_may_change(server: ServerProcess, name: str) -> None:
+def test_only_manage_may_look_or_change(server: ServerProcess, name: str) -> None:
     key = RULES["Listens"][0]
     listens = f"Endpoint=sb://127.0.0.1:{server.port};SharedAccessKeyName=Listens;SharedAccessKey={key}"
     with administration(server, listens) as admin:
-        assert admin.get_namespace_properties().name
-        with pytest.raises(ClientAuthenticationError, match="'Manage' claim"):
-            admin.create_queue(name)
-        with pytest.raises(ClientAuthenticationError, match="'Manage' claim"):
-            admin.delete_queue(name)
+        uses: list[Callable[[], object]] = [
+            admin.get_namespace_properties,
+            lambda: admin.get_queue(name),
+            lambda: list(admin.list_queues()),
+            lambda: admin.create_queue(name),
+            lambda: admin.delete_queue(name),
+        ]
+        for use in uses:
+            with pytest.raises(ClientAuthenticationError, match="'Manage' claim"):
+                use()
 
 
 # -- versions and bad requests ------------------------------------------------------
@@ -342,10 +375,11 @@ def test_versions_before_partitions_neither_make_nor_see_them(
         assert status == 400 and "api-version=2013-10 or later" in (error.findtext("Detail") or "")
     admin.create_queue(name, enable_partitioning=True)
     for version, seen in (("2013-08", False), ("2013-10", True), ("2030-01", True)):
-        assert raw("GET", f"/{name}?api-version={version}")[0] == (200 if seen else 404)
+        assert raw("GET", f"/{name}?api-version={version}")[0] == (200 if seen else 400)
         _, feed = raw("GET", f"/$Resources/Queues?api-version={version}&%24top=100")
         assert (name in {title.text for title in feed.iter("{http://www.w3.org/2005/Atom}title")}) is seen
-    assert raw("DELETE", f"/{name}?api-version=2013-08")[0] == 404
+    status, error = raw("DELETE", f"/{name}?api-version=2013-08")
+    assert status == 400 and "api-version=2013-10 or later" in (error.findtext("Detail") or "")
 
 
 def test_only_a_star_matches(admin: ServiceBusAdministrationClient, raw: Raw, name: str) -> None:
@@ -392,7 +426,8 @@ def test_a_bad_request_gets_an_error_document(
 ) -> None:
     answered, error = raw(method, target, body)
     assert (answered, error.tag, error.findtext("Code")) == (status, "Error", str(status))
-    assert (error.findtext("Detail") or "").startswith(f"SubCode={status}")
+    has_sub_code = method == "PUT" and status != 401
+    assert (error.findtext("Detail") or "").startswith(f"SubCode={status}") is has_sub_code
 
 
 def test_a_client_that_leaves_in_the_middle_of_a_body_is_no_fault(server: ServerProcess, raw: Raw) -> None:
@@ -400,7 +435,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_body_is_no_fault(server: Server
     head = f"PUT /left HTTP/1.1\r\nHost: h\r\nAuthorization: {token}\r\nContent-Length: 5000\r\n\r\n<entry>"
     with socket.create_connection(("127.0.0.1", server.port)) as leaving:
         leaving.sendall(head.encode())
-    assert raw("GET", "/left")[0] == 404
+    assert raw("DELETE", "/left")[0] == 404
     # The `server` fixture looks through the log.
 
 
@@ -410,6 +445,6 @@ def test_without_a_token_nothing_is_told(raw: Raw, server: ServerProcess) -> Non
         connection.request("GET", target)
         response = connection.getresponse()
         assert response.status == 401
-        assert b"SubCode=40102" in response.read()
+        assert b"no Authorization header" in response.read()
         connection.close()
     assert raw("GET", "/$namespaceinfo", Authorization="SharedAccessSignature sr=&&&=")[0] == 401

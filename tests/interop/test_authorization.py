@@ -84,7 +84,7 @@ def queue(new_queue: NewQueue, kind: Kind) -> str:
 def test_a_wrong_key_opens_nothing(server: ServerProcess, connect: Connect, queue: str, name: str) -> None:
     with pytest.raises(ServiceBusAuthenticationError):
         connect(with_key(server, name, "bm90IHRoZSBrZXk="), queue).send("x")
-    assert "The token's signature is not valid" in server.fresh_log
+    assert "The token has an invalid signature" in server.fresh_log
 
 
 @CROSSWISE
@@ -102,7 +102,7 @@ def test_a_token_opens_its_entity_and_no_other(
 def test_a_token_opens_nothing_after_its_end(server: ServerProcess, connect: Connect, queue: str) -> None:
     with pytest.raises(ServiceBusAuthenticationError):
         connect(with_token(server, sign(server, queue, time.time() - 60)), queue).send("x")
-    assert f"The token for '{queue}' has expired" in server.fresh_log
+    assert "ExpiredToken: The token is expired. Expiration time: " in server.fresh_log
 
 
 class Untruthful:

@@ -440,8 +440,8 @@ def test_who_has_no_claim_is_refused(
         (listens, sending, "'Send' claim"),
         (sends, receiving, "'Listen' claim"),
         (other, sending, "does not reach"),
-        (wrong, sending, "signature is not valid"),
-        (late, receiving, "has expired"),
+        (wrong, sending, "has an invalid signature"),
+        (late, receiving, "The token is expired"),
         ("", receiving, "of no known kind"),
     ):
         rest.token = token

@@ -46,8 +46,15 @@ def name(admin: ServiceBusAdministrationClient) -> Iterator[str]:
         admin.delete_topic(name)
 
 
+UNLIMITED_DAYS = 10_675_199
+
+
 def plain(properties: Any) -> dict[str, Any]:
-    return dict(properties)
+    # The client rounds an unlimited duration when it sends it back, and is then shown what it sent.
+    return {
+        name: timedelta.max if isinstance(value, timedelta) and value.days == UNLIMITED_DAYS else value
+        for name, value in dict(properties).items()
+    }
 
 
 # -- topics ---------------------------------------------------------------------------
@@ -113,7 +120,7 @@ def test_old_versions_do_not_see_partitioned_topics(  # P-10
     admin.create_topic(name, enable_partitioning=True)
     admin.create_subscription(name, "s")
     for path in (name, f"{name}/Subscriptions", f"{name}/Subscriptions/s"):
-        assert raw("GET", f"/{path}?api-version=2013-08")[0] == 404
+        assert raw("GET", f"/{path}?api-version=2013-08")[0] == 400
         assert raw("GET", f"/{path}?api-version=2013-10")[0] == 200
     body = entry("<EnablePartitioning>true</EnablePartitioning>", "TopicDescription")
     assert raw("PUT", f"/{name}-b?api-version=2013-08", body)[0] == 400
@@ -159,7 +166,7 @@ def test_a_subscription_is_created_shown_updated_and_deleted(
     assert plain(admin.get_subscription(name, "Sub")) == plain(made)
     with pytest.raises(ResourceExistsError):
         admin.create_subscription(name, "sUB")
-    with pytest.raises(HttpResponseError, match=r"SubCode=40000.*LockDuration"):
+    with pytest.raises(HttpResponseError, match=r"(?s)allowed maximum of '5' minutes.*LockDuration"):
         admin.update_subscription(name, made, lock_duration=timedelta(minutes=6))
     admin.delete_subscription(name, "sub")
     for missing in (
@@ -232,7 +239,7 @@ def test_a_rule_is_created_shown_updated_and_deleted(
     assert changed.created_at_utc == shown.created_at_utc
     with pytest.raises(ResourceExistsError):
         admin.create_rule(name, "s", "r1")
-    with pytest.raises(HttpResponseError, match=r"SubCode=40000.*At position"):
+    with pytest.raises(HttpResponseError, match="At position"):
         admin.create_rule(name, "s", "r2", filter=SqlRuleFilter("a ="))
     admin.delete_rule(name, "s", "R1")
     for missing in (
@@ -273,7 +280,7 @@ def test_a_subscription_is_born_with_the_rule_it_is_given(
         ("PUT", "s/rules", entry("", "RuleDescription"), 400),
         ("DELETE", "", b"", 400),
         ("GET", "s/rules?$top=x", b"", 400),
-        ("GET", "s/rules/$default/more", b"", 404),
+        ("DELETE", "s/rules/$default/more", b"", 404),
     ],
 )
 def test_bad_requests_below_a_topic_are_told_what_is_wrong(

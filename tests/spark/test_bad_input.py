@@ -24,10 +24,10 @@ def test_options_that_cannot_be_meant_are_named(read, more, named, server):
 def test_a_wrong_key_is_named(spark, options, new_queue, server):
     wrong = options(new_queue(Kind.PARTITIONED))
     wrong["connectionString"] = wrong["connectionString"].replace(server.key, "wrong")
-    with pytest.raises(Exception, match="signature is not valid"):
+    with pytest.raises(Exception, match="has an invalid signature"):
         spark.read.format("servicebus").options(**wrong).load().collect()
     rows = spark.range(1).selectExpr("'x' as body")
-    with pytest.raises(Exception, match="signature is not valid"):
+    with pytest.raises(Exception, match="has an invalid signature"):
         rows.write.format("servicebus").options(**wrong).mode("append").save()
 
 

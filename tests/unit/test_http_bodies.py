@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from bendybus.admin import http_bodies
+from bendybus import http_bodies
 from bendybus.errors import ArgumentError, MessageSizeExceeded, OperationTimeout
 from bendybus.http_bodies import RequestBody
 

@@ -11,13 +11,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bendybus.admin import documents
-from bendybus.atom import ENTRY_TYPE, FEED_TYPE, PAGE_MAX, document
+from bendybus.admin.paths import Child
+from bendybus.atom import ENTRY_TYPE, FEED_TYPE, PAGE_MAX
 from bendybus.broker.clock import now
-from bendybus.errors import ArgumentError, PreconditionFailed
+from bendybus.domain.properties import FIRST_WITH_PARTITIONS
+from bendybus.errors import HELP_LINK, ArgumentError, InvalidOperation, PreconditionFailed
 from bendybus.http_bodies import RequestBody
 from bendybus.names import Instant
 
-__all__ = ["Answers", "api_version", "is_update", "read_body"]
+__all__ = [
+    "Answers",
+    "api_version",
+    "called_host",
+    "invalid_verb",
+    "is_update",
+    "read_body",
+    "refuse_old_version",
+]
 
 _API_VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2})?(-preview)?")
 _WHOLE_NUMBER: Final = re.compile("[0-9]{1,9}")
@@ -32,37 +42,45 @@ class Answers:
         self._request = request
         self._namespace = namespace
         self.version = version
-        self.with_rules: bool = request.state.manages
-        """Whether to show authorization rules: they have their keys in them."""
 
     def entry(
-        self, path: str, title: str, kind: str, content: str, created_at: Instant, updated_at: Instant
+        self,
+        path: str,
+        title: str,
+        kind: str,
+        content: str,
+        created_at: Instant,
+        updated_at: Instant,
     ) -> str:
-        url = self.url(path, {"api-version": self.version})
-        return documents.entry(url, title, kind, content, created_at, updated_at, self._namespace)
+        url = self.url(path, self._request.url.query)
+        author = "" if Child.parse(path) else self._namespace
+        return documents.entry(url, title, kind, content, created_at, updated_at, author)
 
     @staticmethod
     def one(entry: str, status: int = 200) -> Response:
-        return Response(document(entry), status, media_type=ENTRY_TYPE)
+        return Response(entry, status, media_type=ENTRY_TYPE)
+
+    @staticmethod
+    def nothing() -> Response:
+        return Response(documents.no_services(now()), media_type=FEED_TYPE)
 
     async def page(self, things: Sequence[T], entry: Callable[[T], Awaitable[str]]) -> Response:
         """As many of these as were asked for, and where the next ones are."""
         skip, top = self._number("$skip", 0), min(self._number("$top", PAGE_MAX), PAGE_MAX)
-        path = self._request.path_params["path"]
-        here = self.url(path, {"$skip": skip, "$top": top, "api-version": self.version})
+        path, asked = self._request.path_params["path"], self._request.query_params
         following = None
         if top and skip + top < len(things):
-            following = self.url(path, {"$skip": skip + top, "$top": top, "api-version": self.version})
+            rest = [each for each in asked.multi_items() if each[0] not in ("$skip", "$top")]
+            following = self.url(path, urlencode([("$skip", skip + top), ("$top", top), *rest]))
         entries = [await entry(thing) for thing in things[skip : skip + top]]
-        body = document(documents.feed(here, path.rpartition("/")[2], now(), entries, following))
-        return Response(body, media_type=FEED_TYPE)
+        title = path.strip("/").rpartition("/")[2].capitalize()
+        here = self.url(path, self._request.url.query)
+        return Response(documents.feed(here, title, now(), entries, following), media_type=FEED_TYPE)
 
-    def url(self, path: str, query: dict[str, object]) -> str:
+    def url(self, path: str, query: str) -> str:
         """As the client sees this server: under the name it called, whatever that is."""
-        host = self._request.headers.get("host", "localhost")
-        shown = {name: value for name, value in query.items() if value != ""}
-        scheme = self._request.scope["scheme"]
-        return f"{scheme}://{host}/{quote(path)}" + (f"?{urlencode(shown)}" if shown else "")
+        host, scheme = called_host(self._request), self._request.scope["scheme"]
+        return f"{scheme}://{host}/{quote(path, safe='/$')}" + (f"?{query}" if query else "")
 
     def forced(self) -> bool:
         """Whether a DELETE is to happen though partitions are unavailable: `?force=true`."""
@@ -76,7 +94,11 @@ class Answers:
         if text is None:
             return default
         if not _WHOLE_NUMBER.fullmatch(text):
-            raise ArgumentError(f"{name} is '{text[:60]}'; it must be a whole number.")
+            bare = name.removeprefix("$")
+            raise ArgumentError(
+                f"{name} is '{text[:60]}'; it must be a whole number.",
+                azure=f"Parameter '{bare}' should be non-negative integer.\r\nParameter name: {bare}.",
+            )
         return int(text)
 
 
@@ -86,6 +108,24 @@ def api_version(request: Request) -> str:
     if version and not _API_VERSION.fullmatch(version):
         raise ArgumentError(f"api-version is '{version[:60]}'; it must be a month such as 2024-05.")
     return version
+
+
+def called_host(request: Request) -> str:
+    """The name under which the client called this server, with the port if it gave one."""
+    return request.headers.get("host", "localhost")
+
+
+def invalid_verb(method: str, reason: str) -> InvalidOperation:
+    return InvalidOperation(reason, azure=f"The specified HTTP verb ({method}) is not valid. {HELP_LINK} .")
+
+
+def refuse_old_version(statement: str, version: str) -> None:
+    """Versions that are older than partitions cannot make, see or delete partitioned entities (P-10)."""
+    if version < FIRST_WITH_PARTITIONS:
+        raise ArgumentError(
+            f"{statement}; that needs api-version={FIRST_WITH_PARTITIONS} or later, and this request has "
+            f"{version or 'none'}."
+        )
 
 
 def is_update(request: Request) -> bool:

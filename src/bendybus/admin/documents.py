@@ -21,7 +21,6 @@ from bendybus.atom import (
     INSTANCE,
     SERVICE_BUS,
     attribute,
-    document,
     element,
     format_time,
     text,
@@ -38,6 +37,8 @@ __all__ = [
     "error_document",
     "error_response",
     "feed",
+    "format_timestamp",
+    "no_services",
     "parse_entry",
 ]
 
@@ -55,11 +56,14 @@ _TYPE: Final = f"{INSTANCE}}}type"
 def entry(
     url: str, title: str, kind: str, content: str, published: Instant, updated: Instant, author: str
 ) -> str:
-    """An entry that holds a description; `content` is the description's children, as XML."""
+    """An entry that holds a description; `content` is the description's children, as XML.
+
+    Subscriptions and rules have no author.
+    """
+    name = f"<author>{element('name', author)}</author>" if author else ""
     return (
         f'<entry xmlns="{ATOM}">{element("id", url)}<title type="text">{text(title)}</title>'
-        f"{element('published', format_time(published))}{element('updated', format_time(updated))}"
-        f"<author>{element('name', author)}</author>"
+        f"{element('published', _seconds(published))}{element('updated', _seconds(updated))}{name}"
         f'<link rel="self" href={attribute(url)}/>'
         f'<content type="application/xml"><{kind} xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}">'
         f"{content}</{kind}></content></entry>"
@@ -75,16 +79,36 @@ def feed(url: str, title: str, updated: Instant, entries: Iterable[str], followi
     more = "" if following is None else f'<link rel="next" href={attribute(following)}/>'
     return (
         f'<feed xmlns="{ATOM}"><title type="text">{text(title)}</title>{element("id", url)}'
-        f"{element('updated', format_time(updated))}"
+        f"{element('updated', _seconds(updated))}"
         f'<link rel="self" href={attribute(url)}/>{more}{"".join(entries)}</feed>'
     )
+
+
+def no_services(now: Instant) -> str:
+    """What Azure shows where nothing is: a feed without entries, which SDKs take for `not found`."""
+    return (
+        f'<feed xmlns="{ATOM}"><title type="text">Publicly Listed Services</title>'
+        '<subtitle type="text">This is the list of publicly-listed services currently available.</subtitle>'
+        f"{element('id', f'uuid:{uuid.uuid4()};id=1')}{element('updated', _seconds(now))}"
+        "<generator>Service Bus 1.1</generator></feed>"
+    )
+
+
+def _seconds(at: Instant) -> str:
+    """A time without the part of its second."""
+    return format_time(Instant(at - at % 1000))
+
+
+def format_timestamp(at: Instant) -> str:
+    """As errors have it: whole seconds, and no zone."""
+    return _seconds(at).removesuffix("Z")
 
 
 def error(refusal: BrokerError, resource: str, now: Instant) -> str:
     """The Error document, by whose text and sub-code clients tell one refusal from another."""
     detail = (
         f"SubCode={refusal.sub_code}. {refusal.description} TrackingId:{uuid.uuid4()}, "
-        f"SystemTracker:{resource[:200]}, Timestamp:{format_time(now)}"
+        f"SystemTracker:{resource[:200]}, Timestamp:{format_timestamp(now)}"
     )
     return error_document(refusal.status, detail)
 
@@ -96,7 +120,7 @@ def error_document(status: int, detail: str) -> str:
 
 def error_response(refusal: BrokerError, resource: str, now: Instant) -> Response:
     """The answer to a request that is refused."""
-    return Response(document(error(refusal, resource, now)), refusal.status, media_type=ERROR_TYPE)
+    return Response(error(refusal, resource, now), refusal.status, media_type=ERROR_TYPE)
 
 
 # -- reading ------------------------------------------------------------------------

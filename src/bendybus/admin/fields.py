@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from bendybus.admin.documents import Described as Description
 from bendybus.admin.documents import Element
 from bendybus.admin.rules_xml import read_rules
 from bendybus.atom import format_time
@@ -25,17 +26,45 @@ from bendybus.domain.entities import (
     QueueDescription,
     Tier,
 )
-from bendybus.domain.properties import Properties, Property, ValueType
+from bendybus.domain.properties import (
+    ENABLE_PARTITIONING,
+    MAX_MESSAGE_SIZE,
+    MAX_SIZE,
+    Properties,
+    Property,
+    ValueType,
+    check_one_of,
+)
 from bendybus.domain.topic_entities import TopicDescription
 from bendybus.errors import ArgumentError
-from bendybus.names import EntityPath
+from bendybus.names import EntityPath, Instant
 
-__all__ = ["Shown", "boolean", "left_out", "read_sendable", "read_values", "shown_properties", "shown_times"]
+__all__ = [
+    "Shown",
+    "boolean",
+    "check_elements",
+    "left_out",
+    "read_as_sent",
+    "read_sendable",
+    "read_values",
+    "shown_as_sent",
+    "shown_properties",
+    "shown_times",
+]
 
 Shown: TypeAlias = tuple[str, object] | str
 """An element's name and value, or an element that is XML already."""
 
 _WHOLE_NUMBER: Final = re.compile("[0-9]{1,18}")
+NEVER_USED: Final = Instant(0)
+
+# Elements without effect that Azure keeps and shows, so that clients that compare find no change.
+KEPT: Final = ("SupportOrdering", "IsAnonymousAccessible")
+# One duration or one entity can be written in many ways, and Azure shows it as the client wrote it.
+_SPELLED_BY_CLIENTS: Final = (ValueType.DURATION, ValueType.DURATION_OR_UNLIMITED, ValueType.ENTITY)
+
+# What clients may choose there. An entity that was made otherwise may have less, and keeps it.
+PREMIUM_MESSAGE_SIZES_KB: Final = range(1024, 102_401)
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -104,6 +133,42 @@ def read_values(label: str, elements: Mapping[str, Element], properties: Propert
     return values
 
 
+def check_elements(label: str, described: Description, properties: Properties, api_version: str) -> None:
+    """Refuse values that no entity may have, and elements that this version of the API does not know.
+
+    Before anything is looked up: a wrong value is told of even where there is no such entity.
+    """
+    for name, value in read_values(label, described.elements, properties).items():
+        row = next(row for row in properties if row.field == name)
+        # Clients of old versions that say of an entity that it is not partitioned are right.
+        if api_version < row.since and value is not False and row is not ENABLE_PARTITIONING:
+            raise ArgumentError(
+                f"{label}: {row.name} needs api-version={row.since} or later, and this request has "
+                f"{api_version or 'none'}.",
+                azure=f"The entity description of type '{described.kind}' has unsupported properties for "
+                f"api-version '{api_version}' in the request. Try including the correct api-version query "
+                "string in the request.",
+            )
+        # What a size means depends on whether the entity is partitioned (P-08).
+        if row is not MAX_SIZE:
+            row.check(label, value)
+
+
+def read_as_sent(elements: Mapping[str, Element], properties: Properties) -> dict[str, str]:
+    """Texts to show again as they are, by the name of the element."""
+    names = [row.name for row in properties if row.type in _SPELLED_BY_CLIENTS]
+    texts = {name: elements[name].text.strip() for name in (*names, *KEPT) if name in elements}
+    for name in KEPT:
+        if texts.get(name):
+            boolean(texts[name])
+    return {name: text for name, text in texts.items() if text}
+
+
+def shown_as_sent(description: QueueDescription | TopicDescription, name: str, default: bool) -> Shown:
+    """One of `KEPT`."""
+    return name, description.as_sent.get(name, default)
+
+
 def left_out(properties: Properties) -> dict[str, Any]:
     """What an update takes away by leaving it out."""
     return {row.field: None for row in properties if row.removable}
@@ -118,10 +183,24 @@ def read_sendable(
 ) -> dict[str, Any]:
     """The values of a queue or a topic: as `read_values`, with its rules and what partitions make of them."""
     values = read_values(label, elements, properties)
+    values["as_sent"] = {**(current.as_sent if current else {}), **read_as_sent(elements, properties)}
     if (rules := elements.get("AuthorizationRules")) is not None:
         values["authorization_rules"] = read_rules(rules, current.authorization_rules if current else ())
+    size_kb = values.get(MAX_MESSAGE_SIZE.field)
+    present_kb = None if current is None else current.max_message_size_kb
+    if tier is Tier.PREMIUM and size_kb not in (None, present_kb):
+        _check_premium_size(label, size_kb)
     _fit_to_tier(values, tier, None if current is None else current.enable_partitioning)
     return values
+
+
+def _check_premium_size(label: str, size_kb: int) -> None:
+    name, allowed = MAX_MESSAGE_SIZE.name, PREMIUM_MESSAGE_SIZES_KB
+    azure = (
+        f"The property value for '{name}' must be between {allowed[0]} and {allowed[-1]} when the namespace "
+        f"'{{namespace}}' is using 'Premium' tier.\r\nParameter name: {name}\r\nActual value was {size_kb}."
+    )
+    check_one_of(label, name, size_kb, allowed, azure=azure)
 
 
 def shown_properties(
@@ -140,23 +219,29 @@ def shown_properties(
         value = (instead or {}).get(row, getattr(description, row.field))
         said = value is not None or row.type is ValueType.DURATION_OR_UNLIMITED
         if said and api_version >= row.since:
-            yield row.name, row.written(value)
+            yield row.name, _as_sent(description, row, value) or row.written(value)
         yield from after.get(row, ())
 
 
-def shown_times(entity: Queue | Topic) -> tuple[Shown, ...]:
-    """When it was created, changed and used."""
+def _as_sent(description: Described, row: Property, value: object) -> str | None:
+    """What the client wrote, if that still means the value."""
+    text = description.as_sent.get(row.name)
+    return text if text is not None and _READERS[row.type](text) == value else None
+
+
+def shown_times(entity: Queue | Topic, unused: Instant = NEVER_USED) -> tuple[Shown, ...]:
+    """When it was created, changed and used; `unused` is shown until it is used."""
     return (
         ("CreatedAt", format_time(entity.created_at)),
         ("UpdatedAt", format_time(entity.updated_at)),
-        ("AccessedAt", format_time(entity.accessed_at)),
+        ("AccessedAt", format_time(entity.accessed_at or unused)),
     )
 
 
 def _fit_to_tier(values: dict[str, Any], tier: Tier, was_partitioned: bool | None) -> None:
     """What the tier makes of the values read; `was_partitioned` is None for an entity to be created."""
     if was_partitioned is None:
-        values.setdefault("max_message_size_kb", tier.message_size_kb)
+        values.setdefault(MAX_MESSAGE_SIZE.field, tier.message_size_kb)
     partitioned = bool(values.get("enable_partitioning")) if was_partitioned is None else was_partitioned
     if tier is Tier.PREMIUM:
         if was_partitioned is not None:

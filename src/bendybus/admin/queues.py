@@ -8,16 +8,15 @@ together (P-08), and that size, sent back in an update, means what it showed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from bendybus.admin.documents import Element
-from bendybus.admin.fields import Shown, left_out, read_sendable, shown_properties, shown_times
+from bendybus.admin.fields import Shown, left_out, read_sendable, shown_as_sent, shown_properties, shown_times
 from bendybus.admin.rules_xml import rules_element
 from bendybus.admin.totals import Totals
 from bendybus.atom import elements_of
 from bendybus.broker.queue import Queue
-from bendybus.domain.access import AuthorizationRule
 from bendybus.domain.entities import QueueDescription, Tier
 from bendybus.domain.properties import (
     ENABLE_BATCHED_OPERATIONS,
@@ -42,16 +41,12 @@ def read_queue(
     return replace(current, **(left_out(QUEUE) | values))
 
 
-def queue_elements(queue: Queue, tier: Tier, api_version: str, *, with_rules: bool = True) -> str:
-    """The children of QueueDescription, as this version of the API shows them.
-
-    `with_rules`: to somebody who may manage the queue, since the rules have their keys in them.
-    """
-    rules = queue.description.authorization_rules if with_rules else ()
-    return elements_of(_shown(queue, tier, api_version, rules))
+def queue_elements(queue: Queue, tier: Tier, api_version: str) -> str:
+    """The children of QueueDescription, as this version of the API shows them."""
+    return elements_of(_shown(queue, tier, api_version))
 
 
-def _shown(queue: Queue, tier: Tier, api_version: str, rules: Sequence[AuthorizationRule]) -> Iterator[Shown]:
+def _shown(queue: Queue, tier: Tier, api_version: str) -> Iterator[Shown]:
     description, totals = queue.description, Totals.of(queue)
     partitioned = len(queue.hosts) > 1
     return shown_properties(
@@ -62,12 +57,12 @@ def _shown(queue: Queue, tier: Tier, api_version: str, rules: Sequence[Authoriza
             ENABLE_BATCHED_OPERATIONS: (
                 ("SizeInBytes", totals.size_bytes),
                 ("MessageCount", totals.messages),
-                ("IsAnonymousAccessible", False),
-                rules_element(rules),
+                shown_as_sent(description, "IsAnonymousAccessible", False),
+                rules_element(description.authorization_rules),
             ),
             USER_METADATA: (
                 *shown_times(queue),
-                ("SupportOrdering", not partitioned),
+                shown_as_sent(description, "SupportOrdering", not partitioned),
                 totals.count_details(),
             ),
             ENABLE_PARTITIONING: (totals.availability,) if api_version >= FIRST_WITH_PARTITIONS else (),

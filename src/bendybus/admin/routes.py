@@ -23,19 +23,30 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from bendybus.admin import documents
-from bendybus.admin.answers import Answers, api_version, is_update, read_body
+from bendybus.admin.answers import (
+    Answers,
+    api_version,
+    called_host,
+    invalid_verb,
+    is_update,
+    read_body,
+    refuse_old_version,
+)
+from bendybus.admin.fields import check_elements
+from bendybus.admin.paths import Child
 from bendybus.admin.queues import queue_elements, read_queue
-from bendybus.admin.topic_routes import Child, TopicRequests
+from bendybus.admin.refusals import Asked, refuse
+from bendybus.admin.topic_routes import TopicRequests
 from bendybus.atom import QUEUE_DESCRIPTION, TOPIC_DESCRIPTION, element, format_time
 from bendybus.auth.http import authorise
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Topic
-from bendybus.domain.entities import Described, Tier, normalise_path
-from bendybus.domain.properties import FIRST_WITH_PARTITIONS
+from bendybus.domain.entities import Described, Tier, normalise_path, split_subqueue
+from bendybus.domain.messages import SubQueue
+from bendybus.domain.properties import FIRST_WITH_PARTITIONS, QUEUE
 from bendybus.errors import (
-    ArgumentError,
     BrokerError,
     EntityNotFound,
     InvalidOperation,
@@ -53,7 +64,8 @@ SUPPLEMENTARY: Final = {
     "forward_dead_lettered_to": "ServiceBusDlqSupplementaryAuthorization",
 }
 
-METHODS: Final = ("GET", "HEAD", "PUT", "DELETE")
+READING: Final = ("GET", "HEAD")
+METHODS: Final = (*READING, "PUT", "DELETE")
 
 RESET: Final = "$reset"
 
@@ -84,13 +96,17 @@ class _ManagementApi:
     async def _serve(self, request: Request, body: RequestBody) -> Response:
         path = request.path_params["path"].strip("/")
         try:
-            right = None if request.method in ("GET", "HEAD") else Right.MANAGE
-            rights = authorise(request.headers, self._keys, path, right, now())
-            request.state.manages = rights.allows(Right.MANAGE)
+            authorise(request.headers, self._keys, path, Right.MANAGE, now())
             request.state.body = body
             return await self._answer(request, path)
         except BrokerError as refusal:
-            return documents.error_response(refusal, path, now())
+            child = Child.parse(path)
+            topic_exists = child is not None and self._broker.topics.find(child.topic) is not None
+            reads = request.method in READING and not path.startswith("$")
+            if isinstance(refusal, EntityNotFound) and reads and not topic_exists:
+                return Answers.nothing()
+            asked = Asked(request.method, called_host(request), self._name, path, topic_exists)
+            return refuse(refusal, asked, now())
 
     async def _answer(self, request: Request, path: str) -> Response:
         if request.method == "POST" and path == RESET:
@@ -105,7 +121,7 @@ class _ManagementApi:
         answers = Answers(request, api_version(request), self._name)
         method, well_known = request.method, path.lower()
         if well_known in ("$namespaceinfo", "$resources/queues", "$resources/topics"):
-            if method not in ("GET", "HEAD"):
+            if method not in READING:
                 raise InvalidOperation(f"'{path}' can be read and not changed.")
             if well_known == "$namespaceinfo":
                 return self._namespace(answers)
@@ -115,6 +131,8 @@ class _ManagementApi:
             )
         if child := Child.parse(path):
             return await self._topics.answer(request, child, answers)
+        if split_subqueue(path)[1] is not SubQueue.MAIN:
+            raise invalid_verb(method, f"'{path[:200]}' is a part of an entity and has no description.")
         match method:
             case "PUT":
                 return await self._put(request, path, answers)
@@ -139,8 +157,8 @@ class _ManagementApi:
 
     def _find(self, path: str, version: str) -> Queue | Topic:
         entity = self._broker.find_target(path)
-        if not _shows(version, entity):
-            raise EntityNotFound(path)
+        if len(entity.hosts) > 1:
+            refuse_old_version(f"{entity.description.label} is partitioned", version)
         return entity
 
     async def _entry(self, entity: Queue | Topic, answers: Answers) -> str:
@@ -149,14 +167,14 @@ class _ManagementApi:
         # Just started or just created: a moment later the counts are known.
         await entity.loaded()
         tier, version = self._broker.tier, answers.version
-        content = queue_elements(entity, tier, version, with_rules=answers.with_rules)
+        content = queue_elements(entity, tier, version)
         return answers.entry(
             entity.path, entity.path, QUEUE_DESCRIPTION, content, entity.created_at, entity.updated_at
         )
 
     def _namespace(self, answers: Answers) -> Response:
         tier, created_at = self._broker.tier, format_time(self._broker.created_at)
-        shown = [("Alias", ""), ("CreatedTime", created_at), ("MessagingSKU", tier.capitalize())]
+        shown = [("CreatedTime", created_at), ("MessagingSKU", tier.capitalize())]
         if tier is Tier.PREMIUM:
             # The JavaScript client needs it there. We have no units; one is the least there can be.
             shown.append(("MessagingUnits", "1"))
@@ -167,7 +185,7 @@ class _ManagementApi:
         ]
         founded = self._broker.created_at
         body = documents.entry(
-            answers.url("$namespaceinfo", {}),
+            answers.url("$namespaceinfo", ""),
             self._name,
             "NamespaceInfo",
             "".join(element(*one) for one in shown),
@@ -183,6 +201,7 @@ class _ManagementApi:
         described = await read_body(request, QUEUE_DESCRIPTION, TOPIC_DESCRIPTION)
         if described.kind == TOPIC_DESCRIPTION:
             return await self._topics.put_topic(request, path, described, answers)
+        check_elements(f"Queue '{path}'", described, QUEUE, answers.version)
         if not is_update(request):
             description = read_queue(path, described.elements, self._broker.tier)
             self._refuse_old_version(description, answers.version)
@@ -209,17 +228,13 @@ class _ManagementApi:
             authorise({"authorization": given}, self._keys, target, Right.SEND, now())
 
     def _refuse_old_version(self, description: Described, version: str) -> None:
-        """Who could not see the entity afterwards must not create it (P-10)."""
+        """A client that could not see the entity afterwards must not create it (P-10)."""
         partitions = self._broker.tier.partition_count(
             enable_partitioning=description.enable_partitioning,
             premium_partitions=self._broker.premium_partitions,
         )
-        if partitions > 1 and version < FIRST_WITH_PARTITIONS:
-            raise ArgumentError(
-                f"{description.label} would be partitioned; that needs "
-                f"api-version={FIRST_WITH_PARTITIONS} or later, and this request has "
-                f"{version or 'none'}."
-            )
+        if partitions > 1:
+            refuse_old_version(f"{description.label} would be partitioned", version)
 
 
 def _shows(version: str, entity: Queue | Topic) -> bool:

@@ -34,6 +34,9 @@ from bendybus.errors import ArgumentError
 
 __all__ = ["read_rule", "rule_elements"]
 
+# The namespace of the one type that Azure does not take from XML Schema.
+SERIALIZATION: Final = "http://schemas.microsoft.com/2003/10/Serialization/"
+
 INT32: Final = range(-(2**31), 2**31)
 
 
@@ -56,7 +59,7 @@ def _read_filter(given: Element | None) -> Filter:
         case "FalseFilter":
             return FalseFilter()
         case "SqlFilter":
-            return SqlFilter(_text(given, "SqlExpression"), *_read_values(given.find("Parameters")))
+            return SqlFilter(*_read_sql(given))
         case "CorrelationFilter":
             fields = {field: _text(given, name) or None for field, name in CORRELATION_ELEMENTS.items()}
             values, spelled = _read_values(given.find("Properties"))
@@ -74,11 +77,18 @@ def _read_action(given: Element | None) -> SqlRuleAction | None:
             return None
         case "SqlRuleAction":
             assert given is not None
-            return SqlRuleAction(_text(given, "SqlExpression"), *_read_values(given.find("Parameters")))
+            return SqlRuleAction(*_read_sql(given))
         case other:
             raise ArgumentError(
                 f"The Action is of type '{other[:60]}'; allowed are SqlRuleAction and EmptyRuleAction."
             )
+
+
+def _read_sql(given: Element) -> tuple[str, dict[str, Value], dict[str, Spelling], bool | None]:
+    """The text of a condition or of statements, its parameters, how they are written, and the flag."""
+    flag = _text(given, "RequiresPreprocessing").strip()
+    values, spelled = _read_values(given.find("Parameters"))
+    return _text(given, "SqlExpression"), values, spelled, boolean(flag) if flag else None
 
 
 def _text(parent: Element, name: str) -> str:
@@ -138,22 +148,23 @@ def rule_elements(rule: RuleDescription) -> str:
     """The children of RuleDescription."""
     action = '<Action i:type="EmptyRuleAction"/>'
     if rule.action is not None:
-        sql = _sql(rule.action.expression, rule.action.parameters, rule.action.spelled)
-        action = f'<Action i:type="SqlRuleAction">{sql}</Action>'
+        action = f'<Action i:type="SqlRuleAction">{_sql(rule.action)}</Action>'
     return (
-        f"{_filter_element(rule.filter)}{action}"
+        f"{_filter_element(rule)}{action}"
         f"{element('CreatedAt', format_time(rule.created_at))}{element('Name', rule.name)}"
     )
 
 
-def _filter_element(rule_filter: Filter) -> str:
-    match rule_filter:
+def _filter_element(rule: RuleDescription) -> str:
+    match rule_filter := rule.filter:
         case TrueFilter():
-            inner = _sql(TRUE_EXPRESSION, {}, {})
+            # Azure's rule that a subscription is created with has this element, and no other has it empty.
+            empty = "<Parameters/>" if rule.name == DEFAULT_RULE_NAME else ""
+            inner = _expression(TRUE_EXPRESSION) + empty
         case FalseFilter():
-            inner = _sql(FALSE_EXPRESSION, {}, {})
+            inner = _expression(FALSE_EXPRESSION)
         case SqlFilter():
-            inner = _sql(rule_filter.expression, rule_filter.parameters, rule_filter.spelled)
+            inner = _sql(rule_filter)
         case CorrelationFilter():
             fields = {name: getattr(rule_filter, field) for field, name in CORRELATION_ELEMENTS.items()}
             inner = "".join(element(name, value) for name, value in fields.items() if value is not None)
@@ -161,21 +172,26 @@ def _filter_element(rule_filter: Filter) -> str:
     return f'<Filter i:type="{type(rule_filter).__name__}">{inner}</Filter>'
 
 
-def _sql(expression: str, parameters: Mapping[str, Value], spelled: Mapping[str, Spelling]) -> str:
-    level = element("CompatibilityLevel", COMPATIBILITY_LEVEL)
-    return f"{element('SqlExpression', expression)}{level}{_values('Parameters', parameters, spelled)}"
+def _expression(text: str) -> str:
+    return element("SqlExpression", text) + element("CompatibilityLevel", COMPATIBILITY_LEVEL)
+
+
+def _sql(sql: SqlFilter | SqlRuleAction) -> str:
+    flag = "" if sql.preprocessing is None else element("RequiresPreprocessing", sql.preprocessing)
+    return f"{_expression(sql.expression)}{_values('Parameters', sql.parameters, sql.spelled)}{flag}"
 
 
 def _values(name: str, values: Mapping[str, Value], spelled: Mapping[str, Spelling]) -> str:
     pairs = "".join(_pair(key, spelled.get(key) or _typed(value)) for key, value in values.items())
-    return f"<{name}>{pairs}</{name}>" if pairs else f"<{name}/>"
+    return f"<{name}>{pairs}</{name}>" if pairs else ""
 
 
 def _pair(key: str, spelling: tuple[str, object]) -> str:
     kind, text = spelling
     # The JavaScript client drops five characters of the type, whatever they are: `d6p1:` it must be.
+    schema = SERIALIZATION if kind == "duration" else SCHEMA
     shown = element("Value", text).replace(
-        "<Value>", f'<Value xmlns:d6p1="{SCHEMA}" i:type="d6p1:{kind}">', 1
+        "<Value>", f'<Value xmlns:d6p1="{schema}" i:type="d6p1:{kind}">', 1
     )
     return f"<KeyValueOfstringanyType>{element('Key', key)}{shown}</KeyValueOfstringanyType>"
 

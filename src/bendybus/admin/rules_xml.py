@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from bendybus.admin.documents import Element
 from bendybus.admin.rule_book import check_key, new_key
-from bendybus.atom import element, format_time
+from bendybus.atom import element
 from bendybus.broker.clock import now
 from bendybus.domain.access import AuthorizationRule
 from bendybus.errors import ArgumentError
@@ -29,8 +29,7 @@ def _rule_element(rule: AuthorizationRule) -> str:
     return (
         '<AuthorizationRule i:type="SharedAccessAuthorizationRule">'
         f"{element('ClaimType', 'SharedAccessKey')}{element('ClaimValue', 'None')}<Rights>{rights}</Rights>"
-        f"{element('CreatedTime', format_time(rule.created_at))}"
-        f"{element('ModifiedTime', format_time(rule.modified_at))}{element('KeyName', rule.name)}"
+        f"{element('KeyName', rule.name)}"
         f"{element('PrimaryKey', rule.primary_key)}{element('SecondaryKey', rule.secondary_key)}"
         "</AuthorizationRule>"
     )

@@ -11,16 +11,15 @@ PUT with `If-Match: *` updates. `Subscriptions` and `Rules` are found in any cas
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bendybus.admin.answers import Answers, is_update, read_body
+from bendybus.admin.answers import Answers, invalid_verb, is_update, read_body, refuse_old_version
 from bendybus.admin.documents import Described
+from bendybus.admin.fields import check_elements
+from bendybus.admin.paths import Child
 from bendybus.admin.rules import read_rule, rule_elements
 from bendybus.admin.topics import read_subscription, read_topic, subscription_elements, topic_elements
 from bendybus.atom import RULE_DESCRIPTION, SUBSCRIPTION_DESCRIPTION, TOPIC_DESCRIPTION
@@ -29,33 +28,9 @@ from bendybus.broker.topic import Subscription, Topic
 from bendybus.domain.entities import Described as EntityDescription
 from bendybus.domain.entities import refuse_immutable_changes
 from bendybus.domain.filters import RuleDescription
-from bendybus.domain.properties import FIRST_WITH_PARTITIONS
-from bendybus.errors import EntityNotFound, InvalidOperation
+from bendybus.domain.properties import SUBSCRIPTION, TOPIC
 
-__all__ = ["Child", "TopicRequests"]
-
-_CHILD: Final = re.compile(
-    r"(?P<topic>.+?)/subscriptions(?:/(?P<subscription>[^/]+)(?P<rules>/rules(?:/(?P<rule>[^/]+))?)?)?",
-    re.IGNORECASE,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    """What a path below a topic means."""
-
-    topic: str
-    subscription: str | None
-    rule: str | None
-    is_list: bool
-
-    @classmethod
-    def parse(cls, path: str) -> Child | None:
-        found = _CHILD.fullmatch(path)
-        if found is None:
-            return None
-        is_list = found["subscription"] is None or (found["rules"] is not None and found["rule"] is None)
-        return cls(found["topic"], found["subscription"], found["rule"], is_list)
+__all__ = ["TopicRequests"]
 
 
 class TopicRequests:
@@ -75,6 +50,7 @@ class TopicRequests:
         self, request: Request, path: str, described: Described, answers: Answers
     ) -> Response:
         broker = self._broker
+        check_elements(f"Topic '{path}'", described, TOPIC, answers.version)
         if not is_update(request):
             description = read_topic(path, described.elements, broker.tier)
             self._refuse_old_version(description, answers.version)
@@ -90,16 +66,16 @@ class TopicRequests:
         await topic.loaded()
         for subscription in topic.subscriptions:
             await subscription.loaded()
-        content = topic_elements(topic, self._broker.tier, answers.version, with_rules=answers.with_rules)
+        content = topic_elements(topic, self._broker.tier, answers.version)
         return answers.entry(
             topic.path, topic.path, TOPIC_DESCRIPTION, content, topic.created_at, topic.updated_at
         )
 
     @staticmethod
     def _shown(topic: Topic, answers: Answers) -> Topic:
-        """The topic, unless this version of the API knows no such (P-10)."""
-        if len(topic.hosts) > 1 and answers.version < FIRST_WITH_PARTITIONS:
-            raise EntityNotFound(topic.path)
+        """The topic, unless this version of the API is older than its partitions (P-10)."""
+        if len(topic.hosts) > 1:
+            refuse_old_version(f"{topic.description.label} is partitioned", answers.version)
         return topic
 
     # -- below a topic ------------------------------------------------------------
@@ -108,7 +84,9 @@ class TopicRequests:
         topic = self._shown(self._broker.topics.get(child.topic), answers)
         if child.is_list:
             if request.method not in ("GET", "HEAD"):
-                raise InvalidOperation(f"A list below '{topic.path}' can be read and not changed.")
+                raise invalid_verb(
+                    request.method, f"A list below '{topic.path}' can be read and not changed."
+                )
             if child.subscription is None:
                 return await answers.page(topic.subscriptions, self._subscription_entry(answers))
             subscription = self._broker.topics.get_subscription(topic.path, child.subscription)
@@ -123,6 +101,8 @@ class TopicRequests:
         match request.method:
             case "PUT":
                 described = await read_body(request, SUBSCRIPTION_DESCRIPTION)
+                label = f"Subscription '{name}' of '{topic.path}'"
+                check_elements(label, described, SUBSCRIPTION, answers.version)
                 if not is_update(request):
                     description = read_subscription(topic.path, name, described.elements)
                     self._authorise_forwarding(request, description, None)

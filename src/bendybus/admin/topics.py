@@ -7,18 +7,26 @@ Rules: rules.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
 from bendybus.admin.documents import Element
-from bendybus.admin.fields import Shown, left_out, read_sendable, read_values, shown_properties, shown_times
+from bendybus.admin.fields import (
+    Shown,
+    left_out,
+    read_as_sent,
+    read_sendable,
+    read_values,
+    shown_as_sent,
+    shown_properties,
+    shown_times,
+)
 from bendybus.admin.rules import read_rule
 from bendybus.admin.rules_xml import rules_element
 from bendybus.admin.totals import Totals
 from bendybus.atom import elements_of
 from bendybus.broker.topic import Subscription, Topic
-from bendybus.domain.access import AuthorizationRule
 from bendybus.domain.entities import Tier
 from bendybus.domain.properties import (
     AUTO_DELETE_ON_IDLE,
@@ -38,6 +46,7 @@ from bendybus.names import EntityPath
 __all__ = ["read_subscription", "read_topic", "subscription_elements", "topic_elements"]
 
 FIRST_WITH_FILTER_COUNTS: Final = "2024-05"
+FIRST_WITH_AFFINITY: Final = "2021-05"
 
 
 # -- topics -------------------------------------------------------------------------
@@ -53,15 +62,12 @@ def read_topic(
     return replace(current, **(left_out(TOPIC) | values))
 
 
-def topic_elements(topic: Topic, tier: Tier, api_version: str, *, with_rules: bool = True) -> str:
+def topic_elements(topic: Topic, tier: Tier, api_version: str) -> str:
     """The children of TopicDescription, as this version of the API shows them; as for queues."""
-    rules = topic.description.authorization_rules if with_rules else ()
-    return elements_of(_topic_shown(topic, tier, api_version, rules))
+    return elements_of(_topic_shown(topic, tier, api_version))
 
 
-def _topic_shown(
-    topic: Topic, tier: Tier, api_version: str, rules: Sequence[AuthorizationRule]
-) -> Iterator[Shown]:
+def _topic_shown(topic: Topic, tier: Tier, api_version: str) -> Iterator[Shown]:
     description, totals = topic.description, Totals.of_topic(topic)
     partitioned = len(topic.hosts) > 1
     filters: tuple[Shown, ...] = ()
@@ -80,12 +86,12 @@ def _topic_shown(
             ENABLE_BATCHED_OPERATIONS: (
                 ("SizeInBytes", totals.size_bytes),
                 ("FilteringMessagesBeforePublishing", False),
-                ("IsAnonymousAccessible", False),
-                rules_element(rules),
+                shown_as_sent(description, "IsAnonymousAccessible", False),
+                rules_element(description.authorization_rules),
             ),
             USER_METADATA: (
                 *shown_times(topic),
-                ("SupportOrdering", not partitioned),
+                shown_as_sent(description, "SupportOrdering", not partitioned),
                 totals.count_details(),
                 ("SubscriptionCount", len(topic.subscriptions)),
                 *filters,
@@ -103,6 +109,7 @@ def read_subscription(
 ) -> SubscriptionDescription:
     """The subscription that a client describes; its rule only when it is created."""
     values = read_values(f"Subscription '{name}' of '{topic}'", elements, SUBSCRIPTION)
+    values["as_sent"] = {**(current.as_sent if current else {}), **read_as_sent(elements, SUBSCRIPTION)}
     if current is not None:
         return replace(current, **(left_out(SUBSCRIPTION) | values))
     first = elements.get("DefaultRuleDescription")
@@ -114,14 +121,18 @@ def read_subscription(
 def subscription_elements(subscription: Subscription, api_version: str) -> str:
     """The children of SubscriptionDescription."""
     totals = Totals.of(subscription)
+    affinity: tuple[Shown, ...] = (("IsClientAffine", False),) if api_version >= FIRST_WITH_AFFINITY else ()
     return elements_of(
         shown_properties(
             subscription.description,
             api_version,
             after={
                 DEAD_LETTER_ON_FILTER_ERROR: (("MessageCount", totals.messages),),
-                FORWARD_TO: (*shown_times(subscription), totals.count_details()),
-                AUTO_DELETE_ON_IDLE: (totals.availability,),
+                FORWARD_TO: (
+                    *shown_times(subscription, unused=subscription.created_at),
+                    totals.count_details(),
+                ),
+                AUTO_DELETE_ON_IDLE: (totals.availability, *affinity),
             },
         )
     )

@@ -124,14 +124,16 @@ def verify(token: SasToken, ring: KeyRing, now: Instant) -> AccessRule:
     if signed is None:
         # One text for an unknown rule and for a wrong key: which rules exist is not told.
         raise Unauthorized(
-            f"The token's signature is not valid: no key of a rule '{next(token.key_names())[:60]}' "
-            f"over '{path or 'the namespace'}' made it.",
+            f"InvalidSignature: The token has an invalid signature. No key of a rule "
+            f"'{next(token.key_names())[:60]}' over '{path or 'the namespace'}' made it.",
             sub_code=INVALID_SIGNATURE,
         )
     if token.expires_at <= now:
         ended = f"{datetime.fromtimestamp(token.expires_at / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
         raise Unauthorized(
-            f"The token for '{path or 'the namespace'}' has expired at {ended}.", sub_code=EXPIRED
+            f"ExpiredToken: The token is expired. Expiration time: '{ended}'. "
+            f"It was for '{path or 'the namespace'}'.",
+            sub_code=EXPIRED,
         )
     return signed
 

@@ -252,7 +252,10 @@ class Entities:
             ("ForwardTo", description.forward_to),
             ("ForwardDeadLetteredMessagesTo", description.forward_dead_lettered_to),
         ):
-            if target is not None and isinstance(self.look_up(target), Subscription | None):
+            if target is None or normalise_path(target) == normalise_path(description.path):
+                # To itself: its messages go round until they have come too far.
+                continue
+            if isinstance(self.look_up(target), Subscription | None):
                 raise ArgumentError(
                     f"'{description.path}': {name} is '{target}', and there is no such queue or topic."
                 )

@@ -12,7 +12,7 @@ from typing import Final
 
 from bendybus.errors import ArgumentError
 
-__all__ = ["UNLIMITED", "format_duration", "parse_duration", "short_duration"]
+__all__ = ["UNLIMITED", "format_duration", "format_time_span", "parse_duration", "short_duration"]
 
 # TimeSpan.MaxValue: what Service Bus shows where no limit is set.
 UNLIMITED: Final = "P10675199DT2H48M5.4775807S"
@@ -68,6 +68,16 @@ def format_duration(seconds: float | None) -> str:
     if not date and not time:
         return "PT0S"
     return f"P{date}T{time}" if time else f"P{date}"
+
+
+def format_time_span(seconds: float) -> str:
+    """As .NET writes a TimeSpan: `00:00:20`, or with days `7.00:00:00`."""
+    whole, ticks = divmod(round(seconds * TICKS_PER_SECOND), TICKS_PER_SECOND)
+    days, rest = divmod(whole, 86_400)
+    hours, rest = divmod(rest, 3_600)
+    minutes, rest = divmod(rest, 60)
+    fraction = f".{ticks:07d}" if ticks else ""
+    return f"{f'{days}.' if days else ''}{hours:02d}:{minutes:02d}:{rest:02d}{fraction}"
 
 
 def short_duration(seconds: float | None) -> str:

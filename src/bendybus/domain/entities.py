@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
@@ -20,6 +20,7 @@ from bendybus.domain.messages import SubQueue
 from bendybus.domain.properties import (
     AUTO_DELETE_ON_IDLE,
     ENABLE_EXPRESS,
+    ENABLE_PARTITIONING,
     FORWARD_DEAD_LETTERED_TO,
     FORWARD_TO,
     MAX_MESSAGE_SIZE,
@@ -29,9 +30,10 @@ from bendybus.domain.properties import (
     REQUIRES_SESSION,
     EntityStatus,
     Properties,
+    Property,
     check_one_of,
 )
-from bendybus.errors import ArgumentError, InvalidOperation, QuotaExceeded
+from bendybus.errors import HELP_LINK, ArgumentError, InvalidOperation, QuotaExceeded
 from bendybus.names import EntityPath
 
 if TYPE_CHECKING:
@@ -106,6 +108,8 @@ class Described(Protocol):
     def enable_partitioning(self) -> bool: ...
     @property
     def exact_keys(self) -> bool: ...
+    @property
+    def as_sent(self) -> Mapping[str, str]: ...
     def to_record(self) -> dict[str, object]: ...
 
 
@@ -131,7 +135,7 @@ def recorded_values(kind: type[DataclassInstance], record: Mapping[str, object])
 
     Also what an earlier version gave, which knew fewer properties.
     """
-    known = {field.name for field in fields(kind)}
+    known = {each.name for each in fields(kind)}
     values = {name: value for name, value in record.items() if name in known}
     if "status" in values:
         values["status"] = EntityStatus(str(values["status"]))
@@ -172,6 +176,8 @@ class QueueDescription:
     authorization_rules: tuple[AuthorizationRule, ...] = ()
     exact_keys: bool = False
     """Whether case counts in session ids and other keys: only where it did when the entity was created."""
+    as_sent: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """How a client wrote properties, by their names: `ForwardTo` may have been a URL. Only to be shown."""
 
     def __post_init__(self) -> None:
         # Frozen, so this is how the path comes to be kept with its slashes the right way round.
@@ -208,17 +214,9 @@ class QueueDescription:
         return check_path(self.path)
 
     def _check_combinations(self) -> None:
-        for row, target in (
-            (FORWARD_TO, self.forward_to),
-            (FORWARD_DEAD_LETTERED_TO, self.forward_dead_lettered_to),
-        ):
-            if target is not None and normalise_path(check_path(target)) == normalise_path(self.path):
-                raise ArgumentError(f"{self.label}: {row.name} names the {_kind(self)} itself.")
-        if self.forward_to is not None and self.requires_session:
-            raise ArgumentError(
-                f"{self.label}: ForwardTo is '{self.forward_to}', "
-                f"but a {_kind(self)} with RequiresSession cannot forward its messages."
-            )
+        for target in (self.forward_to, self.forward_dead_lettered_to):
+            if target is not None:
+                check_path(target)
 
 
 class Tier(StrEnum):
@@ -260,7 +258,8 @@ class Tier(StrEnum):
         """Refuse what this tier does not offer."""
         for row in (MAX_SIZE, MAX_MESSAGE_SIZE):
             allowed = row.allowed if self is Tier.PREMIUM else row.standard
-            check_one_of(description.label, row.name, getattr(description, row.field), allowed)
+            value = getattr(description, row.field)
+            check_one_of(description.label, row.name, value, allowed, azure=f"Bad Request. {HELP_LINK} .")
         self.check_features(description)
 
     def check_features(self, description: Described) -> None:
@@ -319,8 +318,15 @@ def refuse_immutable_changes(before: Described, after: Described) -> None:
             kind = _kind(before)
             raise InvalidOperation(
                 f"{before.label}: {row.name} is {was} since the {kind} was created and cannot be "
-                f"changed to {wanted}. Delete the {kind} and create it anew."
+                f"changed to {wanted}. Delete the {kind} and create it again.",
+                azure=_azure_on_fixed(row, kind.capitalize()),
             )
+
+
+def _azure_on_fixed(row: Property, kind: str) -> str:
+    if row is ENABLE_PARTITIONING:
+        return f"Partitioning cannot be changed for {kind}. {HELP_LINK} ."
+    return f"The value for the {row.name} property of an existing {kind} cannot be changed. {HELP_LINK} ."
 
 
 def _kind(description: Described) -> str:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from typing import Final, TypeAlias
 
-from bendybus.domain.durations import format_duration, short_duration
-from bendybus.errors import ArgumentError
+from bendybus.domain.durations import format_duration, format_time_span, short_duration
+from bendybus.errors import HELP_LINK, ArgumentError
 
 __all__ = [
     "ALL",
@@ -79,6 +79,8 @@ class Property:
     least_s: float = 0
     most_s: float | None = None
     """Of a duration."""
+    too_long: str = ""
+    """What Azure says of a longer duration, where that is not what it says of most."""
     option: str
     """Of the command line."""
     help: str
@@ -111,7 +113,17 @@ class Property:
         wanted = f"at least {format_duration(self.least_s)}"
         if self.most_s is not None:
             wanted += f" and at most {format_duration(self.most_s)}"
-        raise ArgumentError(f"{label}: {self.name} is {value} seconds; it must be {wanted}.")
+        text = f"{label}: {self.name} is {value} seconds; it must be {wanted}."
+        raise ArgumentError(text, azure=self._azure_on_seconds(value))
+
+    def _azure_on_seconds(self, value: float) -> str:
+        if self.most_s is None:
+            return ""
+        limits = f"between {format_time_span(self.least_s)} and {format_time_span(self.most_s)}"
+        said = f"The value supplied must be {limits}."
+        if self.too_long and value > self.most_s:
+            said = self.too_long
+        return f"{said}\r\nParameter name: {self.name}\r\nActual value was {format_time_span(value)}."
 
     @property
     def limits(self) -> str:
@@ -155,14 +167,14 @@ def _listed(values: Sequence[object]) -> str:
     return f"{', '.join(first)} or {last}"
 
 
-def check_one_of(label: str, name: str, value: int, allowed: Sequence[int]) -> None:
+def check_one_of(label: str, name: str, value: int, allowed: Sequence[int], *, azure: str = "") -> None:
     if value in allowed:
         return
     if isinstance(allowed, range):
         wanted = f"from {allowed[0]} to {allowed[-1]}"
     else:
         wanted = "one of " + ", ".join(map(str, allowed))
-    raise ArgumentError(f"{label}: {name} is {value}; it must be {wanted}.")
+    raise ArgumentError(f"{label}: {name} is {value}; it must be {wanted}.", azure=azure)
 
 
 # -- the table ----------------------------------------------------------------------
@@ -211,6 +223,7 @@ LOCK_DURATION: Final = Property(
     # Service Bus refuses locks of more than five minutes; clients renew past that.
     least_s=5,
     most_s=300,
+    too_long=f"The supplied lock time exceeds the allowed maximum of '5' minutes. {HELP_LINK}",
     option="lock-duration",
     help="How long a lock holds.",
     metavar="DURATION",

@@ -270,15 +270,21 @@ class Stock:
         """Count the failure; back to the shelf, or to the dead letters when it was the last attempt."""
         limit = self.description.max_delivery_count
         for message in messages:
+            if message.subqueue is not SubQueue.MAIN:
+                # A dead letter keeps the count that it came with.
+                continue
             message.delivery_count += 1
-            if message.delivery_count >= limit and message.subqueue is SubQueue.MAIN:
+            if message.delivery_count >= limit:
                 self._mark_dead_letter(message, delivery_count_exceeded(message.delivery_count))
         changes.update(messages)
         self.put_back(messages, changes)
 
     def defer(self, messages: list[Message], changes: Changes) -> None:
+        """Set aside. That was a delivery, so it is counted, but never one too many."""
         for message in messages:
             message.state = MessageState.DEFERRED
+            if message.subqueue is SubQueue.MAIN:
+                message.delivery_count += 1
         changes.update(messages)
         self.put_back(messages, changes)
 
@@ -305,7 +311,7 @@ class Stock:
             if message is None or message.locked_until <= at:
                 raise MessageLockLost(
                     "The lock supplied is invalid. Either the lock expired, or the message has already been "
-                    f"removed from '{self.description.path}'."
+                    f"removed from the queue '{self.description.path}'."
                 )
 
     # -- amending -----------------------------------------------------------------

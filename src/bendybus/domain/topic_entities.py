@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import ClassVar, Final, Self, cast
 
 from bendybus.domain.access import AuthorizationRule, check_rules
@@ -100,6 +100,8 @@ class TopicDescription:
     user_metadata: str | None = None
     authorization_rules: tuple[AuthorizationRule, ...] = ()
     exact_keys: bool = False
+    as_sent: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """How a client wrote properties, as with queues."""
 
     def __post_init__(self) -> None:
         # Frozen, so this is how the path comes to be kept with its slashes the right way round.
@@ -162,7 +164,7 @@ class SubscriptionDescription(QueueDescription):
 
     def to_record(self) -> dict[str, object]:
         # Not asdict: it would copy the compiled filters, which no record can hold.
-        values: dict[str, object] = {field.name: getattr(self, field.name) for field in fields(self)}
+        values: dict[str, object] = {each.name: getattr(self, each.name) for each in fields(self)}
         return values | {"rules": [rule_to_record(rule) for rule in self.rules]}
 
     @classmethod

@@ -129,7 +129,7 @@ def rejection(error: BrokerError) -> Rejected:
 def lock_lost(path: str) -> MessageLockLost:
     return MessageLockLost(
         "The lock supplied is invalid. Either the lock expired, or the message has already been removed "
-        f"from '{path}'."
+        f"from the queue '{path}'."
     )
 
 

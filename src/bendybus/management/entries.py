@@ -13,7 +13,7 @@ from typing import Final
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from bendybus.atom import ATOM, INSTANCE, SERVICE_BUS, document
+from bendybus.atom import ATOM, INSTANCE, SERVICE_BUS
 from bendybus.errors import Unavailable
 
 __all__ = ["Entry", "Feed", "bare_name", "entry_body", "error_detail", "read_answer"]
@@ -23,7 +23,8 @@ _FEED: Final = f"{{{ATOM}}}feed"
 
 # "SubCode=40400. The messaging entity ... TrackingId:..., SystemTracker:..., Timestamp:..."
 _SUB_CODE: Final = re.compile(r"^SubCode=[0-9]+\.\s*")
-_TRACKING: Final = re.compile(r"\.?\s*(To know more visit|TrackingId:).*$", re.DOTALL)
+_TRACKING: Final = re.compile(r"\.?\s*TrackingId:.*$", re.DOTALL)
+_HELP_LINK: Final = re.compile(r"\s*To know more visit \S+(\s+\.(?=\s|$))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,12 @@ def bare_name(element: Element) -> str:
 
 def entry_body(kind: str, children: Iterable[str]) -> bytes:
     """An entry to put; `children` are the description's elements, as XML."""
-    return document(
+    entry = (
         f'<entry xmlns="{ATOM}"><content type="application/xml">'
         f'<{kind} xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}">{"".join(children)}</{kind}>'
         "</content></entry>"
     )
+    return entry.encode()
 
 
 def read_answer(body: bytes) -> Entry | Feed:
@@ -83,7 +85,7 @@ def error_detail(body: bytes) -> str:
     """What an Error document says to a person; empty when this is none."""
     root = _parse(body)
     detail = "" if root is None else (root.findtext("Detail") or "")
-    return _TRACKING.sub("", _SUB_CODE.sub("", detail)).strip()
+    return _HELP_LINK.sub("", _TRACKING.sub("", _SUB_CODE.sub("", detail))).strip()
 
 
 def _entry(element: Element) -> Entry | None:

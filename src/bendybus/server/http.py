@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from bendybus.admin.documents import error_document
-from bendybus.atom import ERROR_TYPE, document
+from bendybus.atom import ERROR_TYPE
 from bendybus.server.websocket import serve_amqp
 
 __all__ = ["HEALTH_PATH", "RESERVED_NAMES", "Health", "http_app", "watching_app"]
@@ -100,7 +100,7 @@ def _application(routes: Sequence[BaseRoute]) -> Starlette:
 async def _explain(request: Request, error: HTTPException) -> Response:
     """What no route serves, such as `OPTIONS *`, is refused in the shape of every other refusal."""
     text = f"Nothing is served at '{request.url.path}'." if error.status_code == 404 else error.detail
-    body = document(error_document(error.status_code, f"SubCode={error.status_code}00. {text}"))
+    body = error_document(error.status_code, f"SubCode={error.status_code}00. {text}")
     return Response(body, error.status_code, headers=error.headers, media_type=ERROR_TYPE)
 
 

@@ -25,7 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from bendybus.admin.documents import error
-from bendybus.atom import ERROR_TYPE, document
+from bendybus.atom import ERROR_TYPE
 from bendybus.broker.clock import now
 from bendybus.errors import ArgumentError, BrokerError
 from bendybus.gateway.memory_budget import MemoryBudget
@@ -222,7 +222,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _refuse(self, reason: BrokerError) -> None:
-        body = document(error(reason, "", now()))
+        body = error(reason, "", now()).encode()
         _refresh_date(self.server_state)
         status = HTTPStatus(reason.status)
         lines = [

@@ -26,10 +26,10 @@ def test_an_entry_reads_as_it_was_written() -> None:
     text = documents.entry(
         "https://h/a&b?x=1", "a<b", "QueueDescription", atom.element("Status", "Active"), AT, AT, "me"
     )
-    entry = ElementTree.fromstring(atom.document(text))
+    entry = ElementTree.fromstring(text)
     assert entry.findtext(f"{ATOM}title") == "a<b"
     assert entry.findtext(f"{ATOM}id") == "https://h/a&b?x=1"
-    assert entry.findtext(f"{ATOM}published") == "2026-01-01T00:00:00.1230000Z"
+    assert entry.findtext(f"{ATOM}published") == "2026-01-01T00:00:00Z"
     status = entry.find(f"{ATOM}content/{{{atom.SERVICE_BUS}}}QueueDescription/{{{atom.SERVICE_BUS}}}Status")
     assert status is not None and status.text == "Active"
 
@@ -39,15 +39,13 @@ def test_an_entry_reads_as_it_was_written() -> None:
 )
 def test_a_feed_has_a_second_link_only_when_there_is_more(following: str | None, links: list[str]) -> None:
     page = [documents.entry("u", "t", "QueueDescription", "", AT, AT, "me")]
-    feed = ElementTree.fromstring(atom.document(documents.feed("https://h/", "queues", AT, page, following)))
+    feed = ElementTree.fromstring(documents.feed("https://h/", "queues", AT, page, following))
     assert [link.get("rel") for link in feed.findall(f"{ATOM}link")] == links
     assert len(feed.findall(f"{ATOM}entry")) == 1
 
 
 def test_an_error_names_status_and_sub_code_and_survives_any_name() -> None:
-    error = ElementTree.fromstring(
-        atom.document(documents.error(EntityNotFound("a\x00<\ud800>"), "\x01", AT))
-    )
+    error = ElementTree.fromstring(documents.error(EntityNotFound("a\x00<\ud800>"), "\x01", AT))
     assert error.findtext("Code") == "404"
     detail = error.findtext("Detail") or ""
     assert detail.startswith("SubCode=40400. The messaging entity 'a\ufffd<\ufffd>' could not be found.")

@@ -96,7 +96,7 @@ def test_the_rule_whose_key_signed_is_the_one_that_counts() -> None:
 @pytest.mark.parametrize("resource", ["sb://localhost", "sb://localhost/other", "sb://localhost/orders2"])
 def test_an_entitys_key_signs_for_that_entity_alone(resource: str) -> None:
     ring = KeyRing([AccessRule("app", "key", "", Right.SEND, "orders")])
-    with pytest.raises(Unauthorized, match="signature is not valid"):
+    with pytest.raises(Unauthorized, match="has an invalid signature"):
         verify(SasToken.parse(make_token(resource, "app", "key", EXPIRY_S)), ring, NOW)
 
 
@@ -113,14 +113,14 @@ def test_an_entitys_key_signs_for_that_entity_alone(resource: str) -> None:
     ],
 )
 def test_a_change_anywhere_breaks_the_signature(changed: str) -> None:
-    with pytest.raises(Unauthorized, match="signature is not valid"):
+    with pytest.raises(Unauthorized, match="has an invalid signature"):
         verify(SasToken.parse(changed), RING, NOW)
 
 
 def test_a_token_ends_with_its_second() -> None:
     token = SasToken.parse(VECTOR)
     assert verify(token, RING, Instant(EXPIRY_S * 1000 - 1)) is RULE
-    with pytest.raises(Unauthorized, match="expired at 2030-03-17T17:46:40Z"):
+    with pytest.raises(Unauthorized, match=r"The token is expired. Expiration time: '2030-03-17T17:46:40Z'"):
         verify(token, RING, Instant(EXPIRY_S * 1000))
 
 

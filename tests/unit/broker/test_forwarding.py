@@ -111,6 +111,50 @@ def test_every_message_moves_once_between_any_mix(
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_a_queue_that_forwards_to_itself_ends_at_the_hop_limit(
+    catalog: SqliteCatalog, stores: list[GatedStore], partitioned: bool
+) -> None:
+    async def run() -> None:
+        async with at_work(catalog, stores) as broker:
+            source = await broker.queues.create(
+                queue("round", enable_partitioning=partitioned, forward_to="ROUND")
+            )
+            await send(source, *map(str, range(20)))
+            stuck = await until_held(source, 20, SubQueue.DEAD_LETTER)
+            assert len(stuck) == 20 and all(message.origin.hops == 4 for message in stuck)
+            assert {message.amendment.dead_letter_reason for message in stuck} == {
+                "MaxTransferHopCountExceeded"
+            }
+            assert await held(source) == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_a_queue_with_sessions_forwards_each_session_in_order(
+    catalog: SqliteCatalog, stores: list[GatedStore], partitioned: bool
+) -> None:
+    async def run() -> None:
+        async with at_work(catalog, stores) as broker:
+            options = {"enable_partitioning": partitioned, "requires_session": True}
+            target = await broker.queues.create(queue("target", **options))
+            source = await broker.queues.create(queue("source", **options, forward_to="target"))
+            for number in range(60):
+                payload = encode_message(data=b"x", properties=Properties(group_id=f"s{number % 7}"))
+                message, key = admit(payload, now(), source.description)
+                await source.place(key).ask(Enqueue([message]))
+            arrived = await until_held(target, 60)
+            assert len(arrived) == 60 and await held(source) == []
+            for session in range(7):
+                numbers = [
+                    each.origin.sequence_number for each in arrived if each.session_id == f"s{session}"
+                ]
+                assert numbers == sorted(numbers) and numbers
+
+    asyncio.run(run())
+
+
 def test_a_chain_keeps_the_first_number_and_counts_hops(
     catalog: SqliteCatalog, stores: list[GatedStore]
 ) -> None:

@@ -269,7 +269,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     def fail(self, record: Record) -> None:
         record.token = None
-        record.delivery_count += 1
+        record.delivery_count += record.subqueue is MAIN
         if record.subqueue is MAIN and record.delivery_count >= self.partition.description.max_delivery_count:
             text = f"Message could not be consumed after {record.delivery_count} delivery attempts."
             self.bury(record, "MaxDeliveryCountExceeded", text)
@@ -448,6 +448,7 @@ class PartitionMachine(RuleBasedStateMachine):
             self.fail(record)
         elif kind is Defer:
             record.state = MessageState.DEFERRED
+            record.delivery_count += record.subqueue is MAIN
         elif kind is DeadLetter:
             self.bury(record, None, None)
 

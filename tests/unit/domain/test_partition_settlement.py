@@ -214,14 +214,14 @@ def test_a_reason_has_at_most_4096_characters(driver, texts):
     assert driver.settle(DeadLetter([message.lock_token], "x" * 4096, "x" * 4096)) == []
 
 
-def test_dead_letters_are_delivered_any_number_of_times(new_driver):
+def test_dead_letters_are_delivered_any_number_of_times_and_keep_their_count(new_driver):
     driver = new_driver(max_delivery_count=1)
     (message,) = dead_lettered(driver)
-    for attempt in range(1, 4):
+    for _ in range(3):
         assert driver.lock(1, SubQueue.DEAD_LETTER) == [message]
         driver.settle(Abandon([message.lock_token]))
         assert driver.effects == [UpdateMessages([message]), DEAD_LETTERS_AVAILABLE]
-        assert message.delivery_count == attempt
+        assert message.delivery_count == 0
 
 
 def test_dead_letters_come_oldest_first_however_they_arrived(driver):
@@ -237,7 +237,7 @@ def test_a_deferred_message_is_reached_by_its_number_only(driver):
     driver.lock()
     driver.settle(Defer([message.lock_token], b"properties"))
     assert driver.effects == [UpdateMessages([message])]
-    assert (message.state, message.delivery_count) == (MessageState.DEFERRED, 0)
+    assert (message.state, message.delivery_count) == (MessageState.DEFERRED, 1)
     assert message.amendment == Amendment(properties=(b"properties",))
     assert driver.lock() == []
     given = driver.apply(LockDeferred(numbers([message]), driver.entropy(1)))
@@ -263,7 +263,7 @@ def test_a_deferred_message_goes_back_to_the_deferred(driver, command):
     driver.settle(command([message.lock_token]))
     assert driver.effect(MessagesAvailable) is None
     assert (message.state, message.lock_token) == (MessageState.DEFERRED, None)
-    assert message.delivery_count == (1 if command is Abandon else 0)
+    assert message.delivery_count == (2 if command is Abandon else 1)
     assert driver.lock() == []
     assert driver.apply(ReceiveDeferred(numbers([message]))).messages == [message]
 

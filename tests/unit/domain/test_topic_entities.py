@@ -81,7 +81,6 @@ def test_what_no_topic_may_be_is_refused_by_name(properties, told):
         ({"lock_duration_s": 301}, "Subscription 't/Subscriptions/s': LockDuration"),
         ({"max_delivery_count": 0}, "MaxDeliveryCount"),
         ({"requires_duplicate_detection": True}, "detected at the topic"),
-        ({"requires_session": True, "forward_to": "q"}, "a subscription with RequiresSession cannot forward"),
     ],
 )
 def test_what_no_subscription_may_be_is_refused_by_name(properties, told):

@@ -118,6 +118,8 @@ class SqlRuleAction:
     parameters: Mapping[str, Value] = field(default_factory=dict, hash=False)
     spelled: Mapping[str, Spelling] = field(default_factory=dict, hash=False, compare=False)
     """The parameters as they were written, where that is known."""
+    preprocessing: bool | None = field(default=None, compare=False)
+    """As with `SqlFilter`."""
     _steps: tuple[Callable[[_Draft], None], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -82,12 +82,16 @@ def _sql_to_record(sql: SqlFilter | SqlRuleAction) -> dict[str, object]:
         "expression": sql.expression,
         "parameters": values,
         "spelled": _spelled_to_record(sql.spelled),
+        "preprocessing": sql.preprocessing,
     }
 
 
-def _sql_from_record(record: Mapping[str, object]) -> tuple[str, dict[str, Value], dict[str, Spelling]]:
+def _sql_from_record(
+    record: Mapping[str, object],
+) -> tuple[str, dict[str, Value], dict[str, Spelling], bool | None]:
     values = _values_from_record(record["parameters"])
-    return cast("str", record["expression"]), values, _spelled_from_record(record)
+    flag = cast("bool | None", record.get("preprocessing"))
+    return cast("str", record["expression"]), values, _spelled_from_record(record), flag
 
 
 def _spelled_to_record(spelled: Mapping[str, Spelling]) -> dict[str, object]:

@@ -76,6 +76,8 @@ class SqlFilter:
     parameters: Mapping[str, Value] = field(default_factory=dict, hash=False)
     spelled: Mapping[str, Spelling] = field(default_factory=dict, hash=False, compare=False)
     """The parameters as they were written, where that is known."""
+    preprocessing: bool | None = field(default=None, compare=False)
+    """The flag RequiresPreprocessing, which has no effect and is shown again."""
     cost: int = field(init=False, repr=False, compare=False)
     """How much asking it may take, beside others (cost.py)."""
     _ask: Ask = field(init=False, repr=False, compare=False)

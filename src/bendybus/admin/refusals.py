@@ -1,0 +1,106 @@
+"""Refusals of management requests, in the words of Azure.
+
+Clients tell one refusal from another by these sentences, so they come first. What our own error says
+follows: it names the entity, the state and the input. Status and our own text: errors.py. The document
+around them: documents.py.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.responses import Response
+
+from bendybus.admin.documents import error_document, format_timestamp
+from bendybus.admin.paths import Child
+from bendybus.atom import ERROR_TYPE
+from bendybus.domain.entities import split_subqueue
+from bendybus.domain.messages import SubQueue
+from bendybus.errors import HELP_LINK, BrokerError, EntityExists, EntityNotFound, RequestError
+from bendybus.names import Instant
+
+__all__ = ["Asked", "refuse"]
+
+CONFLICT: Final = (
+    "Conflict. You're requesting an operation that isn't allowed in the resource's current state. "
+    f"{HELP_LINK} ."
+)
+NOT_FOUND: Final = f"Not Found. The Operation doesn't exist. {HELP_LINK} ."
+NOT_HOSTED: Final = "No service is hosted at the specified address."
+NO_POLICY: Final = f"The incoming request is not recognized as a namespace policy put request. {HELP_LINK}"
+
+# Stands behind the tracking id of answers of the management gateway.
+GATEWAY: Final = "_G0"
+NO_TRACKER: Final = "NoSystemTracker"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The request that is refused."""
+
+    method: str
+    host: str
+    namespace: str
+    path: str
+    topic_exists: bool
+    """Of a path below a topic: whether there is that topic."""
+
+    @property
+    def child(self) -> Child | None:
+        """None where the path is that of a queue or a topic, or of no entity."""
+        return Child.parse(self.path)
+
+    @property
+    def resource(self) -> str:
+        return f"{self.host}:{self.path[:200]}"
+
+
+def refuse(refusal: BrokerError, asked: Asked, now: Instant) -> Response:
+    """The answer to a management request that is refused."""
+    said = _azure_says(refusal, asked).replace("{namespace}", asked.namespace)
+    detail = f"{said} {refusal.description}" if said else refusal.description
+    if asked.method == "PUT" and asked.child is None and refusal.status != 401:
+        detail = f"SubCode={refusal.sub_code}. {detail}"
+    tracking_id = f"{uuid.uuid4()}{'' if refusal.status == 401 else GATEWAY}"
+    detail += (
+        f" TrackingId:{tracking_id}, SystemTracker:{_tracker(refusal, asked)}, "
+        f"Timestamp:{format_timestamp(now)}"
+    )
+    return Response(error_document(refusal.status, detail), refusal.status, media_type=ERROR_TYPE)
+
+
+def _azure_says(refusal: BrokerError, asked: Asked) -> str:
+    """Azure's sentence; empty where none is known."""
+    child, method = asked.child, asked.method
+    if child is None or not asked.topic_exists:
+        match refusal:
+            case EntityExists():
+                return CONFLICT
+            case EntityNotFound() if method == "DELETE":
+                return NOT_HOSTED
+            case EntityNotFound() if method == "PUT":
+                return NOT_FOUND if child is None else NO_POLICY
+    elif isinstance(refusal, EntityExists | EntityNotFound):
+        name = child.name_in(asked.namespace)
+        if isinstance(refusal, EntityExists):
+            return f"The messaging entity '{name}' already exists. {HELP_LINK} "
+        if method == "DELETE":
+            return f"The messaging entity '{name}' could not be found. {HELP_LINK} "
+        return f"Entity '{name}' was not found. {HELP_LINK} "
+    return refusal.azure if isinstance(refusal, RequestError) else ""
+
+
+def _tracker(refusal: BrokerError, asked: Asked) -> str:
+    child = asked.child
+    if refusal.status == 401:
+        return NO_TRACKER
+    if child is not None and asked.topic_exists:
+        if isinstance(refusal, EntityExists | EntityNotFound):
+            return NO_TRACKER
+        return f"{asked.namespace}:Topic:{child.topic}"
+    entity, subqueue = split_subqueue(asked.path)
+    if subqueue is not SubQueue.MAIN:
+        return f"{asked.namespace}:Queue:{entity}"
+    return asked.resource

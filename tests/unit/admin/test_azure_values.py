@@ -1,0 +1,195 @@
+"""Values that clients send come back as Azure gives them back."""
+
+from __future__ import annotations
+
+import pytest
+
+from bendybus.domain.entities import QueueDescription
+from bendybus.domain.topic_entities import SubscriptionDescription
+from fix_management import HOST, Api, InNamespace
+
+SUBSCRIPTION, RULE, TOPIC = "SubscriptionDescription", "RuleDescription", "TopicDescription"
+UNLIMITED = "P10675199DT2H48M5.4775807S"
+
+
+def of(name: str, value: object) -> str:
+    return f"<{name}>{value}</{name}>"
+
+
+# What is sent, and what is then shown; None for an element that is not there.
+VALUES: dict[str, tuple[str, dict[str, str | None]]] = {
+    **{
+        f"{name} as {url}": (of(name, url), {name: url})
+        for name in ("ForwardTo", "ForwardDeadLetteredMessagesTo")
+        for url in (f"http://{HOST}/to", f"https://{HOST}/to", f"sb://{HOST}/to", "to")
+    },
+    **{
+        f"{name} of {text}": (of(name, text), {name: text})
+        for name in ("DefaultMessageTimeToLive", "AutoDeleteOnIdle")
+        for text in ("P10675199DT2H48M5.477539S", "P10675199DT2H48M5.477S", UNLIMITED, "PT600S", "P0DT10M")
+    },
+    "LockDuration": (of("LockDuration", "PT45.0S"), {"LockDuration": "PT45.0S"}),
+    "a queue that forwards": (
+        of("AutoDeleteOnIdle", "PT10M") + of("ForwardTo", f"sb://{HOST}/to"),
+        {"AutoDeleteOnIdle": UNLIMITED, "ForwardTo": f"sb://{HOST}/to"},
+    ),
+    "a queue with sessions that forwards": (
+        of("RequiresSession", "true") + of("ForwardTo", f"sb://{HOST}/to"),
+        {"RequiresSession": "true", "ForwardTo": f"sb://{HOST}/to"},
+    ),
+    "SupportOrdering": (of("SupportOrdering", "false"), {"SupportOrdering": "false"}),
+    "SupportOrdering left out": ("", {"SupportOrdering": "true", "IsAnonymousAccessible": "false"}),
+    "IsAnonymousAccessible": (of("IsAnonymousAccessible", "true"), {"IsAnonymousAccessible": "true"}),
+    "authorization rules": (
+        of(
+            "AuthorizationRules",
+            of(
+                "AuthorizationRule",
+                of("Rights", of("AccessRights", "Send"))
+                + of("KeyName", "sends")
+                + of("PrimaryKey", "p" * 44)
+                + of("SecondaryKey", "s" * 44),
+            ),
+        ),
+        {"KeyName": "sends", "CreatedTime": None, "ModifiedTime": None},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", VALUES)
+@pytest.mark.parametrize("partitioned", ["true", "false"])
+def test_a_value_comes_back_as_azure_gives_it_back(
+    in_namespace: InNamespace, case: str, partitioned: str
+) -> None:
+    sent, shown = VALUES[case]
+    if "left out" in case:
+        partitioned = "false"
+
+    async def work(api: Api) -> None:
+        await api("PUT", "to")
+        made = await api("PUT", "q", sent + of("EnablePartitioning", partitioned))
+        assert made.status == 201, made.body
+        for answer in (made, await api("GET", "q")):
+            assert {name: answer.text(name) for name in shown} == shown
+        # And after an update that says nothing of it, except for what is taken away in that way.
+        updated = await api("PUT", "q", of("MaxDeliveryCount", 3), update=True)
+        kept = {name: text for name, text in shown.items() if "Forward" not in name}
+        assert {name: updated.text(name) for name in kept} == kept
+        queue = api.broker.queues.get("q").description
+        assert QueueDescription.from_record(queue.to_record()).as_sent == queue.as_sent
+
+    in_namespace(work)
+
+
+def test_a_forward_that_is_a_url_means_the_entity(in_namespace: InNamespace) -> None:
+    async def work(api: Api) -> None:
+        await api("PUT", "To/it")
+        await api("PUT", "t", kind=TOPIC)
+        url = f"sb://{HOST}/to/IT"
+        for path, kind in (("q", "QueueDescription"), ("t/Subscriptions/s", SUBSCRIPTION)):
+            made = await api("PUT", path, of("ForwardTo", url), kind=kind)
+            assert (made.status, made.text("ForwardTo")) == (201, url)
+            kept = api.broker.entities.find(path).description
+            assert isinstance(kept, QueueDescription) and kept.forward_to == "to/IT"
+            again = await api("PUT", path, of("ForwardTo", "to/it"), kind=kind, update=True)
+            assert again.text("ForwardTo") == "to/it"
+            taken_away = await api("PUT", path, kind=kind, update=True)
+            assert taken_away.text("ForwardTo") is None
+        subscription = api.broker.topics.get_subscription("t", "s").description
+        assert SubscriptionDescription.from_record(subscription.to_record()).as_sent == subscription.as_sent
+
+    in_namespace(work)
+
+
+def typed(kind: str, text: str, schema: str = "http://www.w3.org/2001/XMLSchema") -> str:
+    value = f'<Value xmlns:d6p1="{schema}" i:type="d6p1:{kind}">{text}</Value>'
+    return f"<KeyValueOfstringanyType><Key>k</Key>{value}</KeyValueOfstringanyType>"
+
+
+DURATION = typed("duration", "PT5.50S", "http://schemas.microsoft.com/2003/10/Serialization/")
+SQL = of("SqlExpression", "a = @k") + of("CompatibilityLevel", 20)
+
+# The inside of a filter, as it is sent and as it comes back.
+FILTERS: dict[str, str] = {
+    **{
+        kind: of("Parameters", typed(kind, text))
+        for kind, text in (
+            ("double", "3"),
+            ("int", "3"),
+            ("long", "3"),
+            ("dateTime", "2020-07-05T11:12:13"),
+            ("dateTime", "2020-07-05T11:12:13.1234567Z"),
+            ("string", "x"),
+        )
+    },
+    "duration": of("Parameters", DURATION),
+    "preprocessing": of("RequiresPreprocessing", "true"),
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("case", FILTERS)
+def test_a_rule_comes_back_as_it_was_sent(in_namespace: InNamespace, case: str) -> None:
+    inner = SQL + FILTERS[case]
+    if "Parameters" not in inner:
+        inner = inner.replace("@k", "1")
+    text = f'<Filter i:type="SqlFilter">{inner}</Filter>'
+    action = f'<Action i:type="SqlRuleAction">{inner.replace("a = ", "SET a = ")}</Action>'
+
+    async def work(api: Api) -> None:
+        await api("PUT", "t", kind=TOPIC)
+        await api("PUT", "t/Subscriptions/s", kind=SUBSCRIPTION)
+        path = "t/Subscriptions/s/Rules/r"
+        sent = text + action
+        made = await api("PUT", path, sent, kind=RULE)
+        assert made.status == 201, made.body
+        for answer in (made, await api("GET", path)):
+            assert sent in answer.body
+        kept = api.broker.topics.get_subscription("t", "s").description
+        again = SubscriptionDescription.from_record(kept.to_record())
+        assert again.rule("r").filter.preprocessing == (True if case == "preprocessing" else None)  # type: ignore[union-attr]
+
+    in_namespace(work)
+
+
+def test_only_the_rule_of_a_new_subscription_has_empty_parameters(in_namespace: InNamespace) -> None:
+    async def work(api: Api) -> None:
+        await api("PUT", "t", kind=TOPIC)
+        await api("PUT", "t/Subscriptions/s", kind=SUBSCRIPTION)
+        await api("PUT", "t/Subscriptions/s/Rules/all", '<Filter i:type="TrueFilter"/>', kind=RULE)
+        assert "<Parameters/>" in (await api("GET", "t/Subscriptions/s/Rules/$Default")).body
+        assert "<Parameters" not in (await api("GET", "t/Subscriptions/s/Rules/all")).body
+
+    in_namespace(work)
+
+
+def test_an_entry_and_a_list_have_the_shape_of_azures(in_namespace: InNamespace) -> None:
+    async def work(api: Api) -> None:
+        await api("PUT", "t", kind=TOPIC)
+        made = await api("PUT", "t/Subscriptions/s", kind=SUBSCRIPTION)
+        assert made.text("AccessedAt") == made.text("CreatedAt")
+        assert made.body.endswith(
+            "<IsClientAffine>false</IsClientAffine></SubscriptionDescription></content></entry>"
+        )
+        assert "<author>" not in made.body and not made.body.startswith("<?xml")
+        query = "api-version=2021-05&enrich=False"
+        rule = await api("GET", "t/Subscriptions/s/Rules/$Default", query=query)
+        assert rule.text("id") == f"https://{HOST}/t/Subscriptions/s/Rules/$Default?{query}"
+        for path, title in (
+            ("$Resources/queues", "Queues"),
+            ("$Resources/topics", "Topics"),
+            ("t/Subscriptions", "Subscriptions"),
+            ("t/Subscriptions/s/Rules", "Rules"),
+        ):
+            listed = await api("GET", path, query=query)
+            assert (listed.text("title"), listed.text("id")) == (title, f"https://{HOST}/{path}?{query}")
+        await api("PUT", "t/Subscriptions/u", kind=SUBSCRIPTION)
+        page = await api("GET", "t/Subscriptions", query=f"$top=1&{query}")
+        following = f"https://{HOST}/t/Subscriptions?%24skip=1&%24top=1&{query}"
+        assert f'<link rel="next" href="{following.replace("&", "&amp;")}"/>' in page.body
+        topic = await api("GET", "t")
+        assert topic.text("name") == "ns"
+        assert (topic.text("published") or "").count(".") == 0
+        assert "Alias" not in (await api("GET", "$namespaceinfo")).body
+
+    in_namespace(work)
