@@ -175,8 +175,9 @@ def test_a_restored_server_never_opens_the_live_stores(
     # Told to use the live ones it refuses, and the live server refuses the copies.
     told = attempt("serve", "--data", str(copy.data), "--port", "0", "--admin-port", "0", *options)
     refused(told, "belongs to another namespace")
-    ours = f"sqlite://{copy.data}/attached/one.db"
-    told = attempt("serve", "--data", str(live.data), "--port", "0", "--admin-port", "0", "--store", ours)
+    copies = [path for path in copy.data.glob("**/*.db") if path.name != "catalog.db"]
+    ours = [option for path in copies for option in ("--store", f"sqlite://{path}")]
+    told = attempt("serve", "--data", str(live.data), "--port", "0", "--admin-port", "0", *ours)
     refused(told, "belongs to another namespace")
     assert files_of(elsewhere) == before
 
@@ -190,6 +191,7 @@ def test_a_store_that_was_attached_and_one_that_was_retired_are_restored_as_such
     done("store", "retire", "store-1", "--data", live.data)
     done("backup", tmp_path / "b", "--data", live.data)
     done("restore", tmp_path / "b", "--data", tmp_path / "r" / "data")
+    assert live.stop() == os.EX_OK
     (tmp_path / "more.db").rename(tmp_path / "hidden.db")
     copy = copy_at(tmp_path / "r")
     copy.start()

@@ -128,15 +128,6 @@ def test_another_protocol_header_is_answered_with_the_one_that_is_served(
     attack(work)
 
 
-def test_amqp_without_sasl_is_answered_with_the_header_of_sasl(attack: Attack, endpoint: Endpoint) -> None:
-    async def work() -> None:
-        async with await Stranger.call(endpoint) as stranger:
-            stranger.write(AMQP_HEADER + encode_frame(0, Open(container_id="stranger")))
-            assert await stranger.hung_up() == SASL_HEADER
-
-    attack(work)
-
-
 @pytest.mark.parametrize(
     "init",
     [

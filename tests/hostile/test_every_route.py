@@ -83,9 +83,9 @@ OF_THE_NAMESPACE: Final = [
     Asked("PUT", "$authorizationRules/sends", "Manage"),
     Asked("DELETE", "$authorizationRules/sends", "Manage"),
     Asked("POST", "$authorizationRules/sends/regenerateKey", "Manage"),
-    Asked("GET", "$namespaceinfo", "any"),
-    Asked("GET", "$Resources/queues", "any"),
-    Asked("GET", "$Resources/topics", "any"),
+    Asked("GET", "$namespaceinfo", "Manage"),
+    Asked("GET", "$Resources/queues", "Manage"),
+    Asked("GET", "$Resources/topics", "Manage"),
     Asked("POST", "$reset", "Manage"),
 ]
 FAULTS: Final = [
@@ -104,14 +104,14 @@ METRICS: Final = [Asked("GET", "metrics", "Listen"), Asked("GET", "metrics?parti
 # For the operator alone: the root key itself is not enough.
 BACKUPS: Final = [Asked("GET", "$backup", "operator"), Asked("POST", "$backup", "operator")]
 MANAGEMENT: Final = [
-    Asked("GET", "q", "any"),
-    Asked("HEAD", "q", "any"),
+    Asked("GET", "q", "Manage"),
+    Asked("HEAD", "q", "Manage"),
     Asked("PUT", "q", "Manage"),
     Asked("DELETE", "q", "Manage"),
     Asked("PATCH", "q", "Manage"),
     Asked("POST", "q", "Manage"),
     Asked("OPTIONS", "q", "Manage"),
-    Asked("GET", "q/subscriptions/s/rules/r", "any"),
+    Asked("GET", "q/subscriptions/s/rules/r", "Manage"),
     Asked("PUT", "q/subscriptions/s/rules/r", "Manage"),
     Asked("DELETE", "q/subscriptions/s/rules/r", "Manage"),
 ]
@@ -153,6 +153,10 @@ WORDS: Final = {
     "$resources/topics",
     "$authorizationrules",
     "$reset",
+    "/$stores",
+    "/$stores/{name}",
+    "/$faults/stores",
+    "/$faults/stores/{name}",
     # The query's, and a sub-queue's, which is below its entity.
     "$skip",
     "$top",

@@ -107,7 +107,7 @@ def test_what_no_rule_may_be_is_refused_with_an_error_document(
 ) -> None:
     answered, text = Http(server)(method, f"$authorizationRules/{path}", body)
     assert answered == status
-    assert text.startswith(f'<?xml version="1.0" encoding="utf-8"?><Error><Code>{status}</Code>')
+    assert text.startswith(f"<Error><Code>{status}</Code>")
 
 
 def test_the_root_rules_keys_can_be_changed_and_the_next_start_knows_them(start_server: StartServer) -> None:
@@ -176,14 +176,14 @@ def test_the_administration_client_makes_reads_and_changes_a_queues_rules(start_
         (rule,) = queue.authorization_rules
         assert (rule.key_name, rule.rights) == ("shop", ["Send"])
         assert (rule.primary_key, rule.secondary_key) == (asked.primary_key, asked.secondary_key)
-        assert rule.created_at_utc is not None and rule.type == "SharedAccessAuthorizationRule"
+        # No times were given, so none are shown, as on Azure.
+        assert rule.created_at_utc is None and rule.type == "SharedAccessAuthorizationRule"
         rule.rights = ["Manage", "Send", "Listen"]
         rule.primary_key = "another-key-of-the-shop"
         queue.max_delivery_count = 3
         client.update_queue(queue)
         (changed,) = client.get_queue("q").authorization_rules
         assert changed.rights == ["Manage", "Send", "Listen"]
-        assert changed.created_at_utc == rule.created_at_utc
         queue.authorization_rules = [rule] * 13
         with pytest.raises(HttpResponseError):
             client.update_queue(queue)
@@ -200,8 +200,8 @@ def test_keys_are_shown_only_to_those_who_manage(start_server: StartServer) -> N
         {"Name": "owner", "PrimaryKey": "key-of-the-owner", "Rights": ["Manage"]},
     ]
     server = start_server({"q": {}}, {"q": rules})
-    _, shown = Http(server, "sender", "key-of-the-sender", "q")("GET", "q?api-version=2021-05")
-    assert "<AuthorizationRules></AuthorizationRules>" in shown and "key-of" not in shown
+    status, shown = Http(server, "sender", "key-of-the-sender", "q")("GET", "q?api-version=2021-05")
+    assert status == 401 and "key-of" not in shown
     _, shown = Http(server, "owner", "key-of-the-owner", "q")("GET", "q?api-version=2021-05")
     assert "key-of-the-sender" in shown and "key-of-the-owner" in shown
     assert Http(server, "sender", "key-of-the-sender", "q")("GET", "q/$authorizationRules")[0] == 401

@@ -17,7 +17,7 @@ from bendybus.amqp.types import Described, Int, Symbol, Timestamp
 from bendybus.client import ReceivedMessage, encode
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import MessageState
-from bendybus.envelope import admit, render_peeked
+from bendybus.envelope import admit, render_browsed
 from bendybus.errors import ArgumentError
 from bendybus.names import EntityPath, Instant, SequenceNumber
 from pyspark_servicebus import decoding
@@ -41,14 +41,14 @@ COLUMNS = read_schema(reading(includeRaw="true")).names
 
 
 def stored(sent: bytes, number: int = 5 << 48 | 7, state: MessageState = MessageState.ACTIVE) -> bytes:
-    """As the broker shows it in a peek."""
+    """As the broker shows it to a reader that keeps its own place."""
     message, _ = admit(sent, Instant(1000), QueueDescription(EntityPath("q")))
     message.sequence_number = SequenceNumber(number)
     message.enqueued_at = Instant(1_700_000_000_123)
     message.delivery_count = 2
     message.state = state
     assert message.payload is not None
-    return render_peeked(message, message.payload)
+    return render_browsed(message, message.payload)
 
 
 def row_of(payload: bytes) -> dict[str, object]:

@@ -82,6 +82,8 @@ class Letter:
     batch: Batch | None
     expires_ms: int | None
     colour: str
+    seen_in: SubQueue = SubQueue.MAIN
+    """Where it was received last."""
     accepted: bool = False
     removed: bool = False
     removed_at: float = 0.0
@@ -212,7 +214,8 @@ class Ledger:
         """Answered: it was deferred, dead-lettered or, with None, abandoned."""
         letter.settled_as = how
         letter.held_by = None
-        if how is None:
+        # Among dead letters nothing is counted: there is nowhere to go from there.
+        if how is None and letter.seen_in is not SubQueue.DEAD_LETTER:
             letter.failures[entity] = letter.failures.get(entity, 0) + 1
 
     def fault(self) -> None:
@@ -233,6 +236,7 @@ class Ledger:
         self.delivered += 1
         if not letter.durable:
             self.violate(Invariant.PHANTOM, f"{letter} at {arrival.sequence_number:#x}")
+        letter.seen_in = arrival.subqueue
         if letter.removed and not letter.doubtful and self.world.now > letter.removed_at + ON_THE_WIRE_S:
             self.violate(Invariant.RESURRECTED, f"{letter} was delivered at {arrival.sequence_number:#x}")
         if not letter.doubtful:
