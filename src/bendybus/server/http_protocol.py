@@ -21,7 +21,7 @@ import httptools
 from starlette.types import ASGIApp
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from bendybus.admin.documents import error
@@ -97,6 +97,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._held: bytes | None = None
         """Read from the socket, and not to be parsed before the request before it has been answered."""
         self._held_flow: HoldableFlow
+        self._under_way: list[RequestResponseCycle] = []
+        """Requests without an answer yet; of those that were sent ahead uvicorn knows only the last."""
         self._objection = ""
         """What is wrong with the head that has just arrived, though it can be parsed."""
 
@@ -253,6 +255,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_arrived()
         _refresh_date(self.server_state)
         super().on_headers_complete()
+        if self.cycle is not None:
+            self._under_way = [each for each in self._under_way if not each.response_complete]
+            self._under_way.append(self.cycle)
 
     def handle_websocket_upgrade(self) -> None:
         # "A server MUST accept the absolute-form in requests" [RFC 9112 3.2.2]; the Java SDK uses it. For
@@ -270,6 +275,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._close_account()
         self._head_arrived()
         super().connection_lost(exc)
+        # Nothing more is written for any of them.
+        for cycle in self._under_way:
+            cycle.disconnected = True
 
     def _what_is_wrong(self) -> str:
         """Why the head is refused: what two programs on its way would read differently."""
