@@ -18,7 +18,6 @@ from typing import Final
 from bendybus.amqp.codec import decode, encode
 from bendybus.amqp.decoder import MALFORMED, list_bounds, skip
 from bendybus.amqp.message import PropertyField, Sections, application_properties, scan
-from bendybus.amqp.sections import section_at
 from bendybus.amqp.types import Symbol, Timestamp
 from bendybus.domain.messages import Amendment
 from bendybus.errors import ArgumentError, WireError
@@ -134,10 +133,12 @@ def amended(bare: bytes, amendment: Amendment) -> bytes:
 
 
 _PROPERTIES_START: Final = b"\x00\x53\x73"
-_LIST32: Final = Struct(">BII")
+_PROPERTIES_LIST: Final = Struct(">3sBII")
 _TIMES: Final = Struct(">BqBq")
 _NULL: Final = b"\x40"
 _TIMESTAMP: Final = 0x83
+_EXPIRY: Final = int(PropertyField.ABSOLUTE_EXPIRY_TIME)
+_CREATION: Final = int(PropertyField.CREATION_TIME)
 
 
 def with_lifetime(bare: bytes, enqueued_at: int, lifetime_ms: int) -> bytes:
@@ -146,26 +147,39 @@ def with_lifetime(bare: bytes, enqueued_at: int, lifetime_ms: int) -> bytes:
     The sender's creation time stays, and the end is reckoned from it: clients take the difference for the
     lifetime. The other fields are not decoded.
     """
-    before, count, rest, created_at = b"", 0, b"", enqueued_at
-    after = bare
+    count = first = before_end = rest = end = 0
+    created_at = enqueued_at
     try:
         if bare.startswith(_PROPERTIES_START):
-            count, pos, end = list_bounds(bare, section_at(bare, 0)[1])
-            ends = [pos]
-            for _ in range(min(count, PropertyField.CREATION_TIME + 1)):
-                ends.append(skip(bare, ends[-1]))
-            before = bare[pos : ends[min(count, PropertyField.ABSOLUTE_EXPIRY_TIME)]]
-            if count > PropertyField.CREATION_TIME:
-                created, _ = decode(bare[ends[PropertyField.CREATION_TIME] : ends[-1]])
+            count, first, end = list_bounds(bare, len(_PROPERTIES_START))
+            before_end = rest = end
+            if count > _EXPIRY:
+                before_end = _skip_fields(bare, first, _EXPIRY)
+                rest = skip(bare, before_end)
+            if count > _CREATION:
+                created, rest = decode(bare, rest)
                 created_at = created if isinstance(created, Timestamp) else enqueued_at
-            rest, after = bare[ends[-1] : end], bare[end:]
     except MALFORMED:
         # Whoever receives it could not read it either.
         return bare
-    fields = before + _NULL * (PropertyField.ABSOLUTE_EXPIRY_TIME - count)
-    fields += _TIMES.pack(_TIMESTAMP, created_at + lifetime_ms, _TIMESTAMP, created_at) + rest
-    counted = max(count, PropertyField.CREATION_TIME + 1)
-    return _PROPERTIES_START + _LIST32.pack(0xD0, len(fields) + 4, counted) + fields + after
+    before = bare[first:before_end] + _NULL * (_EXPIRY - count)
+    times = _TIMES.pack(_TIMESTAMP, created_at + lifetime_ms, _TIMESTAMP, created_at)
+    size = 4 + len(before) + len(times) + end - rest
+    start = _PROPERTIES_LIST.pack(_PROPERTIES_START, 0xD0, size, max(count, _CREATION + 1))
+    return b"".join((start, before, times, bare[rest:]))
+
+
+def _skip_fields(buffer: bytes, pos: int, count: int) -> int:
+    """The offset after so many fields. Most are absent or short strings, which are skipped without a call."""
+    for _ in range(count):
+        code = buffer[pos]
+        if code == 0x40:
+            pos += 1
+        elif code == 0xA1:
+            pos += 2 + buffer[pos + 1]
+        else:
+            pos = skip(buffer, pos)
+    return pos
 
 
 def bare_start(sections: Sections) -> int:
