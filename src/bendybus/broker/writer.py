@@ -51,7 +51,10 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-# A store that has been idle this long has time to put things in order.
+# A store that has been idle this long notes what it has acknowledged. Not at once: the loop has just been
+# told of a commit, and the two threads would wait for each other.
+SETTLE_AFTER_S: Final = 0.01
+# After this long it has time to put things in order.
 TIDY_AFTER_S: Final = 1.0
 
 # A commit that was answered so quickly, and so recently, says that the next one will be too. Only those
@@ -121,6 +124,8 @@ class StoreWriter:
         self._steps = 0
         """Calls begun; the thread alone counts."""
         self._in_call = False
+        self._settled = True
+        """Whether the store has been told to settle since the last commit; the thread's own."""
         self._slowest_s = 0.0
         self._answered_at = -inf
         """By the loop's time: when a commit was last answered that was a prompt one."""
@@ -281,15 +286,6 @@ class StoreWriter:
                 self._in_call = True
                 errand.call()
                 self._in_call = False
-            if not self._has_work():
-                self._steps += 1
-                self._in_call = True
-                self._store.settle()
-                self._in_call = False
-
-    def _has_work(self) -> bool:
-        # Not guarded: whoever is missed here is found a moment later.
-        return self._failed or bool(self._gathering.changes or self._errands)
 
     def _commit(self, work: _Work) -> None:
         group = work.group
@@ -305,6 +301,7 @@ class StoreWriter:
             call_in_loop(self._loop, self._commit_failed, group, failure)
         else:
             self._in_call = False
+            self._settled = False
             took_s = perf_counter() - began_at
             if not work.abandoned:
                 self._slowest_s = max(self._slowest_s, took_s)
@@ -318,7 +315,12 @@ class StoreWriter:
             while self._failed or not (self._gathering.changes or self._errands):
                 if self._stopping:
                     return None
-                if not self._turn.wait(TIDY_AFTER_S) and self.may_tidy:
+                if self._turn.wait(TIDY_AFTER_S if self._settled else SETTLE_AFTER_S):
+                    continue
+                if not self._settled:
+                    self._settled = True
+                    self._errands.append(_Errand(self._store.settle, _ignore))
+                elif self.may_tidy:
                     self._errands.append(_Errand(self._tidy, _ignore))
             work = _Work(self._gathering, self._errands)
             self._gathering, self._errands, self._under_way = _Group(), [], work

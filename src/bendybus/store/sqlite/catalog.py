@@ -32,6 +32,7 @@ CATALOG: Final = FileKind(
     application_id=0x42424341,  # "BBCA"
     migrations=tuple(load_script(__package__, f"catalog{n}.sql") for n in ("", "_2")),
     tables=frozenset({"namespace", "entity", "progress"}),
+    last_commit=QUERIES["last_commit"],
 )
 
 
@@ -54,7 +55,7 @@ class SqliteCatalog:
             self._opened = open_file(self._path, CATALOG, alone=True)
             logger.warning("%s: opened without an index of its log: is the disk full?", self._path)
         with reported(self._path):
-            self._witness = Witness(self._path, self._opened)
+            self._witness = Witness(self._path, CATALOG.last_commit_of(self._opened))
 
     def close(self) -> None:
         if self._opened is not None:
@@ -106,7 +107,7 @@ class SqliteCatalog:
         with reported(self._path):
             with transaction(self._connection):
                 yield
-                self._connection.execute(QUERIES["count_commit"])
+                self._connection.execute(QUERIES["count_commit"], (self._witness.next_commit,))
             self._witness.committed()
             # Nobody is in a hurry here.
             self._witness.check()

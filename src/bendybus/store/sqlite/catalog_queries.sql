@@ -33,4 +33,8 @@ DELETE FROM entity WHERE path = ?;
 
 -- name: count_commit
 -- Part of every change.
-UPDATE progress SET commits = commits + 1;
+UPDATE progress SET commits = ?;
+
+-- name: last_commit
+-- Its number.
+SELECT commits FROM progress;

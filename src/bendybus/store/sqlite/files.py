@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from bendybus.errors import SchemaTooNew, StoreCorrupted, StoreError, StoreUnavailable
-from bendybus.store.sqlite.witness import COMMITS_TABLE, log_of, refuse_lost_commits
+from bendybus.store.sqlite.witness import log_of, refuse_lost_commits
 
 __all__ = [
     "FileKind",
@@ -75,10 +75,17 @@ class FileKind:
     application_id: int
     migrations: tuple[str, ...]
     tables: frozenset[str]
+    last_commit: str = ""
+    """The query for the number of the last commit; nothing where commits are not counted (witness.py)."""
 
     @property
     def version(self) -> int:
         return len(self.migrations)
+
+    def last_commit_of(self, connection: sqlite3.Connection) -> int:
+        (number,) = connection.execute(self.last_commit).fetchone()
+        assert isinstance(number, int), "a table has the number"
+        return number
 
 
 @contextmanager
@@ -138,8 +145,8 @@ def open_file(path: Path, kind: FileKind, *, alone: bool = False) -> sqlite3.Con
             connection.execute("PRAGMA journal_mode = WAL")
             _migrate(connection, kind)
             _check_whole(path, kind, connection)
-            if alone:
-                refuse_lost_commits(path, connection)
+            if alone and kind.last_commit:
+                refuse_lost_commits(path, kind.last_commit_of(connection))
         except BaseException:
             connection.close()
             raise
@@ -155,8 +162,8 @@ def look_into(path: Path, kind: FileKind) -> sqlite3.Connection:
         _check_identity(path, kind, *_identity(connection))
         if version_of(connection) == kind.version:
             _check_whole(path, kind, connection)
-            if COMMITS_TABLE in kind.tables:
-                refuse_lost_commits(path, connection)
+            if kind.last_commit:
+                refuse_lost_commits(path, kind.last_commit_of(connection))
     except BaseException:
         connection.close()
         raise

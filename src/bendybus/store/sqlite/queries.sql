@@ -12,10 +12,11 @@
 --   removed   JSON [id, ...]
 --   released  JSON [body, ...]                                     of removed messages that have an origin
 --   counters  JSON [[partition, next_sequence, epoch], ...]
+--   number    of the commit, in the file
 -- A slice is (first byte, from 1) << 31 | length.
 CREATE TEMP VIEW commit_request AS
 SELECT NULL AS first, NULL AS bytes, NULL AS bodies, NULL AS runs, NULL AS rows, NULL AS updated,
-       NULL AS removed, NULL AS released, NULL AS counters;
+       NULL AS removed, NULL AS released, NULL AS counters, NULL AS number;
 
 -- name: define_commit_steps
 -- What such a row does: stored, then updated, then removed; nothing at all for whom a newer claim displaced.
@@ -66,21 +67,24 @@ CREATE TEMP TRIGGER apply_commit_request INSTEAD OF INSERT ON commit_request BEG
        AND NOT EXISTS (SELECT 1 FROM message WHERE message.body = body.id AND message.origin IS NOT NULL);
 
     UPDATE partition
-       SET next_sequence = json_extract(counter.value, '$[1]')
+       SET next_sequence = json_extract(counter.value, '$[1]'),
+           last_commit = NEW.number
       FROM json_each(NEW.counters) AS counter
      WHERE partition.key = json_extract(counter.value, '$[0]');
-
-    UPDATE progress SET commits = commits + 1;
 END;
 
 -- name: commit
 -- One step, one transaction: SQLite begins it, syncs it, or undoes it whole.
-INSERT INTO commit_request (first, bytes, bodies, runs, rows, updated, removed, released, counters)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO commit_request (first, bytes, bodies, runs, rows, updated, removed, released, counters, number)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: count_commit
 -- For transactions that are not made of such rows.
-UPDATE progress SET commits = commits + 1;
+UPDATE progress SET commits = ?;
+
+-- name: last_commit
+-- Its number.
+SELECT max(commits, (SELECT coalesce(max(last_commit), 0) FROM partition)) FROM progress;
 
 -- name: save_session_state
 -- What a session's holder wants remembered.

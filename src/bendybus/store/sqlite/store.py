@@ -58,10 +58,11 @@ QUERIES: Final = load_queries(__package__, "queries.sql")
 MESSAGING_STORE: Final = FileKind(
     what="messaging store",
     application_id=0x42424D53,  # "BBMS"
-    migrations=tuple(load_script(__package__, f"schema{n}.sql") for n in ("", "_2", "_3", "_4", "_5")),
+    migrations=tuple(load_script(__package__, f"schema{n}.sql") for n in ("", "_2", "_3", "_4", "_5", "_6")),
     tables=frozenset(
         {"partition", "message", "body", "identity", "session", "transfer", "owner", "progress"}
     ),
+    last_commit=QUERIES["last_commit"],
 )
 
 # The version that has the table `owner`.
@@ -132,7 +133,7 @@ class SqliteStore:
                 dropped = writer.execute(QUERIES["dropped_partitions"])
                 self._dropped = [PartitionKey(key) for (key,) in dropped]
                 reader = connect_reader(self._path)
-                self._witness = Witness(self._path, writer)
+                self._witness = Witness(self._path, MESSAGING_STORE.last_commit_of(writer))
             self._connections = writer, reader
             self._has_partitions = True
         except BaseException:
@@ -239,22 +240,20 @@ class SqliteStore:
             # A writer that is never idle still sweeps.
             self._sweep()
         first = self._next_id
-        requests = map(encode_request, requests_of(changes, first))
+        number = self._counted.next_commit
+        requests = (encode_request(request, number) for request in requests_of(changes, first))
         request = next(requests)
         others = [change for change in changes if has_more_than_messages(change)]
         with self._ownership_checked(), self._writing() as writer:
             if (another := next(requests, None)) is None and not others:
                 writer.execute(QUERIES["commit"], request)
-                self._counted.committed()
             else:
-                parts = 0
                 with transaction(writer):
                     for part in chain((request,), () if another is None else (another,), requests):
                         writer.execute(QUERIES["commit"], part)
-                        parts += 1
                     for change in others:
                         _commit_others(writer, change)
-                self._counted.committed(parts)
+            self._counted.committed()
         self._set_places(changes)
 
     @contextmanager
@@ -360,7 +359,7 @@ class SqliteStore:
             self._counted.check()
             with transaction(writer):
                 yield writer
-                writer.execute(QUERIES["count_commit"])
+                writer.execute(QUERIES["count_commit"], (self._counted.next_commit,))
             self._counted.committed()
 
     @property

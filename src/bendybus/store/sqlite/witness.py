@@ -1,8 +1,8 @@
 """The witness of an SQLite file: which commit was acknowledged last, and which files were opened.
 
 After a crash SQLite reads its log up to the first frame whose checksum is wrong, and silently drops what
-follows. So each file counts its commits (table `progress`), and a small file beside it, `NAME-witness`,
-says up to which one they were acknowledged. A file that has fewer has lost some.
+follows. So each commit writes its number into the file, and a small file beside it, `NAME-witness`,
+says up to which one they were acknowledged. A file whose last one is lower has lost some.
 
 The witness is written after a commit is durable and is not synced: a power failure may leave it behind the
 truth, never ahead of it. A killed process leaves it as it was written. Who counts: store.py, catalog.py.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sqlite3
 import zlib
 from pathlib import Path
 from time import monotonic
@@ -20,7 +19,7 @@ from typing import Final
 
 from bendybus.errors import StoreCorrupted, StoreUnavailable
 
-__all__ = ["CHECK_EVERY_S", "COMMITS_TABLE", "Witness", "log_of", "refuse_lost_commits"]
+__all__ = ["CHECK_EVERY_S", "Witness", "log_of", "refuse_lost_commits"]
 
 logger = logging.getLogger(__name__)
 
@@ -30,19 +29,15 @@ logger = logging.getLogger(__name__)
 CHECK_COST_SHARE: Final = 50
 CHECK_EVERY_S: Final = 0.25
 
-COMMITS_TABLE: Final = "progress"
-COMMITS: Final = f"SELECT commits FROM {COMMITS_TABLE}"
-
 
 def log_of(path: Path) -> Path:
     """SQLite's write-ahead log of a file."""
     return path.with_name(path.name + "-wal")
 
 
-def refuse_lost_commits(path: Path, connection: sqlite3.Connection) -> None:
-    """`StoreCorrupted` when the file lacks commits that were acknowledged."""
+def refuse_lost_commits(path: Path, last: int) -> None:
+    """`StoreCorrupted` when commits after the `last` one in the file were acknowledged."""
     acknowledged = _read(_witness_of(path))
-    (last,) = connection.execute(COMMITS).fetchone()
     if acknowledged is not None and last < acknowledged:
         raise StoreCorrupted(
             f"{path} ends before commit {acknowledged}, which was acknowledged; it has {last}. "
@@ -56,10 +51,10 @@ def refuse_lost_commits(path: Path, connection: sqlite3.Connection) -> None:
 class Witness:
     """Of a file that is open. For the writer's thread."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, commits: int) -> None:
+        """Of a file that has had so many commits."""
         self._path = path
-        (self.commits,) = connection.execute(COMMITS).fetchone()
-        """How many the file has."""
+        self.commits = commits
         self._noted = 0
         self._check_due_at = 0.0
         self._opened = {file: _identity(file) for file in (path, log_of(path))}
@@ -87,9 +82,14 @@ class Witness:
         logger.warning("%s: commits after %d are not witnessed: %s", self._path, self._noted, error.strerror)
         self._close()
 
-    def committed(self, count: int = 1) -> None:
-        """So many commits are durable and about to be acknowledged; checks the files when it is time."""
-        self.commits += count
+    @property
+    def next_commit(self) -> int:
+        """The number that the next commit writes into the file."""
+        return self.commits + 1
+
+    def committed(self) -> None:
+        """A commit is durable and about to be acknowledged; checks the files when it is time."""
+        self.commits += 1
         began_at = monotonic()
         if began_at >= self._check_due_at:
             self.check()
