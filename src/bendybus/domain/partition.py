@@ -33,6 +33,7 @@ from bendybus.domain.commands import (
     Lock,
     LockDeferred,
     LockThese,
+    MoveLockEnds,
     Peek,
     Post,
     Publish,
@@ -127,12 +128,6 @@ class Partition:
         if self._stock.sessions is not None:
             deadline = min(deadline, self._stock.sessions.earliest_end)
         return None if deadline >= NEVER else deadline
-
-    def move_lock_ends(self, by_ms: int) -> None:
-        """The clock was set back by so much: locks have durations, all other times go by the clock."""
-        self._stock.locks.move_ends(by_ms)
-        if self._stock.sessions is not None:
-            self._stock.sessions.move_ends(by_ms)
 
     @property
     def size_bytes(self) -> int:
@@ -349,6 +344,9 @@ class Partition:
                 stock.sweep(at, self._intake.awaiting_confirmation(), changes)
                 self._intake.forget_identities(at, changes)
                 return self._intake.activate(at, changes)
+            case MoveLockEnds(by_ms=by_ms):
+                stock.move_lock_ends(by_ms)
+                return Done()
             case _:
                 if self._desk is None:
                     raise InvalidOperation(

@@ -254,6 +254,12 @@ class Stock:
                 changes.sessions.lost.append(session.lock)
                 self.free_session(session, changes, failed=True)
 
+    def move_lock_ends(self, by_ms: int) -> None:
+        """The clock was set back by this much."""
+        self.locks.move_ends(by_ms)
+        if self.sessions is not None:
+            self.sessions.move_ends(by_ms)
+
     def free_session(self, session: Session, changes: Changes, *, failed: bool) -> None:
         """The session has no holder any more; what it had is given back, as a failed delivery or as none."""
         assert self.sessions is not None, "there is no session without"
