@@ -7,6 +7,7 @@ from typing import Any
 
 from bendybus.domain.commands import Command
 from bendybus.domain.messages import Message
+from bendybus.domain.topic import TopicPartition
 from bendybus.errors import RequestError
 from bendybus.names import Instant
 
@@ -38,7 +39,7 @@ class CommandLog:
 
 def state_of(partition: Any) -> tuple[Any, ...]:
     """Everything that decides what a partition does next, comparable between two partitions."""
-    intake = partition._intake
+    intake = partition._intake if isinstance(partition, TopicPartition) else partition._parts.intake
     waiting = [*intake.awaiting_confirmation(), *intake._schedule.arriving]
     history = intake._history
     return (

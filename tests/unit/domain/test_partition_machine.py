@@ -628,8 +628,8 @@ class PartitionMachine(RuleBasedStateMachine):
         states = [(session_id, size, at) for session_id, (size, at) in self.states.items()]
         stored = [from_row(each) for each in self.store.values()]
         restored.restore(stored, sorted(self.identities), self.transferred, states)
-        assert restored._intake._transferred == self.partition._intake._transferred
-        histories = [each._intake._history for each in (restored, self.partition)]
+        assert restored._parts.intake._transferred == self.partition._parts.intake._transferred
+        histories = [each._parts.intake._history for each in (restored, self.partition)]
         if histories[0] is not None and histories[1] is not None:
             assert dict(histories[0]._accepted) == dict(histories[1]._accepted)
         assert restored.next_sequence_number == self.partition.next_sequence_number
