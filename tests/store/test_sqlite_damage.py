@@ -242,7 +242,7 @@ def test_a_garbled_row_is_reported_by_name(closed: Path) -> None:
 @contextmanager
 def database_limit(bench: Bench) -> Iterator[None]:
     """SQLite believes the disk is full."""
-    writer = bench.store._connections[0]
+    writer = bench.store._connections._opened()[0]
     writer.execute(f"PRAGMA max_page_count = {writer.execute('PRAGMA page_count').fetchone()[0]}")
     try:
         yield
@@ -292,7 +292,7 @@ def test_a_refused_row_undoes_the_commit_whole(
     sqlite_bench: Bench, make_message: MakeMessage, monkeypatch: pytest.MonkeyPatch, request_bytes_max: int
 ) -> None:  # P-18
     monkeypatch.setattr(encoding, "REQUEST_BYTES_MAX", request_bytes_max)
-    sqlite_bench.store._connections[0].execute(
+    sqlite_bench.store._connections._opened()[0].execute(
         "CREATE TRIGGER refuse BEFORE INSERT ON message WHEN NEW.sequence = 3 "
         "BEGIN SELECT RAISE(ABORT, 'refused'); END"
     )
@@ -351,7 +351,7 @@ def test_the_log_stays_bounded_under_steady_work(sqlite_bench: Bench, make_messa
 
 
 def test_a_commit_is_synced_before_it_returns(sqlite_bench: Bench) -> None:
-    writer = sqlite_bench.store._connections[0]
+    writer = sqlite_bench.store._connections._opened()[0]
     assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     # 2 is FULL: "an additional sync operation of the WAL file happens after each transaction commit".
     assert writer.execute("PRAGMA synchronous").fetchone() == (2,)
@@ -371,7 +371,7 @@ def test_a_read_under_way_is_ended_before_its_connection_is_closed(sqlite_bench:
     begun = threading.Event()
 
     def read_without_end() -> None:
-        with store._reading() as reader:
+        with store._connections.reading() as reader:
             reader.create_function("begun", 0, begun.set)
             endless = "WITH RECURSIVE n(i) AS (SELECT begun() UNION ALL SELECT 1 FROM n)"
             reader.execute(f"{endless} SELECT 1 FROM n WHERE i = 2").fetchone()

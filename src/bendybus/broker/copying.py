@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -299,10 +298,9 @@ def _pages(messages: Iterable[Message]) -> Iterator[list[Message]]:
 
 
 def _at_rest(message: Message, place: int) -> Message:
-    """The message as a store knows it, elsewhere."""
-    twin = copy(message)
+    """The message as the destination is to store it."""
+    twin = message.unlocked()
     twin.place = place
-    twin.lock_token, twin.locked_until = None, Instant(0)
     return twin
 
 

@@ -185,6 +185,15 @@ class PartitionHost(Host[Partition]):
         self.queue.keep_time(self)
         return reply
 
+    def holds(self, token: LockToken, at: Instant) -> bool:
+        """Whether a message is locked under this token.
+
+        For links that keep a locked message until they can send it. A lock ends with the memory that
+        holds it: whatever was locked before the partition was loaded again is not locked any more.
+        """
+        message = None if self._held is None else self._held.locked(token)
+        return message is not None and message.locked_until > at
+
     def release(self, tokens: Sequence[LockToken]) -> None:
         """Give back what was locked and never left."""
         self.submit(Release(tokens), ignore)

@@ -138,12 +138,7 @@ class PartitionLifecycle(ABC, Generic[P]):
     def _discard_memory(self) -> None:
         if self._held is not None:
             self._cache.forget(self._held.confirmed())
-            # A link may keep some that were locked for it: they are no longer its to send.
-            count = 0
-            for message in self._held.confirmed():
-                message.lock_token = None
-                count += 1
-            self.last_count = count
+            self.last_count = sum(1 for _ in self._held.confirmed())
         self._held = None
         self.journal.end()
 

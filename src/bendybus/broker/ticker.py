@@ -16,6 +16,7 @@ from bendybus.broker.entities import Entities
 from bendybus.broker.idle import is_idle
 from bendybus.broker.store_set import StoreSet
 from bendybus.broker.topic import Target
+from bendybus.domain.commands import MoveLockEnds
 from bendybus.errors import BrokerError
 from bendybus.names import Instant
 
@@ -71,7 +72,7 @@ class Ticker:
             queue.consumer_leases.move_ends(by_ms)
             for host in queue.hosts:
                 if host.partition is not None:
-                    host.partition.move_lock_ends(by_ms)
+                    host.partition.apply(MoveLockEnds(by_ms), self._clock.now())
 
     async def advance(self, by_ms: int) -> None:
         """Move the clock on; return when all that fell due has been done and is on disk.

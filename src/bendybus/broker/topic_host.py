@@ -135,7 +135,8 @@ class TopicHost(Host[TopicPartition]):
         partition = self._partition
         if partition is None or self.availability is not Availability.AVAILABLE:
             raise EntityNotFound(self.topic.path) if self.topic.deleted else self._unavailable()
-        partition.held_elsewhere = self.topic.held_bytes(self.number)
+        for command in commands:
+            self._complete_command(command)
         partition.check(commands)
 
     def prepare(
@@ -152,8 +153,7 @@ class TopicHost(Host[TopicPartition]):
         self, partition: TopicPartition, command: Command, at: Instant, retractable: bool
     ) -> tuple[Reply, list[DurableEffect], list[tuple[Share, OnCommitted]]]:
         """What the partition itself has to store, and what its subscriptions have."""
-        if isinstance(command, Enqueue):
-            partition.held_elsewhere = self.topic.held_bytes(self.number)
+        self._complete_command(command)
         reply, effects = partition.apply(command, at)
         own: list[DurableEffect] = []
         published: list[tuple[Share, OnCommitted]] = []
@@ -165,6 +165,11 @@ class TopicHost(Host[TopicPartition]):
             elif not isinstance(effect, MessagesAvailable | SessionsReady | SessionsLost):
                 own.append(effect)
         return reply, own, published
+
+    def _complete_command(self, command: Command) -> None:
+        """Add what the partition has to know for its quota, and a sender cannot tell."""
+        if isinstance(command, Enqueue):
+            command.held_elsewhere = self.topic.held_bytes(self.number)
 
     @staticmethod
     def _published(own: OnCommitted, others: Sequence[OnCommitted], failure: Exception | None) -> None:

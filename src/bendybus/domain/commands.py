@@ -1,8 +1,9 @@
 """What may be asked of a partition, and what it answers.
 
-Every command is shaped as a batch. Time arrives with `apply`, and randomness
-inside the command (`entropy`), so that a log of commands replays exactly.
-Commands about sessions: session_commands.py.
+Every command is shaped as a batch. Time is an argument of `apply`. Everything else that a partition has to
+know is in the command: entropy for lock tokens, and for a topic the size of its subscriptions. So a log of
+commands replays exactly. The description of the entity is the one input beside the commands; the host
+replaces it when the entity is updated. Commands about sessions: session_commands.py.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ __all__ = [
     "Lock",
     "LockDeferred",
     "LockThese",
+    "MoveLockEnds",
     "Peek",
     "Post",
     "Publish",
@@ -71,9 +73,11 @@ class Enqueue:
     """Store these messages, in this order, all or none. They are lockable once confirmed.
 
     `identities`: with duplicate detection, what each message is known by (duplicates.py).
-    `shelved`: some of them have a sub-queue already: the dead letters', or the outbox with a posting.
-    `transfer`: those that have arrived before are dropped. `destination`: they go into the outbox, for
-    that entity to have. `numbered`: they are all scheduled and have their numbers from `Reserve`.
+    `shelved`: some of them already have a sub-queue: the dead letters, or the outbox with a posting.
+    `transfer`: messages that have arrived before are dropped. `destination`: the messages go into the
+    outbox, to be sent to that entity. `numbered`: all of them are scheduled and have their numbers from
+    `Reserve`. `held_elsewhere`: bytes that count towards the quota and are not in this partition; for a
+    topic, what its subscriptions hold. The host of a topic's partition sets it.
     """
 
     messages: list[Message]
@@ -82,6 +86,7 @@ class Enqueue:
     destination: EntityPath | None = None
     numbered: bool = False
     shelved: bool = False
+    held_elsewhere: int = 0
 
 
 @dataclass(slots=True)
@@ -267,6 +272,16 @@ class Tick:
     """Time has passed: end the locks and messages whose time is up; enqueue scheduled ones that are due."""
 
 
+@dataclass(slots=True)
+class MoveLockEnds:
+    """The clock was set back by this much. Locks have durations, so they end earlier on the new clock.
+
+    All other times are times of the clock and stay as they are.
+    """
+
+    by_ms: int
+
+
 Command: TypeAlias = (
     Enqueue
     | Reserve
@@ -291,6 +306,7 @@ Command: TypeAlias = (
     | Transferred
     | Undeliverable
     | Tick
+    | MoveLockEnds
     | SessionCommand
     | RangeCommand
 )

@@ -7,6 +7,7 @@ Numbers, lifetimes, the quota, duplicates (duplicates.py) and scheduled messages
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -29,6 +30,8 @@ __all__ = ["Accepting", "Intake"]
 _MEBIBYTE: Final = 1 << 20
 
 _SCHEDULED: Final = MessageState.SCHEDULED
+
+_number: Final = attrgetter("sequence_number")
 
 
 class Accepting(Protocol):
@@ -114,7 +117,7 @@ class Intake:
         return chain(self._unconfirmed, self._schedule.activated)
 
     def first_unconfirmed(self) -> SequenceNumber:
-        """No message with a lower number can still come to be shown (ranges.py)."""
+        """No message with a lower number can still appear (handlers/ranges.py)."""
         first = self.next_sequence_number
         for waiting in (self._unconfirmed, self._schedule.arriving, self._schedule.activated):
             if waiting:
@@ -265,15 +268,14 @@ class Intake:
         ready = self.confirm_arrived(number)
         if self._schedule.activated:
             ready += self._schedule.take_activated(number)
-            ready.sort(key=attrgetter("sequence_number"))
+            ready.sort(key=_number)
         return ready
 
     def confirm_arrived(self, number: SequenceNumber) -> list[Message]:
         """The same without messages that have become due: a topic keeps those until they `leave`."""
         unconfirmed = self._unconfirmed
-        durable = len(unconfirmed)
-        while durable and unconfirmed[durable - 1].sequence_number > number:
-            durable -= 1
+        # Many commands may wait for their commits at once, and each is confirmed by itself.
+        durable = bisect_right(unconfirmed, number, key=_number)
         ready = unconfirmed[:durable]
         del unconfirmed[:durable]
         if self._schedule.unconfirmed:

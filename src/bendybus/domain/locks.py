@@ -1,8 +1,9 @@
 """Message locks: which messages are handed out, under which token, and until when.
 
-Granted by `Lock`, extended by `Renew`, ended by settlement or by time.
-Everything that sets `lock_token` and `locked_until` lives here. What becomes of
-a message whose lock has ended: stock.py.
+A lock is granted by `Lock`, extended by `Renew`, and ended by settlement or by time. Only this module sets
+`lock_token` and `locked_until` of a message; a lock inside a session ends with the session, so
+session_locks.py keeps those messages and calls the functions here. What happens to a message whose lock has
+ended: stock.py.
 """
 
 from __future__ import annotations
@@ -16,24 +17,52 @@ from bendybus.domain.expiry import NEVER
 from bendybus.domain.messages import Message
 from bendybus.names import Instant, LockToken, PartitionNumber
 
-__all__ = ["LockTable"]
+__all__ = ["LockTable", "lock_end_changed", "lock_ended", "lock_granted", "token_prefix"]
 
 _UNLOCKED: Final = Instant(0)
+
+
+def token_prefix(number: PartitionNumber) -> bytes:
+    """What the tokens of a partition begin with: a settlement finds its partition by that."""
+    return number.to_bytes(2, "big")
+
+
+def lock_granted(
+    messages: Sequence[Message], prefix: bytes, entropy: bytes, until: Instant
+) -> list[LockToken]:
+    """Mark each message as locked under a token of its own; returns the tokens, in order."""
+    assert len(entropy) >= ENTROPY_PER_LOCK * len(messages), "too little entropy for these locks"
+    starts = range(0, ENTROPY_PER_LOCK * len(messages), ENTROPY_PER_LOCK)
+    tokens = cast(list[LockToken], [prefix + entropy[start : start + ENTROPY_PER_LOCK] for start in starts])
+    for message, token in zip(messages, tokens, strict=True):
+        message.lock_token = token
+        message.locked_until = until
+    return tokens
+
+
+def lock_end_changed(message: Message, until: Instant) -> None:
+    """The message stays locked under its token, until then."""
+    message.locked_until = until
+
+
+def lock_ended(message: Message) -> None:
+    """Remove the marks of the lock."""
+    message.lock_token = None
+    message.locked_until = _UNLOCKED
 
 
 class LockTable:
     """Locks in the order in which they end.
 
-    Locks of one duration end in the order they were granted, so a plain dict
-    is already sorted and only its front needs looking at. When a grant would
-    end before the one preceding it (the lock duration was shortened, the clock
-    was set back) a new dict is begun; it is always the last one that grows.
+    Locks of equal duration end in the order in which they were granted, so a plain dict is already sorted
+    and only its front is checked. If a new lock would end before the last one (the lock duration was
+    shortened, or the clock was set back), a new dict is begun. Only the last dict grows.
     """
 
     __slots__ = ("_earliest_end", "_generations", "_latest_end", "_prefix")
 
     def __init__(self, number: PartitionNumber) -> None:
-        self._prefix = number.to_bytes(2, "big")
+        self._prefix = token_prefix(number)
         self._generations: list[dict[LockToken, Message]] = [{}]
         self._earliest_end = NEVER
         self._latest_end = _UNLOCKED
@@ -46,24 +75,16 @@ class LockTable:
 
     @property
     def earliest_end(self) -> Instant:
-        """No lock ends before this; `expire` moves it on. Not exact: settled locks leave it behind."""
+        """No lock ends before this. It may be too early: settling a lock does not move it, `expire` does."""
         return self._earliest_end
 
     def grant(self, messages: Sequence[Message], entropy: bytes, until: Instant) -> None:
         """Lock each message under a token of its own."""
-        assert len(entropy) >= ENTROPY_PER_LOCK * len(messages), "too little entropy for these locks"
-        prefix = self._prefix
-        starts = range(0, ENTROPY_PER_LOCK * len(messages), ENTROPY_PER_LOCK)
-        tokens = cast(
-            list[LockToken], [prefix + entropy[start : start + ENTROPY_PER_LOCK] for start in starts]
-        )
-        for message, token in zip(messages, tokens, strict=True):
-            message.lock_token = token
-            message.locked_until = until
+        tokens = lock_granted(messages, self._prefix, entropy, until)
         self._generation_ending(until).update(zip(tokens, messages, strict=True))
 
     def _generation_ending(self, until: Instant) -> dict[LockToken, Message]:
-        """Where locks that end then may be added."""
+        """The dict to which locks that end then may be added."""
         if until < self._latest_end and self._generations[-1]:
             self._generations.append({})
         self._latest_end = until
@@ -71,14 +92,14 @@ class LockTable:
         return self._generations[-1]
 
     def find(self, token: LockToken) -> Message | None:
-        """The message held under this token, though its time may be up."""
+        """The message that is locked under this token; the lock may have run out."""
         for generation in reversed(self._generations):
             if token in generation:
                 return generation[token]
         return None
 
     def release(self, tokens: Sequence[LockToken]) -> tuple[list[Message], list[LockToken]]:
-        """End these locks; gives their messages, and the tokens that hold nothing."""
+        """End these locks; returns their messages, and the tokens that lock nothing."""
         released: list[Message] = []
         lost: list[LockToken] = []
         take = self._generations[-1].pop
@@ -97,18 +118,18 @@ class LockTable:
         return None
 
     def renew(self, tokens: Sequence[LockToken], until: Instant) -> list[Instant | None]:
-        """Let these locks end then; None in place of those that hold nothing."""
+        """Let these locks end then; None for a token that locks nothing."""
         ends: list[Instant | None] = []
         for token in tokens:
             released, _ = self.release((token,))
             for message in released:
-                message.locked_until = until
+                lock_end_changed(message, until)
                 self._generation_ending(until)[token] = message
             ends.append(until if released else None)
         return ends
 
     def expire(self, at: Instant) -> list[Message]:
-        """End the locks whose time is up; gives their messages, earliest end first."""
+        """End the locks that have run out; returns their messages, earliest end first."""
         if at < self._earliest_end:
             return []
         ended: list[Message] = []
@@ -125,15 +146,9 @@ class LockTable:
         return ended
 
     def move_ends(self, by_ms: int) -> None:
-        """The clock was set back by so much: locks last as long as they would have."""
+        """The clock was set back by this much: every lock keeps the time that it has left."""
         for message in self:
-            message.locked_until = Instant(message.locked_until - by_ms)
+            lock_end_changed(message, Instant(message.locked_until - by_ms))
         self._latest_end = Instant(self._latest_end - by_ms)
         if self._earliest_end < NEVER:
             self._earliest_end = Instant(self._earliest_end - by_ms)
-
-    @staticmethod
-    def forget(message: Message) -> None:
-        """Wipe the marks of a lock that has ended."""
-        message.lock_token = None
-        message.locked_until = _UNLOCKED

@@ -170,15 +170,21 @@ class Message:
         self.place = 0
         """Where its messaging store keeps it; the store sets this when it commits."""
 
-    def anew(self) -> Message:
-        """The message as it came, to be enqueued elsewhere.
+    def unsent(self) -> Message:
+        """A copy that was never enqueued, to be sent to another partition.
 
-        A copy: a store that stalled may read this one yet, and write down where it keeps it.
+        It has to be a copy: a store that stalled may still read this message, and set its row id.
         """
         message = copy(self)
         message.sequence_number, message.place = UNASSIGNED, 0
         if self.origin is not None:
             message.origin = Origin(self.origin.sequence_number, hops=self.origin.hops)
+        return message
+
+    def unlocked(self) -> Message:
+        """A copy as a store knows the message: without a lock."""
+        message = copy(self)
+        message.lock_token, message.locked_until = None, _NOT_YET
         return message
 
     @property

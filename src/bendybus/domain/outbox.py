@@ -26,7 +26,7 @@ from bendybus.domain.messages import UNASSIGNED, Amendment, Message, MessageStat
 from bendybus.domain.stock import Stock
 from bendybus.names import EntityPath, Instant, PartitionNumber, SequenceNumber
 
-__all__ = ["HOPS_MAX", "HOPS_EXCEEDED", "Outbox"]
+__all__ = ["HOPS_MAX", "HOPS_EXCEEDED", "TransferOutbox"]
 
 # "four hops at most": a message that has come this far is forwarded no further.
 HOPS_MAX: Final = 4
@@ -37,7 +37,7 @@ HOPS_EXCEEDED: Final = Cause(
 _NOWHERE: Final = EntityPath("")
 
 
-class Outbox:
+class TransferOutbox:
     __slots__ = ("_intake", "_stock", "arriving")
 
     def __init__(self, intake: Intake, stock: Stock) -> None:

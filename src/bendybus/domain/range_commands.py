@@ -1,4 +1,7 @@
-"""What readers that keep their own place may ask of a partition, and what it answers (ranges.py)."""
+"""What readers that keep their own position may ask of a partition, and what it answers.
+
+What such a reader can rely on: handlers/ranges.py.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +28,20 @@ __all__ = [
 
 @dataclass(slots=True)
 class Survey:
-    """How far do the numbers go?"""
+    """Which sequence numbers there are."""
 
     subqueue: SubQueue = SubQueue.MAIN
 
 
 @dataclass(slots=True)
 class Browse:
-    """Look at the messages from `first` to `last` that have one of these states."""
+    """Read the messages from `first` to `last` that have one of these states. Nothing changes."""
 
     first: SequenceNumber
     last: SequenceNumber
     count: int
     size_max: int
-    """Bytes of all messages together; one is given however large it is."""
+    """Bytes of all messages together. The first message is returned even if it is larger."""
     states: Collection[MessageState]
     subqueue: SubQueue = SubQueue.MAIN
     session_id: SessionId | None = None
@@ -66,10 +69,10 @@ class Discard:
 @dataclass(frozen=True, slots=True)
 class Surveyed:
     first: SequenceNumber
-    """Of the oldest message there is; the next number to be given where there is none."""
+    """Of the oldest message; if there is none, the next number to be given."""
     next: SequenceNumber
     stable: SequenceNumber
-    """The high-water mark."""
+    """No message will appear at or below this number any more."""
     counts: Counts
 
 
@@ -77,7 +80,7 @@ class Surveyed:
 class Browsed:
     messages: list[Message]
     next: SequenceNumber | None
-    """Where to go on; None at the end of the range."""
+    """Where to continue; None at the end of the range."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ __all__ = ["TopicPartition"]
 
 
 class TopicPartition:
-    __slots__ = ("_description", "_intake", "_shelf", "held_elsewhere", "number")
+    __slots__ = ("_description", "_intake", "_shelf", "number")
 
     def __init__(
         self,
@@ -50,8 +50,6 @@ class TopicPartition:
         self._shelf = Shelf()
         # Nothing here expires: a scheduled message begins to live when it is due.
         self._intake = Intake(number, description, next_sequence_number, self._shelf, ExpiryWatch())
-        self.held_elsewhere = 0
-        """Bytes that the subscriptions hold in this partition; whoever asks to enqueue sets it before."""
 
     @property
     def description(self) -> TopicDescription:
@@ -132,7 +130,7 @@ class TopicPartition:
 
     def check(self, commands: Sequence[Command]) -> None:
         """Raise what stands against any of these commands of a transaction (P-23)."""
-        arriving_bytes = 0
+        arriving_bytes = held_elsewhere = 0
         for command in commands:
             if isinstance(command, CancelScheduled):
                 self._intake.find_scheduled(command.sequence_numbers)
@@ -143,22 +141,20 @@ class TopicPartition:
                     "cancelling can be part of a transaction."
                 )
             arriving_bytes += sum(message.size for message in command.messages)
-        self._intake.refuse_beyond_quota(self._held_bytes, arriving_bytes)
-
-    @property
-    def _held_bytes(self) -> int:
-        return self._shelf.size_bytes + self.held_elsewhere
+            held_elsewhere = command.held_elsewhere
+        self._intake.refuse_beyond_quota(self._shelf.size_bytes + held_elsewhere, arriving_bytes)
 
     def _enqueue(self, command: Enqueue, at: Instant, changes: Changes) -> tuple[Enqueued, list[Message]]:
         if command.destination is not None:
             raise InvalidOperation(f"'{self.description.path}' is a topic; nothing is sent through it.")
+        held_bytes = self._shelf.size_bytes + command.held_elsewhere
         if command.numbered:
             reply = self._intake.schedule_numbered(
-                command.messages, command.identities, self._held_bytes, at, changes
+                command.messages, command.identities, held_bytes, at, changes
             )
         else:
             reply = self._intake.enqueue(
-                command.messages, command.identities, self._held_bytes, at, changes, command.transfer
+                command.messages, command.identities, held_bytes, at, changes, command.transfer
             )
         accepted = changes.stored
         if not reply.scheduled:

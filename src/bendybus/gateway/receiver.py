@@ -52,7 +52,7 @@ KEEP_FRACTION: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A locked message that waits here for credit. The token tells whether the lock is still ours."""
+    """A locked message that waits here for credit. Its host tells by the token whether it is still locked."""
 
     host: PartitionHost
     message: Message
@@ -201,9 +201,7 @@ class Receiver:
         if count:
             at = self._queue.now()
             ready = self._unkeep(count)
-            held = [
-                one for one in ready if one.message.lock_token == one.token and one.message.locked_until > at
-            ]
+            held = [one for one in ready if one.host.holds(one.token, at)]
             if self._deletes:
                 self._remove_kept(held)
             else:

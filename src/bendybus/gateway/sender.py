@@ -189,7 +189,7 @@ class Sender:
             # "if the chosen one is unavailable another is taken ... and the send succeeds" (P-16)
             try:
                 run.host = (self._outbox or self._target).place(None)
-                run.messages = [[message.anew() for message in group] for group in run.messages]
+                run.messages = [[message.unsent() for message in group] for group in run.messages]
                 self._enqueue(run, attempts - 1)
                 return
             except Unavailable as none_left:

@@ -111,7 +111,7 @@ class _Request:
             self._failed.add(locked.host)
             locked.release()
             asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._ask_again, locked.host)
-        elif payloads[0] is None or locked.message.lock_token != locked.token:
+        elif payloads[0] is None or not locked.host.holds(locked.token, self._queue.now()):
             self.wake()
         else:
             self._choose(locked, payloads[0])

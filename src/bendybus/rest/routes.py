@@ -169,7 +169,7 @@ async def _enqueue(entity: SendTarget, admitted: Admitted) -> None:
         except Unavailable:
             if key is not None or not attempts_left:
                 raise
-            messages = [message.anew() for message in messages]
+            messages = [message.unsent() for message in messages]
         else:
             return
 

@@ -248,8 +248,6 @@ def _check_storable(changes: Sequence[PartitionChanges]) -> None:
 
 def _at_rest(message: Message) -> Message:
     """What a store remembers: no payload, no lock."""
-    kept = copy(message)
+    kept = message.unlocked()
     kept.payload = None
-    kept.lock_token = None
-    kept.locked_until = Instant(0)
     return kept

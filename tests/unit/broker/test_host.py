@@ -278,9 +278,11 @@ def test_locks_that_a_lost_partition_had_granted_are_void(in_yard):
         await send(yard, "one")
         (kept,) = lock(yard)
         assert kept.lock_token is not None
+        assert yard.host.holds(kept.lock_token, yard.host.now())
+        assert not yard.host.holds(kept.lock_token, kept.locked_until)
         yard.store.fails_once = StoreUnavailable("the disk is away")
         yard.host.submit(Enqueue([message("two")]), yard.replies.append)
         await yard.settled()
-        assert kept.lock_token is None
+        assert not yard.host.holds(kept.lock_token, yard.host.now())
 
     in_yard(test)

@@ -234,11 +234,11 @@ def test_the_quota_counts_all_copies(with_broker):
         # Not by sending a gigabyte: as if there were one.
         for each in (first, second):
             await each.loaded()
-            each.hosts[0].partition._stock.shelves[SubQueue.MAIN].size_bytes += 512 << 20
+            each.hosts[0].partition._parts.stock.shelves[SubQueue.MAIN].size_bytes += 512 << 20
         with pytest.raises(QuotaExceeded):
             await publish(topic, "one more")
         for each in (first, second):
-            each.hosts[0].partition._stock.shelves[SubQueue.MAIN].size_bytes -= 512 << 20
+            each.hosts[0].partition._parts.stock.shelves[SubQueue.MAIN].size_bytes -= 512 << 20
         await publish(topic, "one more")
 
     with_broker(test)

@@ -74,6 +74,7 @@ from bendybus.domain.session_commands import (
 from bendybus.errors import InvalidOperation, MessageNotFound, SessionCannotBeLocked, SessionLockLost
 from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber, SessionId
 from bendybus.session_ids import session_key
+from fix_command_log import CommandLog, state_of
 
 Settlement: TypeAlias = Complete | Abandon | Release | Defer | DeadLetter
 
@@ -179,29 +180,36 @@ class PartitionMachine(RuleBasedStateMachine):
         """Of the sessions that have one: its size, and when it was set; as the store knows it."""
         self.transferred: dict[str, SequenceNumber] = {}
         """Up to which number each outbox has arrived; as the store knows it."""
+        self.log = CommandLog()
 
     has_sessions = False
 
     @initialize(ttl_s=st.sampled_from([None, 30]), dead_letter_on_expiry=st.booleans(), once=st.booleans())
     def begin(self, ttl_s: float | None, dead_letter_on_expiry: bool, once: bool) -> None:
-        self.partition = Partition(
-            PARTITION,
-            QueueDescription(
-                EntityPath("orders"),
-                default_message_ttl_s=ttl_s,
-                dead_letter_on_expiry=dead_letter_on_expiry,
-                max_delivery_count=3,
-                lock_duration_s=10,
-                requires_duplicate_detection=once,
-                duplicate_detection_window_s=20,
-                requires_session=self.has_sessions,
-            ),
+        self.created_as = QueueDescription(
+            EntityPath("orders"),
+            default_message_ttl_s=ttl_s,
+            dead_letter_on_expiry=dead_letter_on_expiry,
+            max_delivery_count=3,
+            lock_duration_s=10,
+            requires_duplicate_detection=once,
+            duplicate_detection_window_s=20,
+            requires_session=self.has_sessions,
         )
+        self.partition = Partition(PARTITION, self.created_as)
+
+    def teardown(self) -> None:
+        """A log of commands replays exactly."""
+        if hasattr(self, "partition"):
+            again = Partition(PARTITION, self.created_as)
+            self.log.replay(again)
+            assert state_of(again) == state_of(self.partition)
 
     # -- applying, and following the effects ----------------------------------
 
     def apply(self, command: Command) -> Reply:
         """Apply; write the effects to the store; let the model lose what has expired."""
+        self.log.command(command, self.now)
         reply, effects = self.partition.apply(command, self.now)
         kinds = [type(effect) for effect in effects if not isinstance(effect, MessagesAvailable)]
         assert len(kinds) == len(set(kinds)), "effects of one kind are told once"
@@ -555,6 +563,7 @@ class PartitionMachine(RuleBasedStateMachine):
             lock_duration_s=lock_duration_s,
             max_delivery_count=max_delivery_count,
         )
+        self.log.description(self.partition.description)
 
     # -- invariants -----------------------------------------------------------
 
@@ -619,8 +628,8 @@ class PartitionMachine(RuleBasedStateMachine):
         states = [(session_id, size, at) for session_id, (size, at) in self.states.items()]
         stored = [from_row(each) for each in self.store.values()]
         restored.restore(stored, sorted(self.identities), self.transferred, states)
-        assert restored._intake._transferred == self.partition._intake._transferred
-        histories = [each._intake._history for each in (restored, self.partition)]
+        assert restored._parts.intake._transferred == self.partition._parts.intake._transferred
+        histories = [each._parts.intake._history for each in (restored, self.partition)]
         if histories[0] is not None and histories[1] is not None:
             assert dict(histories[0]._accepted) == dict(histories[1]._accepted)
         assert restored.next_sequence_number == self.partition.next_sequence_number

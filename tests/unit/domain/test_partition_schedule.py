@@ -239,7 +239,7 @@ def test_cancelled_messages_leave_nothing_behind(driver: Driver) -> None:
     for _ in range(3 * STALE_MAX):
         (message,) = scheduled(driver, 3600)
         driver.apply(CancelScheduled([message.sequence_number]))
-    assert len(driver.partition._intake._schedule._agenda) <= STALE_MAX + 1
+    assert len(driver.partition._parts.intake._schedule._agenda) <= STALE_MAX + 1
 
 
 def test_more_than_one_tick_can_take_go_on_with_the_next(driver: Driver) -> None:

@@ -338,7 +338,7 @@ def test_a_state_may_be_as_large_as_a_message(new_driver: NewDriver) -> None:
 def test_a_state_is_held_against_the_quota(driver: Driver) -> None:
     lock = accepted(driver, A)
     driver.apply(SetSessionState(lock, bytes(100)))
-    driver.partition._stock.shelves[SubQueue.MAIN].size_bytes = 1024 << 20
+    driver.partition._parts.stock.shelves[SubQueue.MAIN].size_bytes = 1024 << 20
     with pytest.raises(QuotaExceeded):
         driver.apply(SetSessionState(lock, bytes(101)))
     driver.apply(SetSessionState(lock, bytes(99)))
@@ -360,11 +360,11 @@ def test_nothing_is_kept_of_a_session_that_is_over(driver: Driver) -> None:
         lock = accepted(driver)
         driver.settle(Complete(tokens(take(driver, lock))))
         driver.apply(ReleaseSession(lock))
-    sessions = driver.partition._stock.sessions
-    assert sessions is not None
-    assert not sessions._known
-    assert not sessions._by_token
-    assert not sessions._locked
+    locks = driver.partition._parts.stock.session_locks
+    assert locks is not None
+    assert not locks.sessions._known
+    assert not locks._by_token
+    assert not locks._locked
 
 
 def test_messages_of_a_session_share_one_copy_of_its_id(driver: Driver) -> None:

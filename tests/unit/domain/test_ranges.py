@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from bendybus.domain.commands import Confirm, DeadLetter, Defer, Done, Enqueue, Enqueued, Tick
 from bendybus.domain.effects import RemoveMessages
 from bendybus.domain.entities import QueueDescription
+from bendybus.domain.handlers.ranges import SCANNED_MAX
 from bendybus.domain.leases import ConsumerLeases
 from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.partition import Partition
@@ -21,7 +22,6 @@ from bendybus.domain.range_commands import (
     Survey,
     Surveyed,
 )
-from bendybus.domain.ranges import SCANNED_MAX
 from bendybus.domain.schedule import postpone
 from bendybus.errors import ConsumerLeaseHeld, InvalidOperation
 from bendybus.names import EntityPath, Instant, PartitionNumber, SequenceNumber, SessionId

@@ -26,7 +26,7 @@ from bendybus.domain.messages import Message
 from bendybus.domain.schedule import postpone
 from bendybus.domain.topic import TopicPartition
 from bendybus.domain.topic_entities import TopicDescription
-from bendybus.errors import InvalidOperation, QuotaExceeded
+from bendybus.errors import InvalidOperation
 from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber
 
 AT = Instant(1_700_000_000_000)
@@ -117,16 +117,6 @@ def test_duplicates_go_no_further():  # P-15
     assert reply.duplicates == (0,)
     assert [type(effect) for effect in effects] == [RememberIdentities, PublishMessages]
     assert effects[-1] == PublishMessages([other])
-
-
-def test_the_quota_is_over_what_the_subscriptions_hold():
-    topic = partition()
-    topic.held_elsewhere = 1024 << 20
-    with pytest.raises(QuotaExceeded):
-        topic.apply(Enqueue([message()]), AT)
-    with pytest.raises(QuotaExceeded):
-        topic.check([Enqueue([message()])])
-    assert topic.next_sequence_number == 1
 
 
 def test_of_a_transaction_only_sends_are_taken():

@@ -343,6 +343,33 @@ def test_what_is_kept_is_not_sent_once_its_lock_is_lost(in_yard):
     in_yard(test)
 
 
+def test_what_is_kept_is_not_sent_under_a_lock_from_before_the_partition_was_loaded_again(in_yard):  # P-28
+    async def test(yard: Yard) -> None:
+        yard.cache._limit = 0
+        await put(yard, 0, "a")
+        receiver, link = receiver_on(yard, credit=1)
+        gate = hold_reads(yard.store)
+        receiver.flow()
+        link.credit = 0
+        gate.set()
+        await yard.read_back()
+        (kept,) = receiver._kept
+        yard.host.withdraw()
+        assert not yard.host.holds(kept.token, yard.host.now())
+        yard.host.load()
+        await yard.host.loaded()
+        assert not yard.host.holds(kept.token, yard.host.now())
+        # Only the partition says what is locked. What left memory is not changed any more.
+        assert kept.message.lock_token == kept.token
+        link.credit = 1
+        receiver.flow()
+        await yard.read_back()
+        (sent,) = link.sent
+        assert sent[0] != kept.token
+
+    in_yard(test)
+
+
 def test_a_receiver_that_cannot_be_written_to_takes_nothing(in_yard):
     async def test(yard: Yard) -> None:
         await put(yard, 0, "a")

@@ -251,7 +251,7 @@ def test_what_still_fits_the_quota_is_taken(in_yard):
         sender, link, _ = sender_on(yard)
         partition = yard.host.partition
         size = len(delivery(1).payload) + 40
-        partition._stock.shelves[SubQueue.MAIN].size_bytes = (1024 << 20) - 2 * size
+        partition._parts.stock.shelves[SubQueue.MAIN].size_bytes = (1024 << 20) - 2 * size
         sender.deliveries([delivery(number) for number in range(5)])
         await yard.settled()
         said = list(link.outcomes.values())

@@ -1,10 +1,9 @@
 """From tokens to a tree, by precedence: OR, AND, NOT, comparisons, `+ -`, `* / %`, signs.
 
-Conditions and values share one ladder of precedence, so a parenthesis may hold
-either without looking ahead; which of the two a node is, is checked where it is
-used. Nesting is counted, so no text can exhaust the stack, here or later.
-Everything refused is an `ArgumentError` with its place, what was found there and
-what was expected.
+Conditions and values share one ladder of precedence, so a parenthesis may contain either without looking
+ahead. Whether a node is a condition or a value is checked where it is used. Nesting is counted, so no text
+can exhaust the stack, here or later. An error in the text is an `ArgumentError` that names the position, what
+was found there and what was expected (cursor.py).
 """
 
 from __future__ import annotations
@@ -36,7 +35,8 @@ from bendybus.domain.filters.ast import (
     Statement,
     Step,
 )
-from bendybus.domain.filters.lexer import INTEGER_MAX, RULE_WRITING, Kind, Token, Writing, refusal, tokenize
+from bendybus.domain.filters.cursor import TokenCursor
+from bendybus.domain.filters.lexer import INTEGER_MAX, RULE_WRITING, Kind, Token, Writing, refusal
 from bendybus.errors import ArgumentError
 
 __all__ = ["NESTING_MAX", "STATEMENTS_MAX", "Parser", "parse_action", "parse_condition"]
@@ -80,7 +80,7 @@ def parse_action(text: str) -> tuple[Statement, ...]:
     """The statements of an action, at least one."""
     parser = Parser(text)
     statements = [parser.statement()]
-    while not parser.at_end:
+    while not parser.tokens.at_end:
         statements.append(parser.statement())
         if len(statements) > STATEMENTS_MAX:
             raise ArgumentError(f"The action has more than {STATEMENTS_MAX} statements.")
@@ -91,50 +91,45 @@ class Parser:
     """Of the rules' language. That of JMS selectors derives from it: selectors.py."""
 
     def __init__(self, text: str, writing: Writing = RULE_WRITING) -> None:
-        self._tokens = tokenize(text, writing)
-        self._at = 0
+        self.tokens = TokenCursor(text, writing)
         self._nesting = 0
 
     # -- statements
 
-    @property
-    def at_end(self) -> bool:
-        return self._token.kind is Kind.END
-
     def end(self) -> None:
-        if not self.at_end:
-            raise self._refuse(AN_OPERATOR)
+        if not self.tokens.at_end:
+            raise self.tokens.refuse(AN_OPERATOR)
 
     def statement(self) -> Statement:
-        token = self._take()
+        token = self.tokens.take()
         word = token.text.upper() if token.is_bare else ""
         statement: Statement
         if word == "SET":
             target = self._property()
-            self._expect("=")
+            self.tokens.expect("=")
             statement = Set(target, self.expression(COMPARE))
         elif word == "REMOVE":
             statement = Remove(self._property())
         else:
             raise refusal(token.position, token, "SET or REMOVE")
         # The documentation calls the semicolon optional and writes a comma between statements.
-        if self._token.kind is Kind.SIGN and self._token.text in ";,":
-            self._take()
-        elif not self.at_end and not self._is_word("SET", "REMOVE"):
-            raise self._refuse("';', another statement or the end")
+        if self.tokens.next.kind is Kind.SIGN and self.tokens.next.text in ";,":
+            self.tokens.take()
+        elif not self.tokens.at_end and not self.tokens.is_word("SET", "REMOVE"):
+            raise self.tokens.refuse("';', another statement or the end")
         return statement
 
     # -- the ladder
 
     def predicate(self, floor: int) -> Predicate:
-        start = self._token
+        start = self.tokens.next
         node = self._climb(floor)
         if isinstance(node, _PREDICATES):
             return node
-        return self._as_condition(node, start, A_CONDITION if self.at_end else A_COMPARISON)
+        return self._as_condition(node, start, A_CONDITION if self.tokens.at_end else A_COMPARISON)
 
     def expression(self, floor: int) -> Expression:
-        start = self._token
+        start = self.tokens.next
         node = self._climb(floor)
         if isinstance(node, _PREDICATES):
             raise refusal(start.position, f"a condition beginning with {start}", A_VALUE)
@@ -142,7 +137,7 @@ class Parser:
 
     def _climb(self, floor: int) -> Predicate | Expression:
         """The longest run of operators that all bind more tightly than `floor`."""
-        start = self._token
+        start = self.tokens.next
         left = self._prefix()
         while (power := self._power()) > floor:
             if power <= AND:
@@ -153,36 +148,36 @@ class Parser:
         return left
 
     def _power(self) -> int:
-        token = self._token
+        token = self.tokens.next
         return _POWER.get(token.text, LOOSEST) if token.kind in (Kind.SIGN, Kind.KEYWORD) else LOOSEST
 
     def _junction(self, power: int, first: Predicate) -> Predicate:
         operands = [first]
         while self._power() == power:
-            self._take()
+            self.tokens.take()
             operands.append(self.predicate(power))
         return And(tuple(operands)) if power == AND else Or(tuple(operands))
 
     def _chain(self, power: int, first: Expression) -> Expression:
         steps = []
         while self._power() == power:
-            sign = self._take().text
+            sign = self.tokens.take().text
             steps.append(Step(sign, self.expression(power)))
         return Arithmetic(first, tuple(steps))
 
     def _comparison(self, left: Expression, start: Token) -> Predicate:
-        token = self._take()
+        token = self.tokens.take()
         match token.text:
             case "IS":
                 if not isinstance(left, Property | PropertyCall):
                     raise refusal(start.position, start, f"{A_PROPERTY} before IS")
-                negated = self._skip("NOT")
-                self._expect("NULL")
+                negated = self.tokens.skip("NOT")
+                self.tokens.expect("NULL")
                 return IsNull(left, negated)
             case "NOT":
-                if self._skip("IN"):
+                if self.tokens.skip("IN"):
                     return self._in(left, negated=True)
-                self._expect("LIKE", "IN or LIKE after NOT")
+                self.tokens.expect("LIKE", "IN or LIKE after NOT")
                 return self._like(left, negated=True)
             case "IN":
                 return self._in(left, negated=False)
@@ -192,17 +187,17 @@ class Parser:
                 return Comparison("<>" if sign == "!=" else sign, left, self.expression(COMPARE))
 
     def _in(self, left: Expression, *, negated: bool) -> Predicate:
-        self._expect("(")
+        self.tokens.expect("(")
         options = [self.expression(COMPARE)]
-        while self._skip(","):
+        while self.tokens.skip(","):
             options.append(self.expression(COMPARE))
-        self._expect(")", "',' or ')'")
+        self.tokens.expect(")", "',' or ')'")
         return In(left, tuple(options), negated)
 
     def _like(self, left: Expression, *, negated: bool) -> Predicate:
-        position = self._token.position
+        position = self.tokens.next.position
         pattern = self.expression(COMPARE)
-        escape = self.expression(COMPARE) if self._skip("ESCAPE") else None
+        escape = self.expression(COMPARE) if self.tokens.skip("ESCAPE") else None
         return Like(left, pattern, escape, negated, position)
 
     # -- what stands at the left
@@ -212,10 +207,10 @@ class Parser:
         # A name inside N parentheses stands N + 1 deep.
         if self._nesting > NESTING_MAX + 1:
             raise ArgumentError(
-                f"At position {self._token.position}: parentheses, NOT and signs are nested more than "
+                f"At position {self.tokens.next.position}: parentheses, NOT and signs are nested more than "
                 f"{NESTING_MAX} deep."
             )
-        token = self._take()
+        token = self.tokens.take()
         match token.kind:
             case Kind.STRING:
                 node: Predicate | Expression = Constant(token.text)
@@ -229,7 +224,7 @@ class Parser:
                 node = self._named(token)
             case Kind.SIGN if token.text == "(":
                 node = self._climb(LOOSEST)
-                self._expect(")", "an operator or ')'")
+                self.tokens.expect(")", "an operator or ')'")
             case Kind.SIGN if token.text in ("+", "-"):
                 node = self._signed(token)
             case _:
@@ -242,18 +237,18 @@ class Parser:
             case "NOT":
                 return Not(self.predicate(NOT))
             case "EXISTS":
-                self._expect("(")
+                self.tokens.expect("(")
                 subject = self._reference()
-                self._expect(")")
+                self.tokens.expect(")")
                 return Exists(subject)
             case word if word in _CONSTANTS:
                 return Constant(_CONSTANTS[word])
         raise refusal(token.position, token, f"{A_VALUE} (a property of this name is written [{token.text}])")
 
     def _signed(self, token: Token) -> Expression:
-        following = self._token
+        following = self.tokens.next
         if token.text == "-" and following.kind is Kind.NUMBER:
-            self._take()
+            self.tokens.take()
             return self._number(following, -following.number)
         return Signed(cast("Literal['+', '-']", token.text), self.expression(PRODUCT))
 
@@ -265,78 +260,45 @@ class Parser:
     # -- names
 
     def _named(self, token: Token) -> Expression:
-        if token.is_bare and self._token.kind is Kind.SIGN and self._token.text == "(":
+        if token.is_bare and self.tokens.next.kind is Kind.SIGN and self.tokens.next.text == "(":
             return self._call(token)
         return self._scoped(token)
 
     def _call(self, token: Token) -> Expression:
-        self._expect("(")
+        self.tokens.expect("(")
         match token.text.lower():
             case "newid":
-                self._expect(")")
+                self.tokens.expect(")")
                 return NewId()
             case "property" | "p":
                 name = self.expression(COMPARE)
-                self._expect(")")
+                self.tokens.expect(")")
                 return PropertyCall(name)
         raise refusal(token.position, token, "one of the functions newid(), property(name), p(name)")
 
     def _scoped(self, token: Token) -> Property:
-        if not self._skip("."):
+        if not self.tokens.skip("."):
             return Property(token.text)
         scope = token.text.lower()
         if not token.is_bare or scope not in ("sys", "user"):
             raise refusal(token.position, token, "'sys' or 'user' before '.'")
-        name = self._take()
+        name = self.tokens.take()
         if name.kind is not Kind.NAME:
             raise refusal(name.position, name, "the name of a property after '.'")
         return Property(name.text, cast("Scope", scope))
 
     def _property(self) -> Property:
-        token = self._take()
+        token = self.tokens.take()
         if token.kind is not Kind.NAME:
             raise refusal(token.position, token, A_PROPERTY)
         return self._scoped(token)
 
     def _reference(self) -> Reference:
-        token = self._token
+        token = self.tokens.next
         node = self._prefix() if token.kind is Kind.NAME else None
         if not isinstance(node, Property | PropertyCall):
             raise refusal(token.position, token, A_PROPERTY)
         return node
-
-    # -- tokens
-
-    @property
-    def _token(self) -> Token:
-        return self._tokens[self._at]
-
-    def _take(self) -> Token:
-        token = self._tokens[self._at]
-        if token.kind is not Kind.END:
-            self._at += 1
-        return token
-
-    def _skip(self, text: str) -> bool:
-        token = self._token
-        is_it = token.kind in (Kind.SIGN, Kind.KEYWORD) and token.text == text
-        if is_it:
-            self._take()
-        return is_it
-
-    def _expect(self, text: str, expected: str | None = None) -> None:
-        if not self._skip(text):
-            raise self._refuse(expected or f"'{text}'")
-
-    def _is_word(self, *words: str) -> bool:
-        return self._token.is_bare and self._token.text.upper() in words
-
-    def _following_is(self, word: str) -> bool:
-        following = self._tokens[min(self._at + 1, len(self._tokens) - 1)]
-        return following.is_bare and following.text.upper() == word
-
-    def _refuse(self, expected: str) -> ArgumentError:
-        return refusal(self._token.position, self._token, expected)
 
     def _as_predicate(self, node: Predicate | Expression, start: Token) -> Predicate:
         return node if isinstance(node, _PREDICATES) else self._as_condition(node, start, A_CONDITION)
@@ -344,10 +306,10 @@ class Parser:
     def _as_condition(self, node: Expression, start: Token, expected: str) -> Predicate:
         """A value where a condition is asked for: in the rules' language it is none."""
         if expected is A_COMPARISON:
-            raise self._refuse(expected)
+            raise self.tokens.refuse(expected)
         raise refusal(start.position, start, expected)
 
     def _as_expression(self, node: Predicate | Expression) -> Expression:
         if isinstance(node, _PREDICATES):
-            raise self._refuse("AND, OR, ')' or the end after a condition")
+            raise self.tokens.refuse("AND, OR, ')' or the end after a condition")
         return node

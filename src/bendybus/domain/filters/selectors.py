@@ -94,21 +94,21 @@ class Selector:
 
 class _SelectorParser(Parser):
     def _power(self) -> int:
-        return COMPARE if self._is_word("BETWEEN") else super()._power()
+        return COMPARE if self.tokens.is_word("BETWEEN") else super()._power()
 
     def _comparison(self, left: Expression, start: Token) -> Predicate:
-        if self._is_word("BETWEEN"):
-            self._take()
+        if self.tokens.is_word("BETWEEN"):
+            self.tokens.take()
             return self._between(left)
-        if self._token.text == "NOT" and self._following_is("BETWEEN"):
-            self._take()
-            self._take()
+        if self.tokens.next.text == "NOT" and self.tokens.following_is("BETWEEN"):
+            self.tokens.take()
+            self.tokens.take()
             return Not(self._between(left))
         return super()._comparison(left, start)
 
     def _between(self, value: Expression) -> Predicate:
         low = self.expression(COMPARE)
-        self._expect("AND", "AND and the upper bound of BETWEEN")
+        self.tokens.expect("AND", "AND and the upper bound of BETWEEN")
         high = self.expression(COMPARE)
         return And((Comparison(">=", value, low), Comparison("<=", value, high)))
 
@@ -120,7 +120,7 @@ class _SelectorParser(Parser):
         return super()._as_condition(node, start, expected)
 
     def _scoped(self, token: Token) -> Property:
-        if token.is_bare and f"{token.text}." == FIELD_PREFIX and self._skip("."):
+        if token.is_bare and f"{token.text}." == FIELD_PREFIX and self.tokens.skip("."):
             return Property(FIELD_PREFIX + self._property().name)
         return super()._scoped(token)
 

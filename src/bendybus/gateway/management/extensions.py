@@ -2,7 +2,7 @@
 
 Their names begin with `bendybus:`; docs/reference/extensions.md has their fields.
 Azure answers them with not-implemented, by which a client knows. What a range
-is, and why it can be trusted: domain/ranges.py. Who may consume: domain/leases.py.
+is, and why it can be trusted: domain/handlers/ranges.py. Who may consume: domain/leases.py.
 """
 
 from __future__ import annotations

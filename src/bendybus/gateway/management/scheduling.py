@@ -159,7 +159,7 @@ async def _enqueue(target: Target, command: Enqueue, key: RoutingKey | None) -> 
         except Unavailable:
             # "if the chosen one is unavailable another is taken ... and the send succeeds" (P-16)
             if attempts:
-                command = Enqueue([message.anew() for message in command.messages], command.identities)
+                command = Enqueue([message.unsent() for message in command.messages], command.identities)
                 continue
             raise
         assert isinstance(enqueued, Enqueued)

@@ -16,11 +16,11 @@ from bendybus.store.encoding import CommitRequest, decode_rows, to_json
 
 __all__ = ["CommitParameters", "decode_page", "encode_request"]
 
-CommitParameters: TypeAlias = tuple[int, bytes, str, str, str, str, str, str, str, int]
+CommitParameters: TypeAlias = tuple[int, bytes, str, str, str, str, str, str, str]
 
 
-def encode_request(request: CommitRequest, number: int) -> CommitParameters:
-    """One row of `commit_request`, which is the commit of this number or a part of it."""
+def encode_request(request: CommitRequest) -> CommitParameters:
+    """One row of `commit_request`, but for the number of the commit."""
     return (
         request.first,
         b"".join(request.pieces),
@@ -31,7 +31,6 @@ def encode_request(request: CommitRequest, number: int) -> CommitParameters:
         to_json(request.removed),
         to_json(request.released),
         to_json(request.counters),
-        number,
     )
 
 

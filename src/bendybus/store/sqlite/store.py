@@ -1,9 +1,8 @@
 """A messaging store in one SQLite file.
 
-One connection writes, from the writer's thread; another reads, from the
-reader's, at the same time. A commit is a single statement (queries.sql,
-`commit`), so SQLite makes it atomic and durable by itself. Choices and
-numbers: store/DESIGN.md.
+One connection writes while another reads (connections.py). A commit of messages is a single statement
+(queries.sql, `commit`), so SQLite makes it atomic and durable; a large commit, or one with more than messages
+in it, is a transaction of several. Choices and measurements: store/DESIGN.md.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from contextlib import closing, contextmanager
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from threading import Lock
 from typing import Final
 
 from bendybus.domain.messages import Message, Origin
@@ -38,10 +36,10 @@ from bendybus.store.protocol import (
     Snapshot,
 )
 from bendybus.store.queries import load_queries, load_script
+from bendybus.store.sqlite.connections import Connections
 from bendybus.store.sqlite.encoding import decode_page, encode_request
 from bendybus.store.sqlite.files import (
     FileKind,
-    connect_reader,
     give_back,
     look_into,
     open_file,
@@ -50,7 +48,6 @@ from bendybus.store.sqlite.files import (
     version_of,
 )
 from bendybus.store.sqlite.image import SqliteImage
-from bendybus.store.sqlite.witness import Witness
 
 __all__ = ["MESSAGING_STORE", "SqliteStore", "hand_over"]
 
@@ -86,10 +83,7 @@ class SqliteStore:
         self._name = name or path.stem
         self.namespace: str | None = None
         self._has_partitions = has_partitions
-        self._connections: tuple[sqlite3.Connection, sqlite3.Connection] | None = None
-        self._witness: Witness | None = None
-        self._writes = Lock()
-        self._reads = Lock()
+        self._connections = Connections(path, QUERIES["count_commit"])
         self._next_id = 1
         self._keys: set[PartitionKey] = set()
         self._dropped: list[PartitionKey] = []
@@ -115,7 +109,7 @@ class SqliteStore:
             return f"sqlite:{file.st_dev}/{file.st_ino}"
 
     def open(self) -> None:
-        assert self._connections is None, f"{self._path} is open already"
+        assert not self._connections.is_open, f"{self._path} is open already"
         if self._has_partitions and not self._path.exists():
             raise StoreUnavailable(f"{self._path} is not there. Is its disk mounted, or was it removed?")
         if self.namespace is not None and self._path.exists():
@@ -132,9 +126,7 @@ class SqliteStore:
                 self._keys = {PartitionKey(key) for key, _, _ in writer.execute(QUERIES["partitions"])}
                 dropped = writer.execute(QUERIES["dropped_partitions"])
                 self._dropped = [PartitionKey(key) for (key,) in dropped]
-                reader = connect_reader(self._path)
-                self._witness = Witness(self._path, MESSAGING_STORE.last_commit_of(writer))
-            self._connections = writer, reader
+                self._connections.open(writer, MESSAGING_STORE.last_commit_of(writer))
             self._has_partitions = True
         except BaseException:
             writer.close()
@@ -148,18 +140,7 @@ class SqliteStore:
         return None if row is None else row[0]
 
     def close(self) -> None:
-        if self._connections is None:
-            return
-        writer, reader = self._connections
-        # Nobody waits for what is still being read.
-        reader.interrupt()
-        with self._writes, self._reads, reported(self._path):
-            self._connections = None
-            # The last to close empties the log into the file, and only the writer can.
-            reader.close()
-            writer.close()
-            if self._witness is not None:
-                self._witness.close()
+        self._connections.close()
 
     def image(self) -> SqliteImage:
         return SqliteImage(self._path)
@@ -167,14 +148,14 @@ class SqliteStore:
     # -- partitions -----------------------------------------------------------
 
     def partitions(self) -> list[PartitionRecord]:
-        with self._reading() as reader:
+        with self._connections.reading() as reader:
             return [_partition_record(row) for row in reader.execute(QUERIES["partitions"])]
 
     def create_partitions(
         self, entity: EntityPath, numbers: Sequence[PartitionNumber]
     ) -> list[PartitionRecord]:
         asked = set(numbers)
-        with self._changing() as writer:
+        with self._connections.changing() as writer:
             for number in numbers:
                 writer.execute(QUERIES["create_partition"], (entity, number, (number << PARTITION_SHIFT) + 1))
             records = [_partition_record(row) for row in writer.execute(QUERIES["partitions_of"], (entity,))]
@@ -182,20 +163,20 @@ class SqliteStore:
         return [record for record in records if record.number in asked]
 
     def drop_partitions(self, entity: EntityPath) -> None:
-        with self._changing() as writer:
+        with self._connections.changing() as writer:
             keys = [PartitionKey(key) for key, _, _ in writer.execute(QUERIES["partitions_of"], (entity,))]
             writer.execute(QUERIES["drop_partitions"], (entity,))
         self._keys.difference_update(keys)
         self._dropped += keys
 
     def discard(self, keys: Sequence[PartitionKey]) -> None:
-        with self._changing() as writer:
+        with self._connections.changing() as writer:
             dropped = writer.execute(QUERIES["discard"], (to_json(list(keys)),)).fetchall()
         self._keys.difference_update(keys)
         self._dropped += [PartitionKey(key) for (key,) in dropped]
 
     def claim(self, keys: Sequence[PartitionKey]) -> list[Epoch]:
-        with self._changing() as writer:
+        with self._connections.changing() as writer:
             claimed = dict(writer.execute(QUERIES["claim"], (to_json(list(keys)),)))
             for key in keys:
                 self._refuse_unknown(key, claimed)
@@ -209,19 +190,17 @@ class SqliteStore:
         if self._dropped:
             self._sweep()
             return True
-        with self._writing() as writer:
-            self._counted.check()
+        with self._connections.writing() as writer:
+            self._connections.witness.check()
             return give_back(writer)
 
     def settle(self) -> None:
-        with self._writes:
-            if self._witness is not None:
-                self._witness.note()
+        self._connections.note()
 
     def _sweep(self) -> None:
         """Clear some of a dropped partition away."""
         key = self._dropped[-1]
-        with self._changing() as writer:
+        with self._connections.changing() as writer:
             writer.execute(QUERIES["clear_bodies"], (key, SWEEP_ROWS))
             writer.execute(QUERIES["clear_messages"], (key, SWEEP_ROWS))
             writer.execute(QUERIES["clear_identities"], (key, SWEEP_ROWS))
@@ -240,20 +219,21 @@ class SqliteStore:
             # A writer that is never idle still sweeps.
             self._sweep()
         first = self._next_id
-        number = self._counted.next_commit
-        requests = (encode_request(request, number) for request in requests_of(changes, first))
+        requests = map(encode_request, requests_of(changes, first))
         request = next(requests)
         others = [change for change in changes if has_more_than_messages(change)]
-        with self._ownership_checked(), self._writing() as writer:
+        with self._ownership_checked(), self._connections.writing() as writer:
+            witness = self._connections.witness
+            number = witness.next_commit
             if (another := next(requests, None)) is None and not others:
-                writer.execute(QUERIES["commit"], request)
+                writer.execute(QUERIES["commit"], (*request, number))
             else:
                 with transaction(writer):
                     for part in chain((request,), () if another is None else (another,), requests):
-                        writer.execute(QUERIES["commit"], part)
+                        writer.execute(QUERIES["commit"], (*part, number))
                     for change in others:
                         _commit_others(writer, change)
-            self._counted.committed()
+            witness.committed()
         self._set_places(changes)
 
     @contextmanager
@@ -274,7 +254,7 @@ class SqliteStore:
         self._next_id = place + 1
 
     def load(self, key: PartitionKey) -> Snapshot:
-        with self._reading() as reader:
+        with self._connections.reading() as reader:
             counter = reader.execute(QUERIES["next_sequence"], (key,)).fetchone()
         if counter is None:
             raise StoreError(f"{self._path} holds no partition with the key {key}")
@@ -282,7 +262,7 @@ class SqliteStore:
             messages = [message for page in self._pages(key) for message in page]
             identities = list(self._identities(key))
         messages.sort(key=attrgetter("sequence_number"))
-        with self._reading() as reader:
+        with self._connections.reading() as reader:
             sessions = [SessionRecord(*row) for row in reader.execute(QUERIES["load_sessions"], (key,))]
             transferred = dict(reader.execute(QUERIES["load_transfers"], (key,)))
         return Snapshot(SequenceNumber(counter[0]), messages, identities, sessions, transferred)
@@ -290,7 +270,7 @@ class SqliteStore:
     def _identities(self, key: PartitionKey) -> Iterator[tuple[Instant, bytes]]:
         last = 0, ""
         while True:
-            with self._reading() as reader:
+            with self._connections.reading() as reader:
                 query = reader.execute(QUERIES["load_identities"], (key, *last, LOAD_PAGE_ROWS))
                 page = json.loads(query.fetchone()[0])
             try:
@@ -307,7 +287,7 @@ class SqliteStore:
         origins: dict[int, Origin] = {}
         last = 0
         while True:
-            with self._reading() as reader:
+            with self._connections.reading() as reader:
                 (page,) = reader.execute(QUERIES["load_page"], (key, last, LOAD_PAGE_ROWS)).fetchone()
             try:
                 messages = decode_page(page, sessions, origins)
@@ -324,7 +304,7 @@ class SqliteStore:
 
     def _read(self, places: list[int]) -> dict[int, bytes]:
         try:
-            with self._reading() as reader:
+            with self._connections.reading() as reader:
                 ids, sizes, joined = reader.execute(QUERIES["read"], (to_json(places),)).fetchone()
         except StoreError as error:
             # More than SQLite returns as one value: ask for less at a time.
@@ -340,43 +320,9 @@ class SqliteStore:
         return payloads
 
     def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
-        with self._reading() as reader:
+        with self._connections.reading() as reader:
             row = reader.execute(QUERIES["session_state"], (key, session_id)).fetchone()
         return None if row is None else row[0]
-
-    # -- connections ----------------------------------------------------------
-
-    @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        """The writer's connection, which is not closed meanwhile: SQLite would not survive that."""
-        with self._writes, reported(self._path):
-            yield self._opened()[0]
-
-    @contextmanager
-    def _changing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that is not a commit of messages; counted like one, and the files are checked."""
-        with self._writing() as writer:
-            self._counted.check()
-            with transaction(writer):
-                yield writer
-                writer.execute(QUERIES["count_commit"], (self._counted.next_commit,))
-            self._counted.committed()
-
-    @property
-    def _counted(self) -> Witness:
-        assert self._witness is not None, "whatever is open has a witness"
-        return self._witness
-
-    @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        """The same of the reader's."""
-        with self._reads, reported(self._path):
-            yield self._opened()[1]
-
-    def _opened(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-        if self._connections is None:
-            raise StoreUnavailable(f"{self._path} is closed")
-        return self._connections
 
 
 def hand_over(path: Path, namespace: str) -> None:

@@ -1,13 +1,12 @@
-"""Ranges: a partition's messages by their numbers, for readers that keep their own place.
+"""Ranges: a partition's messages by their numbers, for readers that keep their own position.
 
-Such a reader goes by sequence numbers up to a *stable* mark: everything at or
-below it that will ever be shown is shown already. Numbers are given in order and
-what is not durable yet is above the mark; a scheduled message gets a new number
-when its time comes, so it is counted then. Looking changes nothing; what the
-reader is done with is removed by number, which may be asked for twice.
+Such a reader reads up to a *stable* number: no message will appear at or below it any more. Numbers are
+given in order, and a message that is not durable yet has a higher number; a scheduled message gets a new
+number when it is due. Reading changes nothing. What the reader has finished with is removed by number;
+repeating that request has no effect.
 
-Dead letters keep the number they had, so their sub-queues have no stable mark.
-What may be asked: range_commands.py. Ordinary receivers go by locks: stock.py.
+Dead letters keep the number they had, so their sub-queues have no stable number.
+What may be asked: range_commands.py. Ordinary receivers use locks: receiving.py.
 """
 
 from __future__ import annotations
@@ -16,16 +15,14 @@ from collections.abc import Callable, Collection
 from typing import Final, TypeAlias
 
 from bendybus.domain.changes import Changes
-from bendybus.domain.intake import Intake
 from bendybus.domain.messages import Message, MessageState, SubQueue
+from bendybus.domain.parts import Parts
 from bendybus.domain.range_commands import (
     Browse,
     Browsed,
     Discard,
     Discarded,
     DiscardThrough,
-    RangeCommand,
-    RangeReply,
     Survey,
     Surveyed,
 )
@@ -33,40 +30,24 @@ from bendybus.domain.run import Run
 from bendybus.domain.shelf import Shelf
 from bendybus.domain.stock import Stock
 from bendybus.errors import InvalidOperation
-from bendybus.names import SequenceNumber
+from bendybus.names import Instant, SequenceNumber
 from bendybus.session_ids import OneSession
 
-__all__ = ["perform"]
+__all__ = ["SCANNED_MAX", "browse", "discard", "discard_through", "survey"]
 
-# Looked at for one answer, though a filter may let none of them pass: some milliseconds.
+# Messages that are read for one answer, even if none of them passes the filter: some milliseconds.
 SCANNED_MAX: Final = 20_000
 
 
 _Concerned: TypeAlias = Callable[[Message], bool]
 
 
-def perform(command: RangeCommand, stock: Stock, intake: Intake, changes: Changes) -> RangeReply:
-    match command:
-        case Survey(subqueue=subqueue):
-            return _survey(stock, intake, subqueue)
-        case Browse():
-            return _browse(command, stock)
-        case DiscardThrough(number=number, states=states, subqueue=subqueue):
-            _refuse_locked(
-                stock, subqueue, lambda each: each.sequence_number <= number and each.state in states
-            )
-            return _discard(_take_through(stock.shelves[subqueue], number, states), stock, changes)
-        case Discard(numbers=numbers, subqueue=subqueue):
-            wanted = frozenset(numbers)
-            _refuse_locked(stock, subqueue, lambda each: each.sequence_number in wanted)
-            return _discard(_take(stock.shelves[subqueue], wanted), stock, changes)
+# -- reading ----------------------------------------------------------------------
 
 
-# -- looking ----------------------------------------------------------------------
-
-
-def _survey(stock: Stock, intake: Intake, subqueue: SubQueue) -> Surveyed:
-    shelf, locked = stock.shelves[subqueue], stock.on_loan(subqueue)
+def survey(parts: Parts, command: Survey, at: Instant, changes: Changes) -> Surveyed:
+    intake, subqueue = parts.intake, command.subqueue
+    shelf, locked = parts.stock.shelves[subqueue], parts.stock.locked_messages(subqueue)
     following = intake.next_sequence_number
     oldest = shelf.peek(SequenceNumber(0), 1, locked)
     return Surveyed(
@@ -77,8 +58,9 @@ def _survey(stock: Stock, intake: Intake, subqueue: SubQueue) -> Surveyed:
     )
 
 
-def _browse(command: Browse, stock: Stock) -> Browsed:
-    shelf, locked = stock.shelves[command.subqueue], stock.on_loan(command.subqueue)
+def browse(parts: Parts, command: Browse, at: Instant, changes: Changes) -> Browsed:
+    stock = parts.stock
+    shelf, locked = stock.shelves[command.subqueue], stock.locked_messages(command.subqueue)
     session = None if command.session_id is None else stock.one_session(command.session_id)
     chunk = shelf.peek(command.first, min(max(1, command.count), SCANNED_MAX), locked)
     found: list[Message] = []
@@ -113,9 +95,21 @@ def _passes(command: Browse, session: OneSession | None, message: Message) -> bo
 # -- removing ---------------------------------------------------------------------
 
 
+def discard_through(parts: Parts, command: DiscardThrough, at: Instant, changes: Changes) -> Discarded:
+    stock, number, states, subqueue = parts.stock, command.number, command.states, command.subqueue
+    _refuse_locked(stock, subqueue, lambda each: each.sequence_number <= number and each.state in states)
+    return _remove(_take_through(stock.shelves[subqueue], number, states), stock, changes)
+
+
+def discard(parts: Parts, command: Discard, at: Instant, changes: Changes) -> Discarded:
+    stock, subqueue, wanted = parts.stock, command.subqueue, frozenset(command.numbers)
+    _refuse_locked(stock, subqueue, lambda each: each.sequence_number in wanted)
+    return _remove(_take(stock.shelves[subqueue], wanted), stock, changes)
+
+
 def _refuse_locked(stock: Stock, subqueue: SubQueue, concerned: _Concerned) -> None:
-    """What a receiver holds is the receiver's: neither taken from it nor passed over in silence."""
-    locked = [message.sequence_number for message in stock.on_loan(subqueue) if concerned(message)]
+    """A message that a receiver has locked is neither removed nor silently left out."""
+    locked = [message.sequence_number for message in stock.locked_messages(subqueue) if concerned(message)]
     if locked:
         raise InvalidOperation(
             f"{len(locked)} messages of '{stock.description.path}', the first of them {min(locked)}, are "
@@ -149,6 +143,6 @@ def _take(shelf: Shelf, numbers: Collection[SequenceNumber]) -> list[Message]:
     return taken
 
 
-def _discard(messages: list[Message], stock: Stock, changes: Changes) -> Discarded:
+def _remove(messages: list[Message], stock: Stock, changes: Changes) -> Discarded:
     stock.remove(messages, changes)
     return Discarded(len(messages))

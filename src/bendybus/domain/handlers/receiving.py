@@ -1,0 +1,190 @@
+"""How messages leave the shelves: locked, received and deleted, peeked at, or deleted in bulk.
+
+Locks that have run out are ended first, so their messages can be received again. Messages of an entity with
+sessions are received by the holder of their session (handlers/sessions.py); its sub-queues have no sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from bendybus.domain.changes import Changes
+from bendybus.domain.commands import (
+    ENTROPY_PER_LOCK,
+    Deleted,
+    DeleteOldest,
+    Given,
+    Lock,
+    LockDeferred,
+    LockThese,
+    Peek,
+    Receive,
+    ReceiveDeferred,
+)
+from bendybus.domain.messages import Message, MessageState, SubQueue
+from bendybus.domain.parts import Parts
+from bendybus.domain.run import Run
+from bendybus.domain.session_locks import SessionLocks
+from bendybus.domain.sessions import Session
+from bendybus.domain.stock import Stock
+from bendybus.errors import InvalidOperation, MessageNotFound
+from bendybus.names import Instant, SequenceNumber
+from bendybus.session_ids import OneSession
+
+__all__ = ["delete_oldest", "lock", "lock_deferred", "lock_these", "peek", "receive", "receive_deferred"]
+
+
+# -- the oldest -------------------------------------------------------------------
+
+
+def lock(parts: Parts, command: Lock, at: Instant, changes: Changes) -> Given:
+    stock = parts.stock
+    assert len(command.entropy) >= ENTROPY_PER_LOCK * command.count, "too little entropy for these locks"
+    _refuse_without_session(stock, command.subqueue)
+    stock.end_locks(at, changes)
+    messages = stock.take(command.count, command.subqueue, at, changes)
+    stock.grant(messages, command.entropy, at)
+    return Given(messages)
+
+
+def receive(parts: Parts, command: Receive, at: Instant, changes: Changes) -> Given:
+    stock = parts.stock
+    _refuse_without_session(stock, command.subqueue)
+    stock.end_locks(at, changes)
+    messages = stock.take(command.count, command.subqueue, at, changes)
+    stock.remove(messages, changes)
+    return Given(messages)
+
+
+def delete_oldest(parts: Parts, command: DeleteOldest, at: Instant, changes: Changes) -> Deleted:
+    stock, before = parts.stock, command.enqueued_before
+    stock.end_locks(at, changes)
+    if command.session_id is None:
+        taken = stock.take(command.count, command.subqueue, at, changes)
+        younger = [message for message in taken if message.enqueued_at >= before]
+        if younger:
+            stock.shelves[command.subqueue].put(MessageState.ACTIVE, younger)
+        messages = [message for message in taken if message.enqueued_at < before]
+    else:
+        wanted = stock.one_session(command.session_id)
+        messages = _take_of_session(stock, wanted, command.count, before, command.subqueue)
+    stock.remove(messages, changes)
+    return Deleted(len(messages))
+
+
+def _take_of_session(
+    stock: Stock, wanted: OneSession, count: int, enqueued_before: Instant, subqueue: SubQueue
+) -> list[Message]:
+    """Up to `count` of the session's oldest available messages that were enqueued before then."""
+    available = stock.shelves[subqueue].available
+    found = (
+        message
+        for message in available
+        if message.enqueued_at < enqueued_before and wanted.includes(message.session_id)
+    )
+    taken = list(islice(found, max(0, count)))
+    for message in taken:
+        available.remove(message)
+    return taken
+
+
+# -- by number --------------------------------------------------------------------
+
+
+def lock_these(parts: Parts, command: LockThese, at: Instant, changes: Changes) -> Given:
+    stock, subqueue = parts.stock, command.subqueue
+    _refuse_without_session(stock, subqueue)
+    stock.end_locks(at, changes)
+    available = stock.shelves[subqueue].available
+    assert isinstance(available, Run), "messages of a session are for its holder"
+    messages = available.take_these(command.sequence_numbers)
+    if subqueue is SubQueue.MAIN:
+        messages = stock.expire_among(messages, at, changes)
+    stock.grant(messages, command.entropy, at)
+    return Given(messages)
+
+
+def lock_deferred(parts: Parts, command: LockDeferred, at: Instant, changes: Changes) -> Given:
+    stock = parts.stock
+    held = _session_of_deferred(stock, command, at)
+    messages = _take_deferred(stock, command.sequence_numbers, command.subqueue, held)
+    if held is None:
+        stock.grant(messages, command.entropy, at)
+    else:
+        locks, session = held
+        locks.grant(session, messages, command.entropy)
+    return Given(messages)
+
+
+def receive_deferred(parts: Parts, command: ReceiveDeferred, at: Instant, changes: Changes) -> Given:
+    held = _session_of_deferred(parts.stock, command, at)
+    messages = _take_deferred(parts.stock, command.sequence_numbers, command.subqueue, held)
+    parts.stock.remove(messages, changes)
+    return Given(messages)
+
+
+def _session_of_deferred(
+    stock: Stock, command: LockDeferred | ReceiveDeferred, at: Instant
+) -> tuple[SessionLocks, Session] | None:
+    """The session that the command names. With sessions, only its holder gets its deferred messages."""
+    if stock.session_locks is None or command.subqueue is not SubQueue.MAIN:
+        return None
+    if command.session is None:
+        raise _session_needed(stock)
+    return stock.session_locks, stock.session_locks.holding(command.session, at)
+
+
+def _take_deferred(
+    stock: Stock,
+    numbers: Sequence[SequenceNumber],
+    subqueue: SubQueue,
+    held: tuple[SessionLocks, Session] | None,
+) -> list[Message]:
+    """All of them, in the order asked, or none; in a session, only messages of that session.
+
+    A lock that has run out and was not ended still counts. Ending it here and then refusing the command
+    would be a change without an effect.
+    """
+    deferred = stock.shelves[subqueue].deferred
+    found = {number: deferred.find(number) for number in numbers}
+    missing = [
+        number
+        for number, message in found.items()
+        if message is None or (held is not None and held[0].sessions.key_of(message) != held[1].key)
+    ]
+    if missing:
+        listed = ", ".join(map(str, missing))
+        raise MessageNotFound(
+            f"Not deferred, or locked, in partition {stock.number} of '{stock.description.path}': {listed}."
+        )
+    messages = [message for message in found.values() if message is not None]
+    for message in messages:
+        deferred.remove(message)
+    return messages
+
+
+# -- peeking ----------------------------------------------------------------------
+
+
+def peek(parts: Parts, command: Peek, at: Instant, changes: Changes) -> Given:
+    stock, start, count = parts.stock, command.from_sequence_number, command.count
+    shelf, locked = stock.shelves[command.subqueue], stock.locked_messages(command.subqueue)
+    if command.session_id is None:
+        return Given(shelf.peek(start, count, locked))
+    return Given(shelf.peek_session(stock.one_session(command.session_id), start, count, locked))
+
+
+# -- refusing ---------------------------------------------------------------------
+
+
+def _refuse_without_session(stock: Stock, subqueue: SubQueue) -> None:
+    if stock.session_locks is not None and subqueue is SubQueue.MAIN:
+        raise _session_needed(stock)
+
+
+def _session_needed(stock: Stock) -> InvalidOperation:
+    return InvalidOperation(
+        f"'{stock.description.path}' requires sessions. Its messages are received by the holder of their "
+        "session."
+    )

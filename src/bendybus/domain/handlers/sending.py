@@ -1,0 +1,73 @@
+"""How messages come into a partition: sent, forwarded, copied from a topic, or scheduled.
+
+The intake numbers them and keeps them until they are durable (intake.py). Only then does `confirm` put them
+on a shelf, so a receiver is never given a message that a crash could take back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bendybus.domain.changes import Changes
+from bendybus.domain.commands import CancelScheduled, Confirm, Done, Enqueue, Enqueued, Publish, Reserve
+from bendybus.domain.handlers.sessions import refuse_sessionless
+from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.parts import Parts
+from bendybus.domain.stock import Stock
+from bendybus.errors import InvalidOperation
+from bendybus.names import Instant
+
+__all__ = ["cancel_scheduled", "confirm", "enqueue", "publish", "reserve"]
+
+
+def enqueue(parts: Parts, command: Enqueue, at: Instant, changes: Changes) -> Enqueued:
+    messages, stock, intake = command.messages, parts.stock, parts.intake
+    if command.destination is not None:
+        return parts.outbox.enqueue(messages, command.destination, at, changes)
+    if stock.session_locks is not None:
+        refuse_sessionless(stock, messages)
+    if command.numbered:
+        return intake.schedule_numbered(messages, command.identities, stock.size_bytes, at, changes)
+    enqueued = intake.enqueue(messages, command.identities, stock.size_bytes, at, changes, command.transfer)
+    if command.shelved:
+        parts.dead_arriving += _count_shelved(stock, messages, SubQueue.DEAD_LETTER)
+        parts.outbox.arriving += _count_shelved(stock, messages, SubQueue.OUTBOX)
+    return enqueued
+
+
+def _count_shelved(stock: Stock, arriving: Iterable[Message], subqueue: SubQueue) -> int:
+    """How many of these belong to this sub-queue. The intake has counted all of them in the main one."""
+    shelved = [message for message in arriving if message.subqueue is subqueue]
+    size_bytes = sum(message.size for message in shelved)
+    stock.shelves[SubQueue.MAIN].size_bytes -= size_bytes
+    stock.shelves[subqueue].size_bytes += size_bytes
+    return len(shelved)
+
+
+def reserve(parts: Parts, command: Reserve, at: Instant, changes: Changes) -> Enqueued:
+    first = parts.intake.next_sequence_number
+    parts.intake.take_numbers(command.count)
+    return Enqueued(first, command.count)
+
+
+def confirm(parts: Parts, command: Confirm, at: Instant, changes: Changes) -> Done:
+    ready = parts.intake.confirm(command.sequence_number)
+    if parts.outbox.arriving or parts.dead_arriving:
+        elsewhere = [message for message in ready if message.subqueue is not SubQueue.MAIN]
+        ready = [message for message in ready if message.subqueue is SubQueue.MAIN]
+        dead = sum(message.subqueue is SubQueue.DEAD_LETTER for message in elsewhere)
+        parts.dead_arriving -= dead
+        parts.outbox.arriving -= len(elsewhere) - dead
+        parts.stock.put_back(elsewhere, changes)
+    if ready:
+        parts.stock.arrive(ready, changes)
+    return Done()
+
+
+def cancel_scheduled(parts: Parts, command: CancelScheduled, at: Instant, changes: Changes) -> Done:
+    parts.stock.remove(parts.intake.cancel_scheduled(command.sequence_numbers), changes)
+    return Done()
+
+
+def publish(parts: Parts, command: Publish, at: Instant, changes: Changes) -> Done:
+    raise InvalidOperation(f"'{parts.stock.description.path}' is not a topic.")

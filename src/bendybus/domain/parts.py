@@ -1,0 +1,27 @@
+"""The parts of a partition, as the handlers of its commands see them (handlers/)."""
+
+from __future__ import annotations
+
+from bendybus.domain.entities import QueueDescription
+from bendybus.domain.expiry import ExpiryWatch
+from bendybus.domain.intake import Intake
+from bendybus.domain.messages import SubQueue
+from bendybus.domain.outbox import TransferOutbox
+from bendybus.domain.stock import Stock
+from bendybus.names import PartitionNumber, SequenceNumber
+
+__all__ = ["Parts"]
+
+
+class Parts:
+    __slots__ = ("dead_arriving", "expiry", "intake", "outbox", "stock")
+
+    def __init__(
+        self, number: PartitionNumber, description: QueueDescription, next_number: SequenceNumber | None
+    ) -> None:
+        self.expiry = ExpiryWatch()
+        self.stock = Stock(number, description, self.expiry)
+        self.intake = Intake(number, description, next_number, self.stock.shelves[SubQueue.MAIN], self.expiry)
+        self.outbox = TransferOutbox(self.intake, self.stock)
+        self.dead_arriving = 0
+        """How many of the messages that are not confirmed yet are dead letters already."""
