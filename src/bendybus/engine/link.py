@@ -161,7 +161,7 @@ class Link:
         if self.state is LinkState.DETACH_RECEIVED:
             self._send_detach(closed, None)
             self._release()
-        self.session.forget(self)
+        self.session.handles.forget(self)
         self.report_gone(detach.error, closed)
 
     def receive_flow(self, flow: Flow) -> None:

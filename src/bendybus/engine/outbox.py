@@ -161,7 +161,7 @@ class Outbox:
             self._send_waiting()
             if crowded and self._waiting_bytes < WAITING_BYTES_MAX:
                 # The peer spoke of the session; to its links it means that they have credit again.
-                for link in self._session.sending_links:
+                for link in self._session.handles.sending_links:
                     self._session.connection.events.add_flow(link)
 
     def select(self, first: int, last: int) -> list[SentDelivery]:
