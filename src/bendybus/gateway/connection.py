@@ -23,7 +23,7 @@ from bendybus.broker.clock import now
 from bendybus.broker.entity import Entity
 from bendybus.broker.queue import Queue
 from bendybus.domain.session_commands import SessionLock
-from bendybus.engine.connection import PERFORMATIVE_WORK, Connection
+from bendybus.engine.connection import Connection
 from bendybus.engine.events import (
     ConnectionClosed,
     ConnectionFailed,
@@ -38,6 +38,7 @@ from bendybus.engine.events import (
 )
 from bendybus.engine.link import Link
 from bendybus.engine.session import Session
+from bendybus.engine.work import PERFORMATIVE_WORK
 from bendybus.errors import BrokerError, ProtocolError, Unauthorized
 from bendybus.gateway.addresses import Address
 from bendybus.gateway.attaching import Attachment, InboundNode, OutboundNode, attach

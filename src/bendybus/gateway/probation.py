@@ -20,7 +20,8 @@ from __future__ import annotations
 from typing import Final
 
 from bendybus.amqp.conditions import CONNECTION_FORCED, RESOURCE_LIMIT_EXCEEDED
-from bendybus.engine.connection import PERFORMATIVE_WORK, Connection
+from bendybus.engine.connection import Connection
+from bendybus.engine.work import PERFORMATIVE_WORK
 from bendybus.errors import ProtocolError, QuotaExceeded
 
 __all__ = ["Probation"]

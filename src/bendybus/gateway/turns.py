@@ -16,7 +16,7 @@ import asyncio
 from collections import deque
 from typing import Final, Protocol
 
-from bendybus.engine.connection import PERFORMATIVE_WORK
+from bendybus.engine.work import PERFORMATIVE_WORK
 
 __all__ = ["Turns", "Worker"]
 
