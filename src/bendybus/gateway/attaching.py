@@ -122,8 +122,8 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
     text = getattr(link.target, "address", None)
     address = Address.parse(text)
     if address.kind is NodeKind.ENTITY:
-        connection.claims.require(address.resource, Right.SEND, now())
-        target = connection.broker.find_target(address.path)
+        connection.client.claims.require(address.resource, Right.SEND, now())
+        target = connection.client.broker.find_target(address.path)
         target.refuse_sending(address.subqueue)
         destination = link.properties.get(TRANSFER_DESTINATION)
         if destination is not None:
@@ -134,20 +134,20 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
         return Attachment(Sender(connection, link, target), address.resource, Right.SEND, target)
     size_max = REQUEST_SIZE_MAX
     if address.kind is NodeKind.CBS:
-        connection.check_cbs_link(Requester)
+        connection.client.probation.check_cbs_link(connection.links.count_at_cbs(Requester))
         size_max = TOKEN_SIZE_MAX
-        handler = CbsNode(connection.keys_for, connection.accept_claim).handle
+        handler = CbsNode(connection.client.keys_for, connection.client.accept_claim).handle
         requester = Requester(connection, link, address, handler)
         right = managed = None
     else:
         right = _any_right(connection, address)
-        managed = connection.broker.find_target(address.path)
+        managed = connection.client.broker.find_target(address.path)
         management = ManagementNode(
             managed,
             address,
-            connection.claims,
+            connection.client.claims,
             connection.transactions,
-            connection.broker.topics,
+            connection.client.broker.topics,
             connection.session_locks,
             connection.session_links,
         )
@@ -167,7 +167,7 @@ def _accept_sender(link: ReceivingLink, target: Target, properties: dict[str, ob
 
 
 def _attach_coordinator(connection: AmqpConnection, link: ReceivingLink) -> Attachment:
-    if connection.broker.tier is Tier.BASIC:
+    if connection.client.broker.tier is Tier.BASIC:
         raise NotSupported("The basic tier does not offer transactions.")
     connection.transactions.coordinator_attached(link.session)
     link.accept(max_message_size=COORDINATION_SIZE_MAX)
@@ -180,8 +180,8 @@ def _attach_via(
 ) -> Attachment:
     """The client sends through an entity to another one, whose limits hold."""
     target = Address.parse(destination)
-    connection.claims.require(target.resource, Right.SEND, now())
-    entity = connection.broker.find_target(target.path)
+    connection.client.claims.require(target.resource, Right.SEND, now())
+    entity = connection.client.broker.find_target(target.path)
     entity.refuse_sending(target.subqueue)
     connection.transactions.coordination(link.session).enter(via, receives=False)
     _accept_sender(link, entity, {TRANSFER_DESTINATION: destination})
@@ -193,8 +193,8 @@ def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachmen
     """The client receives: from an entity, or replies from a node."""
     address = Address.parse(getattr(link.source, "address", None))
     if address.kind is NodeKind.ENTITY:
-        connection.claims.require(address.resource, Right.LISTEN, now())
-        queue = connection.broker.find(address.path)
+        connection.client.claims.require(address.resource, Right.LISTEN, now())
+        queue = connection.client.broker.find(address.path)
         if getattr(link.source, "dynamic", None):
             raise ArgumentError("Nodes are not created by attaching to them.")
         filters = SourceFilters.of(link)
@@ -209,9 +209,9 @@ def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachmen
     right = managed = None
     if address.kind is NodeKind.MANAGEMENT:
         right = _any_right(connection, address)
-        managed = connection.broker.find_target(address.path)
+        managed = connection.client.broker.find_target(address.path)
     else:
-        connection.check_cbs_link(Replier)
+        connection.client.probation.check_cbs_link(connection.links.count_at_cbs(Replier))
     link.accept(source=SourceFilters.none().answer(link))
     return Attachment(Replier(connection, link, address), address.resource, right, managed)
 
@@ -220,7 +220,7 @@ def _receive(
     connection: AmqpConnection, link: SendingLink, queue: Queue, subqueue: SubQueue, filters: SourceFilters
 ) -> Receiver:
     session = filters.session
-    if session is not None and not session.exclusive and connection.broker.tier is not Tier.PREMIUM:
+    if session is not None and not session.exclusive and connection.client.broker.tier is not Tier.PREMIUM:
         raise NotSupported("Sessions that can be handed over need the premium tier.")
     queue.refuse_receiver(subqueue, sessionful=session is not None)
     connection.transactions.coordination(link.session).enter(queue, receives=True)
@@ -253,9 +253,9 @@ def _any_right(connection: AmqpConnection, address: Address) -> Right:
     """Each operation asks for its own right later; to ask at all, any will do."""
     for right in (Right.LISTEN, Right.SEND):
         try:
-            connection.claims.require(address.resource, right, now())
+            connection.client.claims.require(address.resource, right, now())
         except Unauthorized:
             continue
         return right
-    connection.claims.require(address.resource, Right.MANAGE, now())
+    connection.client.claims.require(address.resource, Right.MANAGE, now())
     return Right.MANAGE

@@ -59,7 +59,7 @@ class Gateway:
     def dismiss(self, namespace: Namespace) -> None:
         """The namespace is no more: hang up on its clients."""
         for connection in tuple(self._connections):
-            if connection.namespace is namespace:
+            if connection.client.namespace is namespace:
                 connection.shut_down("The namespace has been deleted.")
 
     def stop(self) -> None:
@@ -75,7 +75,7 @@ class Gateway:
 
     def connections_of(self, namespace: Namespace) -> int:
         """How many connections belong to this namespace."""
-        return sum(connection.namespace is namespace for connection in self._connections)
+        return sum(connection.client.namespace is namespace for connection in self._connections)
 
     def joined(self, connection: AmqpConnection) -> None:
         self._connections[connection] = None
@@ -91,4 +91,4 @@ class Gateway:
 
     def _entity_changed(self, entity: Entity[Any, Any]) -> None:
         for connection in tuple(self._connections):
-            connection.entity_changed(entity)
+            connection.links.entity_changed(entity)

@@ -122,7 +122,7 @@ class Requester:
         answer.close()
 
     def _respond(self, request: Request, response: Response) -> None:
-        replier = self._connection.find_replier(self._node, self._link.session, request.reply_to)
+        replier = self._connection.links.find_replier(self._node, self._link.session, request.reply_to)
         if replier is not None:
             replier.reply(
                 encode_message(

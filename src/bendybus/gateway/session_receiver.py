@@ -86,7 +86,7 @@ class SessionReceiver(Receiver):
 
     def _accept_answered(self, host: PartitionHost, reply: Reply | BrokerError) -> None:
         if isinstance(reply, BrokerError):
-            self._connection.end_link(self._link, reply)
+            self._connection.links.end(self._link, reply)
             return
         assert isinstance(reply, SessionAccepted)
         assert reply.lock is not None, "a session that is named is accepted or refused"
@@ -120,7 +120,7 @@ class SessionReceiver(Receiver):
             reason = f"No session of '{self._queue.path}' became free that has messages."
         else:
             reason = f"The session '{session_id}' of '{self._queue.path}' could not be reached in time."
-        self._connection.end_link(self._link, OperationTimeout(reason))
+        self._connection.links.end(self._link, OperationTimeout(reason))
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
@@ -143,7 +143,7 @@ class SessionReceiver(Receiver):
     def lost(self) -> None:
         """The session is no longer ours."""
         if self._session is not None and not self._closed:
-            self._connection.end_link(self._link, session_lost(self._session.session_id, self._queue.path))
+            self._connection.links.end(self._link, session_lost(self._session.session_id, self._queue.path))
 
     def _partitions(self) -> Iterable[PartitionHost]:
         return () if self._host is None else (self._host,)

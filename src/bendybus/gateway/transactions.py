@@ -161,7 +161,7 @@ class CoordinatorNode:
     async def _commit(self, delivery: Delivery, transaction: Transaction) -> None:
         try:
             if (subscription := transaction.subscription) is not None:
-                topics = self._connection.broker.topics
+                topics = self._connection.client.broker.topics
                 await topics.change_rules(
                     subscription.topic_path, subscription.name, transaction.rule_changes
                 )
