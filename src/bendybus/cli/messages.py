@@ -19,6 +19,7 @@ from uuid import UUID
 
 import click
 
+from bendybus.amqp import annotations as annotation_names
 from bendybus.amqp.types import Timestamp
 from bendybus.cli.output import json_line, printable
 from bendybus.client import ReceivedMessage, encode
@@ -146,7 +147,7 @@ def instant(text: str) -> int:
 
 def shown_message(message: ReceivedMessage) -> dict[str, object]:
     """Everything about a message that it has, under the names that `draft_from_json` reads."""
-    parts = message.parts
+    parts, state = message.parts, message.annotation(annotation_names.MESSAGE_STATE)
     named: dict[str, object] = {
         "sequenceNumber": message.sequence_number,
         "messageId": parts.properties.message_id,
@@ -158,14 +159,14 @@ def shown_message(message: ReceivedMessage) -> dict[str, object]:
         "replyTo": parts.properties.reply_to,
         "sessionId": parts.properties.group_id,
         "replyToSessionId": parts.properties.reply_to_group_id,
-        "partitionKey": message.annotation("x-opt-partition-key"),
+        "partitionKey": message.annotation(annotation_names.PARTITION_KEY),
         "timeToLive": None if parts.header.ttl is None else format_duration(parts.header.ttl / 1000),
-        "enqueuedTime": message.annotation("x-opt-enqueued-time"),
-        "scheduledEnqueueTime": message.annotation("x-opt-scheduled-enqueue-time"),
-        "lockedUntil": message.annotation("x-opt-locked-until"),
+        "enqueuedTime": message.annotation(annotation_names.ENQUEUED_TIME),
+        "scheduledEnqueueTime": message.annotation(annotation_names.SCHEDULED_ENQUEUE_TIME),
+        "lockedUntil": message.annotation(annotation_names.LOCKED_UNTIL),
         "deliveryCount": message.delivery_count,
-        "state": None if message.annotation("x-opt-message-state") is None else STATES[message.state],
-        "deadLetterSource": message.annotation("x-opt-deadletter-source"),
+        "state": None if state is None else STATES[message.state],
+        "deadLetterSource": message.annotation(annotation_names.DEAD_LETTER_SOURCE),
         "applicationProperties": parts.application_properties or None,
     }
     return {name: _plain(value) for name, value in named.items() if value is not None}

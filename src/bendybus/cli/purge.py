@@ -31,6 +31,7 @@ from bendybus.errors import (
     OperationTimeout,
     SessionCannotBeLocked,
 )
+from bendybus.names import PARTITION_SHIFT
 
 __all__ = ["purge", "purge_messages"]
 
@@ -43,8 +44,6 @@ BATCH_BY_NUMBER: Final = 100
 
 # An empty queue says so when it is drained, over all partitions; this is for a server that does not.
 WAIT_S: Final = 0.3
-
-PARTITION_SHIFT: Final = 48
 
 # Of what stays, more than this need not be counted.
 LEFT_MAX: Final = 1000

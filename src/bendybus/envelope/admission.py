@@ -11,6 +11,7 @@ from struct import Struct
 from typing import Final
 from uuid import uuid4
 
+from bendybus.amqp.annotations import BROKER_SET
 from bendybus.amqp.codec import encode
 from bendybus.amqp.message import (
     Sections,
@@ -62,20 +63,6 @@ PROPERTY_BYTES_MAX: Final = 32 * 1024
 
 _FOOTER: Final = b"\x00\x53\x78"
 _DELIVERY_ANNOTATIONS: Final = Struct(">4sII")
-
-# Annotations that only the broker may write; what a sender put there is dropped.
-_BROKERS_OWN: Final = frozenset(
-    {
-        b"x-opt-enqueued-time",
-        b"x-opt-sequence-number",
-        b"x-opt-enqueue-sequence-number",
-        b"x-opt-locked-until",
-        b"x-opt-lock-token",
-        b"x-opt-message-state",
-        b"x-opt-partition-id",
-        b"x-opt-deadletter-source",
-    }
-)
 
 
 def admit_plain(payload: bytes, at: Instant) -> Message | None:
@@ -174,11 +161,11 @@ def _take_apart(payload: bytes) -> tuple[bytes, int, str | None, str | None, str
     if sections.footer >= 0:
         bare = bare[: sections.footer - sections.end] + _footer(payload, sections.footer)
     annotations = sections.message_annotations
-    entries, count = map_entries(payload, annotations, _BROKERS_OWN)
+    entries, count = map_entries(payload, annotations, BROKER_SET)
     partition_key = annotation(payload, annotations, PARTITION_KEY)
     if isinstance(partition_key, bytes):
         partition_key = _decoded_key(partition_key)
-        entries, count = map_entries(payload, annotations, _BROKERS_OWN | {PARTITION_KEY})
+        entries, count = map_entries(payload, annotations, BROKER_SET | {PARTITION_KEY})
         entries, count = entries + encode(Symbol(PARTITION_KEY.decode())) + encode(partition_key), count + 2
     header_end = min(at for at in (sections.delivery_annotations, annotations, bare_at) if at >= 0)
     own = _own_delivery_annotations(payload, sections.delivery_annotations)
@@ -217,7 +204,7 @@ def _footer(payload: bytes, at: int) -> bytes:
 
 def _own_delivery_annotations(payload: bytes, at: int) -> bytes:
     """The sender's delivery annotations as a section, without what only the broker writes; or nothing."""
-    entries, count = map_entries(payload, at, _BROKERS_OWN)
+    entries, count = map_entries(payload, at, BROKER_SET)
     if not count:
         return b""
     return _DELIVERY_ANNOTATIONS.pack(b"\x00\x53\x71\xd1", len(entries) + 4, count) + entries

@@ -17,6 +17,7 @@ from functools import partial
 from os import urandom
 from typing import TYPE_CHECKING, Final
 
+from bendybus.amqp.dotnet import ticks_of_instant
 from bendybus.amqp.types import Symbol
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
@@ -41,10 +42,6 @@ TIMEOUT: Final = "com.microsoft:timeout"
 # What Service Bus waits for a client that does not say how long; and the longest any client can mean.
 ACCEPT_TIMEOUT_S: Final = 60.0
 ACCEPT_TIMEOUT_MAX_S: Final = 24 * 3600.0
-
-# .NET counts 100 ns from the year 1, which is that many before 1970.
-_TICKS_AT_EPOCH: Final = 621_355_968_000_000_000
-_TICKS_PER_MS: Final = 10_000
 
 
 class SessionReceiver(Receiver):
@@ -106,9 +103,7 @@ class SessionReceiver(Receiver):
         self._connection.session_links[self._queue, self._link.name] = accepted.lock.session_id
         self._link.accept(
             source=answer_source(self._link.source, accepted.lock),
-            properties={
-                Symbol(LOCKED_UNTIL): _TICKS_AT_EPOCH + accepted.locked_until * _TICKS_PER_MS,
-            },
+            properties={Symbol(LOCKED_UNTIL): ticks_of_instant(accepted.locked_until)},
         )
         self.flow()
         self._connection.flush_soon()
