@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from dataclasses import replace
+from typing import Any, Final, TypeAlias, TypeVar
 
 from bendybus.admin.documents import Described as Description
 from bendybus.admin.documents import Element
@@ -51,6 +52,8 @@ __all__ = [
     "shown_properties",
     "shown_times",
 ]
+
+D = TypeVar("D", QueueDescription, TopicDescription)
 
 Shown: TypeAlias = tuple[str, object] | str
 """An element's name and value, or an element that is XML already."""
@@ -175,13 +178,15 @@ def left_out(properties: Properties) -> dict[str, Any]:
 
 
 def read_sendable(
-    label: str,
+    kind: type[D],
+    path: str,
     elements: Mapping[str, Element],
     properties: Properties,
     tier: Tier,
-    current: QueueDescription | TopicDescription | None,
-) -> dict[str, Any]:
-    """The values of a queue or a topic: as `read_values`, with its rules and what partitions make of them."""
+    current: D | None,
+) -> D:
+    """The queue or topic that a client describes; with `current`, what an update makes of that."""
+    label = f"{kind.__name__.removesuffix('Description')} '{path}'"
     values = read_values(label, elements, properties)
     values["as_sent"] = {**(current.as_sent if current else {}), **read_as_sent(elements, properties)}
     if (rules := elements.get("AuthorizationRules")) is not None:
@@ -191,7 +196,9 @@ def read_sendable(
     if tier is Tier.PREMIUM and size_kb not in (None, present_kb):
         _check_premium_size(label, size_kb)
     _fit_to_tier(values, tier, None if current is None else current.enable_partitioning)
-    return values
+    if current is None:
+        return kind(EntityPath(path), **values)
+    return replace(current, **(left_out(properties) | values))
 
 
 def _check_premium_size(label: str, size_kb: int) -> None:

@@ -41,7 +41,6 @@ from bendybus.domain.properties import (
     USER_METADATA,
 )
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription, count_filters
-from bendybus.names import EntityPath
 
 __all__ = ["read_subscription", "read_topic", "subscription_elements", "topic_elements"]
 
@@ -56,10 +55,7 @@ def read_topic(
     path: str, elements: Mapping[str, Element], tier: Tier, current: TopicDescription | None = None
 ) -> TopicDescription:
     """The topic that a client describes; with `current`, what an update would make of that."""
-    values = read_sendable(f"Topic '{path}'", elements, TOPIC, tier, current)
-    if current is None:
-        return TopicDescription(EntityPath(path), **values)
-    return replace(current, **(left_out(TOPIC) | values))
+    return read_sendable(TopicDescription, path, elements, TOPIC, tier, current)
 
 
 def topic_elements(topic: Topic, tier: Tier, api_version: str) -> str:

@@ -192,50 +192,58 @@ def _tell_of_partial_counts(found: Sequence[Mapping[str, object]]) -> None:
         )
 
 
-queue: Final = _group(
-    Kind(
-        QUEUE,
-        help="Queues: create, show, list, update, delete.",
+def _sendable(
+    described: EntityKind,
+    collection: str,
+    names: Callable[[click.Context, click.Parameter, str], list[str]],
+    *,
+    listed: str,
+    deleted: str,
+    columns: Mapping[str, str],
+) -> Kind:
+    """A queue or a topic: an entity that has a path of its own and can be sent to."""
+    label = described.label
+    return Kind(
+        described,
+        help=f"{label.capitalize()}s: create, show, list, update, delete.",
         helps={
-            "create": "Create a queue, partitioned unless you say otherwise.",
-            "show": "Show a queue: its properties, counts and sizes over all partitions.",
-            "list": "List all queues with their counts.",
-            "delete": "Delete a queue with all its messages.",
+            "create": f"Create a {label}, partitioned unless you say otherwise.",
+            "show": f"Show a {label}: its properties, counts and sizes over all partitions.",
+            "list": listed,
+            "delete": deleted,
         },
-        name_argument=click.argument("name", help="Path of the queue.", shell_complete=queue_names),
+        name_argument=click.argument("name", help=f"Path of the {label}.", shell_complete=names),
         columns={
             "Name": "name",
             "Status": "status",
-            "Active": "activeMessageCount",
-            "Dead letters": "deadLetterMessageCount",
+            **columns,
             "Scheduled": "scheduledMessageCount",
             "Partitioned": "enablePartitioning",
             "Max size MB": "maxSizeInMegabytes",
         },
-        collection=QUEUES,
+        collection=collection,
+    )
+
+
+queue: Final = _group(
+    _sendable(
+        QUEUE,
+        QUEUES,
+        queue_names,
+        listed="List all queues with their counts.",
+        deleted="Delete a queue with all its messages.",
+        columns={"Active": "activeMessageCount", "Dead letters": "deadLetterMessageCount"},
     )
 )
 
 topic: Final = _group(
-    Kind(
+    _sendable(
         TOPIC,
-        help="Topics: create, show, list, update, delete.",
-        helps={
-            "create": "Create a topic, partitioned unless you say otherwise.",
-            "show": "Show a topic: its properties, counts and sizes over all partitions.",
-            "list": "List all topics.",
-            "delete": "Delete a topic with its subscriptions and all their messages.",
-        },
-        name_argument=click.argument("name", help="Path of the topic.", shell_complete=topic_names),
-        columns={
-            "Name": "name",
-            "Status": "status",
-            "Subscriptions": "subscriptionCount",
-            "Scheduled": "scheduledMessageCount",
-            "Partitioned": "enablePartitioning",
-            "Max size MB": "maxSizeInMegabytes",
-        },
-        collection=TOPICS,
+        TOPICS,
+        topic_names,
+        listed="List all topics.",
+        deleted="Delete a topic with its subscriptions and all their messages.",
+        columns={"Subscriptions": "subscriptionCount"},
     )
 )
 
