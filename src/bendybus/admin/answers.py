@@ -138,7 +138,7 @@ def is_update(request: Request) -> bool:
     return True
 
 
-async def read_body(request: Request, *kinds: str) -> documents.Described:
+async def read_body(request: Request, *kinds: str) -> documents.EntryContent:
     """The description in the body, of one of these kinds."""
     body: RequestBody = request.state.body
     described = documents.parse_entry(await body.read_document(documents.BODY_BYTES_MAX))

@@ -30,7 +30,7 @@ from bendybus.names import Instant
 
 __all__ = [
     "BODY_BYTES_MAX",
-    "Described",
+    "EntryContent",
     "Element",
     "entry",
     "error",
@@ -143,14 +143,14 @@ class Element:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class EntryContent:
     """What a client put: `QueueDescription`, say, and its elements by name."""
 
     kind: str
     elements: dict[str, Element]
 
 
-def parse_entry(body: bytes) -> Described:
+def parse_entry(body: bytes) -> EntryContent:
     """The description inside an entry; `ArgumentError` says what is wrong with the body."""
     root = _parse(body)
     content = root.find("content") if root.name == "entry" else None
@@ -162,7 +162,7 @@ def parse_entry(body: bytes) -> Described:
         if child.name in elements:
             raise ArgumentError(f"The {description.name} has the element {child.name} twice.")
         elements[child.name] = child
-    return Described(description.name, elements)
+    return EntryContent(description.name, elements)
 
 
 def _parse(body: bytes) -> Element:

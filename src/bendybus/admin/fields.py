@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias, TypeVar
 
-from bendybus.admin.documents import Described as Description
-from bendybus.admin.documents import Element
-from bendybus.admin.rules_xml import read_rules
+from bendybus.admin.authorization_rules_xml import read_rules
+from bendybus.admin.documents import Element, EntryContent
 from bendybus.atom import format_time
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Topic
@@ -136,7 +135,7 @@ def read_values(label: str, elements: Mapping[str, Element], properties: Propert
     return values
 
 
-def check_elements(label: str, described: Description, properties: Properties, api_version: str) -> None:
+def check_elements(label: str, described: EntryContent, properties: Properties, api_version: str) -> None:
     """Refuse values that no entity may have, and elements that this version of the API does not know.
 
     Before anything is looked up: a wrong value is told of even where there is no such entity.

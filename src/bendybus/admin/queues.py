@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from bendybus.admin.authorization_rules_xml import rules_element
 from bendybus.admin.documents import Element
 from bendybus.admin.fields import Shown, read_sendable, shown_as_sent, shown_properties, shown_times
-from bendybus.admin.rules_xml import rules_element
 from bendybus.admin.totals import Totals
 from bendybus.atom import elements_of
 from bendybus.broker.queue import Queue

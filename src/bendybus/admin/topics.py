@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from bendybus.admin.authorization_rules_xml import rules_element
 from bendybus.admin.documents import Element
 from bendybus.admin.fields import (
     Shown,
@@ -22,8 +23,7 @@ from bendybus.admin.fields import (
     shown_properties,
     shown_times,
 )
-from bendybus.admin.rules import read_rule
-from bendybus.admin.rules_xml import rules_element
+from bendybus.admin.filter_rules import read_rule
 from bendybus.admin.totals import Totals
 from bendybus.atom import elements_of
 from bendybus.broker.topic import Subscription, Topic

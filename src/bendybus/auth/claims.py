@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from bendybus.auth.key_ring import KeyRing
 from bendybus.auth.paths import ancestry, covers, entity_path, resource_path
 from bendybus.auth.rights import Right
-from bendybus.auth.rules import KeyRing
 from bendybus.auth.sas import INVALID_AUDIENCE, MALFORMED, SAS_PREFIX, SasToken, verify
 from bendybus.errors import QuotaExceeded, Unauthorized
 from bendybus.names import Instant

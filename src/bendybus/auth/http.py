@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from bendybus.auth.claims import put_token
+from bendybus.auth.key_ring import KeyRing
 from bendybus.auth.rights import Right
-from bendybus.auth.rules import KeyRing
 from bendybus.errors import Unauthorized
 from bendybus.names import Instant
 

@@ -180,7 +180,7 @@ class TrustedIssuer:
     roles: Sequence[Role] = WELL_KNOWN_ROLES
 
     def reaching(self, path: str) -> TrustedIssuer:
-        """Only with the roles whose scope covers `path` (auth/rules.py has the same for keys)."""
+        """Only with the roles whose scope covers `path` (auth/key_ring.py has the same for keys)."""
         return replace(
             self, roles=[role for role in self.roles if covers(entity_path(role.scope), entity_path(path))]
         )

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import quote_plus, unquote
 
+from bendybus.auth.key_ring import AccessRule, KeyRing
 from bendybus.auth.paths import resource_path
-from bendybus.auth.rules import AccessRule, KeyRing
 from bendybus.errors import Unauthorized
 from bendybus.names import Instant
 

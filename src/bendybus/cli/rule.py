@@ -18,7 +18,7 @@ from bendybus.cli.options import (
 )
 from bendybus.cli.output import note, show_many, show_one
 from bendybus.errors import ConfigError
-from bendybus.management.rules import (
+from bendybus.management.filter_rules import (
     RULE_DESCRIPTION,
     correlation_elements,
     rule_elements,

@@ -1,7 +1,6 @@
 """A link on which we send: the peer's credit, drain, and what it does with our deliveries.
 
-Windows, ids and frames are the outbox's (outbox.py); attaching and detaching
-are link.py's.
+Windows, ids and frames: outgoing.py. Attaching and detaching: link.py.
 """
 
 from __future__ import annotations
@@ -41,19 +40,19 @@ class SendingLink(Link):
         """How many more deliveries `send` takes now."""
         if self.state is not LinkState.ATTACHED:
             return 0
-        return max(0, min(self._credit, self.session.outbox.room))
+        return max(0, min(self._credit, self.session.outgoing.room))
 
     @property
     def crowded(self) -> bool:
         """Whether the peer would take more, but too much is open or waiting already."""
-        return self._credit > 0 and self.session.outbox.room <= 0
+        return self._credit > 0 and self.session.outgoing.room <= 0
 
     @property
     def unsettled(self) -> list[SentDelivery]:
         """Deliveries still open, oldest first; once the link is gone, those it left behind."""
         if self._left_unsettled is not None:
             return self._left_unsettled
-        return self.session.outbox.unsettled_of(self)
+        return self.session.outgoing.unsettled_of(self)
 
     def send(
         self,
@@ -82,14 +81,14 @@ class SendingLink(Link):
             settled = self.snd_settle_mode == SND_SETTLED
         self._credit = max(0, self._credit - len(outgoing))
         self.delivery_count = add(self.delivery_count, len(outgoing))
-        self.session.outbox.send(self, outgoing, settled, message_format, state)
+        self.session.outgoing.send(self, outgoing, settled, message_format, state)
         return len(outgoing)
 
     def settle(self, sent: Sequence[SentDelivery], state: DeliveryState | None) -> None:
         """Answers outcomes that came unsettled: "disposition(role=sender, settled=true)" [AMQP 2.6.12]."""
         if self.state is not LinkState.ATTACHED:
             return
-        unsettled = self.session.outbox.unsettled
+        unsettled = self.session.outgoing.unsettled
         open_ids = [
             delivery.delivery_id for delivery in sent if unsettled.pop(delivery.delivery_id, None) is not None
         ]
@@ -99,7 +98,7 @@ class SendingLink(Link):
         """Says what became of these deliveries, which stay unsettled: they are part of a transaction."""
         if self.state is not LinkState.ATTACHED:
             return
-        unsettled = self.session.outbox.unsettled
+        unsettled = self.session.outgoing.unsettled
         open_ids = [delivery.delivery_id for delivery in sent if delivery.delivery_id in unsettled]
         self.session.write_dispositions(SENDER, open_ids, settled=False, state=state)
 
@@ -113,7 +112,7 @@ class SendingLink(Link):
         """
         if self.state is not LinkState.ATTACHED or not self.drain:
             return
-        if self.session.outbox.has_waiting(self):
+        if self.session.outgoing.has_waiting(self):
             self._drained_owed = True
             return
         self.delivery_count = add(self.delivery_count, self._credit)
@@ -122,7 +121,7 @@ class SendingLink(Link):
         self.write_flow()
         self.drain = False
 
-    # -- what session and outbox call --------------------------------------------------
+    # -- what the session calls --------------------------------------------------------
 
     def receive_flow(self, flow: Flow) -> None:
         if flow.link_credit is not None:
@@ -153,5 +152,5 @@ class SendingLink(Link):
         self.max_message_size = attach.max_message_size or 0
 
     def _release(self) -> None:
-        self._left_unsettled = self.session.outbox.unsettled_of(self)
-        self.session.outbox.drop(self)
+        self._left_unsettled = self.session.outgoing.unsettled_of(self)
+        self.session.outgoing.drop(self)

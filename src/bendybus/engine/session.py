@@ -1,7 +1,7 @@
 """A session: begin and end, the incoming window, dispositions.
 
 Which link is at which handle: handles.py. The sending half, with the peer's window:
-outbox.py. If the peer makes a mistake, the session ends (`ProtocolError` of scope
+outgoing.py. If the peer makes a mistake, the session ends (`ProtocolError` of scope
 "session") or one link is detached (scope "link"); the connection stays open. After we
 have sent an end, the peer's frames are discarded until its end arrives.
 """
@@ -36,7 +36,7 @@ from bendybus.engine.deliveries import Delivery, id_ranges
 from bendybus.engine.events import DeliveriesAnswered, DeliveriesSettled, SessionBegun, SessionEnded
 from bendybus.engine.handles import Handles
 from bendybus.engine.link import Link, wire_error
-from bendybus.engine.outbox import Outbox
+from bendybus.engine.outgoing import OutgoingTransfers
 from bendybus.engine.packing import pack_dispositions
 from bendybus.engine.receiving import ReceivingLink
 from bendybus.engine.states import SESSION, LinkState, SessionInput, SessionState
@@ -63,7 +63,7 @@ class Session:
         "connection",
         "context",
         "handles",
-        "outbox",
+        "outgoing",
         "proposed",
         "remote_channel",
         "reported",
@@ -76,7 +76,7 @@ class Session:
         self.remote_channel: int | None = None
         self.state = SessionState.UNMAPPED
         self.handles = Handles(self)
-        self.outbox = Outbox(self)
+        self.outgoing = OutgoingTransfers(self)
         # Received deliveries whose outcome we have named and the sender has yet to settle.
         self.proposed: dict[int, tuple[ReceivingLink, Delivery]] = {}
         # A slot the engine never looks at.
@@ -145,7 +145,7 @@ class Session:
         self.write(
             Begin(
                 remote_channel=self.remote_channel,
-                next_outgoing_id=self.outbox.next_transfer_id,
+                next_outgoing_id=self.outgoing.next_transfer_id,
                 incoming_window=config.incoming_window,
                 outgoing_window=OUTGOING_WINDOW,
                 handle_max=config.handle_max,
@@ -156,7 +156,7 @@ class Session:
         self._advance(SessionInput.RECV_BEGIN)
         self.remote_channel = channel
         self._next_incoming_id = begin.next_outgoing_id
-        self.outbox.window = begin.incoming_window
+        self.outgoing.window = begin.incoming_window
         if begin.handle_max is not None:
             self.handles.remote_handle_max = begin.handle_max
         if self.state is SessionState.BEGIN_RECEIVED:
@@ -228,7 +228,7 @@ class Session:
                 raise ProtocolError(NOT_ALLOWED, f"{type(performative).__name__} has no place in a session")
 
     def _receive_flow(self, flow: Flow) -> None:
-        self.outbox.open_window(flow)
+        self.outgoing.open_window(flow)
         if flow.handle is None:
             if flow.echo:
                 self.write_flow()
@@ -278,10 +278,10 @@ class Session:
     def receive_disposition(self, fields: DispositionFields) -> None:
         role, first, last, settled, state = fields
         if role is RECEIVER:
-            deliveries = self.outbox.select(first, last)
+            deliveries = self.outgoing.select(first, last)
             if deliveries:
                 if settled:
-                    self.outbox.forget(deliveries)
+                    self.outgoing.forget(deliveries)
                 self.connection.events.add_outcomes(deliveries, state, settled)
         elif self.proposed:
             self._answer_proposed(first, last, state, settled)
@@ -298,7 +298,7 @@ class Session:
                 (DeliveriesSettled if settled else DeliveriesAnswered)(link, deliveries, state)
             )
 
-    # -- what links and outbox call ----------------------------------------------------
+    # -- what links call ---------------------------------------------------------------
 
     def write(self, performative: Performative, payload: bytes = b"") -> None:
         self.connection.write(self.channel, performative, payload)
@@ -317,7 +317,7 @@ class Session:
             Flow(
                 next_incoming_id=self._next_incoming_id,
                 incoming_window=self._window_left,
-                next_outgoing_id=self.outbox.next_transfer_id,
+                next_outgoing_id=self.outgoing.next_transfer_id,
                 outgoing_window=OUTGOING_WINDOW,
                 handle=handle,
                 delivery_count=delivery_count,

@@ -67,9 +67,9 @@ class Browser:
         self._settled = link.snd_settle_mode != SND_UNSETTLED
         self._tags = count()
         self._generation = queue.generation
-        self._places = dict.fromkeys(self._hosts(), SequenceNumber(0))
+        self._next_numbers = dict.fromkeys(self._hosts(), SequenceNumber(0))
         """Per partition, the number to go on from."""
-        self._behind = list(self._places)
+        self._behind = list(self._next_numbers)
         """The partitions that may have more to show, in the order of their numbers."""
         self._is_looking = False
         self._news = False
@@ -108,15 +108,15 @@ class Browser:
             if self._generation != self._queue.generation:
                 # The namespace was emptied, and numbers start again.
                 self._generation = self._queue.generation
-                self._places = dict.fromkeys(self._places, SequenceNumber(0))
-            self._behind, self._news = list(self._places), False
+                self._next_numbers = dict.fromkeys(self._next_numbers, SequenceNumber(0))
+            self._behind, self._news = list(self._next_numbers), False
         if not self._behind:
             return
         host = self._behind[0]
         self._is_looking = True
         host.submit(
             Browse(
-                first=self._places[host],
+                first=self._next_numbers[host],
                 last=SequenceNumber((host.number + 1 << PARTITION_SHIFT) - 1),
                 count=PAGE_MAX if self._selection is not None else min(self._link.credit, PAGE_MAX),
                 size_max=PAGE_BYTES_MAX,
@@ -154,12 +154,12 @@ class Browser:
             return
         shown = self._show(messages, payloads)
         if shown < len(messages):
-            self._places[host] = messages[shown].sequence_number
+            self._next_numbers[host] = messages[shown].sequence_number
         elif following is not None:
-            self._places[host] = following
+            self._next_numbers[host] = following
         else:
             if messages:
-                self._places[host] = SequenceNumber(messages[-1].sequence_number + 1)
+                self._next_numbers[host] = SequenceNumber(messages[-1].sequence_number + 1)
             self._behind.remove(host)
         self._look_further()
 

@@ -12,7 +12,7 @@ import logging
 
 from bendybus.amqp.conditions import CONNECTION_FORCED
 from bendybus.auth.claims import Claim, Claims, log_in
-from bendybus.auth.rules import KeyRing
+from bendybus.auth.key_ring import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.engine.events import SaslInitReceived

@@ -196,8 +196,8 @@ class Sender:
                 reply = none_left
         if isinstance(reply, QuotaExceeded | InvalidOperation) and len(run.deliveries) > 1:
             # Together they are too much, or one of them lacks a session; others may still be taken.
-            for place, delivery in enumerate(run.deliveries):
-                one = slice(place, place + 1)
+            for index, delivery in enumerate(run.deliveries):
+                one = slice(index, index + 1)
                 alone = _Run(run.host, run.keyless, [delivery], run.messages[one], run.identities[one])
                 alone.size = _size(alone.deliveries)
                 self._enqueue(alone, attempts=1)

@@ -184,9 +184,9 @@ class SessionReceiver(Receiver):
         self._cancel_timer()
         if self._session is not None and self._host is not None:
             self._host.holders.let_go(self._session)
-            place = self._queue, self._session.key
-            if self._connection.session_locks.get(place) == self._session:
-                del self._connection.session_locks[place]
+            key = self._queue, self._session.key
+            if self._connection.session_locks.get(key) == self._session:
+                del self._connection.session_locks[key]
             self._connection.session_links.pop((self._queue, self._link.name), None)
             self._host.submit(ReleaseSession(self._session), _ignore)
 

@@ -206,10 +206,10 @@ class Transaction:
 
     @staticmethod
     def _unschedule(enqueue: Enqueue, message: Message) -> None:
-        place = enqueue.messages.index(message)
-        enqueue.messages = [*enqueue.messages[:place], *enqueue.messages[place + 1 :]]
+        index = enqueue.messages.index(message)
+        enqueue.messages = [*enqueue.messages[:index], *enqueue.messages[index + 1 :]]
         if enqueue.identities is not None:
-            enqueue.identities = [*enqueue.identities[:place], *enqueue.identities[place + 1 :]]
+            enqueue.identities = [*enqueue.identities[:index], *enqueue.identities[index + 1 :]]
 
     # -- rules --------------------------------------------------------------------
 

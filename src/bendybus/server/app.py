@@ -19,8 +19,8 @@ from contextlib import AsyncExitStack
 from itertools import islice
 from typing import Final
 
-from bendybus.admin.rule_book import RootRule, RuleBook
-from bendybus.auth.rules import Issuer, KeyRing
+from bendybus.admin.authorization_rules import AuthorizationRules, RootRule
+from bendybus.auth.key_ring import Issuer, KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.envelope.contents import AmqpContents
 from bendybus.errors import ConfigError, RequestError, StoreCorrupted, StoreUnavailable
@@ -95,7 +95,7 @@ class Server:
         wanted = [*(config.name for config in configs), *settings.namespaces]
         folders = namespace_folders(folder, wanted, settings, exits)
         described = {config.name.lower(): config for config in configs}
-        opened: list[tuple[Namespace, RuleBook, StoreKeeper]] = []
+        opened: list[tuple[Namespace, AuthorizationRules, StoreKeeper]] = []
         for name, own in folders.items():
             config = described.get(name.lower(), NamespaceConfig(name))
             opened.append(await self._open_namespace(name, config, own, issuer, exits))
@@ -115,8 +115,8 @@ class Server:
         )
         exits.push_async_callback(front.close)
         exits.push_async_callback(backups.stop)
-        for namespace, book, keeper in opened:
-            front.admit(namespace, book, keeper)
+        for namespace, rules, keeper in opened:
+            front.admit(namespace, rules, keeper)
         self.ports = await front.open(settings.addresses)
         if settings.metrics_port is not None:
             self.metrics_port = await front.open_metrics(settings.host, settings.metrics_port)
@@ -148,7 +148,7 @@ class Server:
         folder: DataFolder,
         issuer: Issuer | None,
         exits: AsyncExitStack,
-    ) -> tuple[Namespace, RuleBook, StoreKeeper]:
+    ) -> tuple[Namespace, AuthorizationRules, StoreKeeper]:
         settings = self._settings
         root = _root_rule(settings, folder)
         broker = self._broker(name, folder, exits)
@@ -157,16 +157,16 @@ class Server:
         broker.start()
         exits.push_async_callback(broker.stop)
         keys = KeyRing(issuer=issuer)
-        book = RuleBook(broker, keys, root)
-        book.open()
+        authorization_rules = AuthorizationRules(broker, keys, root)
+        authorization_rules.open()
         try:
             await self._ensure(broker, config)
             for scope, rules in config.rules.items():
-                await book.bring(scope, rules)
+                await authorization_rules.bring(scope, rules)
         except RequestError as refusal:
             raise ConfigError(f"{settings.config}: {refusal}") from refusal
         refuse_exposed_keys(settings.host, [known for rule in keys for known in rule.keys])
-        return Namespace(name, broker, keys, self.faults.get(name)), book, keeper
+        return Namespace(name, broker, keys, self.faults.get(name)), authorization_rules, keeper
 
     async def _ensure(self, broker: Broker, config: NamespaceConfig) -> None:
         """Have what the file asks for, from the start."""

@@ -17,10 +17,10 @@ from starlette.datastructures import Headers
 from starlette.routing import BaseRoute, Match, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from bendybus.admin.authorization_rule_routes import AuthorizationRuleRoutes
+from bendybus.admin.authorization_rules import AuthorizationRules
 from bendybus.admin.fault_routes import fault_routes
 from bendybus.admin.routes import management_routes
-from bendybus.admin.rule_book import RuleBook
-from bendybus.admin.rule_routes import AuthorizationRules
 from bendybus.admin.store_routes import store_routes
 from bendybus.gateway.gateway import Gateway
 from bendybus.gateway.memory_budget import MemoryBudget
@@ -87,13 +87,15 @@ class Front:
             connections_max=connections_max,
         )
 
-    def admit(self, namespace: Namespace, book: RuleBook, keeper: StoreKeeper | None = None) -> None:
-        """From now on clients are served in this namespace; its broker has been started.
+    def admit(
+        self, namespace: Namespace, rules: AuthorizationRules, keeper: StoreKeeper | None = None
+    ) -> None:
+        """Serve clients in this namespace, whose broker has been started.
 
-        `keeper`: who attaches and retires its stores, if that can be done.
+        `keeper` attaches and retires its stores; None if that is not possible.
         """
         self.namespaces.add(namespace)
-        self._routes.admit(namespace, book, keeper)
+        self._routes.admit(namespace, rules, keeper)
         self._gateway.admit(namespace)
 
     def dismiss(self, namespace: Namespace) -> None:
@@ -152,12 +154,12 @@ class _NamespaceRoutes(BaseRoute):
         self._namespaces = namespaces
         self._served: dict[Namespace, _Served] = {}
 
-    def admit(self, namespace: Namespace, book: RuleBook, keeper: StoreKeeper | None) -> None:
+    def admit(self, namespace: Namespace, rules: AuthorizationRules, keeper: StoreKeeper | None) -> None:
         rest = RestMessages(namespace.broker, namespace.keys)
         # Management last: what is not a message operation is an entity.
-        rules = AuthorizationRules(book, namespace.keys)
+        rule_routes = AuthorizationRuleRoutes(rules, namespace.keys)
         own = [*fault_routes(namespace), *store_routes(namespace, keeper, self._namespaces)]
-        routes = [*own, rest, rules, *management_routes(namespace)]
+        routes = [*own, rest, rule_routes, *management_routes(namespace)]
         self._served[namespace] = _Served(rest, Router(routes, redirect_slashes=False))
 
     def dismiss(self, namespace: Namespace) -> None:

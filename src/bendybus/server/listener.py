@@ -3,7 +3,7 @@
 A connection that has said nothing is one `Arrival` and one registration with the
 event loop: no task, no transport, no buffer, so thousands of them cost next to
 nothing. Its first byte is looked at with MSG_PEEK to tell TLS from the rest; then
-it becomes a transport whose protocol is the arrival itself, until openings.py
+it becomes a transport whose protocol is the arrival itself, until protocol_sniffing.py
 can say what it is and `set_protocol` gives it to its real one.
 
 All arrivals have the same time to speak, so they expire in the order they came,
@@ -21,12 +21,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
-from bendybus.server.openings import (
-    OPENING_LENGTH_MAX,
+from bendybus.server.protocol_sniffing import (
+    SNIFF_LENGTH_MAX,
     SUPPORTED_AMQP_HEADER,
     TLS_HANDSHAKE,
-    Opening,
-    opening_of,
+    SniffedProtocol,
+    sniff,
 )
 from bendybus.server.sockets import bind, descriptor_limit, prepare_accepted
 
@@ -110,10 +110,10 @@ class Arrival(asyncio.Protocol):
         if self.transport.is_closing():
             return
         self._head += data
-        opening = opening_of(self._head[:OPENING_LENGTH_MAX])
-        if opening is not Opening.UNDECIDED:
+        sniffed = sniff(self._head[:SNIFF_LENGTH_MAX])
+        if sniffed is not SniffedProtocol.UNDECIDED:
             head, self._head = self._head, b""
-            self._listener.opened(self, opening, head)
+            self._listener.opened(self, sniffed, head)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._listener.left(self)
@@ -132,9 +132,9 @@ class Listener:
         handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
-        self._protocols: dict[Opening, ProtocolFactory] = {Opening.HTTP: http}
+        self._protocols: dict[SniffedProtocol, ProtocolFactory] = {SniffedProtocol.HTTP: http}
         if amqp is not None:
-            self._protocols[Opening.AMQP] = amqp
+            self._protocols[SniffedProtocol.AMQP] = amqp
         self._plain_amqp = plain_amqp
         """What serves AMQP without TLS, if something else than what serves it with TLS."""
         self._tls = tls
@@ -271,7 +271,7 @@ class Listener:
 
     def _first_byte(self, arrival: Arrival) -> None:
         try:
-            head = arrival.sock.recv(OPENING_LENGTH_MAX, socket.MSG_PEEK)
+            head = arrival.sock.recv(SNIFF_LENGTH_MAX, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -280,7 +280,7 @@ class Listener:
             self._drop(arrival)
             return
         context = self._tls if head[0] == TLS_HANDSHAKE else None
-        if context is None and opening_of(head) is Opening.UNKNOWN:
+        if context is None and sniff(head) is SniffedProtocol.UNKNOWN:
             self._refuse(arrival)
             return
         self.counts.tls += context is not None
@@ -312,15 +312,15 @@ class Listener:
         """Whether it has not been dropped."""
         return self._arrivals.get(arrival.descriptor) is arrival
 
-    def opened(self, arrival: Arrival, opening: Opening, head: bytes) -> None:
+    def opened(self, arrival: Arrival, sniffed: SniffedProtocol, head: bytes) -> None:
         """An arrival has said what it is: give it to the protocol that speaks it."""
         transport = arrival.transport
         assert transport is not None
-        factory = self._protocols.get(opening)
-        if self._plain_amqp is not None and opening is Opening.AMQP and _is_plain(transport):
+        factory = self._protocols.get(sniffed)
+        if self._plain_amqp is not None and sniffed is SniffedProtocol.AMQP and _is_plain(transport):
             factory = self._plain_amqp
         if factory is None:
-            if opening is Opening.AMQP_UNSUPPORTED:
+            if sniffed is SniffedProtocol.AMQP_UNSUPPORTED:
                 # "If the requested protocol version is not supported, the server MUST send a protocol
                 # header with a supported protocol version and then close the socket." [AMQP 2.2]
                 transport.write(SUPPORTED_AMQP_HEADER)

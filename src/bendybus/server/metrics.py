@@ -101,11 +101,11 @@ async def exposition(
         samples.add(MEMORY_LIMIT, "", budget.limit_bytes)
         samples.add(MEMORY_DISCONNECTS, "", budget.evictions)
     for namespace in tuple(namespaces):
-        place = f'namespace="{_escaped(namespace.name)}"'
-        samples.add(CACHE, place, namespace.broker.cache.used_bytes)
-        _add_stores(samples, namespace, place)
+        of_namespace = f'namespace="{_escaped(namespace.name)}"'
+        samples.add(CACHE, of_namespace, namespace.broker.cache.used_bytes)
+        _add_stores(samples, namespace, of_namespace)
         for queue in tuple(namespace.broker.entities.sources()):
-            named = f'entity="{_escaped(queue.path)}",{place}'
+            named = f'entity="{_escaped(queue.path)}",{of_namespace}'
             if by_partition:
                 for host in queue.hosts:
                     _add_partition(samples, host, f'{named},partition="{host.number}"')
@@ -168,9 +168,9 @@ def _add_partition(samples: _Samples, host: PartitionHost, labels: str) -> None:
             samples.add(MESSAGES, labels + which, getattr(counts, state))
 
 
-def _add_stores(samples: _Samples, namespace: Namespace, place: str) -> None:
+def _add_stores(samples: _Samples, namespace: Namespace, of_namespace: str) -> None:
     for store in namespace.broker.stores:
-        labels = f'{place},store="{_escaped(store.name)}"'
+        labels = f'{of_namespace},store="{_escaped(store.name)}"'
         samples.add(COMMITS, labels, store.writer.commits)
         samples.add(STORED, labels, store.writer.messages_stored)
         samples.add(STORE_AVAILABLE, labels, AVAILABLE[store.state])

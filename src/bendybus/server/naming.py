@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 
 from bendybus.auth.connection_strings import local_connection_string
-from bendybus.auth.rules import ROOT_RULE_NAME
+from bendybus.auth.key_ring import ROOT_RULE_NAME
 from bendybus.errors import ArgumentError, ConfigError
 from bendybus.namespaces import NAMESPACE_DEFAULT, Namespace, check_namespace_name
 from bendybus.server.settings import Settings

@@ -18,7 +18,7 @@ from bendybus.broker.topics import Topics
 from bendybus.domain.session_commands import SessionLock
 from bendybus.errors import ArgumentError, BrokerError, InvalidOperation, NotSupported
 from bendybus.gateway.addresses import Address
-from bendybus.gateway.management import extensions, locks, messages, rules, scheduling, sessions
+from bendybus.gateway.management import extensions, filter_rules, locks, messages, scheduling, sessions
 from bendybus.gateway.management.fields import Body
 from bendybus.gateway.management.operation import Answer, Managed, Operation
 from bendybus.gateway.requests import Request, Response
@@ -32,7 +32,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     **locks.OPERATIONS,
     **scheduling.OPERATIONS,
     **sessions.OPERATIONS,
-    **rules.OPERATIONS,
+    **filter_rules.OPERATIONS,
     **extensions.OPERATIONS,
 }
 

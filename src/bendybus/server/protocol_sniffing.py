@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
-__all__ = ["OPENING_LENGTH_MAX", "SUPPORTED_AMQP_HEADER", "TLS_HANDSHAKE", "Opening", "opening_of"]
+__all__ = ["SNIFF_LENGTH_MAX", "SUPPORTED_AMQP_HEADER", "TLS_HANDSHAKE", "SniffedProtocol", "sniff"]
 
 # The record type `handshake` [RFC 8446 5.1]: a ClientHello is the first record that a client sends.
 TLS_HANDSHAKE: Final = 0x16
@@ -28,10 +28,10 @@ SUPPORTED_AMQP_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 HTTP_VERBS: Final = (b"GET ", b"PUT ", b"POST ", b"HEAD ", b"PATCH ", b"DELETE ", b"OPTIONS ")
 
 # More bytes than this never change the answer.
-OPENING_LENGTH_MAX: Final = max(AMQP_HEADER_LENGTH, *map(len, HTTP_VERBS))
+SNIFF_LENGTH_MAX: Final = max(AMQP_HEADER_LENGTH, *map(len, HTTP_VERBS))
 
 
-class Opening(Enum):
+class SniffedProtocol(Enum):
     """What the first bytes are."""
 
     UNDECIDED = auto()
@@ -42,15 +42,15 @@ class Opening(Enum):
     UNKNOWN = auto()
 
 
-def opening_of(head: bytes) -> Opening:
+def sniff(head: bytes) -> SniffedProtocol:
     """What a connection that began with `head` is."""
     if head.startswith(AMQP_NAME):
         if len(head) < AMQP_HEADER_LENGTH:
-            return Opening.UNDECIDED
+            return SniffedProtocol.UNDECIDED
         known = head[:AMQP_HEADER_LENGTH] in AMQP_HEADERS
-        return Opening.AMQP if known else Opening.AMQP_UNSUPPORTED
+        return SniffedProtocol.AMQP if known else SniffedProtocol.AMQP_UNSUPPORTED
     if head.startswith(HTTP_VERBS):
-        return Opening.HTTP
+        return SniffedProtocol.HTTP
     if any(opening.startswith(head) for opening in (AMQP_NAME, *HTTP_VERBS)):
-        return Opening.UNDECIDED
-    return Opening.UNKNOWN
+        return SniffedProtocol.UNDECIDED
+    return SniffedProtocol.UNKNOWN

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from bendybus.engine.sending import SendingLink
     from bendybus.engine.session import Session
 
-__all__ = ["Outbox"]
+__all__ = ["OutgoingTransfers"]
 
 # What may wait for a window that is shut; past this links have no credit until it opens.
 WAITING_BYTES_MAX: Final = 1_048_576
 
 
-class Outbox:
+class OutgoingTransfers:
     __slots__ = (
         "_first_transfer_id",
         "_session",

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
+from bendybus.auth.key_ring import ROOT_RULE_NAME, AccessRule, KeyRing
 from bendybus.auth.rights import Right
-from bendybus.auth.rules import ROOT_RULE_NAME, AccessRule, KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.broker.entity import Entity
@@ -26,7 +26,7 @@ from bendybus.domain.access import RIGHTS, RULES_MAX, AuthorizationRule, with_ru
 from bendybus.errors import ArgumentError, InvalidOperation, QuotaExceeded, RuleNotFound
 from bendybus.names import Instant
 
-__all__ = ["KEY_LENGTH_MIN", "RootRule", "RuleBook", "WhichKey", "check_key", "new_key"]
+__all__ = ["KEY_LENGTH_MIN", "RootRule", "AuthorizationRules", "WhichKey", "check_key", "new_key"]
 
 WhichKey: TypeAlias = Literal["primary", "secondary"]
 
@@ -63,7 +63,7 @@ class RootRule:
         return AuthorizationRule(ROOT_RULE_NAME, RIGHTS, self.primary_key, self.secondary_key, at, at)
 
 
-class RuleBook:
+class AuthorizationRules:
     """Everybody's rules; a scope is an entity's path, or nothing for the namespace."""
 
     def __init__(self, broker: Broker, ring: KeyRing, root: RootRule) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from bendybus.admin.authorization_rules import check_key, new_key
 from bendybus.admin.documents import Element
-from bendybus.admin.rule_book import check_key, new_key
 from bendybus.atom import element
 from bendybus.broker.clock import now
 from bendybus.domain.access import AuthorizationRule

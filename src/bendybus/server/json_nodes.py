@@ -17,13 +17,13 @@ from bendybus.domain.durations import parse_duration
 from bendybus.domain.entities import EntityStatus
 from bendybus.errors import ArgumentError, ConfigError
 
-__all__ = ["Place", "read_json"]
+__all__ = ["JsonNode", "read_json"]
 
 # Ten thousand queues with every property written out come to about 6 MB.
 FILE_SIZE_MAX: Final = 32 * 1024 * 1024
 
 
-def read_json(file: Path) -> Place:
+def read_json(file: Path) -> JsonNode:
     """The whole content of a file; `ConfigError` when it cannot be read or is not JSON."""
     try:
         if file.stat().st_size > FILE_SIZE_MAX:
@@ -34,11 +34,11 @@ def read_json(file: Path) -> Place:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: not JSON: {error}") from error
-    return Place(file, "$", content)
+    return JsonNode(file, "$", content)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JsonNode:
     """A value and where it stands, so that every complaint can say both."""
 
     file: Path
@@ -50,7 +50,7 @@ class Place:
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         raise ConfigError(f"{self.file}: {self.path} is {shown}; {allowed}")
 
-    def members(self, *known: str) -> dict[str, Place]:
+    def members(self, *known: str) -> dict[str, JsonNode]:
         """The members of an object; null counts as absent, an unknown name is refused."""
         if not isinstance(self.value, dict):
             self.refuse("expected an object")
@@ -60,16 +60,16 @@ class Place:
                     f"{self.file}: {self.path} has the unknown key '{name}'; known are {', '.join(known)}"
                 )
         return {
-            name: Place(self.file, f"{self.path}.{name}", value)
+            name: JsonNode(self.file, f"{self.path}.{name}", value)
             for name, value in self.value.items()
             if value is not None
         }
 
-    def items(self) -> Iterator[Place]:
+    def items(self) -> Iterator[JsonNode]:
         if not isinstance(self.value, list):
             self.refuse("expected a list")
         for index, value in enumerate(self.value):
-            yield Place(self.file, f"{self.path}[{index}]", value)
+            yield JsonNode(self.file, f"{self.path}[{index}]", value)
 
     def text(self) -> str:
         return self.value if isinstance(self.value, str) else self.refuse("expected a text")
