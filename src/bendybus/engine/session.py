@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Session"]
 
-# What we say of our own sending; the peer's incoming-window is what holds us back.
+# What we announce. The peer's incoming-window is the limit that matters.
 OUTGOING_WINDOW: Final = 0x7FFFFFFF
 
 # Looked at for every frame, and a member of an enum is slow to look up.
@@ -77,9 +77,9 @@ class Session:
         self.state = SessionState.UNMAPPED
         self.handles = Handles(self)
         self.outgoing = OutgoingTransfers(self)
-        # Received deliveries whose outcome we have named and the sender has yet to settle.
+        # Received deliveries whose outcome we have named and which the sender has not settled yet.
         self.proposed: dict[int, tuple[ReceivingLink, Delivery]] = {}
-        # A slot the engine never looks at.
+        # For the application; the engine does not use it.
         self.context: object = None
         self.reported = False
         self._next_incoming_id: int | None = None
@@ -107,7 +107,7 @@ class Session:
         properties: dict[str, object] | None = None,
         max_message_size: int | None = None,
     ) -> Link:
-        """Asks the peer for a link with `role` on our side: a `SendingLink` or a `ReceivingLink`."""
+        """Attaches a link with `role` on our side: a `SendingLink` or a `ReceivingLink`."""
         if self.state is not SessionState.MAPPED or self.handles.has(name, role):
             raise ProtocolError(
                 ILLEGAL_STATE, f"link '{name}' cannot be attached on {self!r}", scope="session"
@@ -133,7 +133,7 @@ class Session:
         return link
 
     def end(self, error: BrokerError | None = None) -> None:
-        """Leaves the session and its links; they are reported gone when the peer has answered."""
+        """Ends the session and its links. They are reported when the peer has answered."""
         if self.state in (SessionState.MAPPED, SessionState.BEGIN_SENT):
             self._send_end(wire_error(error))
 
@@ -172,13 +172,13 @@ class Session:
         self._report_ended(end.error)
 
     def fail(self, error: ProtocolError) -> None:
-        """Ends the session for the peer's mistake and tells the application at once."""
+        """Ends the session because of the peer's mistake, and reports that at once."""
         if self.state is SessionState.MAPPED:
             self._send_end(wire_error(error))
             self._report_ended(wire_error(error))
 
     def drop(self) -> None:
-        """The connection is gone, and this session with it; no frame says so."""
+        """The connection has ended, and this session with it; no frame is sent."""
         self.state = SessionState.UNMAPPED
         self.handles.drop()
 
@@ -207,14 +207,14 @@ class Session:
     # -- frames ------------------------------------------------------------------------
 
     def discards(self) -> bool:
-        """Whether frames are thrown away, for we have ended this session already."""
+        """Whether frames are discarded, because we have ended this session."""
         if self.state is _MAPPED:
             return False
         self._advance(SessionInput.RECV_FRAME)
         return True
 
     def receive(self, performative: Performative) -> None:
-        """Any frame for a mapped session but transfer and disposition, which come as bare fields."""
+        """Any frame for a mapped session except transfer and disposition, which have their own methods."""
         if self.discards():
             return
         match performative:
@@ -238,7 +238,7 @@ class Session:
             link.receive_flow(flow)
 
     def receive_run(self, run: TransferRun) -> bool:
-        """Takes a whole series of transfers if nothing stands against it; False: nothing was changed."""
+        """Takes a series of transfers if window and link allow all of it. False: nothing was changed."""
         link = self.handles.by_remote_handle.get(run.handle)
         count = len(run.transfers)
         if self._window_left < count or type(link) is not ReceivingLink:
@@ -253,7 +253,7 @@ class Session:
         return True
 
     def receive_transfer(self, fields: TransferFields, buffer: bytes, end: int) -> None:
-        """Counts the frame in the window, whatever becomes of it."""
+        """Every frame counts in the window, even if it is refused."""
         assert self._next_incoming_id is not None, "a mapped session has seen the peer's begin"
         self._next_incoming_id = (self._next_incoming_id + 1) & SERIAL_MAX
         self._window_left -= 1
@@ -311,7 +311,7 @@ class Session:
         link_credit: int | None = None,
         drain: bool | None = None,
     ) -> None:
-        """Our flow state; every flow opens the incoming window anew."""
+        """Sends our flow state. Every flow opens the incoming window fully."""
         self._window_left = self.connection.config.incoming_window
         self.write(
             Flow(
