@@ -4,9 +4,10 @@
     PUT GET DELETE  /[{entity}/]$authorizationRules/{rule}                 one
     POST            /[{entity}/]$authorizationRules/{rule}/regenerateKey   another key
 
-Without an entity they are the namespace's. All of it needs Manage, as keys are shown.
-No entity's name has a dollar sign, so nothing else can be meant. Entities' rules are
-in their descriptions, too (authorization_rules_xml.py); what rules do: authorization_rules.py.
+Without an entity they are the rules of the namespace. All routes need Manage, because they
+show keys. No entity name contains a dollar sign, so the paths are unambiguous. The rules of an
+entity are also in its description (authorization_rules_xml.py). How rules are kept and
+changed: authorization_rules.py.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _KEYS: Final[dict[str, WhichKey]] = {"primary": "primary", "secondary": "seconda
 
 
 class AuthorizationRuleRoutes(BaseRoute):
-    """A route for all of it; to be put before management's, which takes every path."""
+    """One route for all paths above. It must come before the management API, which takes every path."""
 
     def __init__(self, rules: AuthorizationRules, keys: KeyRing) -> None:
         self._rules = rules
@@ -126,7 +127,7 @@ def _key(body: dict[str, object], field: str, name: str) -> str | None:
 
 
 async def _members(sent: RequestBody, *known: str) -> dict[str, object]:
-    """The object that was sent; an unknown member is refused, since it was meant to do something."""
+    """The JSON object of the body. An unknown member is refused, because the client expects an effect."""
     text = await sent.read_document(BODY_BYTES_MAX)
     try:
         body = json.loads(text)

@@ -1,9 +1,9 @@
-"""A queue in the management API: QueueDescription as XML, both ways.
+"""A queue in the management API: QueueDescription as XML, read and written.
 
-Elements are written in the order of the real service and read in any. Which properties
+Elements are written in the order of the real service and read in any order. Which properties
 there are and what they may be: domain/properties.py.
 A partitioned queue of the Standard tier shows the size of all its partitions
-together (P-08), and that size, sent back in an update, means what it showed.
+together (P-08), and an update that sends this size back changes nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["queue_elements", "read_queue"]
 def read_queue(
     path: str, elements: Mapping[str, Element], tier: Tier, current: QueueDescription | None = None
 ) -> QueueDescription:
-    """The queue that a client describes; with `current`, what an update would make of that."""
+    """The queue that a client describes; with `current`, the updated queue."""
     return read_sendable(QueueDescription, path, elements, QUEUE, tier, current)
 
 

@@ -1,8 +1,8 @@
-"""Topics and subscriptions in the management API: their descriptions as XML, both ways.
+"""Topics and subscriptions in the management API: their descriptions as XML, read and written.
 
 As with queues (queues.py) elements are written in the order of the real service
-and read in any. Which properties there are and what they may be: domain/properties.py.
-Rules: rules.py.
+and read in any order. Which properties there are and what they may be: domain/properties.py.
+Rules: filter_rules.py.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FIRST_WITH_AFFINITY: Final = "2021-05"
 def read_topic(
     path: str, elements: Mapping[str, Element], tier: Tier, current: TopicDescription | None = None
 ) -> TopicDescription:
-    """The topic that a client describes; with `current`, what an update would make of that."""
+    """The topic that a client describes; with `current`, the updated topic."""
     return read_sendable(TopicDescription, path, elements, TOPIC, tier, current)
 
 

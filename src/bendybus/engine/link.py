@@ -112,7 +112,7 @@ class Link:
         )
 
     def refuse(self, error: BrokerError) -> None:
-        """Refuses the peer's attach. The answer is an attach with null termini and a detach with the reason."""
+        """Refuses the peer's attach: answers with null termini, and a detach with the reason follows."""
         if self.state is LinkState.ATTACH_RECEIVED:
             self.detach(error)
 

@@ -1,7 +1,7 @@
 """Admission: a message as it was sent becomes one that can be enqueued.
 
-On the hot path: only the few fields the broker needs are read, and the sender's
-bytes are taken over. What is refused for its size or its form is refused here.
+This is on the hot path: only the few fields that the broker needs are read, and the sender's
+bytes are kept as they are. Messages that are too large or malformed are refused here.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ _DELIVERY_ANNOTATIONS: Final = Struct(">4sII")
 
 
 def admit_plain(payload: bytes, at: Instant) -> Message | None:
-    """The short way of `admit`, for an ordinary message whose header was met before: it has no routing key.
+    """Fast path of `admit`, for an ordinary message without a routing key whose header is known.
 
-    None for all others, and never to be asked where duplicates are detected.
+    Returns None if the general path is needed. Must not be used with duplicate detection.
     """
     found = ordinary(payload)
     if found is None:

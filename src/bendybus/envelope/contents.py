@@ -1,9 +1,8 @@
 """What rules and selectors see of a stored message, and the message that actions make of it.
 
 A view decodes a section when the first rule asks for something in it, and then
-once for all rules. A changed payload is written anew from the old one's sections;
-the body's bytes are taken over as they are. The stored form: envelope/. What is
-asked of both: domain/fanout.py.
+once for all rules. A changed payload is built from the sections of the old one; the bytes of
+the body stay as they are. The stored form: stored.py. Who uses both: domain/fanout.py.
 """
 
 from __future__ import annotations

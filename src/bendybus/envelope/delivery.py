@@ -1,9 +1,9 @@
-"""Delivery: a stored message as it goes out, to a receiver or to somebody who only looks.
+"""Delivery: a stored message as it is sent to a receiver or shown to a peek.
 
-On the hot path: the broker's header and annotations are packed in one go, and put
-in front of the sender's bytes. What a settlement added to a message (`Amendment`)
-is laid over its application properties. Where the entity lets a message live for a
-shorter time than its sender did, that lifetime is shown, in the header and in the properties.
+This is on the hot path: the broker's header and annotations are packed in one step and put in
+front of the sender's bytes. What a settlement has added to a message (`Amendment`) is merged into
+its application properties. If the entity gives a message a shorter lifetime than its sender did,
+that lifetime is shown, in the header and in the properties.
 """
 
 from __future__ import annotations

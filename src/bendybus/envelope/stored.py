@@ -1,4 +1,4 @@
-"""The stored form: how a payload lies in the stores, and how it is taken apart.
+"""The stored form: how a payload is stored, and how it is parsed.
 
     version u8 | flags u8 | priority u8 | ttl u32 ms | entries: count u32, length u32 | entries | bare message
 

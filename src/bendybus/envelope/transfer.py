@@ -1,4 +1,4 @@
-"""Transfer: a stored message as the entity takes it that it is forwarded to."""
+"""Transfer: a stored message as the entity that it is forwarded to accepts it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def readmit(
     """A message out of an outbox as the entity it is forwarded to takes it, and its routing key there.
 
     What settlements said about it (why it was dead-lettered, say) is its own from now on; its time to
-    live begins anew.
+    live starts again.
     """
     amendment = message.amendment
     assert amendment is not None and amendment.posting is not None, "only posted messages are forwarded"

@@ -1,12 +1,11 @@
-"""A client's link to one session: accepted by its attach, held until the link goes.
+"""A client's link to one session: the attach accepts the session, and the link holds it.
 
-The attach is answered once the session is locked: the one it names, or the next
-of any partition that is free and has messages. A receiver that finds none waits in
-line, and is refused when its time is over. A session that can be handed over goes to
-the receiver that presents its token, and its holder's link is closed. Delivering and
-settling are the receiver's (receiver.py), from one session instead of all partitions.
-What is kept for a later credit goes back at once here, so that the session stays in
-order.
+The attach is answered when the session is locked: the session that it names, or the next
+free session with messages in any partition. A receiver that finds none waits, and is refused
+when its timeout expires. A session that can be handed over goes to the receiver that presents
+its token, and the link of its former holder is closed. Delivering and settling work as for
+other receivers (receiver.py), but from one session instead of all partitions. Messages that
+would be kept for a later credit are released at once, so that the session stays in order.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ __all__ = ["SessionReceiver"]
 LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
 TIMEOUT: Final = "com.microsoft:timeout"
 
-# What Service Bus waits for a client that does not say how long; and the longest any client can mean.
+# The timeout of Service Bus if the client names none, and the longest timeout that we accept.
 ACCEPT_TIMEOUT_S: Final = 60.0
 ACCEPT_TIMEOUT_MAX_S: Final = 24 * 3600.0
 
@@ -59,7 +58,7 @@ class SessionReceiver(Receiver):
     # -- accepting ----------------------------------------------------------------
 
     def accept(self) -> None:
-        """Ask for the session; the client is answered as soon as it is locked, or cannot be."""
+        """Ask for the session. The client is answered when it is locked, or cannot be."""
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(_timeout_s(self._link.properties), self._time_out)
         wanted = self._wanted_session
@@ -97,7 +96,7 @@ class SessionReceiver(Receiver):
         self._cancel_timer()
         self._host, self._session = host, accepted.lock
         host.holders.hold(accepted.lock, self)
-        # The lock is to run out in time, though nothing else may happen here.
+        # So that the lock expires on time even if nothing else happens in this partition.
         self._queue.keep_time(host)
         self._connection.session_locks[self._queue, accepted.lock.key] = accepted.lock
         self._connection.session_links[self._queue, self._link.name] = accepted.lock.session_id
@@ -125,7 +124,7 @@ class SessionReceiver(Receiver):
     # -- receiving ----------------------------------------------------------------
 
     def flow(self) -> None:
-        # Credit that comes before the session is used when it has come.
+        # Credit that arrives before the session is locked is used afterwards.
         if self._session is not None:
             super().flow()
 
@@ -150,7 +149,7 @@ class SessionReceiver(Receiver):
         return self._session is not None and host.waiting_in_session(self._session)
 
     def _wait(self) -> None:
-        """Its partition tells a session's holder of every message."""
+        """Nothing to do: the partition informs the holder of a session about every message."""
 
     def _stop_waiting(self) -> None:
         if self._session is None:
@@ -177,7 +176,7 @@ class SessionReceiver(Receiver):
         self._go_on()
 
     def close(self) -> None:
-        """The link is gone, and with it the session: what was not settled is given back uncounted (P-28)."""
+        """The link is gone: release the session. Unsettled messages are returned uncounted (P-28)."""
         if self._closed:
             return
         super().close()
@@ -199,4 +198,4 @@ def _timeout_s(properties: Mapping[str, object]) -> float:
 
 
 def _ignore(_: object) -> None:
-    """For commands nobody waits for."""
+    """For commands whose reply is not needed."""

@@ -1,10 +1,9 @@
-"""REST messages: the routes, and the one way from a request to its answer.
+"""REST messages: the routes, and the path from a request to its answer.
 
-Every request goes the same way: which operation (targets.py), may the
-caller (auth/http.py), does the entity exist and allow it, then the operation. What
-is refused on the way is a `BrokerError`, and its answer has an Error body
-(errors.py); bad input is never a fault of ours. Operations on a message
-under lock are here, as they are short; receiving is in receiving.py.
+Every request takes the same path: find the operation (calls.py), check the caller's rights
+(auth/http.py), check that the entity exists and allows it, then perform the operation. A
+refusal is a `BrokerError`, and its answer has an Error body (errors.py). Operations on a locked
+message are here, because they are short. Receiving: receiving.py.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class RestMessages(BaseRoute):
         self._reception = Reception()
 
     def stop(self) -> None:
-        """Answer everybody who waits for a message."""
+        """Answer all requests that wait for a message."""
         self._reception.stop()
 
     # -- routing ------------------------------------------------------------------
@@ -160,7 +159,7 @@ class RestMessages(BaseRoute):
 
 
 async def _enqueue(entity: SendTarget, admitted: Admitted) -> None:
-    """Where the key says; without one, wherever a partition takes it (P-16)."""
+    """Enqueue in the partition of the key; without a key, in any that is available (P-16)."""
     key = admitted.key if len(entity.hosts) > 1 else None
     messages = admitted.messages
     for attempts_left in reversed(range(len(entity.hosts))):

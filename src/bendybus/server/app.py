@@ -1,8 +1,8 @@
 """The composition root: settings in, a running server out.
 
-The one place that knows every concrete part. They start in the order of what
-stands on what (folder, stores, brokers, the front) and stop in reverse; the line
-`ready <connection string>` on stdout is the promise that clients are now served.
+Only this module knows every concrete part. They start in the order of their dependencies
+(folder, stores, brokers, front) and stop in reverse. The line `ready <connection string>` on
+stdout means that clients are now served.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ __all__ = ["Server", "loop_factory", "run"]
 
 logger = logging.getLogger(__name__)
 
-# Message records are many, long-lived and free of cycles: looking through all of them again and
-# again costs a fifth of the throughput and finds nothing. Young objects are still collected.
+# Message records are many, long-lived and free of cycles. Scanning them again and again would cost a fifth of
+# the throughput and find nothing. Young objects are still collected.
 GC_THRESHOLDS: Final = (50_000, 50, 1000)
 
 # Closing empties the log into the file, 64 MB at most.
@@ -169,11 +169,11 @@ class Server:
         return Namespace(name, broker, keys, self.faults.get(name)), authorization_rules, keeper
 
     async def _ensure(self, broker: Broker, config: NamespaceConfig) -> None:
-        """Have what the file asks for, from the start."""
+        """Create the entities that the file lists."""
         try:
             await broker.ensure(config.topics, config.queues, config.subscriptions)
         except StoreUnavailable as reason:
-            # The rest of the namespace is worth serving; the next start brings it to the description.
+            # The rest of the namespace is served anyway; the next start applies the description.
             logger.error("%s: not everything is as described: %s", self._settings.config, reason)
 
     def _broker(self, name: str, folder: DataFolder, exits: AsyncExitStack) -> Broker:
@@ -222,7 +222,7 @@ class Server:
 
 
 def _close(store: MessagingStore) -> None:
-    """Close the store, but do not wait for one that is stuck: what it has acknowledged is on disk."""
+    """Close the store without waiting for one that is stuck: what it has acknowledged is on disk."""
     closing = threading.Thread(target=store.close, name=f"close-{store.name}", daemon=True)
     closing.start()
     closing.join(CLOSE_TIMEOUT_S)
@@ -260,7 +260,7 @@ async def _serve(settings: Settings) -> None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Makes the fastest event loop there is here."""
+    """Makes the fastest event loop that is installed."""
     try:
         import uvloop  # noqa: PLC0415 - where there is none (Windows), asyncio's own loop serves
     except ImportError:

@@ -1,12 +1,10 @@
 """The official emulator's Config.json, read into descriptions and authorization rules.
 
-Nothing in the file is passed over in silence: an unknown key, a wrong type and a
-feature that this broker does not have yet are all refused, each with the file, the
-node in it, the value and what is allowed (json_nodes.py). Which properties there are:
-domain/properties.py. Ranges are checked by the description itself
-(domain/entities.py), so the emulator's own caps are not here.
-`AuthorizationRules`, `EnablePartitioning` and a second namespace are ours: the
-emulator knows none of them.
+Nothing in the file is ignored silently: an unknown key, a wrong type and a missing feature
+are refused, with the file, the position, the value and what is allowed (json_nodes.py). Which
+properties there are: domain/properties.py. The description checks the ranges
+(domain/entities.py), so the emulator's own limits do not apply. `AuthorizationRules`,
+`EnablePartitioning` and a second namespace are ours: the emulator does not have them.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ class NamespaceConfig:
 
 def load_config(file: Path) -> tuple[NamespaceConfig, ...]:
     """The namespaces of a Config.json; `ConfigError` says what is wrong with it and where."""
-    # `$schema` is what editors go by when they help to write the file.
+    # Editors use `$schema` to check the file.
     user_config = read_json(file).members("UserConfig", "$schema").get("UserConfig")
     if user_config is None:
         raise ConfigError(f"{file}: $ has no 'UserConfig'")
@@ -61,7 +59,7 @@ def load_config(file: Path) -> tuple[NamespaceConfig, ...]:
 
 
 def _refuse_unclear_names(namespaces: list[tuple[JsonNode, NamespaceConfig]]) -> None:
-    """One alone may be called anything; several are told apart by what they are called."""
+    """A single namespace may have any name. Several need names that differ."""
     seen: set[str] = set()
     for node, namespace in namespaces:
         name = node.members(*NAMESPACE_MEMBERS).get("Name") or node.refuse("one of several needs a 'Name'")

@@ -1,9 +1,9 @@
-"""The front of the house: one port with AMQP and HTTP on it, for whichever namespaces there are.
+"""The front: one port with AMQP and HTTP, for all namespaces of the server.
 
-Namespaces come and go while it is open. AMQP connections find theirs in the
-gateway; an HTTP request finds its own here, by its host name or by its token, and
-is then served by that namespace's own routes, which know of no other. Who opens
-and closes the namespaces' brokers: app.py, and `bendybus.testing`.
+Namespaces can be added and removed while it is open. The gateway finds the namespace of an
+AMQP connection. The namespace of an HTTP request is found here, by its host name or its token.
+The request is then served by routes that know only this namespace. The brokers of the
+namespaces are opened and closed in app.py and in `bendybus.testing`.
 """
 
 from __future__ import annotations
@@ -99,18 +99,18 @@ class Front:
         self._gateway.admit(namespace)
 
     def dismiss(self, namespace: Namespace) -> None:
-        """Send this namespace's clients away; its broker may then be stopped."""
+        """Disconnect the clients of this namespace. Its broker may then be stopped."""
         self.namespaces.remove(namespace)
         self._routes.dismiss(namespace)
         self._gateway.dismiss(namespace)
 
     async def open(self, addresses: Iterable[tuple[str, int]]) -> list[int]:
-        """Take connections on these addresses; gives the ports."""
+        """Accept connections on these addresses. Returns the ports."""
         self._gateway.start()
         return [await self._listener.listen(host, port) for host, port in addresses]
 
     async def open_metrics(self, host: str, port: int) -> int:
-        """Show health and metrics on one more port, and nothing else; gives the port."""
+        """Serve health and metrics, and nothing else, on one more port. Returns the port."""
         return await self._watching.listen(host, port)
 
     def _health(self) -> Health:
@@ -124,7 +124,7 @@ class Front:
         return Health(self.ready, {"stores": stores})
 
     async def close(self) -> None:
-        """No newcomers; what was accepted becomes durable and is answered; then goodbye."""
+        """Stop accepting, wait until everything accepted is durable and answered, and close."""
         self.ready = False
         self._listener.stop_accepting()
         self._routes.stop()
@@ -166,7 +166,7 @@ class _NamespaceRoutes(BaseRoute):
         self._served.pop(namespace).rest.stop()
 
     def stop(self) -> None:
-        """Answer everybody who waits for a message."""
+        """Answer all requests that wait for a message."""
         for served in self._served.values():
             served.rest.stop()
 

@@ -1,7 +1,7 @@
-"""Values of a JSON file, each with where it stands, so that every complaint can say both.
+"""Values of a JSON file, each with its position, so that an error can name both.
 
-What a value means is for emulator_config.py to say; here is how one is read, and how
-a wrong one is refused: with the file, the place in it, the value and what is allowed.
+A wrong value is refused with the file, the position, the value and what is allowed. What the
+values mean: emulator_config.py.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read_json(file: Path) -> JsonNode:
 
 @dataclass(frozen=True, slots=True)
 class JsonNode:
-    """A value and where it stands, so that every complaint can say both."""
+    """A value and its position in the file, such as `$.UserConfig.Namespaces[0]`."""
 
     file: Path
     path: str
@@ -78,14 +78,14 @@ class JsonNode:
         return self.text().strip() or self.refuse("expected a name")
 
     def text_or_nothing(self) -> str | None:
-        """The vendor's samples write an empty text where nothing is meant."""
+        """The vendor's samples write an empty text for none."""
         return self.text() or None
 
     def boolean(self) -> bool:
         return self.value if isinstance(self.value, bool) else self.refuse("expected true or false")
 
     def integer(self) -> int:
-        # To Python true is the number 1; to whoever wrote the file it is not.
+        # In Python true is also the number 1. In the file it is not.
         if isinstance(self.value, int) and not isinstance(self.value, bool):
             return self.value
         return self.refuse("expected a whole number")
@@ -111,7 +111,7 @@ class JsonNode:
 
 
 def _no_key_twice(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Plain JSON reading would quietly keep the last of two equal keys."""
+    """Refuses a repeated key, of which `json` would keep the last."""
     members = dict(pairs)
     if len(members) != len(pairs):
         twice = next(name for name, _ in pairs if sum(name == other for other, _ in pairs) > 1)

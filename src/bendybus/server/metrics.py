@@ -1,9 +1,9 @@
-"""What `/metrics` shows: counted when asked, from what the broker knows anyway; nothing per message.
+"""What `/metrics` shows: collected on request from figures that the broker keeps anyway.
 
 A table of families, and a walk over namespaces, entities and stores that fills them. The walk is
 long where there are many partitions, so it is made in turns (broker/turns.py). An entity's numbers are
-sums over its partitions; partitions have series of their own only when they are asked for. Who may ask,
-and where: metrics_page.py.
+sums over its partitions; partitions have series of their own only when they are asked for. Who may read
+it, and where: metrics_page.py.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _add_entity(samples: _Samples, queue: Queue, labels: str) -> None:
     up = sum(host.availability is Availability.AVAILABLE for host in queue.hosts)
     samples.add(PARTITIONS, labels, len(queue.hosts))
     samples.add(PARTITIONS_AVAILABLE, labels, up)
-    # An entity of which nothing is known has no numbers, instead of zeros that look like an empty one.
+    # An entity whose figures are unknown has none; zeros would look like an empty entity.
     if not loaded:
         return
     samples.add(SIZE, labels, sum(partition.size_bytes for partition in loaded))

@@ -1,8 +1,7 @@
-"""What a connection's first bytes say it is. Pure; the listener acts on the answer.
+"""Protocol sniffing: which protocol a connection speaks, by its first bytes. Pure.
 
-A table of openings: the bytes so far either begin with one, or may still become
-one, or cannot. TLS is not here: the listener sees it before a byte is read, and
-what comes out of TLS is asked the same question again.
+The bytes so far begin with a known protocol, may still become one, or cannot. TLS is not
+here: the listener recognizes it before a byte is read, and sniffs the decrypted bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ AMQP_HEADER_LENGTH: Final = 8
 # inside an AMQP connection, is used by no client: TLS comes first here.
 AMQP_HEADERS: Final = frozenset({b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00"})
 
-# What a client that asked for something else is told to come back with: every client begins with SASL.
+# The header that answers an unsupported one. Every client begins with SASL.
 SUPPORTED_AMQP_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 
 HTTP_VERBS: Final = (b"GET ", b"PUT ", b"POST ", b"HEAD ", b"PATCH ", b"DELETE ", b"OPTIONS ")
@@ -32,18 +31,18 @@ SNIFF_LENGTH_MAX: Final = max(AMQP_HEADER_LENGTH, *map(len, HTTP_VERBS))
 
 
 class SniffedProtocol(Enum):
-    """What the first bytes are."""
+    """What the first bytes show."""
 
     UNDECIDED = auto()
     AMQP = auto()
     AMQP_UNSUPPORTED = auto()
-    """Another version or layer of AMQP; the peer deserves our header before the door shuts."""
+    """Another version or layer of AMQP: the peer is sent our header before the connection is closed."""
     HTTP = auto()
     UNKNOWN = auto()
 
 
 def sniff(head: bytes) -> SniffedProtocol:
-    """What a connection that began with `head` is."""
+    """The protocol of a connection whose first bytes are `head`."""
     if head.startswith(AMQP_NAME):
         if len(head) < AMQP_HEADER_LENGTH:
             return SniffedProtocol.UNDECIDED

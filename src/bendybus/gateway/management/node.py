@@ -1,7 +1,7 @@
-"""The node itself: finds the operation that a request names, sees to the right for it, and answers.
+"""The node: finds the operation that a request names, checks the right for it, and answers.
 
 A refusal is an answer too: its status, and the condition that the SDKs turn into
-their own exceptions. One inside a transaction also spoils the transaction.
+their own exceptions. A refusal inside a transaction also fails the transaction.
 """
 
 from __future__ import annotations
