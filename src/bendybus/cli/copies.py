@@ -18,8 +18,8 @@ def copy_of(
 ) -> bytes:
     """The message with its id, key, properties and body. `message_id` replaces its id.
 
-    `without` names application properties to leave out. The lifetime starts again: an end that was
-    reckoned from the first sending would cut it short.
+    `without` names application properties to leave out. The lifetime starts again: an expiry time that
+    was computed when the message was first sent would shorten it.
     """
     parts, at = message.parts, scan(message.payload)
     properties = replace(parts.properties, absolute_expiry_time=None, creation_time=None)

@@ -1,7 +1,7 @@
 """`bendybus queue`, `topic` and `subscription`: create, update, show, list and delete.
 
 The three groups have the same commands, made by one factory; a `Kind` says what differs.
-Options become requests, and what comes back is shown.
+Options become requests, and the answers are shown.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["queue", "subscription", "topic"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What the commands of one kind of entity have of their own."""
+    """What differs between the commands of the three kinds."""
 
     described: EntityKind
     help: str
@@ -48,7 +48,7 @@ class Kind:
     columns: Mapping[str, str]
     """Heading of `list` -> the property below it, as `show` calls it."""
     collection: str = ""
-    """Where the list of all is; empty for what belongs to a topic."""
+    """The path of the list of all; empty for subscriptions, which belong to a topic."""
 
     @property
     def label(self) -> str:
@@ -170,7 +170,7 @@ def _show_list(command: Command, kind: Kind, path: str) -> None:
 
 
 def _cell(values: Mapping[str, object], name: str) -> object:
-    """A property, or one of the counts; one that leaves out a part is marked."""
+    """A property or a count. A partial count is marked."""
     counts = values.get("countDetails")
     if name in values or not isinstance(counts, dict):
         return values.get(name)
@@ -178,7 +178,7 @@ def _cell(values: Mapping[str, object], name: str) -> object:
 
 
 def _is_partial(values: Mapping[str, object]) -> bool:
-    """Whether partitions are away, so that counts are those of the others."""
+    """Whether partitions are away, so that the counts leave them out."""
     return values.get("entityAvailabilityStatus") == "Limited"
 
 

@@ -1,8 +1,8 @@
 """Messages between AMQP and a user: as JSON objects both ways, and as rows.
 
 The names are those of the SDKs in camel case. What `receive --output json` prints is what
-`send --json` reads, so messages can be piped from one entity to another; what the broker
-gave a message (sequence number, times, counts) is shown and not sent.
+`send --json` reads, so messages can be piped from one entity to another. Values that the broker
+set (sequence number, times, counts) are shown and not sent.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class Draft:
 
     @property
     def key(self) -> str | None:
-        """What decides about its partition (P-13, P-14)."""
+        """The key that decides its partition (P-13, P-14)."""
         return self.texts.get("session_id", self.texts.get("partition_key"))
 
     def encoded(self) -> bytes:
-        """`ArgumentError` for what AMQP has no room for."""
+        """`ArgumentError` for values that AMQP cannot represent."""
         try:
             return encode(
                 self.body,
@@ -82,7 +82,7 @@ class Draft:
 
 
 def draft_from_json(values: object) -> Draft:
-    """A message from the form in which `shown_message` shows one; `ArgumentError` says what is wrong."""
+    """A message from the JSON of `shown_message`; `ArgumentError` says what is wrong."""
     if not isinstance(values, Mapping):
         raise ArgumentError('each line must be a JSON object such as {"body": "hello"}')
     texts: dict[str, str] = {}
@@ -146,7 +146,7 @@ def instant(text: str) -> int:
 
 
 def shown_message(message: ReceivedMessage) -> dict[str, object]:
-    """Everything about a message that it has, under the names that `draft_from_json` reads."""
+    """All fields that a message has, under the names that `draft_from_json` reads."""
     parts, state = message.parts, message.annotation(annotation_names.MESSAGE_STATE)
     named: dict[str, object] = {
         "sequenceNumber": message.sequence_number,
@@ -195,13 +195,13 @@ def _plain(value: object) -> object:
 
 
 class MessagePrinter:
-    """Messages one by one as they come: a JSON object or a row each, under a heading of its own."""
+    """Shows messages as they arrive: one JSON object or one row each, under a heading."""
 
     def __init__(self, *, as_json: bool, dead_letters: bool = False) -> None:
         self._as_json = as_json
         self._dead_letters = dead_letters
         self._headed = False
-        # A row is cut where the terminal ends, and nowhere else.
+        # Rows are cut only at the width of a terminal.
         self._width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
     def show(self, message: ReceivedMessage) -> None:
