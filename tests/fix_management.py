@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import pytest
 
 from bendybus.admin.routes import management_routes
+from bendybus.auth.key_ring import AccessRule, KeyRing
 from bendybus.auth.rights import Right
-from bendybus.auth.rules import AccessRule, KeyRing
 from bendybus.auth.sas import make_token
 from bendybus.broker.broker import Broker
 from bendybus.domain.entities import Tier

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final, NewType
 
 __all__ = [
+    "COUNTER_MAX",
     "PARTITION_SHIFT",
     "EntityPath",
     "Epoch",
@@ -53,3 +54,4 @@ Instant = NewType("Instant", int)
 
 # Service Bus: "the topmost 16 bits reflect the partition id".
 PARTITION_SHIFT: Final = 48
+COUNTER_MAX: Final = (1 << PARTITION_SHIFT) - 1

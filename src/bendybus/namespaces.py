@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from bendybus.auth.rules import KeyRing
+from bendybus.auth.key_ring import KeyRing
 from bendybus.auth.sas import SAS_PREFIX, SasToken, signer
 from bendybus.broker.broker import Broker
 from bendybus.errors import ArgumentError, Unauthorized

@@ -16,17 +16,18 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from bendybus.amqp import annotations as annotation_names
+from bendybus.amqp.annotations import entry_start
 from bendybus.amqp.decoder import DECODERS, MALFORMED, NESTING_MAX, list_bounds
 from bendybus.amqp.message import application_properties, read_header, read_map, scan
 from bendybus.amqp.sections import section_at
 from bendybus.amqp.types import Described, Timestamp
 from bendybus.client import ReceivedMessage
 from bendybus.errors import WireError
+from bendybus.names import PARTITION_SHIFT
 from pyspark_servicebus.options import STATES
 
 __all__ = ["RowDecoder"]
-
-SHIFT: Final = 48
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _PROPERTIES: Final = pa.map_(pa.string(), pa.string())
@@ -34,15 +35,11 @@ _PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 # -- the front: header and annotations ----------------------------------------------------
 
 
-def _key(name: str, code: int) -> bytes:
-    return bytes((0xA3, len(name))) + name.encode() + bytes((code,))
-
-
-_ENQUEUED: Final = _key("x-opt-enqueued-time", 0x83)
-_NUMBER: Final = _key("x-opt-sequence-number", 0x81)
-_FIRST_NUMBER: Final = _key("x-opt-enqueue-sequence-number", 0x81)
-_PARTITION: Final = _key("x-opt-partition-id", 0x61)
-_STATE: Final = _key("x-opt-message-state", 0x71)
+_ENQUEUED: Final = entry_start(annotation_names.ENQUEUED_TIME, 0x83)
+_NUMBER: Final = entry_start(annotation_names.SEQUENCE_NUMBER, 0x81)
+_FIRST_NUMBER: Final = entry_start(annotation_names.ENQUEUE_SEQUENCE_NUMBER, 0x81)
+_PARTITION: Final = entry_start(annotation_names.PARTITION_ID, 0x61)
+_STATE: Final = entry_start(annotation_names.MESSAGE_STATE, 0x71)
 _MAP_START: Final = b"\x00\x53\x72\xd1"
 
 # The broker's own annotations of a peeked message, in the order in which it writes them.
@@ -90,12 +87,12 @@ def _front_the_long_way(payload: bytes) -> Front:
     annotations = read_map(payload, sections.message_annotations)
     starts = (sections.properties, sections.application_properties, sections.body, sections.footer)
     bare = min((start for start in starts if start >= 0), default=sections.end)
-    number = _whole(annotations.get("x-opt-sequence-number"))
+    number = _whole(annotations.get(annotation_names.SEQUENCE_NUMBER))
     return (
-        _whole(annotations.get("x-opt-enqueued-time")),
+        _whole(annotations.get(annotation_names.ENQUEUED_TIME)),
         number,
-        _whole(annotations.get("x-opt-enqueue-sequence-number")) or number,
-        _whole(annotations.get("x-opt-message-state")),
+        _whole(annotations.get(annotation_names.ENQUEUE_SEQUENCE_NUMBER)) or number,
+        _whole(annotations.get(annotation_names.MESSAGE_STATE)),
         header.delivery_count or 0,
         header.ttl,
         annotations,
@@ -236,13 +233,13 @@ class _Rows:
         return values
 
     def annotate(self, row: int, annotations: dict[Any, Any]) -> None:
-        key = annotations.get("x-opt-partition-key")
+        key = annotations.get(annotation_names.PARTITION_KEY)
         if key is not None:
             self.column("partition_key")[row] = _text(key)
-        scheduled = annotations.get("x-opt-scheduled-enqueue-time")
+        scheduled = annotations.get(annotation_names.SCHEDULED_ENQUEUE_TIME)
         if isinstance(scheduled, int):
             self.column("scheduled_enqueue_time")[row] = scheduled * 1000
-        source = annotations.get("x-opt-deadletter-source")
+        source = annotations.get(annotation_names.DEAD_LETTER_SOURCE)
         if source is not None:
             self.column("dead_letter_source")[row] = _text(source)
 
@@ -277,7 +274,7 @@ _KINDS: Final = {
 }
 
 _FROM_FRONT: Final[dict[str, tuple[pa.DataType, Callable[[Front], object]]]] = {
-    "partition": (pa.int32(), lambda front: front[1] >> SHIFT),
+    "partition": (pa.int32(), lambda front: front[1] >> PARTITION_SHIFT),
     "sequence_number": (pa.int64(), lambda front: front[1]),
     "enqueued_time": (_TIME, lambda front: front[0] * 1000),
     "state": (pa.string(), lambda front: STATES[front[3]]),

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from bendybus.amqp.annotations import PARTITION_KEY
 from bendybus.amqp.message import annotation, identity, scan
 from bendybus.client import encode
 from bendybus.session_ids import fold_case
@@ -138,5 +139,5 @@ def _key_of(message: bytes) -> str | None:
     _, session_id = identity(message, sections.properties)
     if session_id is not None:
         return str(session_id)
-    key = annotation(message, sections.message_annotations, b"x-opt-partition-key")
+    key = annotation(message, sections.message_annotations, PARTITION_KEY.encode())
     return None if key is None else str(key)

@@ -15,13 +15,11 @@ from typing import Any, Final, Protocol
 from bendybus.amqp.types import Array, Int
 from bendybus.client import BusClient, Management, ReceivedMessage
 from bendybus.errors import BrokerError, NotSupported
+from bendybus.names import COUNTER_MAX, PARTITION_SHIFT
 from bendybus.session_ids import OneSession
 from pyspark_servicebus.options import ReadOptions
 
 __all__ = ["Entity", "EntityInfo", "MessageRange", "PartitionInfo", "open_entity"]
-
-SHIFT: Final = 48
-COUNTER_MASK: Final = (1 << SHIFT) - 1
 
 PAGE_COUNT: Final = 250
 # Standard has 16 partitions, and Premium no more.
@@ -102,7 +100,7 @@ class RangedEntity:
             ordered=bool(answer["ordered"]),
             partitions={
                 int(each["partition"]): PartitionInfo(
-                    each["first-sequence-number"] & COUNTER_MASK, each["high-water-mark"] & COUNTER_MASK
+                    each["first-sequence-number"] & COUNTER_MAX, each["high-water-mark"] & COUNTER_MAX
                 )
                 for each in answer["partitions"]
                 if each["available"]
@@ -110,7 +108,7 @@ class RangedEntity:
         )
 
     def browse(self, wanted: MessageRange, selection: Selection) -> Iterator[list[bytes]]:
-        base = wanted.partition << SHIFT
+        base = wanted.partition << PARTITION_SHIFT
         last = base + wanted.through
         following: int | None = base + wanted.after + 1
         if wanted.after >= wanted.through:
@@ -165,7 +163,11 @@ class RangedEntity:
 
     def complete_up_to(self, consumer: str, positions: Mapping[int, int], states: tuple[int, ...]) -> int:
         """Remove everything up to these positions; how many messages that were."""
-        numbers = [partition << SHIFT | position for partition, position in positions.items() if position > 0]
+        numbers = [
+            partition << PARTITION_SHIFT | position
+            for partition, position in positions.items()
+            if position > 0
+        ]
         if not numbers:
             return 0
         answer = self._management.request(
@@ -191,15 +193,15 @@ class PlainEntity:
         """Walks through everything that is there; a partition is known once it has shown a message."""
         partitions: dict[int, PartitionInfo] = {}
         number = 0
-        while number >> SHIFT < PARTITIONS_MAX:
+        while number >> PARTITION_SHIFT < PARTITIONS_MAX:
             page = self._peek(number, 1)
             if not page:
                 break
             first = page[0].sequence_number
-            partition = first >> SHIFT
-            mark = self._find_mark(partition, first & COUNTER_MASK)
-            partitions[partition] = PartitionInfo(first & COUNTER_MASK, mark)
-            number = (partition + 1) << SHIFT
+            partition = first >> PARTITION_SHIFT
+            mark = self._find_mark(partition, first & COUNTER_MAX)
+            partitions[partition] = PartitionInfo(first & COUNTER_MAX, mark)
+            number = (partition + 1) << PARTITION_SHIFT
         for partition, mark in self._marks.items():
             # Drained since: its numbers go on from where they were.
             partitions.setdefault(partition, PartitionInfo(mark + 1, mark))
@@ -208,15 +210,17 @@ class PlainEntity:
     def _find_mark(self, partition: int, first: int) -> int:
         mark = max(self._marks.get(partition, 0), first)
         while True:
-            page = self._peek((partition << SHIFT) + mark + 1, PAGE_COUNT)
-            inside = [each.sequence_number for each in page if each.sequence_number >> SHIFT == partition]
+            page = self._peek((partition << PARTITION_SHIFT) + mark + 1, PAGE_COUNT)
+            inside = [
+                each.sequence_number for each in page if each.sequence_number >> PARTITION_SHIFT == partition
+            ]
             if not inside:
                 self._marks[partition] = mark
                 return mark
-            mark = max(inside) & COUNTER_MASK
+            mark = max(inside) & COUNTER_MAX
 
     def browse(self, wanted: MessageRange, selection: Selection) -> Iterator[list[bytes]]:
-        base = wanted.partition << SHIFT
+        base = wanted.partition << PARTITION_SHIFT
         number, last = base + wanted.after + 1, base + wanted.through
         while number <= last:
             page = self._peek(number, PAGE_COUNT)

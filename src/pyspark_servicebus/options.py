@@ -17,6 +17,7 @@ from typing import Final
 
 from bendybus.client import ClientSettings
 from bendybus.errors import ArgumentError
+from bendybus.names import COUNTER_MAX
 
 __all__ = [
     "COMMON",
@@ -33,8 +34,6 @@ __all__ = [
 # Kafka's numbers for the two ends of a partition.
 EARLIEST: Final = -2
 LATEST: Final = -1
-
-COUNTER_MAX: Final = (1 << 48) - 1
 
 COMMON: Final = (
     "connectionString",

@@ -25,8 +25,9 @@ from pyspark.sql.datasource import (
 
 from bendybus.client import BusClient
 from bendybus.errors import ArgumentError
+from bendybus.names import PARTITION_SHIFT
 from pyspark_servicebus.decoding import RowDecoder
-from pyspark_servicebus.entity import SHIFT, MessageRange, Selection, open_entity
+from pyspark_servicebus.entity import MessageRange, Selection, open_entity
 from pyspark_servicebus.options import STATES, ReadOptions
 from pyspark_servicebus.planning import RangesPartition, resolve, selected, share_out
 
@@ -75,7 +76,7 @@ class BatchReader(DataSourceReader):
 
     def _narrowed(self, whole: MessageRange) -> MessageRange:
         """Cut to what the pushed filters on sequence numbers leave."""
-        base = whole.partition << SHIFT
+        base = whole.partition << PARTITION_SHIFT
         return MessageRange(
             whole.partition, max(whole.after, self._after - base), min(whole.through, self._through - base)
         )

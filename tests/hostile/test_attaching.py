@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from bendybus.auth.rules import ROOT_RULE_NAME
+from bendybus.auth.key_ring import ROOT_RULE_NAME
 from bendybus.auth.sas import make_token
 from fix_server import ServerProcess, StartServer
 

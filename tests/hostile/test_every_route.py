@@ -26,7 +26,7 @@ from bendybus.auth.sas import make_token
 from bendybus.engine.sending import SendingLink
 from bendybus.gateway.addresses import NodeKind
 from bendybus.gateway.management import OPERATIONS
-from bendybus.rest.targets import Operation
+from bendybus.rest.calls import Operation
 from bendybus.server import front
 from bendybus.server.app import Server
 from bendybus.server.settings import Settings

@@ -7,9 +7,9 @@ import re
 import time
 from http.client import HTTPConnection
 
-from bendybus.auth.rules import ROOT_RULE_NAME
+from bendybus.auth.key_ring import ROOT_RULE_NAME
 from bendybus.auth.sas import make_token
-from bendybus.server.openings import SUPPORTED_AMQP_HEADER
+from bendybus.server.protocol_sniffing import SUPPORTED_AMQP_HEADER
 from fix_server import StartServer
 
 

@@ -9,7 +9,7 @@ from http.client import HTTPConnection
 import pytest
 
 from bendybus.admin.documents import entry
-from bendybus.auth.rules import ROOT_RULE_NAME
+from bendybus.auth.key_ring import ROOT_RULE_NAME
 from bendybus.auth.sas import make_token
 from bendybus.names import Instant
 from fix_server import ServerProcess, StartServer

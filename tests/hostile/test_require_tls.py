@@ -16,7 +16,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from bendybus.amqp.frames import AMQP_HEADER, SASL, SASL_HEADER, encode_frame
 from bendybus.amqp.performatives import Close, Open, SaslInit, SaslMechanisms
-from bendybus.auth.rules import ROOT_RULE_NAME
+from bendybus.auth.key_ring import ROOT_RULE_NAME
 from bendybus.auth.sas import make_token
 from bendybus.engine.sasl import plain_response
 from cli.conftest import run_bendybus

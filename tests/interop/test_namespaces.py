@@ -17,7 +17,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 from azure.servicebus.exceptions import ServiceBusError
 
 from bendybus.amqp.message import encode_message
-from bendybus.auth.rules import ROOT_RULE_NAME
+from bendybus.auth.key_ring import ROOT_RULE_NAME
 from bendybus.auth.sas import make_token
 from fix_client import Client, ConnectionLost, Endpoint, LinkRefused
 from fix_server import ServerProcess, namespace

@@ -40,7 +40,7 @@ from bendybus.engine.events import (
     SessionBegun,
     SessionEnded,
 )
-from bendybus.engine.outbox import WAITING_BYTES_MAX
+from bendybus.engine.outgoing import WAITING_BYTES_MAX
 from bendybus.errors import ProtocolError, ServerBusy
 from fix_engine import RawPeer, WiredPair, begin_frame
 
@@ -269,7 +269,7 @@ def test_the_window_of_a_flow_counts_from_what_the_peer_had_seen() -> None:
         Flow(next_incoming_id=0, incoming_window=6, next_outgoing_id=0, outgoing_window=1)
     )
     pair.server.receive_data(pair.client.data_to_send(), 0.0)
-    assert sending.session.outbox.window == 2
+    assert sending.session.outgoing.window == 2
 
 
 @pytest.mark.parametrize("tag", [b"t", None], ids=["a run", "frame by frame"])
@@ -310,14 +310,14 @@ def test_a_session_flow_with_echo_is_answered(peer: RawPeer) -> None:
 def test_a_peer_that_has_not_seen_our_begin_still_opens_the_window(peer: RawPeer) -> None:
     session = peer.begin()
     peer.send(0, Flow(incoming_window=7, next_outgoing_id=0, outgoing_window=1))
-    assert session.outbox.window == 7
+    assert session.outgoing.window == 7
 
 
 def test_a_window_of_the_largest_size_stays_large(peer: RawPeer) -> None:
     # net receivers say uint.max
     session = peer.begin()
     peer.send(0, Flow(next_incoming_id=0, incoming_window=0xFFFFFFFF, next_outgoing_id=0, outgoing_window=1))
-    assert session.outbox.window == 0xFFFFFFFF
+    assert session.outgoing.window == 0xFFFFFFFF
 
 
 # -- serial numbers wrap [2.8.10] -----------------------------------------------------

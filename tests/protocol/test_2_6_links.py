@@ -194,7 +194,7 @@ def test_a_peer_that_detaches_leaves_its_unsettled_deliveries_to_the_link(pair: 
     asked.detach()
     pair.pump()
     assert [delivery.tag for delivery in sending.unsettled] == [b"one", b"two"]
-    assert sending.session.outbox.unsettled == {}
+    assert sending.session.outgoing.unsettled == {}
 
 
 def test_our_detach_is_reported_when_the_peer_has_answered(pair: WiredPair) -> None:

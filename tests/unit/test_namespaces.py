@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from bendybus.auth.rules import ROOT_RULE_NAME, AccessRule, KeyRing
+from bendybus.auth.key_ring import ROOT_RULE_NAME, AccessRule, KeyRing
 from bendybus.auth.sas import make_token
 from bendybus.broker.broker import Broker
 from bendybus.errors import ArgumentError

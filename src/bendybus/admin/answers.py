@@ -1,4 +1,4 @@
-"""What all requests of the management API have in common: versions, pages, URLs, bodies, answers."""
+"""What all requests of the management API share: versions, pages, URLs, bodies, answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Answers:
-    """Answers to one request, in its version of the API and under the name it called the server."""
+    """Answers to one request, in its API version and with the server name that it used."""
 
     def __init__(self, request: Request, version: str, namespace: str) -> None:
         self._request = request
@@ -65,7 +65,7 @@ class Answers:
         return Response(documents.no_services(now()), media_type=FEED_TYPE)
 
     async def page(self, things: Sequence[T], entry: Callable[[T], Awaitable[str]]) -> Response:
-        """As many of these as were asked for, and where the next ones are."""
+        """One page of these, and the link to the next page."""
         skip, top = self._number("$skip", 0), min(self._number("$top", PAGE_MAX), PAGE_MAX)
         path, asked = self._request.path_params["path"], self._request.query_params
         following = None
@@ -78,12 +78,12 @@ class Answers:
         return Response(documents.feed(here, title, now(), entries, following), media_type=FEED_TYPE)
 
     def url(self, path: str, query: str) -> str:
-        """As the client sees this server: under the name it called, whatever that is."""
+        """URLs of this server as the client sees it: with the name that the client used."""
         host, scheme = called_host(self._request), self._request.scope["scheme"]
         return f"{scheme}://{host}/{quote(path, safe='/$')}" + (f"?{query}" if query else "")
 
     def forced(self) -> bool:
-        """Whether a DELETE is to happen though partitions are unavailable: `?force=true`."""
+        """Whether to delete even if partitions are unavailable: `?force=true`."""
         text = self._request.query_params.get("force")
         if text not in (None, "true", "false"):
             raise ArgumentError(f"force is '{text[:60]}'; it must be true or false.")
@@ -103,7 +103,7 @@ class Answers:
 
 
 def api_version(request: Request) -> str:
-    """Versions compare as texts: none at all is older than any, and one to come is newer."""
+    """Versions compare as texts. No version is older than any, and a future one is newer."""
     version = request.query_params.get("api-version", "")
     if version and not _API_VERSION.fullmatch(version):
         raise ArgumentError(f"api-version is '{version[:60]}'; it must be a month such as 2024-05.")
@@ -129,7 +129,7 @@ def refuse_old_version(statement: str, version: str) -> None:
 
 
 def is_update(request: Request) -> bool:
-    """Whether a PUT is to change what is there, rather than to create it."""
+    """Whether a PUT updates an entity instead of creating it."""
     condition = request.headers.get("if-match")
     if condition is None:
         return False
@@ -138,7 +138,7 @@ def is_update(request: Request) -> bool:
     return True
 
 
-async def read_body(request: Request, *kinds: str) -> documents.Described:
+async def read_body(request: Request, *kinds: str) -> documents.EntryContent:
     """The description in the body, of one of these kinds."""
     body: RequestBody = request.state.body
     described = documents.parse_entry(await body.read_document(documents.BODY_BYTES_MAX))

@@ -1,7 +1,7 @@
-"""The server's ATOM documents: entries, feeds and errors to send, descriptions that clients put.
+"""The server's ATOM documents: entries, feeds and errors to send, descriptions that clients send.
 
-Reading takes what expat gives and refuses what no client sends: a document type,
-and with it every entity, too many bytes, elements inside elements without end.
+Reading uses expat, and refuses what no client sends: a document type (and so every XML
+entity), too many bytes, elements that are nested too deeply.
 The vocabulary that clients share: bendybus/atom.py. What a description means: queues.py.
 """
 
@@ -30,7 +30,7 @@ from bendybus.names import Instant
 
 __all__ = [
     "BODY_BYTES_MAX",
-    "Described",
+    "EntryContent",
     "Element",
     "entry",
     "error",
@@ -85,7 +85,7 @@ def feed(url: str, title: str, updated: Instant, entries: Iterable[str], followi
 
 
 def no_services(now: Instant) -> str:
-    """What Azure shows where nothing is: a feed without entries, which SDKs take for `not found`."""
+    """Azure's answer for a missing entity: a feed without entries, which SDKs read as `not found`."""
     return (
         f'<feed xmlns="{ATOM}"><title type="text">Publicly Listed Services</title>'
         '<subtitle type="text">This is the list of publicly-listed services currently available.</subtitle>'
@@ -95,17 +95,17 @@ def no_services(now: Instant) -> str:
 
 
 def _seconds(at: Instant) -> str:
-    """A time without the part of its second."""
+    """A time in whole seconds."""
     return format_time(Instant(at - at % 1000))
 
 
 def format_timestamp(at: Instant) -> str:
-    """As errors have it: whole seconds, and no zone."""
+    """A time as in errors: whole seconds, and no zone."""
     return _seconds(at).removesuffix("Z")
 
 
 def error(refusal: BrokerError, resource: str, now: Instant) -> str:
-    """The Error document, by whose text and sub-code clients tell one refusal from another."""
+    """The Error document. Clients distinguish refusals by its text and sub-code."""
     detail = (
         f"SubCode={refusal.sub_code}. {refusal.description} TrackingId:{uuid.uuid4()}, "
         f"SystemTracker:{resource[:200]}, Timestamp:{format_timestamp(now)}"
@@ -143,14 +143,14 @@ class Element:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """What a client put: `QueueDescription`, say, and its elements by name."""
+class EntryContent:
+    """The description in an entry: its kind, such as `QueueDescription`, and its elements by name."""
 
     kind: str
     elements: dict[str, Element]
 
 
-def parse_entry(body: bytes) -> Described:
+def parse_entry(body: bytes) -> EntryContent:
     """The description inside an entry; `ArgumentError` says what is wrong with the body."""
     root = _parse(body)
     content = root.find("content") if root.name == "entry" else None
@@ -162,7 +162,7 @@ def parse_entry(body: bytes) -> Described:
         if child.name in elements:
             raise ArgumentError(f"The {description.name} has the element {child.name} twice.")
         elements[child.name] = child
-    return Described(description.name, elements)
+    return EntryContent(description.name, elements)
 
 
 def _parse(body: bytes) -> Element:
@@ -195,7 +195,7 @@ def _parse(body: bytes) -> Element:
     parser.StartDoctypeDeclHandler = doctype
     try:
         parser.Parse(body, True)
-    # Besides its own error expat raises these, for an encoding that it does not know.
+    # For an unknown encoding expat raises these instead of its own error.
     except (expat.ExpatError, ValueError, LookupError) as malformed:
         raise ArgumentError(f"The body is not well-formed XML: {malformed}.") from malformed
     return outermost.children[0]

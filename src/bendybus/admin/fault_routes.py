@@ -28,7 +28,7 @@ __all__ = ["fault_routes"]
 
 
 def fault_routes(namespace: Namespace) -> list[BaseRoute]:
-    """To be tried before the management API, to which every path may be an entity's."""
+    """Must come before the management API, for which every path may be an entity."""
     api = _FaultApi(namespace)
     return [
         Route("/$faults/stores", api.show, methods=["GET"]),

@@ -1,20 +1,19 @@
-"""Properties of entities as elements: texts become values, and values are shown.
+"""Properties of entities as XML elements: reading values from text, and writing them.
 
-Which properties there are: domain/properties.py. What a text says is decided here;
-whether an entity may have the value, where it is described (domain/entities.py). An
-element that is no property is read-only or unknown: clients send back the whole of
-what they got, so it is passed over.
+Which properties there are: domain/properties.py. Texts are parsed here; the description checks
+whether an entity may have the value (domain/entities.py). An element that is not a property is
+read-only or unknown. Clients send back everything they received, so it is ignored.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from dataclasses import replace
+from typing import Any, Final, TypeAlias, TypeVar
 
-from bendybus.admin.documents import Described as Description
-from bendybus.admin.documents import Element
-from bendybus.admin.rules_xml import read_rules
+from bendybus.admin.authorization_rules_xml import read_rules
+from bendybus.admin.documents import Element, EntryContent
 from bendybus.atom import format_time
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Topic
@@ -52,18 +51,20 @@ __all__ = [
     "shown_times",
 ]
 
+D = TypeVar("D", QueueDescription, TopicDescription)
+
 Shown: TypeAlias = tuple[str, object] | str
 """An element's name and value, or an element that is XML already."""
 
 _WHOLE_NUMBER: Final = re.compile("[0-9]{1,18}")
 NEVER_USED: Final = Instant(0)
 
-# Elements without effect that Azure keeps and shows, so that clients that compare find no change.
+# Elements without effect. Azure keeps and shows them, so that clients that compare see no change.
 KEPT: Final = ("SupportOrdering", "IsAnonymousAccessible")
-# One duration or one entity can be written in many ways, and Azure shows it as the client wrote it.
+# A duration or an entity can be written in many ways. Azure shows it as the client wrote it.
 _SPELLED_BY_CLIENTS: Final = (ValueType.DURATION, ValueType.DURATION_OR_UNLIMITED, ValueType.ENTITY)
 
-# What clients may choose there. An entity that was made otherwise may have less, and keeps it.
+# What clients may choose in Premium. An entity that was created in another way may have less.
 PREMIUM_MESSAGE_SIZES_KB: Final = range(1024, 102_401)
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 
@@ -120,10 +121,10 @@ _READERS: Final[Mapping[ValueType, Callable[[str], object]]] = {
 
 
 def read_values(label: str, elements: Mapping[str, Element], properties: Properties) -> dict[str, Any]:
-    """Fields and values of those elements that say something."""
+    """Fields and values of the elements that are not empty."""
     values: dict[str, Any] = {}
     for row in properties:
-        # An empty element, such as i:nil="true" has, says as much as none.
+        # An empty element, such as one with i:nil="true", counts as absent.
         text = elements[row.name].text.strip() if row.name in elements else ""
         if text:
             try:
@@ -133,14 +134,14 @@ def read_values(label: str, elements: Mapping[str, Element], properties: Propert
     return values
 
 
-def check_elements(label: str, described: Description, properties: Properties, api_version: str) -> None:
+def check_elements(label: str, described: EntryContent, properties: Properties, api_version: str) -> None:
     """Refuse values that no entity may have, and elements that this version of the API does not know.
 
-    Before anything is looked up: a wrong value is told of even where there is no such entity.
+    Called before anything is looked up: a wrong value is reported even if the entity does not exist.
     """
     for name, value in read_values(label, described.elements, properties).items():
         row = next(row for row in properties if row.field == name)
-        # Clients of old versions that say of an entity that it is not partitioned are right.
+        # Clients with old API versions may say that an entity is not partitioned.
         if api_version < row.since and value is not False and row is not ENABLE_PARTITIONING:
             raise ArgumentError(
                 f"{label}: {row.name} needs api-version={row.since} or later, and this request has "
@@ -155,7 +156,7 @@ def check_elements(label: str, described: Description, properties: Properties, a
 
 
 def read_as_sent(elements: Mapping[str, Element], properties: Properties) -> dict[str, str]:
-    """Texts to show again as they are, by the name of the element."""
+    """Texts that are shown again as they were sent, by the name of the element."""
     names = [row.name for row in properties if row.type in _SPELLED_BY_CLIENTS]
     texts = {name: elements[name].text.strip() for name in (*names, *KEPT) if name in elements}
     for name in KEPT:
@@ -170,18 +171,20 @@ def shown_as_sent(description: QueueDescription | TopicDescription, name: str, d
 
 
 def left_out(properties: Properties) -> dict[str, Any]:
-    """What an update takes away by leaving it out."""
+    """The properties that an update removes when it leaves them out."""
     return {row.field: None for row in properties if row.removable}
 
 
 def read_sendable(
-    label: str,
+    kind: type[D],
+    path: str,
     elements: Mapping[str, Element],
     properties: Properties,
     tier: Tier,
-    current: QueueDescription | TopicDescription | None,
-) -> dict[str, Any]:
-    """The values of a queue or a topic: as `read_values`, with its rules and what partitions make of them."""
+    current: D | None,
+) -> D:
+    """The queue or topic that a client describes; with `current`, what an update makes of that."""
+    label = f"{kind.__name__.removesuffix('Description')} '{path}'"
     values = read_values(label, elements, properties)
     values["as_sent"] = {**(current.as_sent if current else {}), **read_as_sent(elements, properties)}
     if (rules := elements.get("AuthorizationRules")) is not None:
@@ -191,7 +194,9 @@ def read_sendable(
     if tier is Tier.PREMIUM and size_kb not in (None, present_kb):
         _check_premium_size(label, size_kb)
     _fit_to_tier(values, tier, None if current is None else current.enable_partitioning)
-    return values
+    if current is None:
+        return kind(EntityPath(path), **values)
+    return replace(current, **(left_out(properties) | values))
 
 
 def _check_premium_size(label: str, size_kb: int) -> None:
@@ -212,8 +217,8 @@ def shown_properties(
 ) -> Iterator[Shown]:
     """The elements of a description, in the order of the real service.
 
-    `instead` are values that differ from the description's; `after` are the elements that can only be
-    read, each behind its neighbour.
+    `instead` replaces values of the description; `after` has the read-only elements, by the property that
+    they follow.
     """
     for row in description.PROPERTIES:
         value = (instead or {}).get(row, getattr(description, row.field))
@@ -224,7 +229,7 @@ def shown_properties(
 
 
 def _as_sent(description: Described, row: Property, value: object) -> str | None:
-    """What the client wrote, if that still means the value."""
+    """What the client wrote, if it still has the same value."""
     text = description.as_sent.get(row.name)
     return text if text is not None and _READERS[row.type](text) == value else None
 
@@ -239,13 +244,13 @@ def shown_times(entity: Queue | Topic, unused: Instant = NEVER_USED) -> tuple[Sh
 
 
 def _fit_to_tier(values: dict[str, Any], tier: Tier, was_partitioned: bool | None) -> None:
-    """What the tier makes of the values read; `was_partitioned` is None for an entity to be created."""
+    """Adapt the values to the tier. `was_partitioned` is None for a new entity."""
     if was_partitioned is None:
         values.setdefault(MAX_MESSAGE_SIZE.field, tier.message_size_kb)
     partitioned = bool(values.get("enable_partitioning")) if was_partitioned is None else was_partitioned
     if tier is Tier.PREMIUM:
         if was_partitioned is not None:
-            # There the namespace decides about partitions, and the flag has no effect (P-09).
+            # In Premium the namespace decides about partitions, and the flag has no effect (P-09).
             values.pop("enable_partitioning", None)
     elif partitioned and "max_size_mb" in values:
         values["max_size_mb"] = _size_of_one(values["max_size_mb"], tier)

@@ -1,19 +1,18 @@
-"""A queue in the management API: QueueDescription as XML, both ways.
+"""A queue in the management API: QueueDescription as XML, read and written.
 
-Elements are written in the order of the real service and read in any. Which properties
+Elements are written in the order of the real service and read in any order. Which properties
 there are and what they may be: domain/properties.py.
 A partitioned queue of the Standard tier shows the size of all its partitions
-together (P-08), and that size, sent back in an update, means what it showed.
+together (P-08), and an update that sends this size back changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
+from bendybus.admin.authorization_rules_xml import rules_element
 from bendybus.admin.documents import Element
-from bendybus.admin.fields import Shown, left_out, read_sendable, shown_as_sent, shown_properties, shown_times
-from bendybus.admin.rules_xml import rules_element
+from bendybus.admin.fields import Shown, read_sendable, shown_as_sent, shown_properties, shown_times
 from bendybus.admin.totals import Totals
 from bendybus.atom import elements_of
 from bendybus.broker.queue import Queue
@@ -26,7 +25,6 @@ from bendybus.domain.properties import (
     QUEUE,
     USER_METADATA,
 )
-from bendybus.names import EntityPath
 
 __all__ = ["queue_elements", "read_queue"]
 
@@ -34,11 +32,8 @@ __all__ = ["queue_elements", "read_queue"]
 def read_queue(
     path: str, elements: Mapping[str, Element], tier: Tier, current: QueueDescription | None = None
 ) -> QueueDescription:
-    """The queue that a client describes; with `current`, what an update would make of that."""
-    values = read_sendable(f"Queue '{path}'", elements, QUEUE, tier, current)
-    if current is None:
-        return QueueDescription(EntityPath(path), **values)
-    return replace(current, **(left_out(QUEUE) | values))
+    """The queue that a client describes; with `current`, the updated queue."""
+    return read_sendable(QueueDescription, path, elements, QUEUE, tier, current)
 
 
 def queue_elements(queue: Queue, tier: Tier, api_version: str) -> str:

@@ -1,7 +1,7 @@
 """Refusals of management requests, in the words of Azure.
 
-Clients tell one refusal from another by these sentences, so they come first. What our own error says
-follows: it names the entity, the state and the input. Status and our own text: errors.py. The document
+Clients distinguish refusals by these sentences, so they come first. The text of our own error follows: it
+names the entity, the state and the input. Status and our own text: errors.py. The document
 around them: documents.py.
 """
 

@@ -7,9 +7,9 @@
     POST            /$reset                             every message out of every entity: ours, for tests,
                                                         on a server that was started with `--development`
 
-Every path that nobody else serves ends here, so these routes come last. Whatever
-is wrong with a request is answered with an Error document; access is checked
-before anything else is looked at, so strangers learn nothing about what exists.
+These routes come last, because they take every path that no other route serves. An invalid
+request is answered with an Error document. Access is checked first, so a client without
+rights learns nothing about what exists.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from bendybus.namespaces import Namespace
 __all__ = ["management_routes"]
 
 
-# Where the token for the entity that messages are forwarded to may be; else the request's own must do.
+# The header that may have a token for the forwarding destination; otherwise the request's own is used.
 SUPPLEMENTARY: Final = {
     "forward_to": "ServiceBusSupplementaryAuthorization",
     "forward_dead_lettered_to": "ServiceBusDlqSupplementaryAuthorization",
@@ -219,7 +219,7 @@ class _ManagementApi:
     def _authorise_forwarding(
         self, request: Request, asked: Described, present: Described | None = None
     ) -> None:
-        """Who sends messages on to another entity must be one who may send there."""
+        """A client that sets up forwarding must have the right to send to the destination."""
         for field, header in SUPPLEMENTARY.items():
             target = getattr(asked, field)
             if target is None or (present is not None and getattr(present, field) == target):

@@ -1,4 +1,4 @@
-"""Messaging stores over HTTP: which there are, and those to be attached, emptied and retired.
+"""Messaging stores over HTTP: list, attach, drain, retire and forget them.
 
     GET     /$stores           all stores: kind, state, what they keep, how far one that drains has come
     POST    /$stores           {"url": "sqlite:///...", "name": "..."}    attach; the name may be left out
@@ -7,8 +7,8 @@
     DELETE  /$stores/{name}    retire; only when it keeps nothing
     DELETE  /$stores/{name}?forget=true    give it up with everything in it; only while it is away
 
-Manage on the whole namespace is needed. Attaching is for the operator: only what was allowed at the
-start (server/allowed_stores.py), and never by the key of one of several namespaces, which share the machine.
+Manage on the whole namespace is needed. Only stores that the operator allowed at the start can be attached
+(server/allowed_stores.py), and never by the key of one of several namespaces, which share the machine.
 Bodies and answers are JSON. What is done: server/store_keeper.py, broker/draining.py.
 """
 
@@ -47,7 +47,7 @@ class StoreKeeper(Protocol):
 
 
 def store_routes(namespace: Namespace, keeper: StoreKeeper | None, namespaces: Namespaces) -> list[BaseRoute]:
-    """To be tried before the management API, to which every path may be an entity's."""
+    """Must come before the management API, for which every path may be an entity."""
     api = _StoreApi(namespace, keeper, namespaces)
     return [
         Route("/$stores", api.all_stores, methods=["GET", "POST"]),

@@ -17,10 +17,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bendybus.admin.answers import Answers, invalid_verb, is_update, read_body, refuse_old_version
-from bendybus.admin.documents import Described
+from bendybus.admin.documents import EntryContent
 from bendybus.admin.fields import check_elements
+from bendybus.admin.filter_rules import read_rule, rule_elements
 from bendybus.admin.paths import Child
-from bendybus.admin.rules import read_rule, rule_elements
 from bendybus.admin.topics import read_subscription, read_topic, subscription_elements, topic_elements
 from bendybus.atom import RULE_DESCRIPTION, SUBSCRIPTION_DESCRIPTION, TOPIC_DESCRIPTION
 from bendybus.broker.broker import Broker
@@ -47,7 +47,7 @@ class TopicRequests:
     # -- topics -------------------------------------------------------------------
 
     async def put_topic(
-        self, request: Request, path: str, described: Described, answers: Answers
+        self, request: Request, path: str, described: EntryContent, answers: Answers
     ) -> Response:
         broker = self._broker
         check_elements(f"Topic '{path}'", described, TOPIC, answers.version)

@@ -1,8 +1,8 @@
-"""Topics and subscriptions in the management API: their descriptions as XML, both ways.
+"""Topics and subscriptions in the management API: their descriptions as XML, read and written.
 
 As with queues (queues.py) elements are written in the order of the real service
-and read in any. Which properties there are and what they may be: domain/properties.py.
-Rules: rules.py.
+and read in any order. Which properties there are and what they may be: domain/properties.py.
+Rules: filter_rules.py.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from bendybus.admin.authorization_rules_xml import rules_element
 from bendybus.admin.documents import Element
 from bendybus.admin.fields import (
     Shown,
@@ -22,8 +23,7 @@ from bendybus.admin.fields import (
     shown_properties,
     shown_times,
 )
-from bendybus.admin.rules import read_rule
-from bendybus.admin.rules_xml import rules_element
+from bendybus.admin.filter_rules import read_rule
 from bendybus.admin.totals import Totals
 from bendybus.atom import elements_of
 from bendybus.broker.topic import Subscription, Topic
@@ -41,7 +41,6 @@ from bendybus.domain.properties import (
     USER_METADATA,
 )
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription, count_filters
-from bendybus.names import EntityPath
 
 __all__ = ["read_subscription", "read_topic", "subscription_elements", "topic_elements"]
 
@@ -55,11 +54,8 @@ FIRST_WITH_AFFINITY: Final = "2021-05"
 def read_topic(
     path: str, elements: Mapping[str, Element], tier: Tier, current: TopicDescription | None = None
 ) -> TopicDescription:
-    """The topic that a client describes; with `current`, what an update would make of that."""
-    values = read_sendable(f"Topic '{path}'", elements, TOPIC, tier, current)
-    if current is None:
-        return TopicDescription(EntityPath(path), **values)
-    return replace(current, **(left_out(TOPIC) | values))
+    """The topic that a client describes; with `current`, the updated topic."""
+    return read_sendable(TopicDescription, path, elements, TOPIC, tier, current)
 
 
 def topic_elements(topic: Topic, tier: Tier, api_version: str) -> str:

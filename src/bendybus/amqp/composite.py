@@ -2,7 +2,7 @@
 
 `register` ties a class to its descriptor and its fields' wire types; everything
 else follows from that one table, in both directions. Decoding checks each field,
-so that nobody above has to wonder whether a handle is a number. The classes and
+so code above can rely on a handle being a number. The classes and
 the table: performatives.py; header and properties of a message: message.py.
 """
 

@@ -103,8 +103,8 @@ class FrameSplitter:
     """Takes chunks of any size; yields the frames and protocol headers they complete.
 
     A protocol header may stand wherever a frame may: its magic, read as a size, is
-    beyond any frame taken here, so no state is needed to tell them apart. Whether a
-    header is welcome at that moment is the engine's to judge.
+    beyond any frame taken here, so no state is needed to tell them apart. The engine
+    decides whether a header is allowed at that moment.
     """
 
     __slots__ = ("_chunks", "_kept", "_needed", "max_frame_size")
@@ -240,7 +240,7 @@ def decode_performative(buffer: bytes, pos: int, end: int) -> tuple[Performative
 
 
 def decode_transfer(buffer: bytes, pos: int, end: int) -> TransferFields:
-    """A transfer without an object for it, or the long way when a field is unusual."""
+    """A transfer as a tuple. Falls back to the general path if a field is unusual."""
     fields = _lean_fields(buffer, pos, end, TRANSFER_CODE, 11)
     if fields is not None:
         (handle, delivery_id, tag, message_format, settled, more, mode, state, _, aborted, _, after) = fields
@@ -269,7 +269,7 @@ def decode_transfer(buffer: bytes, pos: int, end: int) -> TransferFields:
 
 
 def decode_disposition(buffer: bytes, pos: int, end: int) -> DispositionFields:
-    """A disposition without an object for it, or the long way when a field is unusual."""
+    """A disposition as a tuple. Falls back to the general path if a field is unusual."""
     fields = _lean_fields(buffer, pos, end, DISPOSITION_CODE, 6)
     if fields is not None:
         (role, first, last, settled, state, _, _) = fields
@@ -290,7 +290,7 @@ def decode_disposition(buffer: bytes, pos: int, end: int) -> DispositionFields:
 def _lean_fields(buffer: bytes, pos: int, end: int, code: int, width: int) -> list[object] | None:
     """Fields of an ordinary frame body and the offset after it; None when it is not ordinary.
 
-    Ordinary: null, boolean, uint, a short binary, `accepted`. The long way then
+    Ordinary: null, boolean, uint, a short binary, `accepted`. Otherwise the general path
     decides whether the body is unusual or wrong.
     """
     fields: list[object] = [None] * (width + 1)

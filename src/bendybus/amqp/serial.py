@@ -15,7 +15,7 @@ _HALF: Final = 0x80000000
 
 
 def add(serial: int, count: int) -> int:
-    """The number `count` places after `serial` (before it when negative)."""
+    """The number `count` steps after `serial` (before it if negative)."""
     return (serial + count) & SERIAL_MAX
 
 

@@ -1,6 +1,6 @@
-"""Who may do what: SAS keys, the tokens made with them or by others, and what a connection may.
+"""Authorization: SAS keys, tokens, and what a connection may do.
 
-Imports `errors` and `names` only, reads no clock and opens nothing: the time and
-the keys are always handed in. Read in this order: rights, paths, rules, sas, jwt, claims.
-A client's side of it, where a namespace is and which key opens it: connection_strings.
+Imports `errors` and `names` only, reads no clock and opens nothing: the time and the keys are
+arguments. Read in this order: rights, paths, key_ring, sas, jwt, claims. For clients, where a
+namespace is and which key opens it: connection_strings.
 """

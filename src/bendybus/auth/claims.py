@@ -1,8 +1,7 @@
 """What one connection may do, and until when.
 
-A claim comes from a login (SASL PLAIN, no end) or from a token put through CBS.
-Every check of a right in the product is `Claims.require`; links ask `expires` to
-know when they have to be closed. How a token is proven: sas.py, jwt.py.
+A claim comes from a login (SASL PLAIN, without an end) or from a token that was put through
+CBS. Every right is checked by `Claims.require`. How a token is verified: sas.py, jwt.py.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from bendybus.auth.key_ring import KeyRing
 from bendybus.auth.paths import ancestry, covers, entity_path, resource_path
 from bendybus.auth.rights import Right
-from bendybus.auth.rules import KeyRing
 from bendybus.auth.sas import INVALID_AUDIENCE, MALFORMED, SAS_PREFIX, SasToken, verify
 from bendybus.errors import QuotaExceeded, Unauthorized
 from bendybus.names import Instant
@@ -50,11 +49,11 @@ class Claims:
     __slots__ = ("_claims",)
 
     def __init__(self) -> None:
-        # A renewed token takes its forerunner's place; it never takes a login's.
+        # A renewed token replaces the previous one. It never replaces a login.
         self._claims: dict[tuple[str, bool], Claim] = {}
 
     def add(self, claim: Claim, now: Instant) -> None:
-        """Take a claim in; a newer token for the same path replaces the older one."""
+        """Add a claim. A newer token for the same path replaces the older one."""
         key = (claim.path_prefix, claim.expires_at is None)
         if key not in self._claims and len(self._claims) >= CLAIMS_MAX:
             self._claims = {key: held for key, held in self._claims.items() if held.holds_at(now)}

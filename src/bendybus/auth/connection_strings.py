@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-from bendybus.auth.rules import ROOT_RULE_NAME
+from bendybus.auth.key_ring import ROOT_RULE_NAME
 from bendybus.errors import ArgumentError
 
 __all__ = ["ConnectionString", "local_connection_string"]

@@ -1,8 +1,8 @@
 """Who may make an HTTP request: the token in its Authorization header.
 
-HTTP keeps no connection that could hold claims, so each request proves itself
-anew. Clients sign the namespace, the entity or the very URL they call. How a
-token is proven and how far it reaches: auth/claims.py.
+An HTTP connection keeps no claims, so each request has a token. Clients sign the namespace,
+the entity or the URL that they call. How a token is verified and what it covers:
+auth/claims.py.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from bendybus.auth.claims import put_token
+from bendybus.auth.key_ring import KeyRing
 from bendybus.auth.rights import Right
-from bendybus.auth.rules import KeyRing
 from bendybus.errors import Unauthorized
 from bendybus.names import Instant
 

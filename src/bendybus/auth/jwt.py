@@ -1,10 +1,10 @@
 """JSON Web Tokens of an identity provider that the operator trusts, as Entra ID issues them.
 
-A token is believed when one of the provider's public keys signed it, with a kind of signature
-that fits that key, for this audience, and its time has come and not ended. `roles`
-then say what its bearer may do. Keys and time are handed in: where keys come from,
-server/key_sets.py. Signatures made with a shared secret (HS256) and none at all are never
-read: whoever knows the public key could make those.
+A token is accepted if one of the provider's public keys signed it with an algorithm that fits
+the key, if its audience is ours, and if it is valid now. Its `roles` say what the bearer may do.
+Keys and time are arguments; where keys come from: server/key_sets.py. Signatures with a shared
+secret (HS256) and unsigned tokens are never accepted: anyone who knows the public key could
+make them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _CURVE_ALGORITHMS: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a role in a token is worth here."""
+    """The rights that a role in a token gives."""
 
     name: str
     rights: Right
@@ -162,7 +162,7 @@ def _some_algorithm(described: Mapping[object, object]) -> str:
 
 
 class PublicKeys(Protocol):
-    """Where a provider's keys come from; they change now and then."""
+    """The source of a provider's keys, which change from time to time."""
 
     def current(self) -> KeySet: ...
 
@@ -172,7 +172,7 @@ class PublicKeys(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TrustedIssuer:
-    """An identity provider, and what its tokens are worth here."""
+    """An identity provider, and the rights that its tokens give."""
 
     issuer: str
     audiences: tuple[str, ...]
@@ -180,13 +180,13 @@ class TrustedIssuer:
     roles: Sequence[Role] = WELL_KNOWN_ROLES
 
     def reaching(self, path: str) -> TrustedIssuer:
-        """Only with the roles whose scope covers `path` (auth/rules.py has the same for keys)."""
+        """Only with the roles whose scope covers `path` (auth/key_ring.py has the same for keys)."""
         return replace(
             self, roles=[role for role in self.roles if covers(entity_path(role.scope), entity_path(path))]
         )
 
     def rights(self, text: str, path: str, now: Instant) -> tuple[Right, Instant]:
-        """What the bearer of a token may do to `path`, and until when; `Unauthorized` says why nothing."""
+        """What the bearer of a token may do to `path`, and until when; `Unauthorized` gives the reason."""
         claims = self._proven(text)
         expires_at = self._check_times(claims, now)
         if claims.get("iss") != self.issuer:

@@ -15,7 +15,7 @@ class Right(Flag):
     MANAGE = 4
 
     def allows(self, needed: Right) -> bool:
-        """Whether somebody holding these rights may do what `needed` asks for."""
+        """Whether these rights include `needed`."""
         return Right.MANAGE in self or needed in self
 
     @property

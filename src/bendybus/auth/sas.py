@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import quote_plus, unquote
 
+from bendybus.auth.key_ring import AccessRule, KeyRing
 from bendybus.auth.paths import resource_path
-from bendybus.auth.rules import AccessRule, KeyRing
 from bendybus.errors import Unauthorized
 from bendybus.names import Instant
 
@@ -52,7 +52,7 @@ EXPIRY_MAX_S = 253_402_300_799
 
 @dataclass(frozen=True, slots=True)
 class SasToken:
-    """A token taken apart and not yet believed."""
+    """A token that is parsed and not yet verified."""
 
     resource: str
     """`sr` as it stands in the token, still encoded: this is what was signed."""
@@ -64,7 +64,7 @@ class SasToken:
 
     @classmethod
     def parse(cls, text: str) -> SasToken:
-        """Take a token apart, or raise `Unauthorized` saying what it lacks."""
+        """Parse a token, or raise `Unauthorized` with what it lacks."""
         if not text.startswith(SAS_PREFIX):
             raise Unauthorized("The token is not a SharedAccessSignature.", sub_code=MALFORMED)
         if len(text) > TOKEN_LENGTH_MAX:
@@ -75,7 +75,7 @@ class SasToken:
         fields: dict[str, str] = {}
         for part in text.removeprefix(SAS_PREFIX).strip().split("&"):
             name, _, value = part.partition("=")
-            # Two values for one field: nobody can say which of them was meant to be signed.
+            # Two values for one field: it is unclear which of them was signed.
             if name in fields:
                 raise Unauthorized(f"The token has the field '{name}' twice.", sub_code=MALFORMED)
             fields[name] = value
@@ -122,7 +122,7 @@ def verify(token: SasToken, ring: KeyRing, now: Instant) -> AccessRule:
     path = token.path
     signed = signer(token, ring)
     if signed is None:
-        # One text for an unknown rule and for a wrong key: which rules exist is not told.
+        # The same text for an unknown rule and for a wrong key, so that nobody learns which rules exist.
         raise Unauthorized(
             f"InvalidSignature: The token has an invalid signature. No key of a rule "
             f"'{next(token.key_names())[:60]}' over '{path or 'the namespace'}' made it.",

@@ -1,7 +1,7 @@
-"""`bendybus backup` and `bendybus restore`: all that a server keeps, copied while it runs, and made anew.
+"""`bendybus backup` and `bendybus restore`: copy everything that a running server keeps, and restore it.
 
-A backup is made by the server, on its own machine, for whoever can read its data folder. Restoring is
-done right here, without a server.
+The server makes the backup, on its own machine, for users that can read its data folder. The command itself
+restores, without a server.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def backup(folder: Path, data: Path, output: OutputFormat) -> None:
 
 
 def _operated(data: Path) -> Ask:
-    """How to ask the server that runs on this data folder."""
+    """A client of the server that runs on this data folder."""
     found = find_operated(data)
     if found is None:
         raise ConfigError(
@@ -74,7 +74,7 @@ def _operated(data: Path) -> Ask:
 
 
 def _follow(ask: Ask, answer: dict[str, Any]) -> dict[str, Any]:
-    """Until it is made, or not."""
+    """Wait until the backup is made or has failed."""
     with progress() as bar:
         task = bar.add_task("Backing up", total=None)
         while answer["state"] == "running":

@@ -1,4 +1,4 @@
-"""The message client of a command. Apart from command.py, since managing entities does without AMQP."""
+"""The message client of a command. Apart from command.py, because managing entities needs no AMQP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bendybus.client import BusClient, ClientSettings
 
 __all__ = ["bus_client"]
 
-# With pauses of 0.2 and 0.4 seconds: somebody is waiting at the terminal.
+# With pauses of 0.2 and 0.4 seconds: a user is waiting at the terminal.
 RETRIES: Final = 2
 # How long one answer may take.
 TIMEOUT_S: Final = 60.0

@@ -1,4 +1,4 @@
-"""`bendybus cert`: the certificate for TLS, and how each SDK is told to trust it.
+"""`bendybus cert`: the certificate for TLS, and how to make each SDK trust it.
 
 The certificate is the server's own (server/tls.py): made here if there is none that fits,
 so that it can be handed out before the first start; a later `bendybus serve` uses it.
@@ -88,10 +88,10 @@ def _cert(data: Path, out: Path | None, names: list[str], output: OutputFormat) 
 
 
 def _certificate(data: Path, out: Path | None, names: list[str]) -> tuple[Path, bool]:
-    """Where it is, and whether it was made just now."""
+    """The certificate's file, and whether it is new."""
     try:
         if out is None:
-            # As the server would make it: what is inside is nobody else's business.
+            # With the permissions that the server would set: other users must not read it.
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = data / TLS_FOLDER if out is None else out
         before = {file: file.stat().st_mtime_ns for file in folder.glob("*.crt")}

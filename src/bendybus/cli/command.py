@@ -1,8 +1,8 @@
-"""What all commands against a server share: three options, and errors told in one line.
+"""What all commands against a server share: three options, and errors in one line.
 
 `server_command` gives a function the options `--connection-string`, `--data` and
-`--output`, and hands it a `Command` made of them. Whatever of ours is raised becomes one
-line on stderr and exit code 1, or 2 where the call itself was wrong; never a traceback.
+`--output`, and passes it a `Command` made of them. Each of our errors becomes one line on stderr
+and exit code 1, or 2 if the call itself was wrong; never a traceback.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ output_option = click.option(
 
 
 class Command:
-    """One command at work: the server that it was pointed at, and how it is to show results.
+    """One call of a command: the server that it uses, and how it shows results.
 
     Commands that manage entities use `management`; those that move messages use bus.py.
     """
@@ -91,7 +91,7 @@ def server_command(function: Callable[Concatenate[Command, ...], None]) -> Calla
 
 @contextmanager
 def told_errors() -> Iterator[None]:
-    """An error of ours is told to the person who called, with what to do about it."""
+    """Show one of our errors to the user, with what to do about it."""
     try:
         yield
     except BrokerError as error:

@@ -1,6 +1,6 @@
-"""What the shell offers for an entity's name: those that the server has, asked when Tab is pressed.
+"""Completion of entity names: the server is asked when Tab is pressed.
 
-The line being written may name the server. If none answers, nothing is offered and no error is
+The command line may name the server. If no server answers, nothing is offered and no error is
 shown, because the shell would print it in the middle of the line.
 """
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import replace
 
+from bendybus.amqp.annotations import PARTITION_KEY, PREFIX
 from bendybus.amqp.message import Header, encode_message
 from bendybus.amqp.sections import scan
 from bendybus.client import ReceivedMessage
 
 __all__ = ["copy_of"]
-
-# Annotations with this prefix are Service Bus's own. The key is the sender's.
-_BROKERS = "x-opt-"
-_KEY = "x-opt-partition-key"
 
 
 def copy_of(
@@ -21,8 +18,8 @@ def copy_of(
 ) -> bytes:
     """The message with its id, key, properties and body. `message_id` replaces its id.
 
-    `without` names application properties to leave out. The lifetime starts again: an end that was
-    reckoned from the first sending would cut it short.
+    `without` names application properties to leave out. The lifetime starts again: an expiry time that
+    was computed when the message was first sent would shorten it.
     """
     parts, at = message.parts, scan(message.payload)
     properties = replace(parts.properties, absolute_expiry_time=None, creation_time=None)
@@ -31,7 +28,8 @@ def copy_of(
     annotations = {
         str(name): value
         for name, value in parts.message_annotations.items()
-        if name == _KEY or not str(name).startswith(_BROKERS)
+        # Of the annotations of Service Bus only the key is the sender's.
+        if name == PARTITION_KEY or not str(name).startswith(PREFIX)
     }
     own = {name: value for name, value in parts.application_properties.items() if name not in without}
     front = encode_message(

@@ -1,4 +1,4 @@
-"""How many messages an entity or one of its sub-queues has, as far as the command may know."""
+"""How many messages an entity or one of its sub-queues has, if the command may know."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def split_path(path: str) -> tuple[str, str]:
 
 
 def seen_entity(command: Command, path: str) -> Entry | None:
-    """The entity; None where the key may not manage, or there is no such entity."""
+    """The entity; None if the key may not manage it, or if it does not exist."""
     with command.management() as management:
         try:
             return management.get(path)
@@ -35,7 +35,7 @@ def seen_entity(command: Command, path: str) -> Entry | None:
 
 
 def message_count(command: Command, path: str) -> int | None:
-    """The messages that can be received at `path`; None where nobody can say."""
+    """The messages that can be received at `path`; None if that is unknown."""
     entity, subqueue = split_path(path)
     entry = seen_entity(command, entity)
     counts = None if entry is None else shown_values(entry).get("countDetails")

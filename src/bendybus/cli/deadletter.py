@@ -1,8 +1,8 @@
 """`bendybus dead-letter`: look at dead letters, send them again, or delete them.
 
-A dead letter is sent as it was, with its id, key and properties, less what dead-lettering
-added; only when the copy is accepted is it completed. So none is lost, and one may be sent
-twice if the command is cut off in between.
+A dead letter is sent as it was, with its id, key and properties, without what dead-lettering
+added. It is completed only when the copy is accepted. So none is lost, and one may be sent twice
+if the command is interrupted in between.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BATCH: Final = 100
 # See purge.py.
 WAIT_S: Final = 0.3
 
-# What dead-lettering put among the sender's own properties.
+# Properties that dead-lettering has added.
 ADDED: Final = ("DeadLetterReason", "DeadLetterErrorDescription")
 
 
@@ -64,7 +64,7 @@ def resubmit(command: Command, entity: str, to: str | None, max_count: int | Non
     if not new_ids:
         _refuse_duplicate_detection(command, destination)
     if max_count is None:
-        # What is dead-lettered again meanwhile is not chased after.
+        # Messages that are dead-lettered again meanwhile are left alone.
         max_count = message_count(command, f"{entity}/{DEAD_LETTERS}")
     sent = 0
     with bus_client(command) as client, progress() as bar:

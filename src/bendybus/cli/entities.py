@@ -1,7 +1,7 @@
 """`bendybus queue`, `topic` and `subscription`: create, update, show, list and delete.
 
 The three groups have the same commands, made by one factory; a `Kind` says what differs.
-Options become requests, and what comes back is shown.
+Options become requests, and the answers are shown.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["queue", "subscription", "topic"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What the commands of one kind of entity have of their own."""
+    """What differs between the commands of the three kinds."""
 
     described: EntityKind
     help: str
@@ -48,7 +48,7 @@ class Kind:
     columns: Mapping[str, str]
     """Heading of `list` -> the property below it, as `show` calls it."""
     collection: str = ""
-    """Where the list of all is; empty for what belongs to a topic."""
+    """The path of the list of all; empty for subscriptions, which belong to a topic."""
 
     @property
     def label(self) -> str:
@@ -170,7 +170,7 @@ def _show_list(command: Command, kind: Kind, path: str) -> None:
 
 
 def _cell(values: Mapping[str, object], name: str) -> object:
-    """A property, or one of the counts; one that leaves out a part is marked."""
+    """A property or a count. A partial count is marked."""
     counts = values.get("countDetails")
     if name in values or not isinstance(counts, dict):
         return values.get(name)
@@ -178,7 +178,7 @@ def _cell(values: Mapping[str, object], name: str) -> object:
 
 
 def _is_partial(values: Mapping[str, object]) -> bool:
-    """Whether partitions are away, so that counts are those of the others."""
+    """Whether partitions are away, so that the counts leave them out."""
     return values.get("entityAvailabilityStatus") == "Limited"
 
 
@@ -192,50 +192,58 @@ def _tell_of_partial_counts(found: Sequence[Mapping[str, object]]) -> None:
         )
 
 
-queue: Final = _group(
-    Kind(
-        QUEUE,
-        help="Queues: create, show, list, update, delete.",
+def _sendable(
+    described: EntityKind,
+    collection: str,
+    names: Callable[[click.Context, click.Parameter, str], list[str]],
+    *,
+    listed: str,
+    deleted: str,
+    columns: Mapping[str, str],
+) -> Kind:
+    """A queue or a topic: an entity that has a path of its own and can be sent to."""
+    label = described.label
+    return Kind(
+        described,
+        help=f"{label.capitalize()}s: create, show, list, update, delete.",
         helps={
-            "create": "Create a queue, partitioned unless you say otherwise.",
-            "show": "Show a queue: its properties, counts and sizes over all partitions.",
-            "list": "List all queues with their counts.",
-            "delete": "Delete a queue with all its messages.",
+            "create": f"Create a {label}, partitioned unless you say otherwise.",
+            "show": f"Show a {label}: its properties, counts and sizes over all partitions.",
+            "list": listed,
+            "delete": deleted,
         },
-        name_argument=click.argument("name", help="Path of the queue.", shell_complete=queue_names),
+        name_argument=click.argument("name", help=f"Path of the {label}.", shell_complete=names),
         columns={
             "Name": "name",
             "Status": "status",
-            "Active": "activeMessageCount",
-            "Dead letters": "deadLetterMessageCount",
+            **columns,
             "Scheduled": "scheduledMessageCount",
             "Partitioned": "enablePartitioning",
             "Max size MB": "maxSizeInMegabytes",
         },
-        collection=QUEUES,
+        collection=collection,
+    )
+
+
+queue: Final = _group(
+    _sendable(
+        QUEUE,
+        QUEUES,
+        queue_names,
+        listed="List all queues with their counts.",
+        deleted="Delete a queue with all its messages.",
+        columns={"Active": "activeMessageCount", "Dead letters": "deadLetterMessageCount"},
     )
 )
 
 topic: Final = _group(
-    Kind(
+    _sendable(
         TOPIC,
-        help="Topics: create, show, list, update, delete.",
-        helps={
-            "create": "Create a topic, partitioned unless you say otherwise.",
-            "show": "Show a topic: its properties, counts and sizes over all partitions.",
-            "list": "List all topics.",
-            "delete": "Delete a topic with its subscriptions and all their messages.",
-        },
-        name_argument=click.argument("name", help="Path of the topic.", shell_complete=topic_names),
-        columns={
-            "Name": "name",
-            "Status": "status",
-            "Subscriptions": "subscriptionCount",
-            "Scheduled": "scheduledMessageCount",
-            "Partitioned": "enablePartitioning",
-            "Max size MB": "maxSizeInMegabytes",
-        },
-        collection=TOPICS,
+        TOPICS,
+        topic_names,
+        listed="List all topics.",
+        deleted="Delete a topic with its subscriptions and all their messages.",
+        columns={"Subscriptions": "subscriptionCount"},
     )
 )
 

@@ -26,7 +26,7 @@ _TYPES: Final[Mapping[ValueType, click.ParamType[Any]]] = {
     ValueType.STATUS: Choices(EntityStatus),
 }
 
-# The command line makes entities partitioned unless it is told otherwise (P-06).
+# The command line creates partitioned entities by default (P-06).
 _DEFAULTS: Final[Mapping[Property, object]] = {ENABLE_PARTITIONING: True}
 
 
@@ -43,7 +43,7 @@ def property_options(properties: Properties) -> Decorator:
 
 
 def taken_properties(properties: Properties, given: Mapping[str, object]) -> dict[str, object]:
-    """What these options were given, by the API's names."""
+    """The values of these options, by the API's names."""
     return {row.name: given[row.field] for row in properties}
 
 
@@ -62,7 +62,7 @@ def _option(row: Property) -> Decorator:
 
 
 def _help(row: Property) -> str:
-    # The choices of a status stand before the help already.
+    # click already shows the choices of a status before the help.
     limits = "" if row.type is ValueType.STATUS else row.limits
     notes = [limits] if limits else []
     if row.fixed:

@@ -1,8 +1,8 @@
-"""Commands that are imported when they are asked for.
+"""Commands that are imported when they are called.
 
-`Deferred` stands for a command in its group: it knows the name and the line that help shows.
-`LazyGroup` imports the real one when it is called or completed. So `bendybus --help` imports
-no command at all, and `bendybus serve` imports nothing but the server.
+`Deferred` represents a command in its group: it has the name and the line that help shows.
+`LazyGroup` imports the real command when it is called or completed. So `bendybus --help` imports
+no command, and `bendybus serve` imports only the server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class MissingExtra(click.ClickException):
 
 
 class Deferred(click.Command):
-    """A command by its module and its name there; `extra` is the one that installs what it needs."""
+    """A command, by its module and its name there. `extra` installs the packages that it needs."""
 
     def __init__(
         self, name: str, module: str, attribute: str, short_help: str, extra: str | None = None

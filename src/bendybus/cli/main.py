@@ -1,8 +1,8 @@
 """The command `bendybus`: the table of its commands.
 
-Each command lives in a module with top-level imports, and is imported when it is asked for
-(lazy.py). The line of help stands here, so that `bendybus --help` imports none of them; a test
-compares it with the command's own.
+Each command is in a module with top-level imports, which is imported when the command is called
+(lazy.py). The line of help is here, so that `bendybus --help` imports none of them; a test
+compares it with the help of the command.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Messages between AMQP and a user: as JSON objects both ways, and as rows.
 
 The names are those of the SDKs in camel case. What `receive --output json` prints is what
-`send --json` reads, so messages can be piped from one entity to another; what the broker
-gave a message (sequence number, times, counts) is shown and not sent.
+`send --json` reads, so messages can be piped from one entity to another. Values that the broker
+set (sequence number, times, counts) are shown and not sent.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from uuid import UUID
 
 import click
 
+from bendybus.amqp import annotations as annotation_names
 from bendybus.amqp.types import Timestamp
 from bendybus.cli.output import json_line, printable
 from bendybus.client import ReceivedMessage, encode
@@ -62,11 +63,11 @@ class Draft:
 
     @property
     def key(self) -> str | None:
-        """What decides about its partition (P-13, P-14)."""
+        """The key that decides its partition (P-13, P-14)."""
         return self.texts.get("session_id", self.texts.get("partition_key"))
 
     def encoded(self) -> bytes:
-        """`ArgumentError` for what AMQP has no room for."""
+        """`ArgumentError` for values that AMQP cannot represent."""
         try:
             return encode(
                 self.body,
@@ -81,7 +82,7 @@ class Draft:
 
 
 def draft_from_json(values: object) -> Draft:
-    """A message from the form in which `shown_message` shows one; `ArgumentError` says what is wrong."""
+    """A message from the JSON of `shown_message`; `ArgumentError` says what is wrong."""
     if not isinstance(values, Mapping):
         raise ArgumentError('each line must be a JSON object such as {"body": "hello"}')
     texts: dict[str, str] = {}
@@ -145,8 +146,8 @@ def instant(text: str) -> int:
 
 
 def shown_message(message: ReceivedMessage) -> dict[str, object]:
-    """Everything about a message that it has, under the names that `draft_from_json` reads."""
-    parts = message.parts
+    """All fields that a message has, under the names that `draft_from_json` reads."""
+    parts, state = message.parts, message.annotation(annotation_names.MESSAGE_STATE)
     named: dict[str, object] = {
         "sequenceNumber": message.sequence_number,
         "messageId": parts.properties.message_id,
@@ -158,14 +159,14 @@ def shown_message(message: ReceivedMessage) -> dict[str, object]:
         "replyTo": parts.properties.reply_to,
         "sessionId": parts.properties.group_id,
         "replyToSessionId": parts.properties.reply_to_group_id,
-        "partitionKey": message.annotation("x-opt-partition-key"),
+        "partitionKey": message.annotation(annotation_names.PARTITION_KEY),
         "timeToLive": None if parts.header.ttl is None else format_duration(parts.header.ttl / 1000),
-        "enqueuedTime": message.annotation("x-opt-enqueued-time"),
-        "scheduledEnqueueTime": message.annotation("x-opt-scheduled-enqueue-time"),
-        "lockedUntil": message.annotation("x-opt-locked-until"),
+        "enqueuedTime": message.annotation(annotation_names.ENQUEUED_TIME),
+        "scheduledEnqueueTime": message.annotation(annotation_names.SCHEDULED_ENQUEUE_TIME),
+        "lockedUntil": message.annotation(annotation_names.LOCKED_UNTIL),
         "deliveryCount": message.delivery_count,
-        "state": None if message.annotation("x-opt-message-state") is None else STATES[message.state],
-        "deadLetterSource": message.annotation("x-opt-deadletter-source"),
+        "state": None if state is None else STATES[message.state],
+        "deadLetterSource": message.annotation(annotation_names.DEAD_LETTER_SOURCE),
         "applicationProperties": parts.application_properties or None,
     }
     return {name: _plain(value) for name, value in named.items() if value is not None}
@@ -194,13 +195,13 @@ def _plain(value: object) -> object:
 
 
 class MessagePrinter:
-    """Messages one by one as they come: a JSON object or a row each, under a heading of its own."""
+    """Shows messages as they arrive: one JSON object or one row each, under a heading."""
 
     def __init__(self, *, as_json: bool, dead_letters: bool = False) -> None:
         self._as_json = as_json
         self._dead_letters = dead_letters
         self._headed = False
-        # A row is cut where the terminal ends, and nowhere else.
+        # Rows are cut only at the width of a terminal.
         self._width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
     def show(self, message: ReceivedMessage) -> None:

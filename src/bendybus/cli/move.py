@@ -1,8 +1,8 @@
 """`bendybus move`: messages from one entity to another, without losing any.
 
 A message is locked at the source, sent to the target, and completed at the source only when the
-target has acknowledged it. So a command that is cut off at any moment leaves each message in at
-least one place. It is in both if the completion was lost. A target with duplicate detection drops
+target has acknowledged it. So if the command is interrupted at any moment, each message is in at
+least one of the two. It is in both if the completion was lost. A target with duplicate detection drops
 the second copy, because the message keeps its id.
 """
 
@@ -47,7 +47,7 @@ WAIT_S: Final = 0.5
 SELECTOR: Final = "apache.org:selector-filter:string"
 SELECTOR_CODE: Final = 0x0000_468C_0000_0004
 
-# Makes an id out of where a message was, for one that has none.
+# For messages without an id: an id is derived from their position in the source.
 _IDS: Final = uuid.UUID("c6c9e0a8-4a39-4f7b-9b0e-6d7d3ad1c5f1")
 
 
@@ -115,14 +115,14 @@ def move(
 
 
 class _Move:
-    """How far a move has come."""
+    """The progress of a move."""
 
     def __init__(self, source: str, target: str, limit: int | None, new_id: _NewId) -> None:
         self.source = source
         self.target = target
         self.moved = 0
         self.stopped = False
-        """Set from outside: no further message is taken."""
+        """Set from outside: no further messages are received."""
         self.tell: Callable[[], object] = lambda: None
         """Called whenever some have been moved."""
         self._limit = limit
@@ -147,7 +147,7 @@ class _Move:
         return self.moved - before
 
     def _transfer(self, receiver: Receiver, sender: Sender, messages: list[ReceivedMessage]) -> None:
-        """Whatever happens: what the target has acknowledged is completed, and the rest is given back."""
+        """Complete what the target has acknowledged, and release the rest, whatever happens."""
         accepted: list[ReceivedMessage] = []
         try:
             for key, group in _by_key(messages):

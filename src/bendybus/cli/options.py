@@ -49,7 +49,7 @@ class Choices(click.Choice[E]):
 
 
 class Duration(click.ParamType[str]):
-    """`30s`, `1h30m`, `14d`, PT30S or `unlimited`, handed on as the management API writes it."""
+    """`30s`, `1h30m`, `14d`, PT30S or `unlimited`, passed on as the management API writes it."""
 
     name = "duration"
 
@@ -118,7 +118,7 @@ def read_property(text: str) -> tuple[str, object]:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask, unless `--yes` was given; where nobody can answer, say so instead of waiting."""
+    """Ask for confirmation, unless `--yes` was given. Without a terminal this is an error."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -1,8 +1,8 @@
 """What commands print: tables for people, JSON for programs, one line for errors.
 
-Results go to stdout, everything else to stderr. Text that came from elsewhere (names,
-bodies, errors) is never trusted to be harmless: control characters, by which a message
-could rewrite the terminal, are shown as escapes. How tables and bars are drawn: tables.py.
+Results go to stdout, everything else to stderr. Text from elsewhere (names, bodies, errors) is
+not trusted: control characters, with which a message could rewrite the terminal, are shown as
+escapes. How tables and bars are drawn: tables.py.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def printable(text: str) -> str:
 
 
 def show_one(values: Mapping[str, object], output: OutputFormat) -> None:
-    """One thing with its properties."""
+    """Show one object with its properties."""
     if output is OutputFormat.JSON:
         _print_json(values)
         return
@@ -68,7 +68,7 @@ def json_line(values: Mapping[str, object]) -> None:
 
 
 def note(text: str) -> None:
-    """Something for the person at the terminal, beside the results."""
+    """Show a note to the user, on stderr."""
     click.echo(printable(text), err=True)
 
 

@@ -1,8 +1,7 @@
 """How `bendybus pipeline` runs a pipeline: options that all share, a Spark session, progress, the summary.
 
-What is wrong with a call is said before Spark is started, which takes seconds. The first
-SIGINT or SIGTERM lets a run end in order; the second ends it at once, and the next run
-goes on all the same.
+A wrong call is reported before Spark is started, which takes seconds. The first SIGINT or
+SIGTERM ends a run in order; the second ends it at once. The next run continues in both cases.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class SparkOptions:
         return Bus(namespace.text, options)
 
     def run(self, pipeline: Pipeline, show: Callable[[Summary], None] | None = None) -> None:
-        """Check, run, and tell what came of it; `show` instead of the usual table."""
+        """Check, run and show the result; `show` replaces the usual table."""
         pipeline.check()
         stopping = threading.Event()
         spark = self._session()

@@ -1,9 +1,9 @@
-"""`bendybus purge`: messages taken away by their state, with a bar that shows how far it has come.
+"""`bendybus purge`: delete messages by their state, with a progress bar.
 
-Active messages are deleted by the server or, where it cannot, received for good; deferred and
-scheduled ones are found by peeking and taken by their sequence numbers. Deferred messages of a
-session are taken while the session is locked. What another client holds under lock stays, and then
-the command says so and fails.
+The server deletes active messages or, if it cannot, they are received and deleted. Deferred and
+scheduled messages are found by peeking and removed by their sequence numbers; deferred messages of
+a session while the session is locked. Messages that another client has locked stay. The command
+then reports that and fails.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from bendybus.errors import (
     OperationTimeout,
     SessionCannotBeLocked,
 )
+from bendybus.names import PARTITION_SHIFT
 
 __all__ = ["purge", "purge_messages"]
 
@@ -44,9 +45,7 @@ BATCH_BY_NUMBER: Final = 100
 # An empty queue says so when it is drained, over all partitions; this is for a server that does not.
 WAIT_S: Final = 0.3
 
-PARTITION_SHIFT: Final = 48
-
-# Of what stays, more than this need not be counted.
+# More remaining messages than this are not counted.
 LEFT_MAX: Final = 1000
 
 
@@ -93,7 +92,7 @@ def purge_messages(command: Command, entity: str, states: list[State]) -> None:
 
 
 def _left(client: BusClient, entity: str, states: list[State], began_ms: int) -> int:
-    """How many were there before and are there still; what came meanwhile does not count."""
+    """How many of the messages that were there at the start remain."""
     wanted = {list(State).index(state) for state in states}
     stayed = (
         message
@@ -112,7 +111,7 @@ def _active(client: BusClient, entity: str) -> Iterator[int]:
 
 
 def _deleted(client: BusClient, entity: str) -> Iterator[int]:
-    # What is enqueued later is not chased after; the grace is for a clock that is behind the server's.
+    # Messages that are enqueued later stay. The margin is for a clock that is behind the server's.
     before = Timestamp(round((time.time() + GRACE_S) * 1000))
     asked = {"message-count": Int(BATCH), "enqueued-time-utc": before}
     management = client.management(entity)
@@ -190,7 +189,7 @@ def _one(request: Callable[..., object], operation: str, number: int, also: dict
 
 
 def _shares(numbers: list[int]) -> Iterator[list[int]]:
-    """So many at a time, and never of two partitions: Azure takes one partition's per request."""
+    """Batches of numbers, each of one partition: Azure accepts one partition per request."""
     share: list[int] = []
     for number in numbers:
         other = bool(share) and number >> PARTITION_SHIFT != share[0] >> PARTITION_SHIFT

@@ -1,4 +1,4 @@
-"""`bendybus receive` and `bendybus peek`: messages taken, and messages only looked at."""
+"""`bendybus receive` and `bendybus peek`: receive messages, or show them without receiving them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bendybus.errors import ConfigError, OperationTimeout
 
 __all__ = ["Mode", "State", "from_option", "peek", "peeked", "receive", "session_filter", "show_peeked"]
 
-# So many are under lock at a time: they are shown and settled long before the shortest lock ends.
+# Messages that are locked at a time: they are shown and settled long before the shortest lock expires.
 BATCH: Final = 100
 PEEK_BATCH: Final = 250
 
@@ -169,7 +169,7 @@ def _receive(
                 messages = receiver.receive(wanted, timeout_s=wait_s)
                 if not messages and not follow:
                     break
-                # Shown first: what could not be shown is not lost.
+                # Shown before it is settled, so that a message that cannot be shown is not lost.
                 for message in messages:
                     printer.show(message)
                 _settle(receiver, messages, settlement, why)
@@ -195,7 +195,7 @@ def _client(command: Command, wait_s: float, *, waits_for_session: bool) -> BusC
 
 
 def session_filter(session_id: str | None) -> Mapping[str, object]:
-    """Of a link to one session; None is whichever is free."""
+    """The source filter of a link to one session; None: the next free session."""
     return {"com.microsoft:session-filter": Described(ULong(SESSION_FILTER_CODE), session_id)}
 
 

@@ -1,4 +1,4 @@
-"""`bendybus rule`: which messages a subscription gets, and what is done to them."""
+"""`bendybus rule`: the filter rules of a subscription: which messages it gets, and how they are changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bendybus.cli.options import (
 )
 from bendybus.cli.output import note, show_many, show_one
 from bendybus.errors import ConfigError
-from bendybus.management.rules import (
+from bendybus.management.filter_rules import (
     RULE_DESCRIPTION,
     correlation_elements,
     rule_elements,
@@ -46,7 +46,7 @@ def app() -> None:
 
 
 def _rule_options(function: Callable[..., None]) -> Callable[..., None]:
-    """`create` and `update` take a whole rule, in the same words."""
+    """The options of a whole rule, for `create` and `update`."""
     for decorate in reversed(
         (
             topic_argument,

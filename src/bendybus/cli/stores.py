@@ -1,4 +1,4 @@
-"""`bendybus store`: the messaging stores of a running server; add some, empty some, let some go."""
+"""`bendybus store`: the messaging stores of a running server: attach, drain, retire and forget them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["app"]
 
 COLUMNS: Final = ("Name", "Kind", "State", "Since", "Partitions", "Bytes", "Draining")
 
-# How often a drain is asked how far it has come.
+# How often the progress of a drain is read.
 ASK_EVERY_S: Final = 0.2
-# A server that is being restarted is given so long: the drain goes on by itself.
+# How long to wait for a server that restarts: the drain continues by itself.
 PATIENCE_S: Final = 30.0
 
 _name_argument = click.argument("name", help="The store, as 'bendybus store list' shows it.")
@@ -112,7 +112,7 @@ def _told_loss(loss: Mapping[str, Any]) -> str:
 
 
 def _follow(command: Command, answer: dict[str, Any]) -> dict[str, Any]:
-    """Until it is empty, or somebody has stopped it."""
+    """Wait until the store is empty or the drain is stopped."""
     name, total, problem = answer["name"], answer["partitions"], ""
     with progress() as bar:
         task = bar.add_task(f"Draining {name}", total=total)

@@ -1,4 +1,4 @@
-"""Tables and progress bars, drawn with `rich`. What stands in them: output.py."""
+"""Tables and progress bars, drawn with `rich`. Their contents: output.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 __all__ = ["print_table", "progress"]
 
-# Where nobody's terminal ends, lines are not folded: `| grep` and `> file` get each row whole.
+# Without a terminal lines are not folded: `| grep` and `> file` get each row whole.
 UNFOLDED: Final = 100_000
 
 

@@ -24,7 +24,7 @@ VARIABLES: Final = ("BENDYBUS_CONNECTION_STRING", "SERVICEBUS_CONNECTION_STRING"
 def find_namespace(
     connection_string: str | None, data: Path, environment: Mapping[str, str] = os.environ
 ) -> ConnectionString:
-    """The namespace that is meant; `ConfigError` says how to name one."""
+    """The namespace that a command uses; `ConfigError` says how to name one."""
     given = {"--connection-string": connection_string, **{name: environment.get(name) for name in VARIABLES}}
     for source, text in given.items():
         if text:
@@ -41,7 +41,7 @@ def find_namespace(
 def find_certificate(
     connection_string: str | None, data: Path, environment: Mapping[str, str] = os.environ
 ) -> str | None:
-    """The self-made certificate of the server that runs on the data folder, if that is what is meant."""
+    """The self-made certificate of the server on the data folder, if the command uses that server."""
     if connection_string or any(environment.get(name) for name in VARIABLES):
         return None
     certificate = data / "tls" / "server.crt"

@@ -1,4 +1,4 @@
-"""Claims: a token for every entity in use, put at `$cbs` and renewed before it ends."""
+"""ChannelTokens: a token for every entity in use, put at `$cbs` and renewed before it ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bendybus.client.channel import Channel
 from bendybus.client.refusals import refusal_of_status
 from bendybus.client.requests import Requests
 
-__all__ = ["Claims"]
+__all__ = ["ChannelTokens"]
 
 TOKEN_TYPE: Final = "servicebus.windows.net:sastoken"
 
@@ -19,7 +19,7 @@ TOKEN_TYPE: Final = "servicebus.windows.net:sastoken"
 RENEW_AT: Final = 0.3
 
 
-class Claims:
+class ChannelTokens:
     """The tokens of one channel."""
 
     def __init__(self, channel: Channel) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from bendybus.client.cbs import Claims
+from bendybus.client.cbs import ChannelTokens
 from bendybus.client.channel import Channel
 from bendybus.client.management import Management
 from bendybus.client.receiver import Receiver
@@ -32,7 +32,7 @@ class BusClient:
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
         self._channel: Channel | None = None
-        self._claims: Claims | None = None
+        self._claims: ChannelTokens | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -74,7 +74,7 @@ class BusClient:
             if channel is not None:
                 channel.drop()
             self._channel = channel = Channel(self.settings)
-            self._claims = Claims(channel)
+            self._claims = ChannelTokens(channel)
         assert self._claims is not None
         self._claims.require(entity)
         return channel

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from uuid import UUID
 
+from bendybus.amqp import annotations as annotation_names
 from bendybus.amqp.codec import encode as encode_value
 from bendybus.amqp.message import DecodedMessage, Header, Properties, decode_message, encode_message
 from bendybus.amqp.types import Timestamp
@@ -32,9 +33,9 @@ def encode(
     """A message as `Sender.send` takes it; times are milliseconds since 1970, or long."""
     annotations: dict[str, object] = {}
     if partition_key is not None:
-        annotations["x-opt-partition-key"] = partition_key
+        annotations[annotation_names.PARTITION_KEY] = partition_key
     if scheduled_enqueue_time_ms is not None:
-        annotations["x-opt-scheduled-enqueue-time"] = Timestamp(scheduled_enqueue_time_ms)
+        annotations[annotation_names.SCHEDULED_ENQUEUE_TIME] = Timestamp(scheduled_enqueue_time_ms)
     properties = Properties(
         message_id=message_id,
         to=to,
@@ -109,23 +110,23 @@ class ReceivedMessage:
 
     @property
     def partition_key(self) -> str | None:
-        key = self.annotation("x-opt-partition-key")
+        key = self.annotation(annotation_names.PARTITION_KEY)
         return key if isinstance(key, str) else None
 
     @property
     def sequence_number(self) -> int:
-        number = self.annotation("x-opt-sequence-number")
+        number = self.annotation(annotation_names.SEQUENCE_NUMBER)
         return number if isinstance(number, int) else 0
 
     @property
     def enqueued_time_ms(self) -> int:
-        time_ms = self.annotation("x-opt-enqueued-time")
+        time_ms = self.annotation(annotation_names.ENQUEUED_TIME)
         return time_ms if isinstance(time_ms, int) else 0
 
     @property
     def state(self) -> int:
         """0 active, 1 deferred, 2 scheduled; told by a peek only."""
-        state = self.annotation("x-opt-message-state")
+        state = self.annotation(annotation_names.MESSAGE_STATE)
         return state if isinstance(state, int) else 0
 
     def annotation(self, name: str) -> object:

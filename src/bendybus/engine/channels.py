@@ -1,7 +1,7 @@
-"""Channels: which session is at which number, on our side and on the peer's.
+"""Channels: which session is at which number, on our side and on the peer's; its frames go there.
 
-Both sides choose their own numbers. Limits: our channel-max, the peer's, and how many
-sessions the peer may have at a time. What happens inside a channel: session.py.
+Both sides choose their own numbers. Limits: our channel-max, the peer's, and the number of
+sessions that the peer may have at a time. What happens inside a channel: session.py.
 """
 
 from __future__ import annotations
@@ -9,8 +9,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bendybus.amqp.conditions import FRAMING_ERROR, ILLEGAL_STATE, NOT_ALLOWED, RESOURCE_LIMIT_EXCEEDED
-from bendybus.amqp.performatives import Begin
+from bendybus.amqp.frames import (
+    DISPOSITION_CODE,
+    TRANSFER_CODE,
+    Frame,
+    decode_disposition,
+    decode_performative,
+    decode_transfer,
+    performative_code,
+)
+from bendybus.amqp.performatives import Begin, Close, Detach, End, Open, Performative
+from bendybus.amqp.transfer_run import TransferRun
 from bendybus.engine.session import Session
+from bendybus.engine.work import PERFORMATIVE_WORK
 from bendybus.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -32,7 +43,7 @@ class Channels:
         self._by_channel: dict[int, Session] = {}
         # Looked up for every frame.
         self.by_remote_channel: dict[int, Session] = {}
-        # How many the peer may have; the application may allow less for a while.
+        # How many sessions the peer may have. The application may lower it for a while.
         self.sessions_max = connection.config.channel_max + 1
 
     @property
@@ -61,7 +72,7 @@ class Channels:
         session.receive_begin(channel, begin)
 
     def forget(self, session: Session) -> None:
-        """Both sides have ended it; its numbers are free."""
+        """Both sides have ended it: its numbers are free."""
         del self._by_channel[session.channel]
         if session.remote_channel is not None:
             del self.by_remote_channel[session.remote_channel]
@@ -70,6 +81,67 @@ class Channels:
         """The connection is gone, and every session with it."""
         for session in self._by_channel.values():
             session.drop()
+
+    # -- frames ------------------------------------------------------------------------
+
+    def receive_run(self, run: TransferRun) -> bool:
+        """Takes a series of transfers on one link. False: nothing was taken, and they come frame by frame."""
+        session = self.by_remote_channel.get(run.channel)
+        return session is not None and session.receive_run(run)
+
+    def receive(self, frame: Frame) -> None:
+        """A frame of an open connection."""
+        _, channel, buffer, start, end = frame
+        if start == end:
+            return  # a heartbeat
+        code = performative_code(buffer, start)
+        session = self.by_remote_channel.get(channel)
+        if session is None or not TRANSFER_CODE <= code <= DISPOSITION_CODE:
+            self._receive_performative(channel, session, decode_performative(buffer, start, end)[0])
+            return
+        try:
+            if code == TRANSFER_CODE:
+                transfer = decode_transfer(buffer, start, end)
+                if not session.discards():
+                    session.receive_transfer(transfer, buffer, end)
+            else:
+                disposition = decode_disposition(buffer, start, end)
+                if not session.discards():
+                    session.receive_disposition(disposition)
+        except ProtocolError as error:
+            if error.scope == "connection":
+                raise
+            session.fail(error)
+
+    def _receive_performative(
+        self, channel: int, session: Session | None, performative: Performative
+    ) -> None:
+        self._connection.work += PERFORMATIVE_WORK
+        match performative:
+            case Close():
+                self._connection.receive_close(performative)
+            case Begin():
+                self.receive_begin(channel, performative)
+            case Open():
+                self._connection.receive_open(performative)
+            case Detach() if session is None:
+                # The Python SDK ends its session first and then detaches its links: nothing is left to do.
+                pass
+            case _ if session is None:
+                raise ProtocolError(
+                    NOT_ALLOWED, f"{type(performative).__name__} on channel {channel}, where no session is"
+                )
+            case End():
+                session.receive_end(performative)
+            case _:
+                try:
+                    session.receive(performative)
+                except ProtocolError as error:
+                    if error.scope == "connection":
+                        raise
+                    session.fail(error)
+
+    # -- inside ------------------------------------------------------------------------
 
     def _asked_for(self, channel: int) -> Session:
         if len(self._by_channel) >= self.sessions_max:
@@ -89,10 +161,12 @@ class Channels:
             raise ProtocolError(NOT_ALLOWED, f"begin answers channel {channel}, where nobody asked")
         return session
 
-    def _free_channel(self, wish: int) -> int:
-        """The peer's own number for its sessions where we can have it: dumps read more easily."""
+    def _free_channel(self, preferred: int) -> int:
+        """The number that the peer uses, if it is free: that makes dumps easier to read."""
         taken = self._by_channel
-        channel = wish if wish not in taken else next(n for n in range(len(taken) + 1) if n not in taken)
+        channel = (
+            preferred if preferred not in taken else next(n for n in range(len(taken) + 1) if n not in taken)
+        )
         remote = self._connection.remote
         assert remote is not None, "sessions begin on an open connection"
         if channel > (CHANNEL_MAX_DEFAULT if remote.channel_max is None else remote.channel_max):

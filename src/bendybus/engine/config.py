@@ -1,6 +1,6 @@
-"""What one side of a connection offers and how much it takes: every bound of the engine.
+"""What one side of a connection offers and accepts: every limit of the engine.
 
-Given to `Connection.server` and `Connection.client` and never changed after.
+Passed to `Connection.server` and `Connection.client`, and never changed afterwards.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bendybus.amqp.performatives import Open
 
 __all__ = ["FRAME_SIZE_MIN", "ConnectionConfig"]
 
-# "MIN-MAX-FRAME-SIZE: 512" [AMQP 2.8.19]: nobody may ask for smaller frames.
+# "MIN-MAX-FRAME-SIZE: 512" [AMQP 2.8.19]: a smaller max-frame-size is invalid.
 FRAME_SIZE_MIN: Final = 512
 
 
@@ -25,25 +25,25 @@ class ConnectionConfig:
     hostname: str | None = None
     properties: Mapping[str, object] | None = None
 
-    # The largest frame we take, and the largest we write even to a peer that takes more.
+    # The largest frame that we accept, and the largest that we write even if the peer accepts more.
     max_frame_size: int = 262_144
     # Numbers count from 0, so this is 5000 sessions with 256 links each at the most ...
     channel_max: int = 4_999
     handle_max: int = 255
     # ... and no more links than this on the whole connection.
     links_max: int = 5_000
-    # Transfer frames a session may have on their way to us; told anew when half is used.
+    # The incoming window of a session, in transfer frames. It is renewed when half of it is used.
     incoming_window: int = 5_000
-    # Deliveries a session keeps open after sending them; credit beyond that has to wait.
+    # Unsettled deliveries that a session keeps after sending them; beyond that, credit is not used.
     unsettled_max: int = 65_536
-    # For links whose application names no limit of its own.
+    # For links whose application sets no limit.
     max_message_size: int = 1_048_576
 
     # Bytes of all incomplete deliveries of the connection together, unless one alone may have more. .NET
     # sends the messages of all senders over one connection, frame by frame in turns: this is 256 of 256 KB.
     incomplete_bytes_max: int = 64 * 1_048_576
 
-    # What we ask of the peer: something at least this often. We wait twice as long, since
+    # The peer must send something at least this often. We wait twice as long, because
     # "the value in idle-time-out SHOULD be half the peer's actual timeout threshold" [AMQP 2.4.5].
     idle_timeout_s: float | None = None
 
@@ -54,7 +54,7 @@ class ConnectionConfig:
     sasl_mechanism: str | None = "ANONYMOUS"
     sasl_response: bytes = b""
 
-    # Where delivery-ids and transfer-ids start; anywhere will do, they are serial numbers.
+    # The first delivery-id and transfer-id. They are serial numbers, so any value will do.
     first_outgoing_id: int = 0
 
     def opening(self) -> Open:

@@ -1,13 +1,14 @@
 """One AMQP connection without a socket: bytes in, events out, bytes to send.
 
-The driver calls `receive_data` for what arrived, acts on the events, and writes
-`data_to_send` after every call into the engine. Time comes in as `now`, seconds
-of any monotonic clock; `tick` is due at `next_deadline`. Neither raises for what
-a peer does: a mistake costs the peer its link, its session or, as the event
-`ConnectionFailed`, its connection.
+The driver calls `receive_data` with the bytes that arrived, acts on the events, and writes
+`data_to_send` after every call into the engine. Time comes in as `now`, in seconds of any
+monotonic clock; `tick` is due at `next_deadline`. Neither raises because of what a peer
+does. A mistake costs the peer its link, its session or, with the event `ConnectionFailed`,
+its connection.
 
-Here: headers, open and close, idle time-outs, and the loop over frames. Which session
-is where: channels.py. Everything inside a channel: session.py.
+Here: open and close, idle timeouts, and the loop over frames. Protocol headers and SASL:
+handshake.py. The frames of an open connection: channels.py, which finds the session, and
+session.py.
 """
 
 from __future__ import annotations
@@ -19,27 +20,16 @@ from bendybus.amqp.conditions import (
     CONNECTION_FORCED,
     ILLEGAL_STATE,
     INVALID_FIELD,
-    NOT_ALLOWED,
-    NOT_IMPLEMENTED,
-    RESOURCE_LIMIT_EXCEEDED,
 )
 from bendybus.amqp.frames import (
     AMQP,
-    AMQP_HEADER,
-    DISPOSITION_CODE,
     HEARTBEAT,
-    PROTOCOL_HEADER,
-    SASL_HEADER,
-    TRANSFER_CODE,
     Frame,
     FrameSplitter,
-    decode_disposition,
     decode_performative,
-    decode_transfer,
     encode_frame,
-    performative_code,
 )
-from bendybus.amqp.performatives import Begin, Close, Detach, End, Open, Performative
+from bendybus.amqp.performatives import Close, Open, Performative
 from bendybus.amqp.transfer_run import TransferRun
 from bendybus.engine.channels import Channels
 from bendybus.engine.config import FRAME_SIZE_MIN, ConnectionConfig
@@ -50,26 +40,18 @@ from bendybus.engine.events import (
     ConnectionOpened,
     Event,
 )
+from bendybus.engine.handshake import Handshake
 from bendybus.engine.idle import IdleTimer
 from bendybus.engine.link import wire_error
-from bendybus.engine.sasl import SASL_FRAME_SIZE_MAX, SaslClient, SaslServer
 from bendybus.engine.session import Session
-from bendybus.engine.states import CONNECTION, ConnectionInput, ConnectionState, SaslState
+from bendybus.engine.states import CONNECTION, ConnectionInput, ConnectionState
+from bendybus.engine.work import FRAME_WORK, PERFORMATIVE_WORK, WORK_UNLIMITED
 from bendybus.errors import BrokerError, ProtocolError
 
-__all__ = ["FRAME_WORK", "PERFORMATIVE_WORK", "Connection"]
+__all__ = ["Connection"]
 
-# What a client may send ahead while the application thinks about its credentials.
-HELD_FRAMES_MAX: Final = 64
 # Frames of any size, for a peer that names none [AMQP 2.7.1].
 FRAME_SIZE_MAX_DEFAULT: Final = 0xFFFFFFFF
-
-# What a frame costs, in units of work. Transfers and dispositions come by the thousand and are joined into
-# batches; every other frame is decoded into an object and answered, which takes some 16 times as long.
-FRAME_WORK: Final = 1
-PERFORMATIVE_WORK: Final = 16
-# More than any call has to do.
-WORK_UNLIMITED: Final = 1 << 62
 
 # Looked at for every frame, and a member of an enum is slow to look up.
 _OPENED: Final = ConnectionState.OPENED
@@ -77,14 +59,12 @@ _END: Final = ConnectionState.END
 
 
 class Connection:
-    """Made by `server` or `client`; which of the two it is matters for nothing after SASL."""
+    """Made by `server` or `client`. After SASL there is no difference between the two."""
 
     __slots__ = (
         "_flow_owed",
-        "_held",
+        "_handshake",
         "_idle",
-        "_sasl",
-        "_splitter",
         "_unread",
         "channels",
         "config",
@@ -95,6 +75,7 @@ class Connection:
         "outgoing_frame_size",
         "output",
         "remote",
+        "splitter",
         "state",
         "waiting_bytes",
         "work",
@@ -106,22 +87,21 @@ class Connection:
         self.remote: Open | None = None
         self.output: list[bytes | memoryview] = []
         self.events = EventLog()
-        # How many links all sessions have together.
+        # The number of links of all sessions.
         self.link_count = 0
-        # How many there may be; the application may allow less for a while.
+        # The number of links that there may be. The application may lower it for a while.
         self.links_max = config.links_max
         self.channels = Channels(self)
-        # Of deliveries whose last frame is still to come, and of those that wait for a session's window.
+        # Bytes of deliveries that are incomplete, and of those that wait for a session's window.
         self.incomplete_bytes = 0
         self.waiting_bytes = 0
-        # What the frames read so far have cost.
+        # What it has cost to read the frames so far (work.py).
         self.work = 0
         # "Prior to any explicit negotiation, the maximum frame size is 512" [AMQP 2.3.1]
         self.outgoing_frame_size = FRAME_SIZE_MIN
-        self._splitter = FrameSplitter(config.max_frame_size)
-        self._sasl: SaslServer | SaslClient | None = None
-        self._held: list[Frame] = []
-        # The frames that the last call left unread, because its work was done.
+        self.splitter = FrameSplitter(config.max_frame_size)
+        self._handshake = Handshake(self)
+        # The frames that the last call left unread, because it had reached its limit of work.
         self._unread: Iterator[Frame] | None = None
         self._flow_owed: list[Session] = []
         self._idle = IdleTimer(config.idle_timeout_s)
@@ -130,26 +110,21 @@ class Connection:
     def server(cls, config: ConnectionConfig) -> Connection:
         """Waits for the peer to start."""
         connection = cls(config)
-        connection._sasl = SaslServer(config, connection.output)
-        connection._splitter.max_frame_size = min(config.max_frame_size, SASL_FRAME_SIZE_MAX)
+        connection._handshake.listen()
         return connection
 
     @classmethod
     def client(cls, config: ConnectionConfig) -> Connection:
         """Starts at once: `data_to_send` holds the first header. Call `begin` after `ConnectionOpened`."""
         connection = cls(config)
-        if config.sasl_mechanism is None:
-            connection._start_amqp()
-        else:
-            connection._sasl = sasl = SaslClient(config, connection.output)
-            sasl.start()
+        connection._handshake.start()
         return connection
 
     # -- what the driver calls -----------------------------------------------------------
 
     @property
     def closed(self) -> bool:
-        """Nothing more is read or written; flush `data_to_send` and close the socket."""
+        """Whether nothing more is read or written. Flush `data_to_send`, then close the socket."""
         return self.state is ConnectionState.END
 
     @property
@@ -163,15 +138,15 @@ class Connection:
 
     @property
     def held_bytes(self) -> int:
-        """What the peer makes us keep: parts of frames and deliveries, and what its windows hold up."""
-        return self._splitter.kept_bytes + self.incomplete_bytes + self.waiting_bytes
+        """Bytes held for the peer: parts of frames and deliveries, and deliveries that wait for a window."""
+        return self.splitter.kept_bytes + self.incomplete_bytes + self.waiting_bytes
 
     def receive_data(self, data: bytes, now: float, work_max: int = WORK_UNLIMITED) -> list[Event]:
-        """Takes what has arrived, cut in any way, and says what it means.
+        """Takes bytes that have arrived, cut anywhere, and returns the events they cause.
 
-        Stops after `work_max` units of work; `read_on` goes on with the rest.
+        Stops after `work_max` units of work; `read_on` continues with the rest.
         """
-        assert self._unread is None, "the frames that came before have not been read"
+        assert self._unread is None, "call read_on until has_unread is false"
         self._idle.heard(now)
         events = self.events.start()
         if not self.closed:
@@ -179,7 +154,7 @@ class Connection:
         return events
 
     def read_on(self, work_max: int = WORK_UNLIMITED) -> list[Event]:
-        """Goes on with what `receive_data` left unread."""
+        """Continues with the frames that `receive_data` left unread."""
         events = self.events.start()
         unread, self._unread = self._unread, None
         if unread is not None and not self.closed:
@@ -187,7 +162,7 @@ class Connection:
         return events
 
     def data_to_send(self) -> bytes:
-        """What is to be written now; each byte is given once."""
+        """The bytes to write now. Each byte is returned once."""
         if not self.output:
             return b""
         data = b"".join(self.output)
@@ -196,17 +171,15 @@ class Connection:
         return data
 
     def sasl_outcome(self, ok: bool) -> list[Event]:
-        """Server: answers `SaslInitReceived`. A client may have sent frames ahead: these are their events."""
+        """Server: answers `SaslInitReceived`. Returns the events of frames that came before this."""
         events = self.events.start()
-        sasl = self._sasl
-        if self.closed or not isinstance(sasl, SaslServer) or sasl.state is not SaslState.INIT_RECEIVED:
+        if self.closed or not self._handshake.awaits_outcome:
             return events
-        sasl.decide(ok=ok)
-        if not ok:
+        held = self._handshake.decide(ok=ok)
+        if ok:
+            self._receive_frames(held)
+        else:
             self._end()
-            return events
-        held, self._held = self._held, []
-        self._receive_frames(held)
         return events
 
     def begin(self) -> Session:
@@ -218,9 +191,9 @@ class Connection:
         return session
 
     def close(self, error: BrokerError | None = None) -> None:
-        """Leaves; `ConnectionClosed` follows when the peer has answered."""
+        """Closes the connection; `ConnectionClosed` follows when the peer has answered."""
         if self.state is ConnectionState.HEADERS_EXCHANGED:
-            self._send_open()
+            self.send_open()
         if (self.state, ConnectionInput.SEND_CLOSE) in CONNECTION:
             self._send_close(error)
             self.channels.drop()
@@ -228,11 +201,11 @@ class Connection:
             self._end()
 
     def next_deadline(self) -> float | None:
-        """When `tick` should be called at the latest, if nothing arrives before."""
+        """The latest time to call `tick`, if nothing arrives before."""
         return None if self.closed else self._idle.next_deadline()
 
     def tick(self, now: float) -> list[Event]:
-        """Sends the heartbeat that is due; breaks off with a peer that has been silent too long."""
+        """Sends a heartbeat if one is due. Fails the connection if the peer has been silent too long."""
         events = self.events.start()
         if self.closed:
             return events
@@ -251,47 +224,43 @@ class Connection:
         self.output.append(encode_frame(channel, performative, payload))
 
     def owes_flow(self, session: Session) -> None:
-        """The session's incoming window is half used: it is opened once this call's frames are read."""
+        """The session's incoming window is half used: open it again after this call's frames are read."""
         if session not in self._flow_owed:
             self._flow_owed.append(session)
 
     def forget(self, session: Session) -> None:
-        """Both sides have ended it; its channels are free."""
+        """Both sides have ended it: its channels are free."""
         self.channels.forget(session)
         self.link_count -= len(session.links)
 
     # -- the loop over frames ------------------------------------------------------------
 
     def _frames_in(self, data: bytes) -> Iterator[Frame]:
-        """The frames that `data` completes, but for series of plain transfers: those are received at once."""
-        for frame in self._splitter.feed_runs(data):
+        """The frames that `data` completes, except series of plain transfers: those are received at once."""
+        for frame in self.splitter.feed_runs(data):
             if not isinstance(frame, TransferRun):
                 yield frame
-            elif self._receive_run(frame):
+            elif self.state is _OPENED and self.channels.receive_run(frame):
                 self.work += FRAME_WORK
             else:
                 run = frame.buffer[frame.start : frame.end]
-                yield from FrameSplitter(self._splitter.max_frame_size).feed(run)
-
-    def _receive_run(self, run: TransferRun) -> bool:
-        """Takes a series of transfers on one link; False where this is not the time to take them at once."""
-        session = self.channels.by_remote_channel.get(run.channel)
-        return self.state is _OPENED and session is not None and session.receive_run(run)
+                yield from FrameSplitter(self.splitter.max_frame_size).feed(run)
 
     def _read(self, frames: Iterator[Frame], work_max: int) -> None:
         if not self._receive_frames(frames, self.work + work_max):
             self._unread = frames
 
     def _receive_frames(self, frames: Iterable[Frame], work_end: int = WORK_UNLIMITED) -> bool:
-        """Reads until the frames are through (True) or the work has reached its end (False)."""
+        """Reads until all frames are read (True) or the limit of work is reached (False)."""
         complete = True
+        receive = self.channels.receive
         try:
             for frame in frames:
                 self.work += FRAME_WORK
                 if frame[0] == AMQP and self.state is _OPENED:
-                    self._receive_in_channel(frame)
+                    receive(frame)
                 else:
-                    self._receive_outside_channel(frame)
+                    self._receive_unopened(frame)
                 if self.state is _END:
                     return True
                 if self.work >= work_end:
@@ -306,138 +275,35 @@ class Connection:
             self._flow_owed.clear()
         return complete
 
-    def _receive_in_channel(self, frame: Frame) -> None:
-        """A frame of an open connection."""
-        _, channel, buffer, start, end = frame
-        if start == end:
-            return  # a heartbeat
-        code = performative_code(buffer, start)
-        session = self.channels.by_remote_channel.get(channel)
-        if session is None or not TRANSFER_CODE <= code <= DISPOSITION_CODE:
-            self._receive_performative(channel, session, decode_performative(buffer, start, end)[0])
-            return
-        try:
-            if code == TRANSFER_CODE:
-                transfer = decode_transfer(buffer, start, end)
-                if not session.discards():
-                    session.receive_transfer(transfer, buffer, end)
-            else:
-                disposition = decode_disposition(buffer, start, end)
-                if not session.discards():
-                    session.receive_disposition(disposition)
-        except ProtocolError as error:
-            if error.scope == "connection":
-                raise
-            session.fail(error)
-
-    def _receive_performative(
-        self, channel: int, session: Session | None, performative: Performative
-    ) -> None:
-        self.work += PERFORMATIVE_WORK
-        match performative:
-            case Close():
-                self._receive_close(performative)
-            case Begin():
-                self.channels.receive_begin(channel, performative)
-            case Open():
-                self._receive_open(performative)
-            case Detach() if session is None:
-                # The Python SDK ends its session first and then detaches its links: nothing is left to do.
-                pass
-            case _ if session is None:
-                raise ProtocolError(
-                    NOT_ALLOWED, f"{type(performative).__name__} on channel {channel}, where no session is"
-                )
-            case End():
-                session.receive_end(performative)
-            case _:
-                try:
-                    session.receive(performative)
-                except ProtocolError as error:
-                    if error.scope == "connection":
-                        raise
-                    session.fail(error)
-
-    def _receive_outside_channel(self, frame: Frame) -> None:
-        """A protocol header, a SASL frame, or a frame while the connection is not open."""
-        frame_type, _, buffer, start, end = frame
-        self.work += PERFORMATIVE_WORK
-        sasl = self._sasl
-        if sasl is not None and sasl.state is SaslState.INIT_RECEIVED:
-            self._hold(frame)
-        elif frame_type == PROTOCOL_HEADER:
-            self._receive_header(buffer[start:end])
-        elif frame_type == AMQP:
-            self._receive_unopened(frame)
-        elif sasl is None:
-            raise ProtocolError(ILLEGAL_STATE, "a SASL frame after AMQP has started")
-        else:
-            event = sasl.receive(decode_performative(buffer, start, end)[0])
-            if event is not None:
-                self.events.add(event)
-            elif isinstance(sasl, SaslClient) and sasl.state is SaslState.DONE:
-                self._start_amqp()
-
-    def _hold(self, frame: Frame) -> None:
-        """Keeps what a client sends before it knows the outcome of SASL."""
-        if len(self._held) == HELD_FRAMES_MAX:
-            raise ProtocolError(RESOURCE_LIMIT_EXCEEDED, "too much was sent before the outcome of SASL")
-        frame_type, channel, buffer, start, end = frame
-        self._held.append((frame_type, channel, buffer[start:end], 0, end - start))
-
     def _receive_unopened(self, frame: Frame) -> None:
-        _, channel, buffer, start, end = frame
+        """A protocol header, a SASL frame, or a frame while the connection is not open."""
+        frame_type, channel, buffer, start, end = frame
+        self.work += PERFORMATIVE_WORK
+        if frame_type != AMQP or self._handshake.awaits_outcome:
+            self._handshake.receive(frame)
+            return
         if start == end:
             return  # a heartbeat
         performative = decode_performative(buffer, start, end)[0]
         if isinstance(performative, Open):
-            self._receive_open(performative)
+            self.receive_open(performative)
         elif isinstance(performative, Close):
-            self._receive_close(performative)
+            self.receive_close(performative)
         elif self.state is not ConnectionState.CLOSE_SENT:
-            # After our close "incoming frames are discarded"; before open there may be none.
+            # After our close "incoming frames are discarded". Before open no other frame is allowed.
             raise ProtocolError(
                 ILLEGAL_STATE,
                 f"{type(performative).__name__} on channel {channel}: the connection is {self.state.value}",
             )
 
-    # -- headers, open, close ------------------------------------------------------------
+    # -- open and close -------------------------------------------------------------
 
-    def _receive_header(self, header: bytes) -> None:
-        sasl = self._sasl
-        if header == SASL_HEADER and sasl is not None:
-            sasl.receive_header()
-            return
-        sasl_first = sasl is not None and sasl.state is not SaslState.DONE
-        if sasl is not None and sasl.state is SaslState.START and not self.config.require_sasl:
-            sasl_first = False
-        if header != AMQP_HEADER or sasl_first:
-            # "it MUST send a protocol header with a supported protocol id and close" [AMQP 2.2]
-            wanted = SASL_HEADER if sasl_first else AMQP_HEADER
-            if self.state is ConnectionState.START and isinstance(sasl, SaslServer):
-                self.output.append(wanted)
-            raise ProtocolError(
-                NOT_IMPLEMENTED, f"protocol header {header.hex(' ')} came where {wanted.hex(' ')} is due"
-            )
-        self._advance(ConnectionInput.RECV_HEADER)
-        self._sasl = None
-        self._splitter.max_frame_size = self.config.max_frame_size
-        if self.state is ConnectionState.HEADER_RECEIVED:
-            self.output.append(AMQP_HEADER)
-            self._advance(ConnectionInput.SEND_HEADER)
-
-    def _start_amqp(self) -> None:
-        """Client: header and open in one go; the answers come when they come."""
-        self.output.append(AMQP_HEADER)
-        self._advance(ConnectionInput.SEND_HEADER)
-        self._send_open()
-
-    def _send_open(self) -> None:
-        self._advance(ConnectionInput.SEND_OPEN)
+    def send_open(self) -> None:
+        self.advance(ConnectionInput.SEND_OPEN)
         self.write(0, self.config.opening())
 
-    def _receive_open(self, remote: Open) -> None:
-        self._advance(ConnectionInput.RECV_OPEN)
+    def receive_open(self, remote: Open) -> None:
+        self.advance(ConnectionInput.RECV_OPEN)
         self.remote = remote
         frame_size = FRAME_SIZE_MAX_DEFAULT if remote.max_frame_size is None else remote.max_frame_size
         if frame_size < FRAME_SIZE_MIN:
@@ -445,25 +311,25 @@ class Connection:
         self.outgoing_frame_size = min(frame_size, self.config.max_frame_size)
         self._idle.peer_asks(remote.idle_time_out)
         if self.state is ConnectionState.OPEN_RECEIVED:
-            self._send_open()
+            self.send_open()
         if self.state is ConnectionState.OPENED:
             self.events.add(ConnectionOpened(remote))
 
-    def _receive_close(self, close: Close) -> None:
-        self._advance(ConnectionInput.RECV_CLOSE)
+    def receive_close(self, close: Close) -> None:
+        self.advance(ConnectionInput.RECV_CLOSE)
         if self.state is ConnectionState.CLOSE_RECEIVED:
             self._send_close(None)
         self.events.add(ConnectionClosed(close.error))
         self._end()
 
     def _send_close(self, error: BrokerError | None) -> None:
-        self._advance(ConnectionInput.SEND_CLOSE)
+        self.advance(ConnectionInput.SEND_CLOSE)
         self.write(0, Close(error=wire_error(error)))
 
     def _fail(self, error: BrokerError) -> None:
-        """Breaks the connection off. Before the headers are exchanged there is no frame to say why."""
+        """Ends the connection with an error. Before headers are exchanged no frame can carry the reason."""
         if self.state in (ConnectionState.HEADERS_EXCHANGED, ConnectionState.OPEN_RECEIVED):
-            self._send_open()
+            self.send_open()
         if (self.state, ConnectionInput.SEND_CLOSE) in CONNECTION:
             self._send_close(error)
         self.events.add(ConnectionFailed(error))
@@ -471,12 +337,12 @@ class Connection:
 
     def _end(self) -> None:
         self.state = ConnectionState.END
-        self._held.clear()
+        self._handshake.drop()
         self._unread = None
         self._flow_owed.clear()
         self.channels.drop()
 
-    def _advance(self, happening: ConnectionInput) -> None:
+    def advance(self, happening: ConnectionInput) -> None:
         try:
             self.state = CONNECTION[self.state, happening]
         except KeyError:

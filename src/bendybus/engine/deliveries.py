@@ -1,8 +1,7 @@
-"""Deliveries on their way in, on their way out, and still open.
+"""Records of deliveries: incoming, outgoing and unsettled.
 
-Plain records without behaviour of the protocol: who may send what and when is
-link.py's and session.py's to say. Made by the hundred thousand, so they are
-slotted and not frozen.
+They have no protocol logic; that is in link.py and session.py. Hundreds of thousands of
+them are made, so they are slotted and not frozen.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Delivery(NamedTuple):
     """A complete delivery from the peer. A tuple, because a run of transfers already comes as tuples.
 
     `oversize` means that it was larger than the link's `max_message_size`; its
-    bytes are gone, and what is left is to reject it.
+    bytes were not kept, and it can only be rejected.
     """
 
     delivery_id: int
@@ -62,7 +61,7 @@ class PartialDelivery:
     oversize: bool = False
 
     def add(self, piece: bytes, size_max: int) -> None:
-        """Keeps the piece, or from the first byte beyond `size_max` on nothing at all."""
+        """Adds a piece. Once the size exceeds `size_max`, nothing is kept."""
         if self.oversize:
             return
         if self.payload is None:
@@ -100,12 +99,12 @@ class WaitingDelivery:
 
     @property
     def state_size(self) -> int:
-        """What the state takes of the first frame."""
+        """The bytes that the state takes in the first frame."""
         return 0 if self.state is None or self.started else len(encode(self.state))
 
 
 def id_ranges(delivery_ids: Iterable[int]) -> list[tuple[int, int]]:
-    """The same ids as (first, last) pairs, as few as can be; last may lie past the wrap at 2^32."""
+    """The ids as the fewest (first, last) pairs. `last` may be past the wrap at 2^32."""
     ordered = sorted(delivery_ids)
     if not ordered:
         return []
@@ -117,7 +116,7 @@ def id_ranges(delivery_ids: Iterable[int]) -> list[tuple[int, int]]:
             first = delivery_id
         last = delivery_id
     ranges.append((first, last))
-    # Sorting tore a run apart that went over the wrap: its tail now stands in front.
+    # Sorting splits a run that crosses the wrap: its tail is now in front.
     if len(ranges) > 1 and ranges[0][0] == 0 and last == SERIAL_MAX:
         ranges[-1] = (first, ranges[0][1])
         del ranges[0]

@@ -1,4 +1,4 @@
-"""Events of one call, with runs of like ones joined.
+"""The events of one call, with runs of similar events joined.
 
 The unit of work is the batch: hundreds of transfers read from the socket at
 once become one `DeliveriesReceived`, and the dispositions that follow one
@@ -31,7 +31,7 @@ class EventLog:
         self._events: list[Event] = []
 
     def start(self) -> list[Event]:
-        """A new list, which everything until the next start is added to."""
+        """A new list. Everything until the next `start` is added to it."""
         self._events = []
         return self._events
 
@@ -39,13 +39,13 @@ class EventLog:
         self._events.append(event)
 
     def add_flow(self, link: SendingLink) -> None:
-        """Several in a row for one link say no more than the last."""
+        """Adds a flow event, unless the last event is one for the same link."""
         last = self._events[-1] if self._events else None
         if type(last) is not LinkFlow or last.link is not link:
             self._events.append(LinkFlow(link))
 
     def add_deliveries(self, link: ReceivingLink, deliveries: list[Delivery]) -> None:
-        """Joins what continues the event before."""
+        """Adds the deliveries to the last event if that is for the same link."""
         last = self._events[-1] if self._events else None
         if type(last) is DeliveriesReceived and last.link is link:
             last.deliveries.extend(deliveries)
@@ -55,7 +55,7 @@ class EventLog:
     def add_outcomes(
         self, deliveries: list[SentDelivery], state: DeliveryState | None, settled: bool
     ) -> None:
-        """Joins what continues the event before; deliveries of several links become several events."""
+        """Adds outcomes, joined to the last event if they match it. There is one event for each link."""
         events = self._events
         last = events[-1] if events else None
         if (

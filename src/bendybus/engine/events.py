@@ -1,10 +1,10 @@
 """What `Connection.receive_data` and `tick` report, in the order it happened.
 
-The engine has already answered wherever AMQP leaves no choice. What is left for
-the application is to decide (`SaslInitReceived`, `LinkAttached`), to work
-(`DeliveriesReceived`, `OutcomesReceived`, `LinkFlow`) and to let go. Every link
-that was announced is reported gone exactly once, unless the whole connection
-goes: `ConnectionClosed` and `ConnectionFailed` are last words for all in it.
+The engine has already answered wherever AMQP leaves no choice. The application decides
+(`SaslInitReceived`, `LinkAttached`), works (`DeliveriesReceived`, `OutcomesReceived`,
+`LinkFlow`) and cleans up. Every link that was announced is reported detached exactly once,
+unless the whole connection ends: `ConnectionClosed` and `ConnectionFailed` cover everything
+in it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ConnectionClosed:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFailed:
-    """We broke it off. Write out `data_to_send`, then close the socket."""
+    """We ended the connection because of an error. Write `data_to_send`, then close the socket."""
 
     error: BrokerError
 
@@ -84,7 +84,7 @@ class SessionBegun:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """Over on both sides, or ended by us for the peer's mistake. Its links were reported first."""
+    """Ended on both sides, or by us because of the peer's mistake. Its links are reported before."""
 
     session: Session
     error: Error | None
@@ -103,7 +103,7 @@ class LinkAttached:
 
 @dataclass(frozen=True, slots=True)
 class LinkDetached:
-    """Gone on both sides, or detached by us for the peer's mistake."""
+    """Detached on both sides, or by us because of the peer's mistake."""
 
     link: Link
     error: Error | None
@@ -115,14 +115,14 @@ class LinkDetached:
 
 @dataclass(frozen=True, slots=True)
 class LinkFlow:
-    """The peer has said how much it takes: look at `link.credit` and `link.drain`."""
+    """The peer has changed its credit: look at `link.credit` and `link.drain`."""
 
     link: SendingLink
 
 
 @dataclass(frozen=True, slots=True)
 class LinkDrained:
-    """The peer had no more for the credit we asked it to use up."""
+    """The peer has answered our drain."""
 
     link: ReceivingLink
 
@@ -156,7 +156,7 @@ class DeliveriesSettled:
 
 @dataclass(frozen=True, slots=True)
 class DeliveriesAnswered:
-    """The peer has said what became of such deliveries but leaves them unsettled, as in a transaction."""
+    """The peer has named an outcome for such deliveries and left them unsettled, as in a transaction."""
 
     link: ReceivingLink
     deliveries: list[Delivery]

@@ -1,8 +1,8 @@
-"""Idle time-outs of both sides: when we must say something, when we stop waiting for the peer.
+"""Idle timeouts of both sides: when we must send something, and when we stop waiting for the peer.
 
 "Each peer has its own (independent) idle timeout" [AMQP 2.4.5]. Ours is in
-`ConnectionConfig.idle_timeout_s`, the peer's arrives with its open. The clock is
-the driver's.
+`ConnectionConfig.idle_timeout_s`; the peer's arrives with its open. The driver provides
+the clock.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 __all__ = ["IdleTimer"]
 
-# A peer that asks for frames more often than this is answered this often.
+# Heartbeats are never sent more often than this, whatever the peer asks for.
 HEARTBEAT_INTERVAL_MIN_S: Final = 0.1
 
 
@@ -30,11 +30,11 @@ class IdleTimer:
         self._now = self._heard_at = now
 
     def spoke(self) -> None:
-        """Something was written, not earlier than the last `now` we were given."""
+        """Something was written, at the last `now` or later."""
         self._spoke_at = self._now
 
     def peer_asks(self, idle_time_out_ms: int | None) -> None:
-        """Takes the peer's time-out; we speak at half of it, which leaves room for a slow network."""
+        """Takes the peer's timeout. We send at half of it, to allow for a slow network."""
         if idle_time_out_ms:
             self._heartbeat_interval_s = max(idle_time_out_ms / 2000, HEARTBEAT_INTERVAL_MIN_S)
 
@@ -50,7 +50,7 @@ class IdleTimer:
         """Whether the peer has been silent too long, and whether a heartbeat is due."""
         self._now = now
         if self._heard_at is None:
-            self._heard_at = now  # a peer that never spoke is timed from the first look
+            self._heard_at = now  # a peer that has sent nothing is timed from the first tick
         silent = self.silence_max_s is not None and now - self._heard_at >= self.silence_max_s
         interval = self._heartbeat_interval_s
         due = interval is not None and now - self._spoke_at >= interval

@@ -1,8 +1,8 @@
 """What both kinds of link share: attaching, being refused, detaching.
 
-A link is a `SendingLink` (sending.py) or a `ReceivingLink` (receiving.py) by
-*our* role in it. Calls on a link that is gone do nothing: the application may
-not have seen its `LinkDetached` yet.
+*Our* role decides whether a link is a `SendingLink` (sending.py) or a `ReceivingLink`
+(receiving.py). Calls on a detached link do nothing: the application may not have seen
+its `LinkDetached` yet.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["Link", "wire_error"]
 
 
 def wire_error(error: BrokerError | None) -> Error | None:
-    """One of our errors as a close, end or detach carries it."""
+    """One of our errors, as a close, end or detach carries it."""
     return None if error is None else Error(error.condition, error.description)
 
 
@@ -75,7 +75,7 @@ class Link:
         self.snd_settle_mode = SND_MIXED
         self.rcv_settle_mode = RCV_FIRST
         self.max_message_size = 0
-        # A slot the engine never looks at.
+        # For the application; the engine does not use it.
         self.context: object = None
         # Whether the application has been told that this link is gone.
         self.reported = False
@@ -97,7 +97,7 @@ class Link:
         properties: dict[str, object] | None = None,
         max_message_size: int | None = None,
     ) -> None:
-        """Agrees to the peer's attach. What is not given is echoed from it.
+        """Accepts the peer's attach. What is not given is echoed from it.
 
         The peer may have granted credit in the meantime, so look at a sending
         link's `credit` after this.
@@ -112,14 +112,14 @@ class Link:
         )
 
     def refuse(self, error: BrokerError) -> None:
-        """Says no. Clients look for the reason in the detach right behind an attach to nowhere."""
+        """Refuses the peer's attach: answers with null termini, and a detach with the reason follows."""
         if self.state is LinkState.ATTACH_RECEIVED:
             self.detach(error)
 
     def detach(self, error: BrokerError | None = None, *, closed: bool = True) -> None:
-        """Leaves the link; `LinkDetached` follows when the peer has answered."""
+        """Detaches; `LinkDetached` follows when the peer has answered."""
         if self.state is LinkState.ATTACH_RECEIVED:
-            # No detach without an attach before it: one to nowhere, with null termini.
+            # A detach must follow an attach: send one with null termini.
             self._send_attach()
         if self.state in (LinkState.ATTACHED, LinkState.ATTACH_SENT):
             self._send_detach(closed, wire_error(error))
@@ -154,14 +154,14 @@ class Link:
 
     def receive_detach(self, detach: Detach) -> None:
         if self.state is LinkState.ATTACH_RECEIVED:
-            # The peer has changed its mind. It still wants to see attach before detach.
+            # The peer has detached before our answer. It still expects an attach before the detach.
             self._send_attach()
         self._advance(LinkInput.RECV_DETACH)
         closed = bool(detach.closed)
         if self.state is LinkState.DETACH_RECEIVED:
             self._send_detach(closed, None)
             self._release()
-        self.session.forget(self)
+        self.session.handles.forget(self)
         self.report_gone(detach.error, closed)
 
     def receive_flow(self, flow: Flow) -> None:
@@ -174,12 +174,12 @@ class Link:
         )
 
     def fail(self, error: ProtocolError) -> None:
-        """Detaches for the peer's mistake and tells the application at once."""
+        """Detaches because of the peer's mistake, and reports that at once."""
         self.detach(error)
         self.report_gone(wire_error(error), closed=True)
 
     def drop(self) -> None:
-        """The session is gone, and this link with it; no frame says so."""
+        """The session has ended, and this link with it; no frame is sent."""
         if self.state is not LinkState.DETACHED:
             self._release()
             self.state = LinkState.DETACHED
@@ -192,10 +192,10 @@ class Link:
     # -- inside ------------------------------------------------------------------------
 
     def _adopt(self, attach: Attach) -> None:
-        """Takes over from the peer's attach what only one kind of link cares for."""
+        """Takes from the peer's attach what only one kind of link needs."""
 
     def _release(self) -> None:
-        """Lets go of deliveries; the link sends and takes nothing more."""
+        """Drops its deliveries; the link sends and accepts nothing more."""
 
     def _advance(self, happening: LinkInput) -> None:
         try:
@@ -237,8 +237,8 @@ class Link:
         self._advance(LinkInput.SEND_DETACH)
         self.session.write(Detach(handle=self.handle, closed=closed, error=error))
 
-    # js leaves the terminus on its own side empty, and py drops a link that is answered with
-    # an empty one: lend it the name of the link.
+    # js leaves the terminus on its own side empty, and py drops a link that is answered with an
+    # empty one. So the name of the link is used as its address.
 
     def _addressed_source(self) -> Terminus:
         if self.source is None:

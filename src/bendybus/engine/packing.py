@@ -1,4 +1,4 @@
-"""The two frames that are written by the thousand, straight to bytes.
+"""The two most frequent frames, written directly as bytes.
 
 A transfer and a disposition differ from their neighbour in a number or two, so
 everything else in the frame is laid out once per batch. All other frames, and
@@ -31,7 +31,7 @@ _TRANSFER_PREFIX: Final = Struct(">BBH3sBBBBIB")
 # message-format as uint, settled.
 _TRANSFER_SUFFIX: Final = Struct(">BIB")
 # Frame header and descriptor: size, doff, type, channel; described 0x15. Then a list, short or long,
-# with its size and the number of fields: role, first, last, settled. The state stands behind.
+# with its size and the number of fields: role, first, last, settled. The state follows.
 _DISPOSITION_8: Final = Struct(">IBBH3sBBBBBIBIB")
 _DISPOSITION_32: Final = Struct(">IBBH3sBIIBBIBIB")
 # Role 1, first and last 5 each, settled 1.
@@ -49,7 +49,7 @@ def _head_layout(tag_size: int) -> Struct:
 
 
 class TransferHead:
-    """What stands in front of the payload of single-frame transfers with tags of one size."""
+    """The bytes before the payload, for single-frame transfers with tags of one size."""
 
     __slots__ = ("mark", "pack", "prefix", "size", "suffix")
 

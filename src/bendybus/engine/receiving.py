@@ -1,7 +1,7 @@
-"""A link on which we receive: the credit we grant, deliveries put together from frames, settling.
+"""A link on which we receive: granting credit, joining frames to deliveries, settling.
 
-Overrun of credit is forgiven within reason; a delivery larger than the link
-takes is reported as such and costs no memory. Attaching and detaching: link.py.
+A peer may exceed its credit by a limited amount. A delivery that is larger than the link
+allows is reported as oversize and is not kept. Attaching and detaching: link.py.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 __all__ = ["CREDIT_OVERRUN_MAX", "ReceivingLink"]
 
-# py sends on as though it always had 10000 credit; twice that is no mistake any more.
+# py sends as if it always had a credit of 10000. A peer that exceeds twice that is at fault.
 CREDIT_OVERRUN_MAX: Final = 20_000
 
 # Looked at for every transfer, and a member of an enum is slow to look up.
 _ATTACHED: Final = LinkState.ATTACHED
 
 
-# A `NamedTuple` from a tuple that is made already, without a call of its constructor.
+# Makes a `NamedTuple` from an existing tuple without calling its constructor.
 _new_delivery: Final = tuple.__new__
 
 
@@ -57,7 +57,7 @@ class ReceivingLink(Link):
     # -- what the application calls ----------------------------------------------------
 
     def grant(self, credit: int, *, drain: bool = False) -> None:
-        """Makes the peer's credit exactly this; with `drain` it is to use it up now (`LinkDrained`)."""
+        """Sets the peer's credit. With `drain` the peer must use it up now (`LinkDrained`)."""
         if self.state is not LinkState.ATTACHED:
             return
         self.credit = credit
@@ -65,12 +65,12 @@ class ReceivingLink(Link):
         self.write_flow()
 
     def top_up(self, limit: int) -> None:
-        """Grants `limit` anew when half of it is used."""
+        """Grants `limit` again when half of it is used."""
         if 2 * self.credit < limit:
             self.grant(limit)
 
     def settle(self, deliveries: Sequence[Delivery], state: DeliveryState | None) -> None:
-        """Settles with this outcome; those that came settled need no answer."""
+        """Settles with this outcome. Deliveries that arrived settled need no answer."""
         if self.state is LinkState.ATTACHED:
             open_ids = [delivery.delivery_id for delivery in deliveries if not delivery.settled]
             self.session.write_dispositions(RECEIVER, open_ids, settled=True, state=state)
@@ -87,7 +87,7 @@ class ReceivingLink(Link):
     # -- what the session calls --------------------------------------------------------
 
     def receive_run(self, transfers: list[PlainTransfer]) -> bool:
-        """Takes a series of complete deliveries, or nothing of it when the link is not ready for that."""
+        """Takes a series of complete deliveries. False: the link cannot, and nothing was changed."""
         count = len(transfers)
         if (
             self.state is not _ATTACHED
@@ -119,7 +119,7 @@ class ReceivingLink(Link):
         self.session.connection.events.add_deliveries(self, [delivery])
 
     def receive_flow(self, flow: Flow) -> None:
-        """The sender tells where it is. Only a count ahead of ours says something new: a drain's answer."""
+        """The sender's flow state. A delivery-count ahead of ours is the answer to a drain."""
         if flow.delivery_count is not None:
             skipped = distance(self.delivery_count, flow.delivery_count)
             if skipped > 0:
@@ -142,7 +142,7 @@ class ReceivingLink(Link):
     # -- inside ------------------------------------------------------------------------
 
     def _receive_part(self, fields: TransferFields, payload: bytes) -> None:
-        """One frame of a delivery that takes several, or one that is not to become a delivery."""
+        """One frame of a delivery that takes several, or a frame that is ignored or refused."""
         _, delivery_id, tag, message_format, settled, more, _, state, aborted, _ = fields
         if self.state is LinkState.ATTACH_RECEIVED:
             raise ProtocolError(

@@ -1,9 +1,8 @@
 """The SASL layer that comes before AMQP: headers, mechanisms, init, outcome.
 
-All mechanisms offered take one message from the client. Whether a response is
-good is for the application to say (`Connection.sasl_outcome`); this module knows
-how to ask, and what PLAIN looks like. After it comes a fresh AMQP header:
-connection.py.
+All mechanisms that we offer take one message from the client. The application decides
+whether the response is good (`Connection.sasl_outcome`); this module knows the exchange, and
+the format of PLAIN. A new AMQP header follows: handshake.py.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from bendybus.errors import ProtocolError, Unauthorized
 __all__ = ["SASL_FRAME_SIZE_MAX", "SaslClient", "SaslServer", "plain_credentials", "plain_response"]
 
 # "The maximum size of a SASL frame is defined by MIN-MAX-FRAME-SIZE" [AMQP 5.3.1], 512 bytes,
-# which a long host name with a long key already fills; strangers get no more than this.
+# which a long host name and a long key already fill. Unauthenticated peers get no more than this.
 SASL_FRAME_SIZE_MAX: Final = 8_192
 
 
@@ -51,7 +50,7 @@ def plain_credentials(response: bytes) -> tuple[str, str]:
 
 
 class _Exchange:
-    """Where one side stands. `output` collects what is to be written."""
+    """The state of one side. `output` collects the bytes to write."""
 
     __slots__ = ("_config", "_output", "state")
 
@@ -91,7 +90,7 @@ class SaslServer(_Exchange):
         self._advance(SaslInput.SEND_MECHANISMS)
 
     def receive(self, performative: Performative) -> SaslInitReceived | None:
-        """The client's choice, once it is complete."""
+        """The client's choice, when it is complete."""
         match performative:
             case SaslInit(mechanism=mechanism, initial_response=response, hostname=hostname):
                 self._advance(SaslInput.RECV_INIT)

@@ -1,7 +1,6 @@
 """A link on which we send: the peer's credit, drain, and what it does with our deliveries.
 
-Windows, ids and frames are the outbox's (outbox.py); attaching and detaching
-are link.py's.
+Windows, ids and frames: outgoing.py. Attaching and detaching: link.py.
 """
 
 from __future__ import annotations
@@ -41,19 +40,19 @@ class SendingLink(Link):
         """How many more deliveries `send` takes now."""
         if self.state is not LinkState.ATTACHED:
             return 0
-        return max(0, min(self._credit, self.session.outbox.room))
+        return max(0, min(self._credit, self.session.outgoing.room))
 
     @property
     def crowded(self) -> bool:
-        """Whether the peer would take more, but too much is open or waiting already."""
-        return self._credit > 0 and self.session.outbox.room <= 0
+        """Whether the peer has credit, but too many deliveries are unsettled or waiting."""
+        return self._credit > 0 and self.session.outgoing.room <= 0
 
     @property
     def unsettled(self) -> list[SentDelivery]:
-        """Deliveries still open, oldest first; once the link is gone, those it left behind."""
+        """Unsettled deliveries, oldest first. After a detach: those that were unsettled then."""
         if self._left_unsettled is not None:
             return self._left_unsettled
-        return self.session.outbox.unsettled_of(self)
+        return self.session.outgoing.unsettled_of(self)
 
     def send(
         self,
@@ -64,13 +63,13 @@ class SendingLink(Link):
         overrun: bool = False,
         state: DeliveryState | None = None,
     ) -> int:
-        """Sends from the front as many as there is credit for, and returns how many that were.
+        """Sends as many from the front as there is credit for. Returns how many.
 
-        By default they go settled if the link's snd-settle-mode says so. The peer may
-        take credit back while messages are being fetched for it: those that are not
-        sent are the caller's to give back. `overrun` sends them all the same, for
-        messages that are deleted already; to the peer they look like messages that
-        were on their way. `state` names the transaction that they are part of.
+        By default they are settled if the link's snd-settle-mode says so. The peer may take
+        credit back while messages are being fetched for it; the caller must release those
+        that are not sent. `overrun` sends them anyway, for messages that are already
+        removed; to the peer they look like messages that were on their way. `state` names
+        the transaction that they are part of.
         """
         if self.state is not LinkState.ATTACHED:
             return 0
@@ -82,38 +81,38 @@ class SendingLink(Link):
             settled = self.snd_settle_mode == SND_SETTLED
         self._credit = max(0, self._credit - len(outgoing))
         self.delivery_count = add(self.delivery_count, len(outgoing))
-        self.session.outbox.send(self, outgoing, settled, message_format, state)
+        self.session.outgoing.send(self, outgoing, settled, message_format, state)
         return len(outgoing)
 
     def settle(self, sent: Sequence[SentDelivery], state: DeliveryState | None) -> None:
-        """Answers outcomes that came unsettled: "disposition(role=sender, settled=true)" [AMQP 2.6.12]."""
+        """Answers outcomes that arrived unsettled: "disposition(role=sender, settled=true)" [AMQP 2.6.12]."""
         if self.state is not LinkState.ATTACHED:
             return
-        unsettled = self.session.outbox.unsettled
+        unsettled = self.session.outgoing.unsettled
         open_ids = [
             delivery.delivery_id for delivery in sent if unsettled.pop(delivery.delivery_id, None) is not None
         ]
         self.session.write_dispositions(SENDER, open_ids, settled=True, state=state)
 
     def answer(self, sent: Sequence[SentDelivery], state: DeliveryState) -> None:
-        """Says what became of these deliveries, which stay unsettled: they are part of a transaction."""
+        """Names the outcome of these deliveries, which stay unsettled: they are part of a transaction."""
         if self.state is not LinkState.ATTACHED:
             return
-        unsettled = self.session.outbox.unsettled
+        unsettled = self.session.outgoing.unsettled
         open_ids = [delivery.delivery_id for delivery in sent if delivery.delivery_id in unsettled]
         self.session.write_dispositions(SENDER, open_ids, settled=False, state=state)
 
     def drained(self) -> None:
-        """There is nothing more for this drain: gives the rest of the credit back.
+        """Answers a drain when nothing more is available: gives the rest of the credit back.
 
         "the sender MUST (after sending all available messages) advance the
         delivery-count as much as possible, consuming all link-credit, and send the
-        flow state to the receiver" [AMQP 2.6.7]. Clients wait for this very answer, so
-        it goes out even when no credit was left.
+        flow state to the receiver" [AMQP 2.6.7]. Clients wait for this answer, so it is
+        sent even if no credit was left.
         """
         if self.state is not LinkState.ATTACHED or not self.drain:
             return
-        if self.session.outbox.has_waiting(self):
+        if self.session.outgoing.has_waiting(self):
             self._drained_owed = True
             return
         self.delivery_count = add(self.delivery_count, self._credit)
@@ -122,7 +121,7 @@ class SendingLink(Link):
         self.write_flow()
         self.drain = False
 
-    # -- what session and outbox call --------------------------------------------------
+    # -- what the session calls --------------------------------------------------------
 
     def receive_flow(self, flow: Flow) -> None:
         if flow.link_credit is not None:
@@ -137,7 +136,7 @@ class SendingLink(Link):
             self.write_flow()
 
     def sent_waiting(self) -> None:
-        """One of the deliveries that had to wait has left."""
+        """One of the deliveries that waited has been sent."""
         if self._drained_owed:
             self.drained()
 
@@ -153,5 +152,5 @@ class SendingLink(Link):
         self.max_message_size = attach.max_message_size or 0
 
     def _release(self) -> None:
-        self._left_unsettled = self.session.outbox.unsettled_of(self)
-        self.session.outbox.drop(self)
+        self._left_unsettled = self.session.outgoing.unsettled_of(self)
+        self.session.outgoing.drop(self)

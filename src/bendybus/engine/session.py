@@ -1,9 +1,9 @@
-"""A session: links by name and handle, the incoming window, dispositions.
+"""A session: begin and end, the incoming window, dispositions.
 
-The sending half with the peer's window is in outbox.py. A mistake of the peer
-ends the session (`ProtocolError` of scope "session") or just one link (scope
-"link"); the connection goes on. After our own end the peer's frames are thrown
-away until its end arrives.
+Which link is at which handle: handles.py. The sending half, with the peer's window:
+outgoing.py. If the peer makes a mistake, the session ends (`ProtocolError` of scope
+"session") or one link is detached (scope "link"); the connection stays open. After we
+have sent an end, the peer's frames are discarded until its end arrives.
 """
 
 from __future__ import annotations
@@ -12,12 +12,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from bendybus.amqp.conditions import (
-    FRAMING_ERROR,
-    HANDLE_IN_USE,
     ILLEGAL_STATE,
     NOT_ALLOWED,
-    RESOURCE_LIMIT_EXCEEDED,
-    UNATTACHED_HANDLE,
     WINDOW_VIOLATION,
 )
 from bendybus.amqp.frames import DispositionFields, TransferFields
@@ -38,11 +34,11 @@ from bendybus.amqp.serial import SERIAL_MAX
 from bendybus.amqp.transfer_run import TransferRun
 from bendybus.engine.deliveries import Delivery, id_ranges
 from bendybus.engine.events import DeliveriesAnswered, DeliveriesSettled, SessionBegun, SessionEnded
+from bendybus.engine.handles import Handles
 from bendybus.engine.link import Link, wire_error
-from bendybus.engine.outbox import Outbox
+from bendybus.engine.outgoing import OutgoingTransfers
 from bendybus.engine.packing import pack_dispositions
 from bendybus.engine.receiving import ReceivingLink
-from bendybus.engine.sending import SendingLink
 from bendybus.engine.states import SESSION, LinkState, SessionInput, SessionState
 from bendybus.errors import BrokerError, ProtocolError
 
@@ -51,10 +47,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Session"]
 
-# What we say of our own sending; the peer's incoming-window is what holds us back.
+# What we announce. The peer's incoming-window is the limit that matters.
 OUTGOING_WINDOW: Final = 0x7FFFFFFF
-# "The default is 4294967295" [AMQP 2.7.2]
-HANDLE_MAX_DEFAULT: Final = 0xFFFFFFFF
 
 # Looked at for every frame, and a member of an enum is slow to look up.
 _MAPPED: Final = SessionState.MAPPED
@@ -62,17 +56,14 @@ _MAPPED: Final = SessionState.MAPPED
 
 class Session:
     __slots__ = (
-        "_by_handle",
-        "_by_name",
         "_next_incoming_id",
-        "_own_handles",
-        "_remote_handle_max",
         "_window_left",
         "_window_low",
         "channel",
         "connection",
         "context",
-        "outbox",
+        "handles",
+        "outgoing",
         "proposed",
         "remote_channel",
         "reported",
@@ -84,16 +75,13 @@ class Session:
         self.channel = channel
         self.remote_channel: int | None = None
         self.state = SessionState.UNMAPPED
-        self.outbox = Outbox(self)
-        # Received deliveries whose outcome we have named and the sender has yet to settle.
+        self.handles = Handles(self)
+        self.outgoing = OutgoingTransfers(self)
+        # Received deliveries whose outcome we have named and which the sender has not settled yet.
         self.proposed: dict[int, tuple[ReceivingLink, Delivery]] = {}
-        # A slot the engine never looks at.
+        # For the application; the engine does not use it.
         self.context: object = None
         self.reported = False
-        self._by_name: dict[tuple[str, bool], Link] = {}
-        self._by_handle: dict[int, Link] = {}
-        self._own_handles: dict[int, Link] = {}
-        self._remote_handle_max = HANDLE_MAX_DEFAULT
         self._next_incoming_id: int | None = None
         self._window_left = connection.config.incoming_window
         self._window_low = connection.config.incoming_window // 2
@@ -105,11 +93,7 @@ class Session:
 
     @property
     def links(self) -> list[Link]:
-        return list(self._own_handles.values())
-
-    @property
-    def sending_links(self) -> list[SendingLink]:
-        return [link for link in self._own_handles.values() if isinstance(link, SendingLink)]
+        return self.handles.links
 
     def attach(
         self,
@@ -123,12 +107,12 @@ class Session:
         properties: dict[str, object] | None = None,
         max_message_size: int | None = None,
     ) -> Link:
-        """Asks the peer for a link with `role` on our side: a `SendingLink` or a `ReceivingLink`."""
-        if self.state is not SessionState.MAPPED or (name, role) in self._by_name:
+        """Attaches a link with `role` on our side: a `SendingLink` or a `ReceivingLink`."""
+        if self.state is not SessionState.MAPPED or self.handles.has(name, role):
             raise ProtocolError(
                 ILLEGAL_STATE, f"link '{name}' cannot be attached on {self!r}", scope="session"
             )
-        link = self._new_link(name, role)
+        link = self.handles.new_link(name, role)
         if max_message_size is None and isinstance(link, ReceivingLink):
             max_message_size = link.max_message_size
         link.max_message_size = max_message_size or 0
@@ -149,7 +133,7 @@ class Session:
         return link
 
     def end(self, error: BrokerError | None = None) -> None:
-        """Leaves the session and its links; they are reported gone when the peer has answered."""
+        """Ends the session and its links. They are reported when the peer has answered."""
         if self.state in (SessionState.MAPPED, SessionState.BEGIN_SENT):
             self._send_end(wire_error(error))
 
@@ -161,7 +145,7 @@ class Session:
         self.write(
             Begin(
                 remote_channel=self.remote_channel,
-                next_outgoing_id=self.outbox.next_transfer_id,
+                next_outgoing_id=self.outgoing.next_transfer_id,
                 incoming_window=config.incoming_window,
                 outgoing_window=OUTGOING_WINDOW,
                 handle_max=config.handle_max,
@@ -172,9 +156,9 @@ class Session:
         self._advance(SessionInput.RECV_BEGIN)
         self.remote_channel = channel
         self._next_incoming_id = begin.next_outgoing_id
-        self.outbox.window = begin.incoming_window
+        self.outgoing.window = begin.incoming_window
         if begin.handle_max is not None:
-            self._remote_handle_max = begin.handle_max
+            self.handles.remote_handle_max = begin.handle_max
         if self.state is SessionState.BEGIN_RECEIVED:
             self.send_begin()
         if self.state is SessionState.MAPPED:
@@ -188,30 +172,26 @@ class Session:
         self._report_ended(end.error)
 
     def fail(self, error: ProtocolError) -> None:
-        """Ends the session for the peer's mistake and tells the application at once."""
+        """Ends the session because of the peer's mistake, and reports that at once."""
         if self.state is SessionState.MAPPED:
             self._send_end(wire_error(error))
             self._report_ended(wire_error(error))
 
     def drop(self) -> None:
-        """The connection is gone, and this session with it; no frame says so."""
+        """The connection has ended, and this session with it; no frame is sent."""
         self.state = SessionState.UNMAPPED
-        self._drop_links()
+        self.handles.drop()
 
     def _send_end(self, error: Error | None) -> None:
         self._advance(SessionInput.SEND_END)
-        self._drop_links()
+        self.handles.drop()
         self.write(End(error=error))
-
-    def _drop_links(self) -> None:
-        for link in self._own_handles.values():
-            link.drop()
 
     def _report_ended(self, error: Error | None) -> None:
         if self.reported:
             return
         self.reported = True
-        for link in self._own_handles.values():
+        for link in self.handles.links:
             link.report_gone(error, closed=True)
         self.connection.events.add(SessionEnded(self, error))
 
@@ -227,60 +207,39 @@ class Session:
     # -- frames ------------------------------------------------------------------------
 
     def discards(self) -> bool:
-        """Whether frames are thrown away, for we have ended this session already."""
+        """Whether frames are discarded, because we have ended this session."""
         if self.state is _MAPPED:
             return False
         self._advance(SessionInput.RECV_FRAME)
         return True
 
     def receive(self, performative: Performative) -> None:
-        """Any frame for a mapped session but transfer and disposition, which come as bare fields."""
+        """Any frame for a mapped session except transfer and disposition, which have their own methods."""
         if self.discards():
             return
         match performative:
             case Flow():
                 self._receive_flow(performative)
             case Attach():
-                self._receive_attach(performative)
+                self.handles.receive_attach(performative)
             case Detach():
-                self._link_at(performative.handle).receive_detach(performative)
+                self.handles.at(performative.handle).receive_detach(performative)
             case _:
                 raise ProtocolError(NOT_ALLOWED, f"{type(performative).__name__} has no place in a session")
 
-    def _receive_attach(self, attach: Attach) -> None:
-        handle_max = self.connection.config.handle_max
-        if attach.handle > handle_max:
-            # "MUST close the connection with a framing-error error-code" [AMQP 2.7.2]
-            raise ProtocolError(FRAMING_ERROR, f"handle {attach.handle} is above handle-max {handle_max}")
-        if attach.handle in self._by_handle:
-            raise ProtocolError(
-                HANDLE_IN_USE,
-                f"handle {attach.handle} belongs to link '{self._by_handle[attach.handle].name}'",
-                scope="session",
-            )
-        role = not attach.role
-        link = self._by_name.get((attach.name, role))
-        if link is None or link.state is LinkState.DETACH_SENT:
-            # A name is free again for a peer that has yet to answer our detach.
-            link = self._new_link(attach.name, role)
-        elif link.remote_handle is not None:
-            raise ProtocolError(NOT_ALLOWED, f"link '{attach.name}' is attached already", scope="session")
-        self._by_handle[attach.handle] = link
-        link.receive_attach(attach)
-
     def _receive_flow(self, flow: Flow) -> None:
-        self.outbox.open_window(flow)
+        self.outgoing.open_window(flow)
         if flow.handle is None:
             if flow.echo:
                 self.write_flow()
             return
-        link = self._link_at(flow.handle)
+        link = self.handles.at(flow.handle)
         if link.state in (LinkState.ATTACHED, LinkState.ATTACH_RECEIVED):
             link.receive_flow(flow)
 
     def receive_run(self, run: TransferRun) -> bool:
-        """Takes a whole series of transfers if nothing stands against it; False: nothing was changed."""
-        link = self._by_handle.get(run.handle)
+        """Takes a series of transfers if window and link allow all of it. False: nothing was changed."""
+        link = self.handles.by_remote_handle.get(run.handle)
         count = len(run.transfers)
         if self._window_left < count or type(link) is not ReceivingLink:
             return False
@@ -294,7 +253,7 @@ class Session:
         return True
 
     def receive_transfer(self, fields: TransferFields, buffer: bytes, end: int) -> None:
-        """Counts the frame in the window, whatever becomes of it."""
+        """Every frame counts in the window, even if it is refused."""
         assert self._next_incoming_id is not None, "a mapped session has seen the peer's begin"
         self._next_incoming_id = (self._next_incoming_id + 1) & SERIAL_MAX
         self._window_left -= 1
@@ -306,9 +265,9 @@ class Session:
                     scope="session",
                 )
             self.connection.owes_flow(self)
-        link = self._by_handle.get(fields[0])
+        link = self.handles.by_remote_handle.get(fields[0])
         if link is None:
-            raise self._unattached(fields[0])
+            raise self.handles.unattached(fields[0])
         try:
             link.receive_transfer(fields, buffer[fields[9] : end])
         except ProtocolError as error:
@@ -319,10 +278,10 @@ class Session:
     def receive_disposition(self, fields: DispositionFields) -> None:
         role, first, last, settled, state = fields
         if role is RECEIVER:
-            deliveries = self.outbox.select(first, last)
+            deliveries = self.outgoing.select(first, last)
             if deliveries:
                 if settled:
-                    self.outbox.forget(deliveries)
+                    self.outgoing.forget(deliveries)
                 self.connection.events.add_outcomes(deliveries, state, settled)
         elif self.proposed:
             self._answer_proposed(first, last, state, settled)
@@ -339,7 +298,7 @@ class Session:
                 (DeliveriesSettled if settled else DeliveriesAnswered)(link, deliveries, state)
             )
 
-    # -- what links and outbox call ----------------------------------------------------
+    # -- what links call ---------------------------------------------------------------
 
     def write(self, performative: Performative, payload: bytes = b"") -> None:
         self.connection.write(self.channel, performative, payload)
@@ -352,13 +311,13 @@ class Session:
         link_credit: int | None = None,
         drain: bool | None = None,
     ) -> None:
-        """Our flow state; every flow opens the incoming window anew."""
+        """Sends our flow state. Every flow opens the incoming window fully."""
         self._window_left = self.connection.config.incoming_window
         self.write(
             Flow(
                 next_incoming_id=self._next_incoming_id,
                 incoming_window=self._window_left,
-                next_outgoing_id=self.outbox.next_transfer_id,
+                next_outgoing_id=self.outgoing.next_transfer_id,
                 outgoing_window=OUTGOING_WINDOW,
                 handle=handle,
                 delivery_count=delivery_count,
@@ -377,48 +336,4 @@ class Session:
     ) -> None:
         self.connection.output += pack_dispositions(
             self.channel, role, id_ranges(delivery_ids), settled, state
-        )
-
-    def forget(self, link: Link) -> None:
-        """Both sides have detached; handles and name are free."""
-        if link.remote_handle is not None:
-            self._by_handle.pop(link.remote_handle, None)
-        del self._own_handles[link.handle]
-        self.connection.link_count -= 1
-        if self._by_name.get((link.name, link.role)) is link:
-            del self._by_name[link.name, link.role]
-
-    # -- inside ------------------------------------------------------------------------
-
-    def _new_link(self, name: str, role: bool) -> Link:
-        links_max = self.connection.links_max
-        if self.connection.link_count >= links_max:
-            raise ProtocolError(
-                RESOURCE_LIMIT_EXCEEDED,
-                f"link '{name}' would be one more than the {links_max} that this connection may have now",
-                scope="session",
-            )
-        taken = self._own_handles
-        handle = next(number for number in range(len(taken) + 1) if number not in taken)
-        if handle > self._remote_handle_max:
-            raise ProtocolError(
-                RESOURCE_LIMIT_EXCEEDED,
-                f"link '{name}' needs a handle above the peer's handle-max {self._remote_handle_max}",
-                scope="session",
-            )
-        link = SendingLink(self, name, handle) if role is SENDER else ReceivingLink(self, name, handle)
-        self._own_handles[handle] = link
-        self.connection.link_count += 1
-        self._by_name[name, role] = link
-        return link
-
-    def _link_at(self, handle: int) -> Link:
-        link = self._by_handle.get(handle)
-        if link is None:
-            raise self._unattached(handle)
-        return link
-
-    def _unattached(self, handle: int) -> ProtocolError:
-        return ProtocolError(
-            UNATTACHED_HANDLE, f"no link at handle {handle} of channel {self.channel}", scope="session"
         )

@@ -1,6 +1,6 @@
 """The stored form of a message, and AMQP on either side of it.
 
-    stored        how a payload lies in the stores
+    stored        how a payload is stored
     admission     from a transfer to a message that can be enqueued
     delivery      and back: with the broker's header and annotations in front
     transfer      from one entity to another that it is forwarded to, or to another partition

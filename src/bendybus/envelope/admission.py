@@ -1,7 +1,7 @@
 """Admission: a message as it was sent becomes one that can be enqueued.
 
-On the hot path: only the few fields the broker needs are read, and the sender's
-bytes are taken over. What is refused for its size or its form is refused here.
+This is on the hot path: only the few fields that the broker needs are read, and the sender's
+bytes are kept as they are. Messages that are too large or malformed are refused here.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from struct import Struct
 from typing import Final
 from uuid import uuid4
 
+from bendybus.amqp.annotations import BROKER_SET
 from bendybus.amqp.codec import encode
 from bendybus.amqp.message import (
     Sections,
@@ -63,25 +64,11 @@ PROPERTY_BYTES_MAX: Final = 32 * 1024
 _FOOTER: Final = b"\x00\x53\x78"
 _DELIVERY_ANNOTATIONS: Final = Struct(">4sII")
 
-# Annotations that only the broker may write; what a sender put there is dropped.
-_BROKERS_OWN: Final = frozenset(
-    {
-        b"x-opt-enqueued-time",
-        b"x-opt-sequence-number",
-        b"x-opt-enqueue-sequence-number",
-        b"x-opt-locked-until",
-        b"x-opt-lock-token",
-        b"x-opt-message-state",
-        b"x-opt-partition-id",
-        b"x-opt-deadletter-source",
-    }
-)
-
 
 def admit_plain(payload: bytes, at: Instant) -> Message | None:
-    """The short way of `admit`, for an ordinary message whose header was met before: it has no routing key.
+    """Fast path of `admit`, for an ordinary message without a routing key whose header is known.
 
-    None for all others, and never to be asked where duplicates are detected.
+    Returns None if the general path is needed. Must not be used with duplicate detection.
     """
     found = ordinary(payload)
     if found is None:
@@ -174,11 +161,11 @@ def _take_apart(payload: bytes) -> tuple[bytes, int, str | None, str | None, str
     if sections.footer >= 0:
         bare = bare[: sections.footer - sections.end] + _footer(payload, sections.footer)
     annotations = sections.message_annotations
-    entries, count = map_entries(payload, annotations, _BROKERS_OWN)
+    entries, count = map_entries(payload, annotations, BROKER_SET)
     partition_key = annotation(payload, annotations, PARTITION_KEY)
     if isinstance(partition_key, bytes):
         partition_key = _decoded_key(partition_key)
-        entries, count = map_entries(payload, annotations, _BROKERS_OWN | {PARTITION_KEY})
+        entries, count = map_entries(payload, annotations, BROKER_SET | {PARTITION_KEY})
         entries, count = entries + encode(Symbol(PARTITION_KEY.decode())) + encode(partition_key), count + 2
     header_end = min(at for at in (sections.delivery_annotations, annotations, bare_at) if at >= 0)
     own = _own_delivery_annotations(payload, sections.delivery_annotations)
@@ -217,7 +204,7 @@ def _footer(payload: bytes, at: int) -> bytes:
 
 def _own_delivery_annotations(payload: bytes, at: int) -> bytes:
     """The sender's delivery annotations as a section, without what only the broker writes; or nothing."""
-    entries, count = map_entries(payload, at, _BROKERS_OWN)
+    entries, count = map_entries(payload, at, BROKER_SET)
     if not count:
         return b""
     return _DELIVERY_ANNOTATIONS.pack(b"\x00\x53\x71\xd1", len(entries) + 4, count) + entries

@@ -1,9 +1,8 @@
 """What rules and selectors see of a stored message, and the message that actions make of it.
 
 A view decodes a section when the first rule asks for something in it, and then
-once for all rules. A changed payload is written anew from the old one's sections;
-the body's bytes are taken over as they are. The stored form: envelope/. What is
-asked of both: domain/fanout.py.
+once for all rules. A changed payload is built from the sections of the old one; the bytes of
+the body stay as they are. The stored form: stored.py. Who uses both: domain/fanout.py.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
+from bendybus.amqp import dotnet
+from bendybus.amqp.annotations import PARTITION_KEY, SCHEDULED_ENQUEUE_TIME, VIA_PARTITION_KEY
 from bendybus.amqp.codec import encode
 from bendybus.amqp.message import (
     Properties,
@@ -21,7 +22,7 @@ from bendybus.amqp.message import (
     read_properties,
     scan,
 )
-from bendybus.amqp.types import Described, Symbol, Timestamp
+from bendybus.amqp.types import Described, Timestamp
 from bendybus.domain.filters import Changes, MessageView, SelectorView, SystemProperty, Value
 from bendybus.domain.messages import Message
 from bendybus.envelope import Stored, amended, bare_start, body_start
@@ -31,18 +32,6 @@ __all__ = ["AmqpContents", "selector_view"]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-
-# .NET counts time in units of 100 ns, dates from the first year on.
-_TICKS_PER_MICROSECOND: Final = 10
-_TICKS_BEFORE_EPOCH: Final = 621_355_968_000_000_000
-
-_TIMESPAN: Final = "com.microsoft:timespan"
-_DATETIME_OFFSET: Final = "com.microsoft:datetime-offset"
-_URI: Final = "com.microsoft:uri"
-
-_PARTITION_KEY: Final = "x-opt-partition-key"
-_VIA_PARTITION_KEY: Final = "x-opt-via-partition-key"
-_SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
 
 # System property -> field of the properties section.
 _FIELDS: Final[Mapping[SystemProperty, str]] = {
@@ -58,9 +47,9 @@ _FIELDS: Final[Mapping[SystemProperty, str]] = {
 
 # System property -> message annotation.
 _ANNOTATIONS: Final[Mapping[SystemProperty, str]] = {
-    SystemProperty.PARTITION_KEY: _PARTITION_KEY,
-    SystemProperty.VIA_PARTITION_KEY: _VIA_PARTITION_KEY,
-    SystemProperty.SCHEDULED_ENQUEUE_TIME: _SCHEDULED_TIME,
+    SystemProperty.PARTITION_KEY: PARTITION_KEY,
+    SystemProperty.VIA_PARTITION_KEY: VIA_PARTITION_KEY,
+    SystemProperty.SCHEDULED_ENQUEUE_TIME: SCHEDULED_ENQUEUE_TIME,
 }
 
 _APPLICATION_PROPERTIES: Final = b"\x00\x53\x74"
@@ -271,11 +260,11 @@ def _instant(milliseconds: int) -> Value:
 def _described(value: Described) -> Value:
     inner = value.value
     match value.descriptor, inner:
-        case (str(name), int(ticks)) if name == _TIMESPAN:
+        case (str(name), int(ticks)) if name == dotnet.TIMESPAN:
             return _span(ticks)
-        case (str(name), int(ticks)) if name == _DATETIME_OFFSET:
-            return _instant((ticks - _TICKS_BEFORE_EPOCH) // 10_000)
-        case (str(name), str(uri)) if name == _URI:
+        case (str(name), int(ticks)) if name == dotnet.DATETIME_OFFSET:
+            return _instant(dotnet.instant_of_ticks(ticks))
+        case (str(name), str(uri)) if name == dotnet.URI:
             return uri
         case _:
             return None
@@ -283,7 +272,7 @@ def _described(value: Described) -> Value:
 
 def _span(ticks: int) -> Value:
     try:
-        return timedelta(microseconds=ticks // _TICKS_PER_MICROSECOND)
+        return dotnet.span_of_ticks(ticks)
     except OverflowError:
         return None
 
@@ -293,8 +282,7 @@ def _to_amqp(value: Value) -> object:
         case datetime():
             return Timestamp((value - _EPOCH) // _MILLISECOND)
         case timedelta():
-            ticks = value // timedelta(microseconds=1) * _TICKS_PER_MICROSECOND
-            return Described(Symbol(_TIMESPAN), ticks)
+            return dotnet.timespan(value)
         case _:
             return value
 

@@ -1,9 +1,9 @@
-"""Delivery: a stored message as it goes out, to a receiver or to somebody who only looks.
+"""Delivery: a stored message as it is sent to a receiver or shown to a peek.
 
-On the hot path: the broker's header and annotations are packed in one go, and put
-in front of the sender's bytes. What a settlement added to a message (`Amendment`)
-is laid over its application properties. Where the entity lets a message live for a
-shorter time than its sender did, that lifetime is shown, in the header and in the properties.
+This is on the hot path: the broker's header and annotations are packed in one step and put in
+front of the sender's bytes. What a settlement has added to a message (`Amendment`) is merged into
+its application properties. If the entity gives a message a shorter lifetime than its sender did,
+that lifetime is shown, in the header and in the properties.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Final, TypeAlias
 
+from bendybus.amqp import annotations as annotation_names
+from bendybus.amqp.annotations import entry_start
 from bendybus.amqp.codec import encode
 from bendybus.amqp.message import map_entries
 from bendybus.amqp.sections import scan, section_end
@@ -49,18 +51,13 @@ _HEADER_TTL: Final = Struct(">6sBBBBIBBI")
 _HEADER_TTL_START: Final = b"\x00\x53\x70\xc0\x0f\x05"
 
 
-def _key(name: str, type_code: int) -> bytes:
-    """A map entry up to its value: sym8 key, then the value's constructor."""
-    return bytes((0xA3, len(name))) + name.encode() + bytes((type_code,))
-
-
-# The broker's annotations, with their types exactly as the SDKs cast them.
-_ENQUEUED_TIME: Final = _key("x-opt-enqueued-time", 0x83)
-_SEQUENCE_NUMBER: Final = _key("x-opt-sequence-number", 0x81)
-_ENQUEUE_SEQUENCE_NUMBER: Final = _key("x-opt-enqueue-sequence-number", 0x81)
-_PARTITION_ID: Final = _key("x-opt-partition-id", 0x61)
-_LOCKED_UNTIL: Final = _key("x-opt-locked-until", 0x83)
-_MESSAGE_STATE: Final = _key("x-opt-message-state", 0x71)
+# The broker's annotations, with exactly the types that the SDKs expect.
+_ENQUEUED_TIME: Final = entry_start(annotation_names.ENQUEUED_TIME, 0x83)
+_SEQUENCE_NUMBER: Final = entry_start(annotation_names.SEQUENCE_NUMBER, 0x81)
+_ENQUEUE_SEQUENCE_NUMBER: Final = entry_start(annotation_names.ENQUEUE_SEQUENCE_NUMBER, 0x81)
+_PARTITION_ID: Final = entry_start(annotation_names.PARTITION_ID, 0x61)
+_LOCKED_UNTIL: Final = entry_start(annotation_names.LOCKED_UNTIL, 0x83)
+_MESSAGE_STATE: Final = entry_start(annotation_names.MESSAGE_STATE, 0x71)
 
 # From the first value on, which is where messages of one kind begin to differ.
 _VALUES: Final = "q" + "".join(
@@ -81,7 +78,7 @@ _BEFORE_COUNT: Final = 8
 
 # 0x71 delivery-annotations: a map8 with the one entry x-opt-lock-token, which is a uuid; one without
 # entries; the start of a map32 for those to which the sender has added.
-_TOKEN_ENTRY: Final = _key("x-opt-lock-token", 0x98)
+_TOKEN_ENTRY: Final = entry_start(annotation_names.LOCK_TOKEN, 0x98)
 _LOCK_TOKEN: Final = b"\x00\x53\x71\xc1\x24\x02" + _TOKEN_ENTRY
 _NO_ANNOTATIONS: Final = b"\x00\x53\x71\xc1\x01\x00"
 _ANNOTATIONS: Final = Struct(">4sII")

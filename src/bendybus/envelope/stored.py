@@ -1,4 +1,4 @@
-"""The stored form: how a payload lies in the stores, and how it is taken apart.
+"""The stored form: how a payload is stored, and how it is parsed.
 
     version u8 | flags u8 | priority u8 | ttl u32 ms | entries: count u32, length u32 | entries | bare message
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
+from bendybus.amqp import annotations as annotation_names
 from bendybus.amqp.codec import decode, encode
 from bendybus.amqp.decoder import MALFORMED, list_bounds, skip
 from bendybus.amqp.message import PropertyField, Sections, application_properties, scan
@@ -63,9 +64,9 @@ _MAP32: Final = Struct(">BII")
 # 0x72 message-annotations, map32: size, count, then the entries.
 MAP_START: Final = b"\x00\x53\x72\xd1"
 
-PARTITION_KEY: Final = b"x-opt-partition-key"
-VIA_PARTITION_KEY: Final = b"x-opt-via-partition-key"
-SCHEDULED_TIME: Final = b"x-opt-scheduled-enqueue-time"
+PARTITION_KEY: Final = annotation_names.PARTITION_KEY.encode()
+VIA_PARTITION_KEY: Final = annotation_names.VIA_PARTITION_KEY.encode()
+SCHEDULED_TIME: Final = annotation_names.SCHEDULED_ENQUEUE_TIME.encode()
 
 
 @dataclass(slots=True)

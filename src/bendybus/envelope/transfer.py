@@ -1,9 +1,10 @@
-"""Transfer: a stored message as the entity takes it that it is forwarded to."""
+"""Transfer: a stored message as the entity that it is forwarded to accepts it."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from bendybus.amqp.annotations import DEAD_LETTER_SOURCE
 from bendybus.amqp.codec import encode
 from bendybus.amqp.message import annotation, identity, map_entries, scan
 from bendybus.amqp.types import Symbol
@@ -28,7 +29,7 @@ from bendybus.names import EntityPath, Instant, RoutingKey, SessionId
 
 __all__ = ["readmit", "relocate"]
 
-_DEAD_LETTER_SOURCES: Final = frozenset({b"x-opt-deadletter-source"})
+_DEAD_LETTER_SOURCES: Final = frozenset({DEAD_LETTER_SOURCE.encode()})
 
 
 def readmit(
@@ -43,7 +44,7 @@ def readmit(
     """A message out of an outbox as the entity it is forwarded to takes it, and its routing key there.
 
     What settlements said about it (why it was dead-lettered, say) is its own from now on; its time to
-    live begins anew.
+    live starts again.
     """
     amendment = message.amendment
     assert amendment is not None and amendment.posting is not None, "only posted messages are forwarded"
@@ -55,7 +56,7 @@ def readmit(
     annotations = _encode_annotations(count, payload[FRONT.size : start])
     entries, count = map_entries(annotations, 0, _DEAD_LETTER_SOURCES)
     if amendment.posting.subqueue is SubQueue.DEAD_LETTER:
-        entries += _annotation_entry("x-opt-deadletter-source", source.lower())
+        entries += _annotation_entry(DEAD_LETTER_SOURCE, source.lower())
         count += 2
     stored = FRONT.pack(VERSION, flags, priority, ttl, count, len(entries)) + entries + bare
     message_id, session_id = identity(bare, scan(bare).properties)

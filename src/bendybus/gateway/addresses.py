@@ -1,8 +1,8 @@
 """AMQP node addresses: which part of which entity a link means.
 
 Clients write the same node as `q`, `/q` or `amqps://host:port/q`, percent-encoded
-or not, in any case. Everything here is about text; whether the entity exists is
-for the broker to say.
+or not, in any case. This module only parses text; the broker knows whether the entity
+exists.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class NodeKind(Enum):
 class Address:
     kind: NodeKind
     resource: str
-    """The whole path, sub-queue and all: a token for just this much is enough."""
+    """The whole path, with its sub-queue: a token for exactly this path is enough."""
     path: str = ""
     """The entity's own part of it."""
     subqueue: SubQueue = SubQueue.MAIN

@@ -1,7 +1,7 @@
-"""Attach: what a link is connected to, and whether its client may.
+"""Attach: what a link is connected to, and whether the client may attach it.
 
-Everything that can be said against a link is said here, before it is accepted;
-each refusal is the error that the SDKs turn into their own exception.
+Every check of a link is made here, before it is accepted. Each refusal is an error that the
+SDKs turn into their own exception.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ __all__ = ["Attachment", "InboundNode", "OutboundNode", "attach"]
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
 BATCH_SIZE_MAX = "com.microsoft:max-message-batch-size"
 
-# Of a batch, on Azure too: single messages of a Premium entity may be a hundred times as large.
+# The limit of a batch, as on Azure. Single messages of a Premium entity may be 100 times as large.
 BATCH_BYTES_MAX = 1024 * 1024
-# A management request may carry messages; nothing else about it is large.
+# A management request may contain messages; nothing else in it is large.
 REQUEST_SIZE_MAX = 1024 * 1024
 # A token. SAS tokens have some hundred bytes; a JWT with the groups of its user may have 16 KB.
 TOKEN_SIZE_MAX = 64 * 1024
-# To declare or to discharge a transaction takes some ten bytes. A client may come without a token here.
+# A declare or a discharge has about ten bytes. A client may attach this link without a token.
 COORDINATION_SIZE_MAX = 64 * 1024
 
 
@@ -82,17 +82,17 @@ Node: TypeAlias = InboundNode | OutboundNode
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """An accepted link, and the right it stands on."""
+    """An accepted link, and the right that it needs."""
 
     node: Node
     resource: str
     right: Right | None
-    """None where no right is needed: at `$cbs`, where rights come from."""
+    """None at `$cbs`, where no right is needed."""
     entity: Target | None = None
     """None at `$cbs`."""
 
     def refuse_changed(self) -> None:
-        """The entity was updated or deleted: raise what now stands against this link, if anything."""
+        """The entity was updated or deleted: raise the reason if this link is no longer allowed."""
         entity = self.entity
         if entity is None:
             return
@@ -105,9 +105,9 @@ class Attachment:
 
 
 def attach(connection: AmqpConnection, link: Link) -> Attachment:
-    """Accept the link and give its node, or raise why it is refused.
+    """Accept the link and return its node, or raise the reason for refusing it.
 
-    A session's link is accepted later, by its node, when the session is (`SessionReceiver.accept`).
+    The link of a session is accepted later, when the session is locked (`SessionReceiver.accept`).
     """
     if isinstance(link, ReceivingLink):
         return _attach_inbound(connection, link)
@@ -122,8 +122,8 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
     text = getattr(link.target, "address", None)
     address = Address.parse(text)
     if address.kind is NodeKind.ENTITY:
-        connection.claims.require(address.resource, Right.SEND, now())
-        target = connection.broker.find_target(address.path)
+        connection.client.claims.require(address.resource, Right.SEND, now())
+        target = connection.client.broker.find_target(address.path)
         target.refuse_sending(address.subqueue)
         destination = link.properties.get(TRANSFER_DESTINATION)
         if destination is not None:
@@ -134,25 +134,25 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
         return Attachment(Sender(connection, link, target), address.resource, Right.SEND, target)
     size_max = REQUEST_SIZE_MAX
     if address.kind is NodeKind.CBS:
-        connection.check_cbs_link(Requester)
+        connection.client.probation.check_cbs_link(connection.links.count_at_cbs(Requester))
         size_max = TOKEN_SIZE_MAX
-        handler = CbsNode(connection.keys_for, connection.accept_claim).handle
+        handler = CbsNode(connection.client.keys_for, connection.client.accept_claim).handle
         requester = Requester(connection, link, address, handler)
         right = managed = None
     else:
         right = _any_right(connection, address)
-        managed = connection.broker.find_target(address.path)
+        managed = connection.client.broker.find_target(address.path)
         management = ManagementNode(
             managed,
             address,
-            connection.claims,
+            connection.client.claims,
             connection.transactions,
-            connection.broker.topics,
+            connection.client.broker.topics,
             connection.session_locks,
             connection.session_links,
         )
         requester = Requester(connection, link, address, management.handle)
-        # The state of a session may have the size of a message, whatever that is.
+        # The state of a session may be as large as a message.
         size_max += managed.description.max_message_size_kb * 1024
     link.accept(max_message_size=size_max)
     link.grant(REQUEST_CREDIT)
@@ -160,14 +160,14 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
 
 
 def _accept_sender(link: ReceivingLink, target: Target, properties: dict[str, object] | None = None) -> None:
-    """With the largest message the target takes, and the largest batch that SDKs should make."""
+    """Accept with the largest message that the target takes, and the largest batch that SDKs should make."""
     size_max = target.description.max_message_size_kb * 1024
     batch = {BATCH_SIZE_MAX: ULong(min(size_max, BATCH_BYTES_MAX))}
     link.accept(max_message_size=size_max, properties={**(properties or {}), **batch})
 
 
 def _attach_coordinator(connection: AmqpConnection, link: ReceivingLink) -> Attachment:
-    if connection.broker.tier is Tier.BASIC:
+    if connection.client.broker.tier is Tier.BASIC:
         raise NotSupported("The basic tier does not offer transactions.")
     connection.transactions.coordinator_attached(link.session)
     link.accept(max_message_size=COORDINATION_SIZE_MAX)
@@ -178,10 +178,10 @@ def _attach_coordinator(connection: AmqpConnection, link: ReceivingLink) -> Atta
 def _attach_via(
     connection: AmqpConnection, link: ReceivingLink, address: Address, via: Target, destination: object
 ) -> Attachment:
-    """The client sends through an entity to another one, whose limits hold."""
+    """The client sends through one entity to another. The limits of the other apply."""
     target = Address.parse(destination)
-    connection.claims.require(target.resource, Right.SEND, now())
-    entity = connection.broker.find_target(target.path)
+    connection.client.claims.require(target.resource, Right.SEND, now())
+    entity = connection.client.broker.find_target(target.path)
     entity.refuse_sending(target.subqueue)
     connection.transactions.coordination(link.session).enter(via, receives=False)
     _accept_sender(link, entity, {TRANSFER_DESTINATION: destination})
@@ -193,8 +193,8 @@ def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachmen
     """The client receives: from an entity, or replies from a node."""
     address = Address.parse(getattr(link.source, "address", None))
     if address.kind is NodeKind.ENTITY:
-        connection.claims.require(address.resource, Right.LISTEN, now())
-        queue = connection.broker.find(address.path)
+        connection.client.claims.require(address.resource, Right.LISTEN, now())
+        queue = connection.client.broker.find(address.path)
         if getattr(link.source, "dynamic", None):
             raise ArgumentError("Nodes are not created by attaching to them.")
         filters = SourceFilters.of(link)
@@ -209,9 +209,9 @@ def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachmen
     right = managed = None
     if address.kind is NodeKind.MANAGEMENT:
         right = _any_right(connection, address)
-        managed = connection.broker.find_target(address.path)
+        managed = connection.client.broker.find_target(address.path)
     else:
-        connection.check_cbs_link(Replier)
+        connection.client.probation.check_cbs_link(connection.links.count_at_cbs(Replier))
     link.accept(source=SourceFilters.none().answer(link))
     return Attachment(Replier(connection, link, address), address.resource, right, managed)
 
@@ -220,7 +220,7 @@ def _receive(
     connection: AmqpConnection, link: SendingLink, queue: Queue, subqueue: SubQueue, filters: SourceFilters
 ) -> Receiver:
     session = filters.session
-    if session is not None and not session.exclusive and connection.broker.tier is not Tier.PREMIUM:
+    if session is not None and not session.exclusive and connection.client.broker.tier is not Tier.PREMIUM:
         raise NotSupported("Sessions that can be handed over need the premium tier.")
     queue.refuse_receiver(subqueue, sessionful=session is not None)
     connection.transactions.coordination(link.session).enter(queue, receives=True)
@@ -250,12 +250,12 @@ def _browse(
 
 
 def _any_right(connection: AmqpConnection, address: Address) -> Right:
-    """Each operation asks for its own right later; to ask at all, any will do."""
+    """Each operation checks its own right later. Attaching needs any one right."""
     for right in (Right.LISTEN, Right.SEND):
         try:
-            connection.claims.require(address.resource, right, now())
+            connection.client.claims.require(address.resource, right, now())
         except Unauthorized:
             continue
         return right
-    connection.claims.require(address.resource, Right.MANAGE, now())
+    connection.client.claims.require(address.resource, Right.MANAGE, now())
     return Right.MANAGE

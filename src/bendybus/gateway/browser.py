@@ -1,10 +1,9 @@
-"""A link that only looks: a source with the distribution mode `copy`, such as a JMS queue browser's.
+"""A link that browses: a source with the distribution mode `copy`, such as that of a JMS queue browser.
 
-It shows the active messages of all partitions in the order of their sequence
-numbers, each once, whether somebody has locked them or not. Nothing is locked,
-counted or removed, and no disposition changes anything. At the end it answers a
-drain; a client that leaves it credit is shown what comes later. Receiving is
-receiver.py's; a request to peek: management/messages.py.
+It shows the active messages of all partitions in the order of their sequence numbers, each
+once, locked or not. Nothing is locked, counted or removed, and dispositions change nothing.
+At the end it answers a drain. A client that leaves credit is shown messages that arrive
+later. Receiving: receiver.py. Peek requests: management/messages.py.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ MOVE: Final = "move"
 PAGE_MAX: Final = 100
 PAGE_BYTES_MAX: Final = 1024 * 1024
 
-# What can be received now or soon: not what is scheduled, nor what was set aside.
+# Messages that can be received now or soon: not scheduled or deferred ones.
 _SHOWN: Final = frozenset({MessageState.ACTIVE})
 
 
@@ -67,17 +66,17 @@ class Browser:
         self._settled = link.snd_settle_mode != SND_UNSETTLED
         self._tags = count()
         self._generation = queue.generation
-        self._places = dict.fromkeys(self._hosts(), SequenceNumber(0))
-        """Per partition, the number to go on from."""
-        self._behind = list(self._places)
+        self._next_numbers = dict.fromkeys(self._hosts(), SequenceNumber(0))
+        """For each partition, the number to continue from."""
+        self._behind = list(self._next_numbers)
         """The partitions that may have more to show, in the order of their numbers."""
         self._is_looking = False
         self._news = False
-        """Whether a partition that was done with may have more to show."""
+        """Whether a partition that was finished may have more to show."""
         self._closed = False
 
     def _hosts(self) -> list[PartitionHost]:
-        """A session is in one partition, by its id."""
+        """The id of a session decides its partition."""
         if self._session_id is None:
             return list(self._queue.hosts)
         return [self._queue.place(self._queue.session_key(self._session_id))]
@@ -85,20 +84,20 @@ class Browser:
     # -- looking ------------------------------------------------------------------
 
     def flow(self) -> None:
-        """The client's credit changed, or its socket takes more."""
+        """The credit has changed, or the client can be sent more."""
         if self._link.credit > 0:
             self._go_on()
         self._answer_drain()
 
     def wake(self) -> None:
-        """There are messages that were not there before."""
+        """There are new messages."""
         self._news = True
         self._go_on()
         self._answer_drain()
         self._connection.flush_soon()
 
     def _go_on(self) -> None:
-        """Show the next page, if anybody wants one; wait for more in any case."""
+        """Show the next page if there is one, and wait for more."""
         if self._closed or self._link.credit <= 0:
             return
         self._queue.wait(self, self.subqueue)
@@ -108,15 +107,15 @@ class Browser:
             if self._generation != self._queue.generation:
                 # The namespace was emptied, and numbers start again.
                 self._generation = self._queue.generation
-                self._places = dict.fromkeys(self._places, SequenceNumber(0))
-            self._behind, self._news = list(self._places), False
+                self._next_numbers = dict.fromkeys(self._next_numbers, SequenceNumber(0))
+            self._behind, self._news = list(self._next_numbers), False
         if not self._behind:
             return
         host = self._behind[0]
         self._is_looking = True
         host.submit(
             Browse(
-                first=self._places[host],
+                first=self._next_numbers[host],
                 last=SequenceNumber((host.number + 1 << PARTITION_SHIFT) - 1),
                 count=PAGE_MAX if self._selection is not None else min(self._link.credit, PAGE_MAX),
                 size_max=PAGE_BYTES_MAX,
@@ -154,17 +153,17 @@ class Browser:
             return
         shown = self._show(messages, payloads)
         if shown < len(messages):
-            self._places[host] = messages[shown].sequence_number
+            self._next_numbers[host] = messages[shown].sequence_number
         elif following is not None:
-            self._places[host] = following
+            self._next_numbers[host] = following
         else:
             if messages:
-                self._places[host] = SequenceNumber(messages[-1].sequence_number + 1)
+                self._next_numbers[host] = SequenceNumber(messages[-1].sequence_number + 1)
             self._behind.remove(host)
         self._look_further()
 
     def _show(self, messages: list[Message], payloads: list[bytes | None]) -> int:
-        """Send what is wanted, within the credit; how many of the messages are done with."""
+        """Send matching messages within the credit. Returns how many messages were examined."""
         selection, credit = self._selection, self._link.credit
         outgoing: list[tuple[bytes, bytes, bytes]] = []
         done = 0
@@ -181,12 +180,12 @@ class Browser:
         return done
 
     def _passed(self, host: PartitionHost) -> None:
-        """A partition that is away is passed over; when it is back, all who wait are woken (P-27)."""
+        """Skip a partition that is away. When it is back, all waiting links are woken (P-27)."""
         self._behind.remove(host)
         self._look_further()
 
     def _look_further(self) -> None:
-        """In another turn of the loop, so that a long backlog holds up nobody."""
+        """Continue in another turn of the event loop, so that a long backlog delays no other work."""
         asyncio.get_running_loop().call_soon(self._look_on)
 
     def _look_on(self) -> None:
@@ -197,16 +196,16 @@ class Browser:
             self._connection.flush_soon()
 
     def _answer_drain(self) -> None:
-        """Say that there is no more, once every partition has shown what it has."""
+        """Answer a drain once every partition has shown all its messages."""
         is_done = not (self._behind or self._news) or (self._link.credit <= 0 and not self._link.crowded)
         if self._link.drain and is_done and not self._is_looking and self._connection.writable:
             self._queue.stop_waiting(self, self.subqueue)
             self._link.drained()
 
-    # -- the client's word --------------------------------------------------------
+    # -- outcomes -----------------------------------------------------------------
 
     def outcomes(self, event: OutcomesReceived) -> None:
-        """Whatever the client says of a message it was shown changes nothing."""
+        """Outcomes of browsed messages change nothing."""
         if not event.settled:
             if isinstance(event.state, TransactionalState):
                 refusal = InvalidOperation("A message that was only browsed has no part in a transaction.")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from bendybus.amqp.types import Int, Symbol
 from bendybus.auth.claims import Claim, put_token
-from bendybus.auth.rules import KeyRing
+from bendybus.auth.key_ring import KeyRing
 from bendybus.broker.clock import now
 from bendybus.errors import ArgumentError, BrokerError, NotSupported
 from bendybus.gateway.requests import Request, Response
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class CbsNode:
-    """One connection's token desk."""
+    """The `$cbs` node of one connection."""
 
     def __init__(self, keys_for: Callable[[str], KeyRing], accept: Callable[[Claim], None]) -> None:
         self._keys_for = keys_for

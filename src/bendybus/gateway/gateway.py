@@ -1,4 +1,4 @@
-"""The gateway: every AMQP connection of this server, wherever it came in."""
+"""The gateway: all AMQP connections of this server, over TCP, TLS and WebSockets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Gateway"]
 # What Azure asks of its clients; those that send a heartbeat do so every 30 or 60 seconds anyway.
 IDLE_TIMEOUT_S: Final = 240.0
 
-# "a token must be put within ~20 s of connecting" on Azure; so long may a handshake take here.
+# On Azure "a token must be put within ~20 s of connecting". A handshake may take as long here.
 HANDSHAKE_TIMEOUT_S: Final = 20.0
 
 TICK_S: Final = 1.0
@@ -38,7 +38,7 @@ class Gateway:
         self.engine_config = ConnectionConfig(
             container_id=f"bendybus-{uuid.uuid4().hex[:12]}",
             idle_timeout_s=IDLE_TIMEOUT_S,
-            # js with a signature in its connection string has no SASL layer: all its rights come by `$cbs`.
+            # js with a signature in its connection string uses no SASL: all its rights come through `$cbs`.
             require_sasl=False,
         )
         self.turns = Turns()
@@ -46,24 +46,24 @@ class Gateway:
         self._ticker: asyncio.TimerHandle | None = None
 
     def protocol(self) -> AmqpConnection:
-        """For the listener: somebody speaks AMQP."""
+        """A protocol for the listener: a client speaks AMQP."""
         return AmqpConnection(self)
 
     def start(self) -> None:
         self._ticker = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def admit(self, namespace: Namespace) -> None:
-        """Clients may come for this namespace."""
+        """Serve clients of this namespace."""
         namespace.broker.entities.watch(self._entity_changed)
 
     def dismiss(self, namespace: Namespace) -> None:
-        """The namespace is no more: hang up on its clients."""
+        """The namespace is deleted: close the connections of its clients."""
         for connection in tuple(self._connections):
-            if connection.namespace is namespace:
+            if connection.client.namespace is namespace:
                 connection.shut_down("The namespace has been deleted.")
 
     def stop(self) -> None:
-        """Tell every client, and hang up."""
+        """Close all connections, with the reason."""
         if self._ticker is not None:
             self._ticker.cancel()
         for connection in tuple(self._connections):
@@ -75,7 +75,7 @@ class Gateway:
 
     def connections_of(self, namespace: Namespace) -> int:
         """How many connections belong to this namespace."""
-        return sum(connection.namespace is namespace for connection in self._connections)
+        return sum(connection.client.namespace is namespace for connection in self._connections)
 
     def joined(self, connection: AmqpConnection) -> None:
         self._connections[connection] = None
@@ -91,4 +91,4 @@ class Gateway:
 
     def _entity_changed(self, entity: Entity[Any, Any]) -> None:
         for connection in tuple(self._connections):
-            connection.entity_changed(entity)
+            connection.links.entity_changed(entity)

@@ -1,8 +1,8 @@
-"""Holdings: what one connection makes the server keep, and whether its socket is read.
+"""Holdings: the memory that one connection uses, and whether its socket is read.
 
-Counted in bytes, per socket read or batch. The sum is the connection's account in the memory budget
-(memory_budget.py), which may hold the connection back. Bounds of the connection's own are here; those of half
-deliveries and of frames are the engine's (engine/config.py).
+Counted in bytes, once per socket read or batch. The sum is the connection's account in the memory budget
+(memory_budget.py), which may hold the connection back. The limits of a single connection are here; those of
+incomplete deliveries and of frames are in engine/config.py.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from bendybus.gateway.memory_budget import MemoryAccount
 
 __all__ = ["Holdings"]
 
-# Messages taken from one client and not yet answered: past this its socket is not read, so that
-# a client cannot fill our memory faster than the disk empties it.
+# Messages of one client that are not answered yet. Beyond this its socket is not read, so that a client
+# cannot send faster than the store writes.
 UNANSWERED_BYTES_MAX: Final = 16 * 1024 * 1024
-# With a small memory budget it is less, so that one client alone does not use it up.
+# With a small memory budget the limit is lower, so that one client cannot use up the budget.
 UNANSWERED_SHARE: Final = 16
 
-# How often a message is there while a store writes it: as it came, as the store's thread encodes it, and in
-# the database's own memory. Measured: 64 MB of messages on their way made a server grow by 240 MB.
+# Copies of a message while a store writes it: as it arrived, as the store's thread encodes it, and in the
+# database's own memory. Measured: 64 MB of messages on their way made a server grow by 240 MB.
 UNANSWERED_COPIES: Final = 3
 
-# Answers written and not taken: past this, too, the socket of a client that does not read is not read.
-# Far more than a client has open that sends on without looking at its answers for a while.
+# Answers that the client has not read. Beyond this, too, its socket is not read. The limit is far above what
+# a client leaves unread that sends for a while without reading its answers.
 UNREAD_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
@@ -56,14 +56,14 @@ class Holdings:
         self.input_bytes = 0
         """Read from the socket, and not handled yet."""
         self.unread = False
-        """Whether the client reads more slowly than it is written to."""
+        """Whether the client reads more slowly than we write."""
         self.waits_for_turn = False
         self.held_back = False
         """By the memory budget."""
 
     @property
     def writable(self) -> bool:
-        """Whether the client is to be sent more."""
+        """Whether the client can be sent more."""
         return not (self.unread or self.held_back)
 
     def admitted(self, size: int) -> None:
@@ -77,16 +77,16 @@ class Holdings:
         self.account()
 
     def keep(self, size: int) -> None:
-        """So many bytes more are kept for a link, or fewer: pages read ahead, replies."""
+        """Add to the bytes that are kept for links: pages that were read, replies. Negative: released."""
         self._kept_bytes += size
         self.account()
 
     def enlist(self, size: int) -> None:
-        """So many bytes more are part of open transactions, or fewer. Those go with the client."""
+        """Add to the bytes in open transactions, which end with the client. Negative: released."""
         self._enlisted_bytes += size
 
     def leave(self) -> None:
-        """The client is gone, or is told to go; what is on its way to a store is still held."""
+        """The client is gone or is being disconnected. What is on its way to a store still counts."""
         self.input_bytes = 0
         self._account.close()
         self.account()
@@ -101,7 +101,7 @@ class Holdings:
         self._account.update(held)
 
     def read_or_wait(self) -> None:
-        """Read from the client while we and the stores keep up with it, and it with its answers."""
+        """Read the socket only while the server keeps up with the client, and the client with its answers."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return

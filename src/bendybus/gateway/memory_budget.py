@@ -1,18 +1,19 @@
-"""The memory budget: how many bytes all connections together may make the server keep.
+"""The memory budget: how many bytes all connections together may use.
 
-Every connection has an account: parts of deliveries, messages on their way to a store, output that the client
-has not read, pages that were read ahead for its receivers. The account is brought up to date once per socket
+Every connection has an account: incomplete deliveries, messages on their way to a store, output that the
+client has not read, pages that were read for its receivers. The account is brought up to date once per socket
 read or batch, never per message.
 
-    above 80 %   those that hold most are held back: nothing is read from them, and nothing fetched for them.
-                 The others hold 70 % together when it begins, and ever less up to 90 %: then only those that
-                 hold next to nothing go on.
-    below 70 %   everybody goes on.
-    above 100 %  those that hold most are disconnected, until 80 % are left.
+    above 80 %   the connections that hold most are held back: nothing is read from them or fetched for them.
+                 The others may hold 70 % together at first, and less and less up to 90 %. Then only
+                 connections that hold almost nothing continue.
+    below 70 %   all connections continue.
+    above 100 %  the connections that hold most are disconnected, until 80 % are left.
 
-A client that is held back for ten seconds is disconnected as well: it may hold half deliveries, which
-only more input could complete. What a client leaves behind, such as sends that a store has yet to answer, is
-counted until it is gone, but nobody else is held back for it. Bounds of one connection alone: holdings.py.
+A connection that is held back for ten seconds is disconnected as well: it may hold incomplete deliveries,
+which only more input could complete. What a client leaves behind, such as sends that a store has not answered
+yet, is counted until it is gone, but no other connection is held back for it. Limits of a single connection:
+holdings.py.
 """
 
 from __future__ import annotations
@@ -29,25 +30,25 @@ MEMORY_DEFAULT_BYTES: Final = 1024 * 1024 * 1024
 
 HOLD_BACK_PERCENT: Final = 80
 RELEASE_PERCENT: Final = 70
-# From here on only those that hold next to nothing go on. What has been read already still has to fit.
+# From here on only connections that hold almost nothing continue. What was read already still has to fit.
 SQUEEZE_PERCENT: Final = 90
 
-# Of the 70 %: what those that hold little may hold together, however close the limit is.
+# Of the 70 %: what connections with small holdings may always hold together.
 ROOM_LEAST: Final = 0.02
 
-# Far longer than a store needs for what it was sent, and less than clients wait for an answer.
+# Far longer than a store takes for a commit, and less than clients wait for an answer.
 HELD_BACK_MAX_TICKS: Final = 10
 
 
 class Holder(Protocol):
-    """A connection, as far as the budget is concerned. It goes on or hangs up in a later turn of the loop."""
+    """A connection, as the budget sees it. It continues or closes in a later turn of the event loop."""
 
     def hold_back(self, held_back: bool) -> None:
-        """Take nothing more from the client and fetch nothing more for it; or go on."""
+        """Stop reading from the client and fetching for it, or continue."""
         ...
 
     def evict(self, reason: BrokerError) -> None:
-        """Tell the client, and hang up."""
+        """Disconnect the client, with the reason."""
         ...
 
 
@@ -63,22 +64,22 @@ class MemoryAccount:
         self.is_open = True
         self.is_held_back = False
         self.ticks = 0
-        """For how many seconds it has been."""
+        """For how many seconds it has been held back."""
 
     @property
     def limit_bytes(self) -> int:
-        """Of all accounts together."""
+        """The bytes of all accounts."""
         return self._budget.limit_bytes
 
     def update(self, holds: int) -> None:
-        """The connection holds this many bytes now; it may be held back or disconnected for it at once."""
+        """Set the bytes that the connection holds. It may be held back or disconnected at once."""
         if holds != self.holds:
             change = holds - self.holds
             self.holds = holds
             self._budget.changed(self, change)
 
     def close(self) -> None:
-        """The client is gone, or is told to go. What is left is still counted, by `update`."""
+        """The client is gone or is being disconnected. What it leaves behind still counts (`update`)."""
         if self.is_open:
             self.is_open = False
             self._budget.closed(self)
@@ -111,9 +112,9 @@ class MemoryBudget:
         self._accounts: dict[MemoryAccount, None] = {}
         self._open_bytes = 0
         self._left_bytes = 0
-        """Of clients that are gone."""
+        """The bytes of clients that are gone."""
         self._check_above_bytes = self._hold_back_bytes
-        """Looking through all accounts takes a while where they are many: it waits for another percent."""
+        """Going through many accounts takes time, so it is done again only after another percent."""
         self._anybody_held_back = False
 
     @property
@@ -126,7 +127,7 @@ class MemoryBudget:
         return account
 
     def tick(self) -> None:
-        """Once a second or so: see who is still to be held back, and who has been for too long."""
+        """About once a second: decide which connections stay held back, and which have been for too long."""
         if not self._anybody_held_back:
             return
         self._hold_back_largest()
@@ -179,7 +180,7 @@ class MemoryBudget:
         )
 
     def _hold_back_largest(self) -> None:
-        """Hold the largest back, until the others fit; let the rest go on."""
+        """Hold back the largest until the others fit; let the rest continue."""
         room = (self._squeeze_bytes - self._open_bytes) / (self._squeeze_bytes - self._hold_back_bytes)
         too_many = self._open_bytes - self._release_bytes * min(max(room, ROOM_LEAST), 1.0)
         if self._open_bytes <= self._hold_back_bytes and not self._anybody_held_back:

@@ -1,7 +1,7 @@
 """Probation: what a connection may do before its client has proved who it is.
 
-A login by SASL PLAIN ends it at once, and a token that `$cbs` accepts ends it later. From then on the
-ordinary limits hold. Until then a client needs little, and it gets little more. What the SDKs open first:
+A SASL PLAIN login ends it at once; a token that `$cbs` accepts ends it later. Then the ordinary limits
+apply. Until then a client needs little, and is allowed little more. What the SDKs open first:
 
     Python       one session, with a sender to `$cbs` and a receiver from it
     JavaScript   one session with the same pair; sessions of entities follow when the token is accepted
@@ -12,7 +12,7 @@ ordinary limits hold. Until then a client needs little, and it gets little more.
     our own      one session with the pair
     Qpid JMS     logs in by SASL PLAIN
 
-A link to an entity is refused as unauthorized meanwhile, as ever: SDKs know what that means.
+During probation a link to an entity is refused as unauthorized, which the SDKs understand.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from __future__ import annotations
 from typing import Final
 
 from bendybus.amqp.conditions import CONNECTION_FORCED, RESOURCE_LIMIT_EXCEEDED
-from bendybus.engine.connection import PERFORMATIVE_WORK, Connection
+from bendybus.engine.connection import Connection
+from bendybus.engine.work import PERFORMATIVE_WORK
 from bendybus.errors import ProtocolError, QuotaExceeded
 
 __all__ = ["Probation"]
@@ -37,15 +38,15 @@ LINKS_MAX: Final = 16
 # One each way. Go's SDK says of Azure: "You're not allowed to have multiple $cbs links open".
 CBS_LINKS_MAX: Final = 1
 
-# A client sends about ten frames until its token is accepted, and one more for each session. One whose tokens
-# are refused has learnt that long before. In frames that are no transfers.
+# A client sends about ten frames until its token is accepted, and one more for each session. A client whose
+# tokens are refused knows that long before. Counted in frames that are not transfers.
 WORK_MAX: Final = 1_000 * PERFORMATIVE_WORK
 # From here on the client is slowed down.
 SLOW_WORK: Final = 250 * PERFORMATIVE_WORK
 
 
 class Probation:
-    """One connection's. Raises the error that the connection or the link is to be closed with."""
+    """The probation of one connection. Raises the error with which the connection or link is closed."""
 
     __slots__ = ("_began_at", "_engine", "_work", "over")
 
@@ -68,7 +69,7 @@ class Probation:
         return self._work > SLOW_WORK
 
     def charge(self, work: int) -> None:
-        """Input has been handled; however little it was, looking at it is worth a frame."""
+        """Count work. Any input counts as one frame at least."""
         if self.over:
             return
         self._work += max(work, PERFORMATIVE_WORK)
@@ -86,7 +87,7 @@ class Probation:
             )
 
     def check_cbs_link(self, attached: int) -> None:
-        """One more link to or from `$cbs`, besides those that are attached in the same direction."""
+        """Check one more link to or from `$cbs`; `attached` are those in the same direction."""
         if not self.over and attached >= CBS_LINKS_MAX:
             raise QuotaExceeded(
                 "Before a token is accepted, a connection may have one link to $cbs and one link from it."

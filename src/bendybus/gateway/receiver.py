@@ -1,13 +1,15 @@
-"""A client's receiving link: fan-in over an entity's partitions, and settlement.
+"""A client's receiving link: fan-in over an entity's partitions.
 
-The link asks every partition for as much as it has credit for. A partition whose
-payloads are in memory answers at once; one that must read them from its store
-answers later, and what has meanwhile been overtaken is *kept* for this link's
-next credit (P-25). Nothing waits for a slow store but its own messages (P-27).
-A link that receives and deletes does the same, and removes only what it has credit
-for; a partition whose store may be slow to remove counts as one that must read.
-What is kept when the link goes away is given back uncounted (P-28); what was
-sent stays locked until it is settled or its lock runs out, as on Azure.
+The link asks every partition for as many messages as it has credit for. A partition whose
+payloads are in memory answers at once. A partition that must read them from its store
+answers later; if other partitions have used up the credit by then, its messages are *kept*
+for the link's next credit (P-25). A slow store delays only its own messages (P-27). A
+receive-and-delete link does the same, and removes only as many messages as it has credit
+for; a partition whose store may be slow to remove is treated like one that must read.
+
+Kept messages are released, uncounted, when the link closes (P-28). Messages that were sent
+stay locked until they are settled or their lock expires, as on Azure. Settlement:
+dispositions.py.
 """
 
 from __future__ import annotations
@@ -16,20 +18,16 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
-from bendybus.amqp.performatives import TransactionalState
-from bendybus.broker.host import ignore
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
-from bendybus.domain.commands import Abandon, Complete, Reply, Settled
+from bendybus.domain.commands import Complete, Reply, Settled
 from bendybus.domain.messages import Message, SubQueue
-from bendybus.engine.deliveries import SentDelivery
-from bendybus.engine.events import OutcomesReceived
 from bendybus.engine.sending import SendingLink
 from bendybus.envelope import render, render_locked
-from bendybus.errors import BrokerError, MessageLockLost, TransactionTimedOut, TransactionUnknown
-from bendybus.gateway.settlement import command_for_outcome, echo, lock_lost, refused, rejection
+from bendybus.errors import BrokerError
+from bendybus.gateway.dispositions import Dispositions
 from bendybus.names import Instant, LockToken
 
 if TYPE_CHECKING:
@@ -37,16 +35,16 @@ if TYPE_CHECKING:
 
 __all__ = ["PAGE_BYTES_MAX", "Receiver"]
 
-# One read from a store: large enough to be worth the trip, small enough not to hoard locks.
+# Messages in one read from a store: enough to make the read worthwhile, and not too many locks at once.
 PAGE_MAX: Final = 256
-# A page of large messages is a short one: every partition may have one on its way to every link.
+# Every partition may be reading a page for every link, so a page of large messages is short.
 PAGE_BYTES_MAX: Final = 1024 * 1024
 
-# What is read for one link at a time. All of it may come when the client does not read any more, and is kept.
+# What is being read for one link. If the client has stopped reading when it arrives, all of it is kept.
 READING_BYTES_MAX: Final = 2 * 1024 * 1024
 
-# What is kept for a link that asks for no more goes back after half its lock's life, uncounted,
-# rather than run out and count as a failed delivery.
+# Messages that are kept for a link without credit are released after half of their lock time, uncounted.
+# If their locks expired, that would count as a failed delivery.
 KEEP_FRACTION: Final = 0.5
 
 
@@ -76,11 +74,14 @@ class Receiver:
         self._page_bytes: dict[PartitionHost, int] = {}
         self._reading_bytes = 0
         self._expected = 0
-        """Messages that are being removed and not answered yet, when deleting on receipt."""
+        """Messages whose removal is under way, on a receive-and-delete link."""
         self._taking = False
         self._crowded = False
-        """Out of credit only because too much is unsettled: no flow will tell when to go on."""
+        """Whether the link cannot send only because too much is unsettled: no flow will announce room."""
         self._closed = False
+        self._dispositions = Dispositions(connection, link, queue, self._go_on)
+        # Called for every disposition, so it is called directly and not through a method of this class.
+        self.outcomes = self._dispositions.outcomes
 
     # -- delivering ---------------------------------------------------------------
 
@@ -98,7 +99,7 @@ class Receiver:
         self._connection.flush_soon()
 
     def take(self) -> None:
-        """Deliver what can be had within the credit; wait for the rest."""
+        """Deliver what is available within the credit; wait for more if credit is left."""
         if self._taking or self._closed:
             return
         self._taking = True
@@ -116,7 +117,7 @@ class Receiver:
         return self._link.credit - self._expected if self._connection.writable else 0
 
     def _ask_all(self) -> bool:
-        """One page from each partition; whether one of them gave its page at once and may have more."""
+        """Ask each partition for a page. Returns whether one answered at once and may have more."""
         more = False
         wanted = self._wanted()
         for host in self._partitions():
@@ -131,9 +132,10 @@ class Receiver:
         return more
 
     def _reads_enough(self, host: PartitionHost) -> bool:
-        """Whether the link waits for so much that the next page of this store can wait, too.
+        """Whether so much is being read for the link that the next page of this store can wait.
 
-        A page of another store cannot: that one may be quicker (P-27). After each page all are asked again.
+        Pages of other stores do not wait, because those may be faster (P-27). All partitions are asked again
+        after each page.
         """
         if self._reading_bytes < READING_BYTES_MAX:
             return False
@@ -151,7 +153,7 @@ class Receiver:
         self._connection.holdings.keep(-size)
 
     def _hand_out(self, host: PartitionHost, messages: list[Message]) -> bool:
-        """What has been locked goes to the client; whether that was at once, and there is more."""
+        """Send locked messages to the client. Returns whether that was done at once and there are more."""
         payloads = [message.payload for message in messages if message.payload is not None]
         ready = len(payloads) == len(messages)
         if ready and not self._deletes:
@@ -187,9 +189,9 @@ class Receiver:
         self.wake()
 
     def _give_back(self, host: PartitionHost, tokens: list[LockToken]) -> None:
-        """These cannot be read now, or nobody wants them any more."""
+        """These messages cannot be read now, or are no longer wanted."""
         if not self._closed:
-            # First: once they are free we might ask for them again, and a drain would wait for that too.
+            # Before the release: we may lock them again at once, and the drain would then wait for that read.
             self._answer_drain()
         host.release(tokens)
         if not self._closed:
@@ -229,7 +231,7 @@ class Receiver:
             if deletes
             else render_locked(messages, payloads),
             settled=deletes,
-            # What has been deleted must go, though the client may have taken its credit back meanwhile.
+            # Removed messages must be sent even if the client has taken its credit back in the meantime.
             overrun=deletes,
         )
         self._connection.sent(sum(map(len, payloads)))
@@ -241,7 +243,7 @@ class Receiver:
         tokens: Sequence[LockToken],
         payloads: Sequence[bytes],
     ) -> None:
-        """Remove, then send: a message whose removal is not durable is not sent."""
+        """Remove, then send: a message is sent only when its removal is durable."""
         self._expected += len(messages)
 
         def removed(reply: Reply | BrokerError) -> None:
@@ -259,13 +261,13 @@ class Receiver:
         host.submit(Complete(tokens), removed)
 
     def _answer_drain(self) -> None:
-        """Say that there is no more, once every partition could be asked and has answered."""
+        """Answer a drain once every partition has been asked and has answered."""
         under_way = self._reading or self._expected
         if self._link.drain and not under_way and not self._loading() and self._connection.writable:
             self._stop_waiting()
             self._link.drained()
 
-    # -- whence: a session's receiver has its own (session_receiver.py) -------------
+    # -- the source of messages; session_receiver.py and selective_receiver.py have their own -----
 
     def _partitions(self) -> Iterable[PartitionHost]:
         return self._queue.in_turn()
@@ -285,118 +287,15 @@ class Receiver:
     def _loading(self) -> bool:
         return self._queue.loading
 
-    # -- settling -----------------------------------------------------------------
-
-    def outcomes(self, event: OutcomesReceived) -> None:
-        """The client settles; the answer leaves when the outcome is durable."""
-        try:
-            by_host = self._by_partition(event.deliveries)
-            if isinstance(event.state, TransactionalState):
-                self._enlist(event, event.state, by_host)
-                return
-            for host, deliveries in by_host:
-                command = command_for_outcome(_tokens(deliveries), event.state)
-                host.submit(command, partial(self._settled, event, deliveries))
-        except (TransactionUnknown, TransactionTimedOut) as error:
-            self._refuse_transaction(event, error)
-        except BrokerError as error:
-            if not event.settled:
-                self._link.settle(event.deliveries, rejection(error))
-        self._go_on()
-
-    def _enlist(
-        self,
-        event: OutcomesReceived,
-        state: TransactionalState,
-        by_host: list[tuple[PartitionHost, list[SentDelivery]]],
-    ) -> None:
-        """A part of a transaction: the messages stay locked until that is over."""
-        transaction = self._connection.transactions.find(state)
-        try:
-            for host, deliveries in by_host:
-                tokens = _tokens(deliveries)
-                transaction.settle(self._queue, host, tokens, command_for_outcome(tokens, state.outcome))
-        except BrokerError as refusal:
-            transaction.failure = transaction.failure or refusal
-            if not isinstance(refusal, MessageLockLost):
-                # The answer ends the delivery, so the message has to come again, as it does on Azure.
-                self._abandon(by_host)
-            raise
-        answer = TransactionalState(transaction.id, echo(state.outcome))
-        if event.settled:
-            transaction.when_over(partial(self._abandon_after, by_host))
-        else:
-            self._link.answer(event.deliveries, answer)
-            transaction.when_over(partial(self._settle_after, event.deliveries, answer))
-
-    def _refuse_transaction(self, event: OutcomesReceived, error: BrokerError) -> None:
-        """There is no such transaction, so nothing was asked of the messages: they stay the client's."""
-        if event.settled:
-            self._abandon(self._by_partition(event.deliveries))
-        else:
-            self._link.answer(event.deliveries, rejection(error))
-
-    def _settle_after(
-        self, deliveries: list[SentDelivery], answer: TransactionalState, committed: bool
-    ) -> None:
-        """The transaction is over: after a rollback the deliveries are still the client's to settle."""
-        if committed and not self._closed:
-            self._link.settle(deliveries, answer)
-            self._go_on()
-
-    def _abandon_after(
-        self, by_host: list[tuple[PartitionHost, list[SentDelivery]]], committed: bool
-    ) -> None:
-        """The same where the client has settled the deliveries, so that it cannot name them any more."""
-        if not committed:
-            self._abandon(by_host)
-
-    def _abandon(self, by_host: list[tuple[PartitionHost, list[SentDelivery]]]) -> None:
-        for host, deliveries in by_host:
-            host.submit(Abandon(_tokens(deliveries)), ignore)
-
     def _go_on(self) -> None:
-        """Something was settled: if that made room, use it."""
+        """Messages were settled: if that made room, deliver more."""
         if self._crowded and not self._link.crowded:
             self.wake()
-
-    def _by_partition(self, deliveries: list[SentDelivery]) -> list[tuple[PartitionHost, list[SentDelivery]]]:
-        hosts = self._queue.hosts
-        if len(hosts) == 1:
-            return [(hosts[0], deliveries)]
-        groups: dict[bytes, list[SentDelivery]] = {}
-        for delivery in deliveries:
-            number = delivery.tag[:2]
-            group = groups.get(number)
-            if group is None:
-                groups[number] = [delivery]
-            else:
-                group.append(delivery)
-        return [(hosts[int.from_bytes(number, "big")], group) for number, group in groups.items()]
-
-    def _settled(
-        self, event: OutcomesReceived, deliveries: list[SentDelivery], reply: Reply | BrokerError
-    ) -> None:
-        if event.settled or self._closed:
-            return
-        if isinstance(reply, BrokerError):
-            self._link.settle(deliveries, rejection(refused(reply)))
-        else:
-            assert isinstance(reply, Settled)
-            if reply.lost:
-                lost = set(reply.lost)
-                late = [delivery for delivery in deliveries if delivery.tag in lost]
-                deliveries = [delivery for delivery in deliveries if delivery.tag not in lost]
-                self._link.settle(late, rejection(lock_lost(self._queue.path)))
-            if deliveries:
-                self._link.settle(deliveries, echo(event.state))
-        self._go_on()
-        self._connection.flush_soon()
 
     # -- the end ------------------------------------------------------------------
 
     def tick(self, at: Instant) -> None:
-        """Give back what has been kept too long; see whether another link made room for this one."""
+        """Release what has been kept too long; deliver more if another link has made room."""
         self._go_on()
         limit = at + self._queue.description.lock_duration_s * 1000 * KEEP_FRACTION
         while self._kept and self._kept[0].message.locked_until < limit:
@@ -404,22 +303,18 @@ class Receiver:
             one.host.release([one.token])
 
     def close(self) -> None:
-        """The link is gone: give back what never left."""
+        """The link is gone: release what was never sent."""
         self._closed = True
+        self._dispositions.close()
         self._stop_waiting()
         for one in self._unkeep(len(self._kept)):
             one.host.release([one.token])
 
     def _unkeep(self, count: int) -> list[_Kept]:
-        """The first of those that are kept, which are not kept any more."""
+        """Take the first `count` kept messages out of the queue."""
         kept = [self._kept.popleft() for _ in range(count)]
         self._connection.holdings.keep(-_kept_size(kept))
         return kept
-
-
-def _tokens(deliveries: Sequence[SentDelivery]) -> list[LockToken]:
-    """What was handed out under a lock bears its token as its tag."""
-    return cast(list[LockToken], [delivery.tag for delivery in deliveries])
 
 
 def _kept_size(kept: Sequence[_Kept]) -> int:
@@ -427,5 +322,5 @@ def _kept_size(kept: Sequence[_Kept]) -> int:
 
 
 def tokens_of(messages: Sequence[Message]) -> list[LockToken]:
-    """The tokens of messages just locked."""
+    """The tokens of messages that were just locked."""
     return [message.lock_token for message in messages if message.lock_token is not None]

@@ -2,8 +2,8 @@
 
 A client attaches a sender to the node and a receiver from it, sends a message
 with an operation and a reply-to, and waits for the message whose correlation-id
-is its message-id, type and all. What an operation does is the handler's affair
-(cbs.py, management/); how a reply finds its link is settled here.
+equals its message-id, including the type. The handler implements the operation (cbs.py,
+management/); this module finds the link for the reply.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ __all__ = ["Handler", "Replier", "Request", "Requester", "Response", "choose_rep
 # Requests are small and answered promptly; SDKs send one at a time.
 REQUEST_CREDIT: Final = 100
 
-# Requests being worked on for one link, each as large as a message; a client beyond that has to wait.
+# Requests under way on one link, each up to the size of a message. Further requests are refused.
 REQUESTS_UNDER_WAY_MAX: Final = 100
 
-# A client that asks without taking the answers would otherwise fill the memory: the oldest are dropped.
+# A client may send requests without reading the replies. Beyond this the oldest replies are dropped.
 REPLIES_WAITING_MAX: Final = 1000
 REPLIES_WAITING_BYTES_MAX: Final = 4 * 1024 * 1024
 
@@ -47,10 +47,10 @@ class Request:
     message_id: str | UUID | bytes | int | None
     reply_to: str | None
     properties: Mapping[str, object]
-    """The application properties: `operation` and its companions."""
+    """The application properties: `operation` and others."""
     body: object
     state: DeliveryState | None = None
-    """Names the transaction that this is to be a part of, if any."""
+    """Names the transaction that this request is part of, if any."""
 
     @property
     def operation(self) -> str:
@@ -68,11 +68,11 @@ class Response:
 
 
 Handler: TypeAlias = Callable[[Request], Response | Coroutine[None, None, Response]]
-"""Answers at once or later; errors are answers too, so it never raises one of ours."""
+"""Answers at once or later. Errors are answers too, so it never raises one of ours."""
 
 
 class Requester:
-    """The link on which a client asks."""
+    """The link on which a client sends requests."""
 
     def __init__(
         self, connection: AmqpConnection, link: ReceivingLink, node: Address, handler: Handler
@@ -104,7 +104,7 @@ class Requester:
         self._link.top_up(REQUEST_CREDIT)
 
     def close(self) -> None:
-        """Replies that come too late find no link and are dropped."""
+        """A reply that comes too late finds no link and is dropped."""
 
     def _refuse_crowd(self) -> None:
         if self._under_way >= REQUESTS_UNDER_WAY_MAX:
@@ -118,11 +118,11 @@ class Requester:
     def _done(self, answer: Coroutine[None, None, Response], size: int, _: object) -> None:
         self._under_way -= 1
         self._connection.holdings.answered(size)
-        # Of use only if the connection went before the work began: nobody will await it then.
+        # Matters only if the connection ends before the task starts: then nothing awaits the coroutine.
         answer.close()
 
     def _respond(self, request: Request, response: Response) -> None:
-        replier = self._connection.find_replier(self._node, self._link.session, request.reply_to)
+        replier = self._connection.links.find_replier(self._node, self._link.session, request.reply_to)
         if replier is not None:
             replier.reply(
                 encode_message(
@@ -135,7 +135,7 @@ class Requester:
 
 
 class Replier:
-    """The link on which a client gets its answers."""
+    """The link on which a client receives replies."""
 
     def __init__(self, connection: AmqpConnection, link: SendingLink, node: Address) -> None:
         self._connection = connection
@@ -189,7 +189,7 @@ class Replier:
 
 
 def choose_replier(repliers: Sequence[Replier], session: Session, reply_to: str | None) -> Replier | None:
-    """Of a node's repliers on one connection, the one that a reply is for.
+    """Choose, among the repliers of a node on one connection, the one for a reply.
 
     By reply-to on the same session, else by reply-to, else any on that session, else any: some clients send
     no reply-to, some put a link's name into it.

@@ -1,10 +1,9 @@
 """A receiving link with a selector: only messages that match are locked.
 
-What does not match stays available to others, unlocked and uncounted. The link
-has a scan of each partition (broker/scans.py) and looks at one page of it at a
-time, so that a long backlog holds up nobody; between two pages the loop turns.
-A drain is answered when everything has been looked at. Delivering and settling
-are the receiver's (receiver.py).
+Messages that do not match stay available to others, unlocked and uncounted. The link has a
+scan of each partition (broker/scans.py) and examines one page at a time. Between two pages
+the event loop runs, so a long backlog delays no other work. A drain is answered when
+everything has been examined. Delivering and settling: receiver.py.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class SelectiveReceiver(Receiver):
     # -- looking ------------------------------------------------------------------
 
     def _examine(self, host: PartitionHost) -> None:
-        """Look at the next page: at once if it is in memory, else when the store has read it."""
+        """Examine the next page: at once if it is in memory, otherwise when the store has read it."""
         is_at_once = True
 
         def examined(failure: BrokerError | None) -> None:
@@ -68,7 +67,7 @@ class SelectiveReceiver(Receiver):
             if is_at_once or self._closed:
                 return
             if failure is not None:
-                # First: this partition has nothing to say for now, and a drain must not wait until it has.
+                # Before the wake: this partition cannot answer now, and a drain must not wait for it.
                 self._answer_drain()
             self.wake()
 
@@ -77,7 +76,7 @@ class SelectiveReceiver(Receiver):
         is_at_once = False
 
     def _go_on_later(self, host: PartitionHost) -> None:
-        """There may be more further on: look there in another turn of the loop."""
+        """There may be more: continue in another turn of the event loop."""
         scan = self._scans[host]
         if host not in self._reading and not scan.has_found and scan.is_behind:
             self._reading.add(host)

@@ -1,9 +1,9 @@
 """A client's sending link: from transfers to partitions, and back to dispositions.
 
-All deliveries of one socket read are routed together. Those with a key go where
-the key says; those without stay together in one partition and the next read's go
-to the next (P-16): a commit and a disposition cost the same for one message as
-for a hundred. An answer leaves only when its messages are durable.
+All deliveries of one socket read are routed together. A key decides the partition. Messages
+without a key go to one partition together, and those of the next read to the next (P-16): a
+commit and a disposition cost the same for one message as for a hundred. An answer is sent
+only when its messages are durable.
 """
 
 from __future__ import annotations
@@ -196,8 +196,8 @@ class Sender:
                 reply = none_left
         if isinstance(reply, QuotaExceeded | InvalidOperation) and len(run.deliveries) > 1:
             # Together they are too much, or one of them lacks a session; others may still be taken.
-            for place, delivery in enumerate(run.deliveries):
-                one = slice(place, place + 1)
+            for index, delivery in enumerate(run.deliveries):
+                one = slice(index, index + 1)
                 alone = _Run(run.host, run.keyless, [delivery], run.messages[one], run.identities[one])
                 alone.size = _size(alone.deliveries)
                 self._enqueue(alone, attempts=1)

@@ -3,9 +3,9 @@
     com.microsoft:session-filter                      a session's id, or null for the next one
     com.microsoft:non-exclusive-session-filter:list   [id or null, lock token or null]
 
-The second one accepts a session that can be handed over. The answer has its lock token;
-whoever presents that takes the session over from its holder. The token is as good as the
-lock, so no error and no log line shows it.
+The second one accepts a session that can be handed over. The answer has its lock token. A
+receiver that presents the token takes the session over from its holder. The token is as good
+as the lock, so no error and no log line shows it.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class WantedSession:
     """None for the next one."""
     exclusive: bool = True
     handover: LockToken | None = None
-    """Present to take the session over from its holder."""
+    """The token that takes the session over from its holder."""
 
 
 def wanted_session(source: object) -> WantedSession | None:
-    """None where the source has no filter for sessions; `ArgumentError` where it makes no sense."""
+    """None if the source has no session filter; `ArgumentError` if the filter is invalid."""
     filters = _filters(source)
     name = _handover_name(filters)
     if name is None:
@@ -70,7 +70,7 @@ def is_session_filter(name: str, value: object) -> bool:
 
 
 def answer_source(source: object, lock: SessionLock) -> Source:
-    """The client's source with what it was given, in the place and in the shape in which it asked."""
+    """The client's source with the session that was accepted, under the same key and in the same shape."""
     assert isinstance(source, Source), "it had a filter"
     name = _handover_name(_filters(source)) or SESSION_FILTER
     value: object = lock.session_id

@@ -1,12 +1,11 @@
-"""A client's link to one session: accepted by its attach, held until the link goes.
+"""A client's link to one session: the attach accepts the session, and the link holds it.
 
-The attach is answered once the session is locked: the one it names, or the next
-of any partition that is free and has messages. A receiver that finds none waits in
-line, and is refused when its time is over. A session that can be handed over goes to
-the receiver that presents its token, and its holder's link is closed. Delivering and
-settling are the receiver's (receiver.py), from one session instead of all partitions.
-What is kept for a later credit goes back at once here, so that the session stays in
-order.
+The attach is answered when the session is locked: the session that it names, or the next
+free session with messages in any partition. A receiver that finds none waits, and is refused
+when its timeout expires. A session that can be handed over goes to the receiver that presents
+its token, and the link of its former holder is closed. Delivering and settling work as for
+other receivers (receiver.py), but from one session instead of all partitions. Messages that
+would be kept for a later credit are released at once, so that the session stays in order.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from functools import partial
 from os import urandom
 from typing import TYPE_CHECKING, Final
 
+from bendybus.amqp.dotnet import ticks_of_instant
 from bendybus.amqp.types import Symbol
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
@@ -38,13 +38,9 @@ __all__ = ["SessionReceiver"]
 LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
 TIMEOUT: Final = "com.microsoft:timeout"
 
-# What Service Bus waits for a client that does not say how long; and the longest any client can mean.
+# The timeout of Service Bus if the client names none, and the longest timeout that we accept.
 ACCEPT_TIMEOUT_S: Final = 60.0
 ACCEPT_TIMEOUT_MAX_S: Final = 24 * 3600.0
-
-# .NET counts 100 ns from the year 1, which is that many before 1970.
-_TICKS_AT_EPOCH: Final = 621_355_968_000_000_000
-_TICKS_PER_MS: Final = 10_000
 
 
 class SessionReceiver(Receiver):
@@ -62,7 +58,7 @@ class SessionReceiver(Receiver):
     # -- accepting ----------------------------------------------------------------
 
     def accept(self) -> None:
-        """Ask for the session; the client is answered as soon as it is locked, or cannot be."""
+        """Ask for the session. The client is answered when it is locked, or cannot be."""
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(_timeout_s(self._link.properties), self._time_out)
         wanted = self._wanted_session
@@ -86,7 +82,7 @@ class SessionReceiver(Receiver):
 
     def _accept_answered(self, host: PartitionHost, reply: Reply | BrokerError) -> None:
         if isinstance(reply, BrokerError):
-            self._connection.end_link(self._link, reply)
+            self._connection.links.end(self._link, reply)
             return
         assert isinstance(reply, SessionAccepted)
         assert reply.lock is not None, "a session that is named is accepted or refused"
@@ -100,15 +96,13 @@ class SessionReceiver(Receiver):
         self._cancel_timer()
         self._host, self._session = host, accepted.lock
         host.holders.hold(accepted.lock, self)
-        # The lock is to run out in time, though nothing else may happen here.
+        # So that the lock expires on time even if nothing else happens in this partition.
         self._queue.keep_time(host)
         self._connection.session_locks[self._queue, accepted.lock.key] = accepted.lock
         self._connection.session_links[self._queue, self._link.name] = accepted.lock.session_id
         self._link.accept(
             source=answer_source(self._link.source, accepted.lock),
-            properties={
-                Symbol(LOCKED_UNTIL): _TICKS_AT_EPOCH + accepted.locked_until * _TICKS_PER_MS,
-            },
+            properties={Symbol(LOCKED_UNTIL): ticks_of_instant(accepted.locked_until)},
         )
         self.flow()
         self._connection.flush_soon()
@@ -120,7 +114,7 @@ class SessionReceiver(Receiver):
             reason = f"No session of '{self._queue.path}' became free that has messages."
         else:
             reason = f"The session '{session_id}' of '{self._queue.path}' could not be reached in time."
-        self._connection.end_link(self._link, OperationTimeout(reason))
+        self._connection.links.end(self._link, OperationTimeout(reason))
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
@@ -130,7 +124,7 @@ class SessionReceiver(Receiver):
     # -- receiving ----------------------------------------------------------------
 
     def flow(self) -> None:
-        # Credit that comes before the session is used when it has come.
+        # Credit that arrives before the session is locked is used afterwards.
         if self._session is not None:
             super().flow()
 
@@ -143,7 +137,7 @@ class SessionReceiver(Receiver):
     def lost(self) -> None:
         """The session is no longer ours."""
         if self._session is not None and not self._closed:
-            self._connection.end_link(self._link, session_lost(self._session.session_id, self._queue.path))
+            self._connection.links.end(self._link, session_lost(self._session.session_id, self._queue.path))
 
     def _partitions(self) -> Iterable[PartitionHost]:
         return () if self._host is None else (self._host,)
@@ -155,7 +149,7 @@ class SessionReceiver(Receiver):
         return self._session is not None and host.waiting_in_session(self._session)
 
     def _wait(self) -> None:
-        """Its partition tells a session's holder of every message."""
+        """Nothing to do: the partition informs the holder of a session about every message."""
 
     def _stop_waiting(self) -> None:
         if self._session is None:
@@ -182,16 +176,16 @@ class SessionReceiver(Receiver):
         self._go_on()
 
     def close(self) -> None:
-        """The link is gone, and with it the session: what was not settled is given back uncounted (P-28)."""
+        """The link is gone: release the session. Unsettled messages are returned uncounted (P-28)."""
         if self._closed:
             return
         super().close()
         self._cancel_timer()
         if self._session is not None and self._host is not None:
             self._host.holders.let_go(self._session)
-            place = self._queue, self._session.key
-            if self._connection.session_locks.get(place) == self._session:
-                del self._connection.session_locks[place]
+            key = self._queue, self._session.key
+            if self._connection.session_locks.get(key) == self._session:
+                del self._connection.session_locks[key]
             self._connection.session_links.pop((self._queue, self._link.name), None)
             self._host.submit(ReleaseSession(self._session), _ignore)
 
@@ -204,4 +198,4 @@ def _timeout_s(properties: Mapping[str, object]) -> float:
 
 
 def _ignore(_: object) -> None:
-    """For commands nobody waits for."""
+    """For commands whose reply is not needed."""

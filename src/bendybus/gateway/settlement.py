@@ -6,8 +6,8 @@
     modified, undeliverable-here  defer
     rejected                      dead-letter
 
-The same for a disposition on a link and for `update-disposition`; errors go
-back as a rejected outcome whose error has the condition the SDKs look for.
+The same applies to a disposition on a link and to `update-disposition`. An error is returned
+as a rejected outcome with the condition that the SDKs look for.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _WHY: Final = {
 
 
 def _dead_letter(tokens: Sequence[LockToken], properties: dict[str, object]) -> DeadLetter:
-    """Reason and description are texts; what is not is a property like any other, and keeps its type."""
+    """Reason and description are texts. Any other value is an ordinary property, and keeps its type."""
     reason, description = (_taken_text(properties, name) for name in _WHY)
     return DeadLetter(tokens, reason, description, encode_properties(properties))
 
@@ -110,14 +110,14 @@ def _taken_text(properties: dict[str, object], name: str) -> str | None:
 
 
 def encode_properties(properties: Mapping[str, object] | None) -> bytes | None:
-    """Application properties to lay over a message's own; their names are strings on the wire."""
+    """Application properties that replace those of the message; their names are strings on the wire."""
     if not properties:
         return None
     return encode({str(name): value for name, value in properties.items()})
 
 
 def echo(outcome: DeliveryState | None) -> DeliveryState | None:
-    """The outcome as a client wants it confirmed."""
+    """The outcome, as clients expect it to be confirmed."""
     # py takes a rejected outcome that carries an error for a failure, so a dead-lettering is echoed bare.
     return Rejected() if isinstance(outcome, Rejected) else outcome
 
@@ -141,10 +141,10 @@ def session_lost(session_id: SessionId, path: str) -> SessionLockLost:
 
 
 def refused(error: BrokerError) -> BrokerError:
-    """What a settlement or renewal that met this error is to be told.
+    """The error that answers a settlement or renewal which failed with `error`.
 
-    A partition that is away has forgotten its locks. To be told so is better than to be told to retry: the
-    SDKs would do that for ten seconds, inside the call, and then learn it.
+    A partition that is away has lost its locks. The client is told so, and not to retry: the SDKs would retry
+    for ten seconds inside the call, and then get the same answer.
     """
     if not isinstance(error, Unavailable):
         return error

@@ -1,8 +1,8 @@
-"""The filters of a receiving link's source: which of them are in place, and what the answer says.
+"""The filters of a receiving link's source: which of them are applied, and what the answer says.
 
 "The sending endpoint sets [in the source] the filters actually in place"
-[AMQP 3.5.3]: what is not known here is left out of the answer, so that a client
-can tell. A JMS selector is known by its descriptor, under whatever key it comes.
+[AMQP 3.5.3]. An unknown filter is left out of the answer, so that a client can tell. A JMS
+selector is recognized by its descriptor, under any key.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Selection:
         self._selectors = selectors
 
     def matches(self, message: Message, payload: bytes) -> bool:
-        """A message that cannot be read is not one of those that were asked for."""
+        """A message that cannot be read does not match."""
         try:
             view = selector_view(message, payload)
         except FilterError:
@@ -44,7 +44,7 @@ class Selection:
 @dataclass(frozen=True, slots=True)
 class SourceFilters:
     session: WantedSession | None
-    """None where the client asks for no session."""
+    """None if the client asks for no session."""
     selection: Selection | None
     in_place: dict[str, object]
     """As the client wrote them. A session's link answers with its session: session_receiver.py."""
@@ -58,7 +58,7 @@ class SourceFilters:
         session = wanted_session(link.source)
         for key, value in asked.items():
             if session is not None:
-                # Inside a session order is all: there a selector is not offered.
+                # A session keeps its order, so a selector is not offered there.
                 if is_session_filter(key, value):
                     in_place[Symbol(key)] = value
             elif _is_selector(key, value):
@@ -68,11 +68,11 @@ class SourceFilters:
 
     @classmethod
     def none(cls) -> SourceFilters:
-        """For a node that has no use for any."""
+        """For a node that applies no filters."""
         return cls(None, None, {})
 
     def answer(self, link: SendingLink) -> Source | None:
-        """The client's source with the filters that are in place; None where it asked for none."""
+        """The client's source with the filters that are applied; None if it asked for none."""
         source = link.source
         if not isinstance(source, Source) or not source.filter:
             return None

@@ -1,9 +1,8 @@
-"""One transaction: the work it has been asked to do, kept until it is discharged.
+"""One transaction: its operations, kept until it is discharged.
 
 A client's sends and settlements that name a transaction are kept here and change
-nothing; committing hands all of them to the broker as one (broker/transactions.py).
-To roll back is to forget them: messages that were to be settled are still
-locked by their receiver.
+nothing. A commit passes all of them to the broker at once (broker/transactions.py). A rollback
+forgets them: messages that were to be settled are still locked by their receiver.
 
 All of it happens in one partition of one entity (domain/transactions.py). What
 goes to another entity is put into the outbox there, in the same commit, and
@@ -73,9 +72,9 @@ class Transaction:
     work: list[tuple[Target, Command]] = field(default_factory=list)
     """Each in the transaction's partition of that entity."""
     began_at: Instant | None = None
-    """When the first operation came: its time runs from there."""
+    """When the first operation came: the timeout starts there."""
     failure: BrokerError | None = None
-    """The first thing that was refused; with it the transaction can only be rolled back."""
+    """The first refusal. After it the transaction can only be rolled back."""
     rule_changes: list[RuleChange] = field(default_factory=list)
     """Of `subscription`; a transaction is about rules or about messages."""
     subscription: Subscription | None = None
@@ -169,7 +168,7 @@ class Transaction:
     def schedule(
         self, target: Target, messages: list[Message], identities: Sequence[str | None] | None
     ) -> None:
-        """Scheduled messages, numbered already, whose places are counted."""
+        """Scheduled messages that have their numbers, and count against the quota."""
         self._begin_work()
         enqueue = Enqueue(messages, identities, numbered=True)
         self._scheduled.update((message.sequence_number, (enqueue, message)) for message in messages)
@@ -183,7 +182,7 @@ class Transaction:
         self._enqueue(target, messages, identities)
 
     def cancel_scheduled(self, entity: Target, host: Host[Any], numbers: Sequence[SequenceNumber]) -> None:
-        """Scheduled messages that are no more when the transaction is committed.
+        """Scheduled messages that the commit removes.
 
         What this very transaction has scheduled is taken out of it.
         """
@@ -206,10 +205,10 @@ class Transaction:
 
     @staticmethod
     def _unschedule(enqueue: Enqueue, message: Message) -> None:
-        place = enqueue.messages.index(message)
-        enqueue.messages = [*enqueue.messages[:place], *enqueue.messages[place + 1 :]]
+        index = enqueue.messages.index(message)
+        enqueue.messages = [*enqueue.messages[:index], *enqueue.messages[index + 1 :]]
         if enqueue.identities is not None:
-            enqueue.identities = [*enqueue.identities[:place], *enqueue.identities[place + 1 :]]
+            enqueue.identities = [*enqueue.identities[:index], *enqueue.identities[index + 1 :]]
 
     # -- rules --------------------------------------------------------------------
 
@@ -236,11 +235,11 @@ class Transaction:
     # -- the end ------------------------------------------------------------------
 
     def when_over(self, ended: Ended) -> None:
-        """Have this called when it has been committed or rolled back."""
+        """Call this when the transaction has been committed or rolled back."""
         self._ended.append(ended)
 
     def close(self) -> None:
-        """It is discharged, or has ended otherwise: nothing more can become part of it."""
+        """The transaction is discharged or has ended: nothing can be added to it."""
         self._is_over = True
 
     def over(self, *, committed: bool) -> None:

@@ -1,7 +1,7 @@
 """Transactions of one connection: declared, found by their ids, discharged.
 
-What a transaction holds: transaction.py. Losing the link on which it was
-declared, or its time running out, rolls it back.
+What a transaction holds: transaction.py. It is rolled back when the link on which it was
+declared is lost, or when its time is over.
 
 Work that goes to another entity than the one the transaction is about goes
 through that one. Such an entity is called *via*: named by the sending link
@@ -54,7 +54,7 @@ OPEN_MAX: Final = 1000
 
 
 class Transactions:
-    """All that are open on one connection."""
+    """The open transactions of one connection."""
 
     def __init__(self) -> None:
         self._open: dict[bytes, tuple[Transaction, CoordinatorNode]] = {}
@@ -89,7 +89,7 @@ class Transactions:
         return transaction
 
     def discharge(self, txn_id: bytes) -> Transaction:
-        """The transaction is over, one way or the other."""
+        """The transaction is over, committed or rolled back."""
         transaction = self._find(txn_id)
         del self._open[txn_id]
         transaction.close()
@@ -102,7 +102,7 @@ class Transactions:
         return found[0]
 
     def tick(self, at: Instant) -> None:
-        """Roll back what has been open for too long."""
+        """Roll back transactions that have been open for too long."""
         for transaction, _ in list(self._open.values()):
             if transaction.began_at is not None and at - transaction.began_at > LIFETIME_S * 1000:
                 del self._open[transaction.id]
@@ -161,7 +161,7 @@ class CoordinatorNode:
     async def _commit(self, delivery: Delivery, transaction: Transaction) -> None:
         try:
             if (subscription := transaction.subscription) is not None:
-                topics = self._connection.broker.topics
+                topics = self._connection.client.broker.topics
                 await topics.change_rules(
                     subscription.topic_path, subscription.name, transaction.rule_changes
                 )

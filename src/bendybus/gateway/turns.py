@@ -1,11 +1,11 @@
-"""Turns: how much of one connection's input is handled before the next connection is looked at.
+"""Turns: how much of one connection's input is handled before other connections get their turn.
 
-A connection handles its input in slices (`AmqpConnection.work`), measured in units of work (engine). After
-so many units the event loop goes on to everybody else. What is left waits, and its socket is not read
-meanwhile. Clients that have not proved who they are share one turn, so a crowd of strangers delays the others
-no more than a single one does. They may use all the time that the others leave: when everybody reconnects
-after a restart, nobody waits for a timer. A stranger that costs much has to pause after each slice; when it
-is dropped: probation.py.
+A connection handles its input in slices (`AmqpConnection.work`), measured in units of work (engine/work.py).
+After a turn's worth of work the event loop serves the other connections. The remaining input waits, and the
+socket is not read meanwhile. Clients that have not authenticated ("strangers") share one turn, so many of
+them delay the others no more than a single one does. They may use all the time that the others leave: when
+all clients reconnect after a restart, none waits for a timer. A stranger that has used much work pauses after
+each slice. When it is disconnected: probation.py.
 
 Turns are counted and not timed, so they are the same in every run of a simulation.
 """
@@ -16,7 +16,7 @@ import asyncio
 from collections import deque
 from typing import Final, Protocol
 
-from bendybus.engine.connection import PERFORMATIVE_WORK
+from bendybus.engine.work import PERFORMATIVE_WORK
 
 __all__ = ["Turns", "Worker"]
 
@@ -31,19 +31,19 @@ SLICE_WORK: Final = 64 * PERFORMATIVE_WORK
 STRANGERS_TURN_WORK: Final = 32 * PERFORMATIVE_WORK
 STRANGER_SLICE_WORK: Final = 8 * PERFORMATIVE_WORK
 
-# How long a stranger that has cost much waits after each slice: 400 frames a second are left to it.
+# How long a stranger that has used much work pauses after each slice. 400 frames a second remain.
 STRANGER_PAUSE_S: Final = 0.02
 
 
 class Worker(Protocol):
-    """A connection, as far as turns are concerned."""
+    """A connection, as `Turns` sees it."""
 
     @property
     def authenticated(self) -> bool: ...
 
     @property
     def slowed(self) -> bool:
-        """Whether this stranger has cost so much that it has to pause between slices."""
+        """Whether this stranger has used so much work that it must pause between slices."""
         ...
 
     @property
@@ -52,11 +52,11 @@ class Worker(Protocol):
         ...
 
     def work(self, work_max: int) -> int:
-        """Handle a slice of the input; how much work it was."""
+        """Handle a slice of the input. Returns the units of work."""
         ...
 
     def wait_for_turn(self, waits: bool) -> None:
-        """Input has to wait, so no more is to be read; or none waits any more."""
+        """Input waits for a turn, so stop reading the socket; or none waits any more."""
         ...
 
 
@@ -69,7 +69,7 @@ class Turns:
         self._next_turn: asyncio.Handle | None = None
 
     def take(self, worker: Worker) -> None:
-        """Input has come where none waited: handle it now as far as a turn goes, and the rest later."""
+        """New input, and none was waiting: handle one turn's worth now, and the rest later."""
         if worker.authenticated:
             self._serve(worker)
         else:

@@ -4,8 +4,7 @@
         for entry in management.list(QUEUES):
             print(entry.name, entry.text("MaxDeliveryCount"))
 
-Used by the command line and the pipelines, and open to any program of ours that is a
-client like any other. It talks to a server, this one or Azure's, over HTTP alone, and
+Used by the command line and the pipelines. It talks to a server, this one or Azure's, over HTTP alone, and
 imports nothing of the server's packages. Read in this order: http, entries, client,
-properties, rules, json_api.
+properties, filter_rules, json_api.
 """

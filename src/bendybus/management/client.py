@@ -2,7 +2,7 @@
 
 Works against Azure too: it speaks the API's own version, signs as the SDKs do, and reads a
 missing entity either way that a server may say it. The connection: http.py. The documents:
-entries.py. What is in them: properties.py, rules.py.
+entries.py. What is in them: properties.py, filter_rules.py.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def error_response(error: BrokerError, path: str) -> Response:
 
 
 def fault_response(path: str) -> Response:
-    """The answer when the fault is ours: it tells nothing but that."""
+    """The answer to an internal error, without details."""
     return _response(500, "The server was unable to process the request; please retry the operation.", path)
 
 

@@ -1,9 +1,8 @@
 """Messages between HTTP and their stored form.
 
-An HTTP payload is one AMQP data section, and back. A body that another client
-sent as text or bytes is given as these, and one of any other AMQP type as JSON.
-Both directions go through the same `envelope` as AMQP links, so what is sent
-here is received there and the other way round.
+An HTTP payload becomes one AMQP data section. A body that another client sent as text or
+bytes is returned as such, and a body of any other AMQP type as JSON. Both directions use the
+same `envelope` as AMQP links, so HTTP and AMQP clients can receive each other's messages.
 """
 
 from __future__ import annotations
@@ -147,8 +146,8 @@ def _refuse_oversize(payload: bytes, description: QueueDescription | TopicDescri
 def show(message: Message, payload: bytes, *, locked: bool) -> Shown:
     """A stored message as headers and body.
 
-    Whoever sent it may have put anything into its sections. One that cannot be read is
-    shown empty: the message has to be receivable, or it would block those behind it.
+    A sender may have put anything into its sections. A section that cannot be read is shown
+    empty: the message must be receivable, or it would block those behind it.
     """
     rendered = b"".join(render(message, payload, locked=locked))
     sections = scan(rendered)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
+from bendybus.amqp import annotations as annotation_names
 from bendybus.amqp.message import Header, Properties
 from bendybus.amqp.types import Timestamp
 from bendybus.domain.messages import Message, MessageState
@@ -63,8 +64,8 @@ def sections_of(given: object, content_type: str | None) -> tuple[Header, dict[s
     header = Header(durable=_flag(given, "ForcePersistence") or None, ttl=_ttl_ms(given))
     annotations: dict[str, object] = {}
     for name, annotation in (
-        ("PartitionKey", "x-opt-partition-key"),
-        ("ViaPartitionKey", "x-opt-via-partition-key"),
+        ("PartitionKey", annotation_names.PARTITION_KEY),
+        ("ViaPartitionKey", annotation_names.VIA_PARTITION_KEY),
     ):
         key = _text(given, name)
         if key is not None:
@@ -74,7 +75,7 @@ def sections_of(given: object, content_type: str | None) -> tuple[Header, dict[s
         at = instant_of_date(scheduled)
         if at is None:
             raise ArgumentError(f"ScheduledEnqueueTimeUtc '{scheduled[:60]}' is no RFC 1123 date.")
-        annotations["x-opt-scheduled-enqueue-time"] = Timestamp(at)
+        annotations[annotation_names.SCHEDULED_ENQUEUE_TIME] = Timestamp(at)
     properties = Properties(
         message_id=_text(given, "MessageId"),
         to=_text(given, "To"),
@@ -180,7 +181,7 @@ def broker_properties(
         told["LockedUntilUtc"] = http_date(message.locked_until)
     told |= {
         "MessageId": _identifier(properties.message_id),
-        "PartitionKey": _plain(annotations.get("x-opt-partition-key")),
+        "PartitionKey": _plain(annotations.get(annotation_names.PARTITION_KEY)),
         "SequenceNumber": message.sequence_number,
         "SessionId": _plain(properties.group_id),
         "State": _STATES[message.state],
@@ -191,7 +192,7 @@ def broker_properties(
         "ReplyTo": _plain(properties.reply_to),
         "ReplyToSessionId": _plain(properties.reply_to_group_id),
     }
-    scheduled = annotations.get("x-opt-scheduled-enqueue-time")
+    scheduled = annotations.get(annotation_names.SCHEDULED_ENQUEUE_TIME)
     if isinstance(scheduled, int):
         told["ScheduledEnqueueTimeUtc"] = http_date(scheduled)
     return json.dumps(

@@ -1,9 +1,9 @@
-"""Receiving over HTTP: one message for one request, now or as it comes.
+"""Receiving over HTTP: one message for each request, now or later.
 
-A request that finds nothing waits as AMQP links do (`broker/queue.py`) and is
-served in its turn; nothing polls. It ends with a message, with its time (also
-when every message is locked: P-29), with its client or with the server. A
-message locked for a client that has gone is given back uncounted (P-28).
+A request that finds no message waits in the same list as AMQP links (`broker/queue.py`);
+nothing polls. It ends when it gets a message, when its time is over (also if every message is
+locked: P-29), when its client disconnects, or when the server stops. A message that was locked
+for a client that has disconnected is released uncounted (P-28).
 """
 
 from __future__ import annotations
@@ -139,13 +139,13 @@ class _Request:
 
 
 class Reception:
-    """Everybody who waits over HTTP."""
+    """All requests that wait over HTTP."""
 
     def __init__(self) -> None:
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def stop(self) -> None:
-        """Send all who wait away, with nothing: the server is closing."""
+        """Answer all waiting requests with no message: the server is closing."""
         if not self._stopped.done():
             self._stopped.set_result(None)
 

@@ -1,10 +1,9 @@
-"""REST messages: the routes, and the one way from a request to its answer.
+"""REST messages: the routes, and the path from a request to its answer.
 
-Every request goes the same way: which operation (targets.py), may the
-caller (auth/http.py), does the entity exist and allow it, then the operation. What
-is refused on the way is a `BrokerError`, and its answer has an Error body
-(errors.py); bad input is never a fault of ours. Operations on a message
-under lock are here, as they are short; receiving is in receiving.py.
+Every request takes the same path: find the operation (calls.py), check the caller's rights
+(auth/http.py), check that the entity exists and allows it, then perform the operation. A
+refusal is a `BrokerError`, and its answer has an Error body (errors.py). Operations on a locked
+message are here, because they are short. Receiving: receiving.py.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
 from bendybus.auth.http import authorise
-from bendybus.auth.rules import KeyRing
+from bendybus.auth.key_ring import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.broker.partition_host import PartitionHost
@@ -41,11 +40,11 @@ from bendybus.errors import (
 )
 from bendybus.http_bodies import RequestBody
 from bendybus.names import LockToken
+from bendybus.rest.calls import Operation, RestCall
 from bendybus.rest.errors import error_response, fault_response
 from bendybus.rest.headers import HEADER_SPELLINGS
 from bendybus.rest.messages import Admitted, admit_request, message_id
 from bendybus.rest.receiving import Received, Reception
-from bendybus.rest.targets import Operation, Target
 
 __all__ = ["RestMessages"]
 
@@ -70,7 +69,7 @@ class RestMessages(BaseRoute):
         self._reception = Reception()
 
     def stop(self) -> None:
-        """Answer everybody who waits for a message."""
+        """Answer all requests that wait for a message."""
         self._reception.stop()
 
     # -- routing ------------------------------------------------------------------
@@ -78,47 +77,47 @@ class RestMessages(BaseRoute):
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         if scope["type"] != "http":
             return Match.NONE, {}
-        target = Target.parse(scope["method"], scope["raw_path"].decode("ascii", "replace"))
-        if target is None:
+        call = RestCall.parse(scope["method"], scope["raw_path"].decode("ascii", "replace"))
+        if call is None:
             return Match.NONE, {}
-        return Match.FULL, {"bendybus.target": target}
+        return Match.FULL, {"bendybus.call": call}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        target: Target = scope["bendybus.target"]
+        call: RestCall = scope["bendybus.call"]
         request = Request(scope)
         body = RequestBody(receive, request.headers.get("content-length"))
         try:
-            response = await self._answer(target, request, body)
+            response = await self._answer(call, request, body)
         except BrokerError as error:
-            response = error_response(error, target.path)
+            response = error_response(error, call.path)
         except Exception:
-            logger.exception("%s of '%s' failed", target.operation.value, target.entity)
-            response = fault_response(target.path)
+            logger.exception("%s of '%s' failed", call.operation.value, call.entity)
+            response = fault_response(call.path)
         finally:
             body.close()
         if not await body.discard():
             response.headers["connection"] = "close"
         await response(scope, receive, send)
 
-    async def _answer(self, target: Target, request: Request, body: RequestBody) -> Response:
+    async def _answer(self, call: RestCall, request: Request, body: RequestBody) -> Response:
         # Whoever signs for a URL must hold a rule over its entity: `q/messages` may be a queue too.
-        keys = self._keys.reaching(target.entity)
-        authorise(request.headers, keys, target.path, target.operation.right, now())
-        if target.operation is Operation.SEND:
-            return await self._send(target, self._broker.find_target(target.entity), request, body)
-        queue = self._broker.find(target.entity)
-        queue.refuse_receiver(target.subqueue, sessionful=False)
+        keys = self._keys.reaching(call.entity)
+        authorise(request.headers, keys, call.path, call.operation.right, now())
+        if call.operation is Operation.SEND:
+            return await self._send(call, self._broker.find_target(call.entity), request, body)
+        queue = self._broker.find(call.entity)
+        queue.refuse_receiver(call.subqueue, sessionful=False)
         await body.read(BODY_MAX, f"A request of this kind has a body of at most {BODY_MAX} bytes.")
-        if target.operation in (Operation.PEEK_LOCK, Operation.RECEIVE_AND_DELETE):
-            return await self._receive(target, queue, request, body)
-        return await _settle(target, queue)
+        if call.operation in (Operation.PEEK_LOCK, Operation.RECEIVE_AND_DELETE):
+            return await self._receive(call, queue, request, body)
+        return await _settle(call, queue)
 
     # -- operations ---------------------------------------------------------------
 
     async def _send(
-        self, target: Target, entity: SendTarget, request: Request, body: RequestBody
+        self, call: RestCall, entity: SendTarget, request: Request, body: RequestBody
     ) -> Response:
-        entity.refuse_sending(target.subqueue)
+        entity.refuse_sending(call.subqueue)
         timeout_s = _timeout_s(request) or TIMEOUT_DEFAULT_S
         description = entity.description
         limit = description.max_message_size_kb * 1024
@@ -145,22 +144,22 @@ class RestMessages(BaseRoute):
             response.headers["content-type"] = content_type
         return response
 
-    async def _receive(self, target: Target, queue: Queue, request: Request, body: RequestBody) -> Response:
-        deletes = target.operation is Operation.RECEIVE_AND_DELETE
+    async def _receive(self, call: RestCall, queue: Queue, request: Request, body: RequestBody) -> Response:
+        deletes = call.operation is Operation.RECEIVE_AND_DELETE
         received = await self._reception.receive(
-            queue, target.subqueue, _timeout_s(request), body, deletes=deletes
+            queue, call.subqueue, _timeout_s(request), body, deletes=deletes
         )
         if received is None:
             return Response(status_code=204)
         response = Response(received.shown.body, status_code=200 if deletes else 201)
         response.raw_headers.extend(received.shown.headers)
         if not deletes:
-            response.raw_headers.append((b"Location", _location(request, target, queue, received).encode()))
+            response.raw_headers.append((b"Location", _location(request, call, queue, received).encode()))
         return response
 
 
 async def _enqueue(entity: SendTarget, admitted: Admitted) -> None:
-    """Where the key says; without one, wherever a partition takes it (P-16)."""
+    """Enqueue in the partition of the key; without a key, in any that is available (P-16)."""
     key = admitted.key if len(entity.hosts) > 1 else None
     messages = admitted.messages
     for attempts_left in reversed(range(len(entity.hosts))):
@@ -174,45 +173,45 @@ async def _enqueue(entity: SendTarget, admitted: Admitted) -> None:
             return
 
 
-async def _settle(target: Target, queue: Queue) -> Response:
+async def _settle(call: RestCall, queue: Queue) -> Response:
     """Renew, unlock or complete the one message that is meant."""
-    host, token = await _find(target, queue)
-    match target.operation:
+    host, token = await _find(call, queue)
+    match call.operation:
         case Operation.RENEW:
             reply = await host.ask(Renew([token]))
             assert isinstance(reply, Renewed)
             lost = None in reply.locked_until
         case _:
             reply = await host.ask(
-                Complete([token]) if target.operation is Operation.COMPLETE else Abandon([token])
+                Complete([token]) if call.operation is Operation.COMPLETE else Abandon([token])
             )
             assert isinstance(reply, Settled)
             lost = bool(reply.lost)
     if lost:
-        raise _no_such_lock(target, queue)
+        raise _no_such_lock(call, queue)
     return Response(status_code=200)
 
 
-async def _find(target: Target, queue: Queue) -> tuple[PartitionHost, LockToken]:
+async def _find(call: RestCall, queue: Queue) -> tuple[PartitionHost, LockToken]:
     """The partition and the lock meant by a message's id or number together with a lock token."""
     try:
-        token = LockToken(UUID(target.lock_token).bytes_le)
+        token = LockToken(UUID(call.lock_token).bytes_le)
     except ValueError:
-        raise ArgumentError(f"'{target.lock_token[:60]}' is not a lock token, which is a GUID.") from None
+        raise ArgumentError(f"'{call.lock_token[:60]}' is not a lock token, which is a GUID.") from None
     host = queue.host_of_token(token)
     message = host.partition.locked(token) if host is not None and host.partition is not None else None
-    if host is None or message is None or message.subqueue is not target.subqueue:
-        raise _no_such_lock(target, queue)
-    if target.message != str(message.sequence_number):
+    if host is None or message is None or message.subqueue is not call.subqueue:
+        raise _no_such_lock(call, queue)
+    if call.message != str(message.sequence_number):
         (payload,) = await host.payloads([message])
-        if payload is None or message_id(message, payload) != target.message:
-            raise _no_such_lock(target, queue)
+        if payload is None or message_id(message, payload) != call.message:
+            raise _no_such_lock(call, queue)
     return host, token
 
 
-def _no_such_lock(target: Target, queue: Queue) -> MessageNotFound:
+def _no_such_lock(call: RestCall, queue: Queue) -> MessageNotFound:
     return MessageNotFound(
-        f"'{queue.path}' has no message '{target.message[:128]}' under the lock '{target.lock_token}'. "
+        f"'{queue.path}' has no message '{call.message[:128]}' under the lock '{call.lock_token}'. "
         "Either the lock expired, or the message has already been removed."
     )
 
@@ -242,7 +241,7 @@ def _spelled_headers(scope: Scope) -> Iterable[tuple[bytes, bytes]]:
     return [(spelling, value) for spelling, (_, value) in zip(spellings, headers, strict=True)]
 
 
-def _location(request: Request, target: Target, queue: Queue, received: Received) -> str:
+def _location(request: Request, call: RestCall, queue: Queue, received: Received) -> str:
     """Where the locked message is now; `/subscriptions/` and `/messages/` as an old client looks for them."""
     host = request.headers.get("host", "")
     if not _HOST.fullmatch(host):
@@ -252,7 +251,7 @@ def _location(request: Request, target: Target, queue: Queue, received: Received
         SubQueue.MAIN: "",
         SubQueue.DEAD_LETTER: "/$DeadLetterQueue",
         SubQueue.TRANSFER_DEAD_LETTER: "/$Transfer/$DeadLetterQueue",
-    }[target.subqueue]
+    }[call.subqueue]
     token = UUID(bytes_le=received.lock_token)
     entity = quote(queue.path).replace("/Subscriptions/", "/subscriptions/") + subqueue
     return f"{request.url.scheme}://{host}/{entity}/messages/{received.sequence_number}/{token}"

@@ -49,7 +49,7 @@ class _Announcement:
 def announce(
     data: Path, host: str, port: int, *, key_in_folder: bool, operator_key: str, tls: bool = False
 ) -> None:
-    """To be called by the folder's holder once it takes connections."""
+    """Called by the holder of the folder when it accepts connections."""
     content = {
         "pid": os.getpid(),
         "host": host,
@@ -65,7 +65,7 @@ def announce(
             json.dump(content, file)
         draft.replace(data / ANNOUNCEMENT_FILE)
     except OSError as error:
-        # The server can be used all the same: by whoever knows where it is.
+        # The server still works for clients that know its address.
         logger.warning("the server cannot be found by its data folder: %s", error.strerror)
         draft.unlink(missing_ok=True)
 

@@ -1,8 +1,8 @@
 """The composition root: settings in, a running server out.
 
-The one place that knows every concrete part. They start in the order of what
-stands on what (folder, stores, brokers, the front) and stop in reverse; the line
-`ready <connection string>` on stdout is the promise that clients are now served.
+Only this module knows every concrete part. They start in the order of their dependencies
+(folder, stores, brokers, front) and stop in reverse. The line `ready <connection string>` on
+stdout means that clients are now served.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from contextlib import AsyncExitStack
 from itertools import islice
 from typing import Final
 
-from bendybus.admin.rule_book import RootRule, RuleBook
-from bendybus.auth.rules import Issuer, KeyRing
+from bendybus.admin.authorization_rules import AuthorizationRules, RootRule
+from bendybus.auth.key_ring import Issuer, KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.envelope.contents import AmqpContents
 from bendybus.errors import ConfigError, RequestError, StoreCorrupted, StoreUnavailable
@@ -50,8 +50,8 @@ __all__ = ["Server", "loop_factory", "run"]
 
 logger = logging.getLogger(__name__)
 
-# Message records are many, long-lived and free of cycles: looking through all of them again and
-# again costs a fifth of the throughput and finds nothing. Young objects are still collected.
+# Message records are many, long-lived and free of cycles. Scanning them again and again would cost a fifth of
+# the throughput and find nothing. Young objects are still collected.
 GC_THRESHOLDS: Final = (50_000, 50, 1000)
 
 # Closing empties the log into the file, 64 MB at most.
@@ -95,7 +95,7 @@ class Server:
         wanted = [*(config.name for config in configs), *settings.namespaces]
         folders = namespace_folders(folder, wanted, settings, exits)
         described = {config.name.lower(): config for config in configs}
-        opened: list[tuple[Namespace, RuleBook, StoreKeeper]] = []
+        opened: list[tuple[Namespace, AuthorizationRules, StoreKeeper]] = []
         for name, own in folders.items():
             config = described.get(name.lower(), NamespaceConfig(name))
             opened.append(await self._open_namespace(name, config, own, issuer, exits))
@@ -115,8 +115,8 @@ class Server:
         )
         exits.push_async_callback(front.close)
         exits.push_async_callback(backups.stop)
-        for namespace, book, keeper in opened:
-            front.admit(namespace, book, keeper)
+        for namespace, rules, keeper in opened:
+            front.admit(namespace, rules, keeper)
         self.ports = await front.open(settings.addresses)
         if settings.metrics_port is not None:
             self.metrics_port = await front.open_metrics(settings.host, settings.metrics_port)
@@ -148,7 +148,7 @@ class Server:
         folder: DataFolder,
         issuer: Issuer | None,
         exits: AsyncExitStack,
-    ) -> tuple[Namespace, RuleBook, StoreKeeper]:
+    ) -> tuple[Namespace, AuthorizationRules, StoreKeeper]:
         settings = self._settings
         root = _root_rule(settings, folder)
         broker = self._broker(name, folder, exits)
@@ -157,23 +157,23 @@ class Server:
         broker.start()
         exits.push_async_callback(broker.stop)
         keys = KeyRing(issuer=issuer)
-        book = RuleBook(broker, keys, root)
-        book.open()
+        authorization_rules = AuthorizationRules(broker, keys, root)
+        authorization_rules.open()
         try:
             await self._ensure(broker, config)
             for scope, rules in config.rules.items():
-                await book.bring(scope, rules)
+                await authorization_rules.bring(scope, rules)
         except RequestError as refusal:
             raise ConfigError(f"{settings.config}: {refusal}") from refusal
         refuse_exposed_keys(settings.host, [known for rule in keys for known in rule.keys])
-        return Namespace(name, broker, keys, self.faults.get(name)), book, keeper
+        return Namespace(name, broker, keys, self.faults.get(name)), authorization_rules, keeper
 
     async def _ensure(self, broker: Broker, config: NamespaceConfig) -> None:
-        """Have what the file asks for, from the start."""
+        """Create the entities that the file lists."""
         try:
             await broker.ensure(config.topics, config.queues, config.subscriptions)
         except StoreUnavailable as reason:
-            # The rest of the namespace is worth serving; the next start brings it to the description.
+            # The rest of the namespace is served anyway; the next start applies the description.
             logger.error("%s: not everything is as described: %s", self._settings.config, reason)
 
     def _broker(self, name: str, folder: DataFolder, exits: AsyncExitStack) -> Broker:
@@ -222,7 +222,7 @@ class Server:
 
 
 def _close(store: MessagingStore) -> None:
-    """Close the store, but do not wait for one that is stuck: what it has acknowledged is on disk."""
+    """Close the store without waiting for one that is stuck: what it has acknowledged is on disk."""
     closing = threading.Thread(target=store.close, name=f"close-{store.name}", daemon=True)
     closing.start()
     closing.join(CLOSE_TIMEOUT_S)
@@ -260,7 +260,7 @@ async def _serve(settings: Settings) -> None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Makes the fastest event loop there is here."""
+    """Makes the fastest event loop that is installed."""
     try:
         import uvloop  # noqa: PLC0415 - where there is none (Windows), asyncio's own loop serves
     except ImportError:

@@ -18,8 +18,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from bendybus.auth.http import authorise
+from bendybus.auth.key_ring import AccessRule, KeyRing
 from bendybus.auth.rights import Right
-from bendybus.auth.rules import AccessRule, KeyRing
 from bendybus.broker.clock import now
 from bendybus.errors import ArgumentError, BrokerError
 from bendybus.http_bodies import json_body

@@ -1,12 +1,10 @@
 """The official emulator's Config.json, read into descriptions and authorization rules.
 
-Nothing in the file is passed over in silence: an unknown key, a wrong type and a
-feature that this broker does not have yet are all refused, each with the file, the
-place in it, the value and what is allowed (places.py). Which properties there are:
-domain/properties.py. Ranges are checked by the description itself
-(domain/entities.py), so the emulator's own caps are not here.
-`AuthorizationRules`, `EnablePartitioning` and a second namespace are ours: the
-emulator knows none of them.
+Nothing in the file is ignored silently: an unknown key, a wrong type and a missing feature
+are refused, with the file, the position, the value and what is allowed (json_nodes.py). Which
+properties there are: domain/properties.py. The description checks the ranges
+(domain/entities.py), so the emulator's own limits do not apply. `AuthorizationRules`,
+`EnablePartitioning` and a second namespace are ours: the emulator does not have them.
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from bendybus.atom import CORRELATION_ELEMENTS
+from bendybus.auth.key_ring import ROOT_RULE_NAME
 from bendybus.auth.rights import Right
-from bendybus.auth.rules import ROOT_RULE_NAME
 from bendybus.domain.access import RULES_MAX, AuthorizationRule
 from bendybus.domain.entities import QueueDescription, normalise_path
 from bendybus.domain.filters import CorrelationFilter, RuleDescription, SqlFilter, SqlRuleAction
@@ -27,7 +25,7 @@ from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescrip
 from bendybus.errors import ArgumentError, ConfigError
 from bendybus.names import EntityPath
 from bendybus.namespaces import NAMESPACE_DEFAULT, check_namespace_name
-from bendybus.server.places import Place, read_json
+from bendybus.server.json_nodes import JsonNode, read_json
 
 __all__ = ["NamespaceConfig", "load_config"]
 
@@ -48,23 +46,23 @@ class NamespaceConfig:
 
 def load_config(file: Path) -> tuple[NamespaceConfig, ...]:
     """The namespaces of a Config.json; `ConfigError` says what is wrong with it and where."""
-    # `$schema` is what editors go by when they help to write the file.
+    # Editors use `$schema` to check the file.
     user_config = read_json(file).members("UserConfig", "$schema").get("UserConfig")
     if user_config is None:
         raise ConfigError(f"{file}: $ has no 'UserConfig'")
     # `Logging` says where the emulator writes its log; ours goes to stderr either way.
-    places = user_config.members("Namespaces", "Logging").get("Namespaces")
-    namespaces = [(place, _Reader(file).namespace(place)) for place in (places.items() if places else ())]
+    nodes = user_config.members("Namespaces", "Logging").get("Namespaces")
+    namespaces = [(node, _Reader(file).namespace(node)) for node in (nodes.items() if nodes else ())]
     if len(namespaces) > 1:
         _refuse_unclear_names(namespaces)
     return tuple(namespace for _, namespace in namespaces)
 
 
-def _refuse_unclear_names(namespaces: list[tuple[Place, NamespaceConfig]]) -> None:
-    """One alone may be called anything; several are told apart by what they are called."""
+def _refuse_unclear_names(namespaces: list[tuple[JsonNode, NamespaceConfig]]) -> None:
+    """A single namespace may have any name. Several need names that differ."""
     seen: set[str] = set()
-    for place, namespace in namespaces:
-        name = place.members(*NAMESPACE_MEMBERS).get("Name") or place.refuse("one of several needs a 'Name'")
+    for node, namespace in namespaces:
+        name = node.members(*NAMESPACE_MEMBERS).get("Name") or node.refuse("one of several needs a 'Name'")
         try:
             check_namespace_name(namespace.name)
         except ArgumentError as error:
@@ -76,14 +74,14 @@ def _refuse_unclear_names(namespaces: list[tuple[Place, NamespaceConfig]]) -> No
 
 NAMESPACE_MEMBERS: Final = ("Name", "Queues", "Topics", "AuthorizationRules")
 
-_READERS: Final[Mapping[ValueType, Callable[[Place], object]]] = {
-    ValueType.BOOLEAN: Place.boolean,
-    ValueType.INTEGER: Place.integer,
-    ValueType.DURATION: Place.bounded_duration,
-    ValueType.DURATION_OR_UNLIMITED: Place.duration,
-    ValueType.TEXT: Place.text_or_nothing,
-    ValueType.ENTITY: Place.text_or_nothing,
-    ValueType.STATUS: Place.status,
+_READERS: Final[Mapping[ValueType, Callable[[JsonNode], object]]] = {
+    ValueType.BOOLEAN: JsonNode.boolean,
+    ValueType.INTEGER: JsonNode.integer,
+    ValueType.DURATION: JsonNode.bounded_duration,
+    ValueType.DURATION_OR_UNLIMITED: JsonNode.duration,
+    ValueType.TEXT: JsonNode.text_or_nothing,
+    ValueType.ENTITY: JsonNode.text_or_nothing,
+    ValueType.STATUS: JsonNode.status,
 }
 
 
@@ -97,8 +95,8 @@ class _Reader:
         self._subscriptions: dict[str, SubscriptionDescription] = {}
         self._rules: dict[str, tuple[AuthorizationRule, ...]] = {}
 
-    def namespace(self, place: Place) -> NamespaceConfig:
-        members = place.members(*NAMESPACE_MEMBERS)
+    def namespace(self, node: JsonNode) -> NamespaceConfig:
+        members = node.members(*NAMESPACE_MEMBERS)
         name = members["Name"].name() if "Name" in members else NAMESPACE_DEFAULT
         if "AuthorizationRules" in members:
             self._read_rules(members["AuthorizationRules"], scope="")
@@ -116,22 +114,22 @@ class _Reader:
             self._rules,
         )
 
-    def _read_queue(self, place: Place) -> None:
-        members = place.members("Name", "Properties", "AuthorizationRules")
-        path = self._new_name(place, members, "queue")
+    def _read_queue(self, node: JsonNode) -> None:
+        members = node.members("Name", "Properties", "AuthorizationRules")
+        path = self._new_name(node, members, "queue")
         values = _values(members, QUEUE)
-        queue = self._described(place, lambda: QueueDescription(EntityPath(path), **values))
+        queue = self._described(node, lambda: QueueDescription(EntityPath(path), **values))
         self._queues[normalise_path(queue.path)] = queue
         if "AuthorizationRules" in members:
             self._read_rules(members["AuthorizationRules"], scope=queue.path)
 
     # -- topics -------------------------------------------------------------------
 
-    def _read_topic(self, place: Place) -> None:
-        members = place.members("Name", "Properties", "Subscriptions", "AuthorizationRules")
-        path = self._new_name(place, members, "topic")
+    def _read_topic(self, node: JsonNode) -> None:
+        members = node.members("Name", "Properties", "Subscriptions", "AuthorizationRules")
+        path = self._new_name(node, members, "topic")
         values = _values(members, TOPIC)
-        topic = self._described(place, lambda: TopicDescription(EntityPath(path), **values))
+        topic = self._described(node, lambda: TopicDescription(EntityPath(path), **values))
         self._topics[normalise_path(topic.path)] = topic
         if "AuthorizationRules" in members:
             self._read_rules(members["AuthorizationRules"], scope=topic.path)
@@ -139,10 +137,10 @@ class _Reader:
             for subscription in members["Subscriptions"].items():
                 self._read_subscription(topic.path, subscription)
 
-    def _read_subscription(self, topic: str, place: Place) -> None:
-        members = place.members("Name", "Properties", "Rules")
+    def _read_subscription(self, topic: str, node: JsonNode) -> None:
+        members = node.members("Name", "Properties", "Rules")
         if "Name" not in members:
-            place.refuse("a subscription needs a 'Name'")
+            node.refuse("a subscription needs a 'Name'")
         name = members["Name"].name()
         if normalise_path(subscription_path(topic, name)) in self._subscriptions:
             members["Name"].refuse("another subscription of this topic has that name (case does not count)")
@@ -151,13 +149,13 @@ class _Reader:
             rules = [self._read_rule(rule) for rule in members["Rules"].items()]
             if rules:
                 values["rules"] = tuple(rules)
-        made = self._described(place, lambda: SubscriptionDescription.of(topic, name, **values))
+        made = self._described(node, lambda: SubscriptionDescription.of(topic, name, **values))
         self._subscriptions[normalise_path(made.path)] = made
 
-    def _read_rule(self, place: Place) -> RuleDescription:
-        members = place.members("Name", "Properties")
+    def _read_rule(self, node: JsonNode) -> RuleDescription:
+        members = node.members("Name", "Properties")
         if "Name" not in members or "Properties" not in members:
-            place.refuse("a rule needs a 'Name' and 'Properties'")
+            node.refuse("a rule needs a 'Name' and 'Properties'")
         properties = members["Properties"].members("FilterType", "SqlFilter", "CorrelationFilter", "Action")
         kind = properties["FilterType"].text() if "FilterType" in properties else ""
         if kind not in ("Sql", "Correlation") or f"{kind}Filter" not in properties:
@@ -171,28 +169,28 @@ class _Reader:
             action = SqlRuleAction(_expression(properties["Action"])) if "Action" in properties else None
             return RuleDescription(members["Name"].name(), rule_filter, action)
 
-        return self._described(place, made)
+        return self._described(node, made)
 
     # -- all of them --------------------------------------------------------------
 
-    def _new_name(self, place: Place, members: Mapping[str, Place], kind: str) -> str:
+    def _new_name(self, node: JsonNode, members: Mapping[str, JsonNode], kind: str) -> str:
         if "Name" not in members:
-            place.refuse(f"a {kind} needs a 'Name'")
+            node.refuse(f"a {kind} needs a 'Name'")
         path = members["Name"].name()
         for known, what in ((self._queues, "queue"), (self._topics, "topic")):
             if normalise_path(path) in known:
                 members["Name"].refuse(f"another {what} of this file has that name (case does not count)")
         return path
 
-    def _described(self, place: Place, describe: Callable[[], T]) -> T:
+    def _described(self, node: JsonNode, describe: Callable[[], T]) -> T:
         try:
             return describe()
         except ArgumentError as error:
-            raise ConfigError(f"{self._file}: {place.path}: {error}") from error
+            raise ConfigError(f"{self._file}: {node.path}: {error}") from error
 
-    def _read_rules(self, place: Place, scope: str) -> None:
+    def _read_rules(self, node: JsonNode, scope: str) -> None:
         rules: dict[str, AuthorizationRule] = {}
-        for each in place.items():
+        for each in node.items():
             members = each.members("Name", "PrimaryKey", "SecondaryKey", "Rights")
             for needed in ("Name", "PrimaryKey", "Rights"):
                 if needed not in members:
@@ -203,15 +201,15 @@ class _Reader:
             if not scope and name == ROOT_RULE_NAME:
                 members["Name"].refuse("the root rule always exists; BENDYBUS_SAS_KEY sets its key")
             if len(rules) >= RULES_MAX:
-                raise ConfigError(f"{self._file}: {place.path} has more than {RULES_MAX} rules")
+                raise ConfigError(f"{self._file}: {node.path} has more than {RULES_MAX} rules")
             rules[name] = self._rule(each, name, members)
         if rules:
             self._rules[scope] = tuple(rules.values())
 
-    def _rule(self, place: Place, name: str, members: Mapping[str, Place]) -> AuthorizationRule:
+    def _rule(self, node: JsonNode, name: str, members: Mapping[str, JsonNode]) -> AuthorizationRule:
         key = members["PrimaryKey"].text()
         if not key:
-            # Not shown by refuse(): a key has no place in an error's text, not even a bad one.
+            # Not shown by refuse(): an error text must not contain a key, not even a bad one.
             raise ConfigError(f"{self._file}: {members['PrimaryKey'].path} is empty; expected a key")
         second = members["SecondaryKey"].text() if "SecondaryKey" in members else ""
         rights = Right(0)
@@ -222,27 +220,27 @@ class _Reader:
         try:
             return AuthorizationRule(name, tuple(rights.label.split(", ")), key, second)
         except ArgumentError as error:
-            raise ConfigError(f"{self._file}: {place.path}: {error}") from error
+            raise ConfigError(f"{self._file}: {node.path}: {error}") from error
 
 
-def _values(members: Mapping[str, Place], properties: Properties) -> dict[str, Any]:
+def _values(members: Mapping[str, JsonNode], properties: Properties) -> dict[str, Any]:
     """The properties of an entity as fields of its description."""
     known = {row.name: row for row in properties if row.in_config}
     given = members["Properties"].members(*known) if "Properties" in members else {}
     return {known[name].field: _READERS[known[name].type](value) for name, value in given.items()}
 
 
-def _expression(place: Place) -> str:
-    members = place.members("SqlExpression")
+def _expression(node: JsonNode) -> str:
+    members = node.members("SqlExpression")
     return (
         members["SqlExpression"].text()
         if "SqlExpression" in members
-        else place.refuse("expected a 'SqlExpression'")
+        else node.refuse("expected a 'SqlExpression'")
     )
 
 
-def _correlation_filter(place: Place) -> CorrelationFilter:
-    members = place.members(*CORRELATION_ELEMENTS.values(), "Properties")
+def _correlation_filter(node: JsonNode) -> CorrelationFilter:
+    members = node.members(*CORRELATION_ELEMENTS.values(), "Properties")
     fields = {
         field: members[name].text_or_nothing()
         for field, name in CORRELATION_ELEMENTS.items()

@@ -1,9 +1,9 @@
-"""The front of the house: one port with AMQP and HTTP on it, for whichever namespaces there are.
+"""The front: one port with AMQP and HTTP, for all namespaces of the server.
 
-Namespaces come and go while it is open. AMQP connections find theirs in the
-gateway; an HTTP request finds its own here, by its host name or by its token, and
-is then served by that namespace's own routes, which know of no other. Who opens
-and closes the namespaces' brokers: app.py, and `bendybus.testing`.
+Namespaces can be added and removed while it is open. The gateway finds the namespace of an
+AMQP connection. The namespace of an HTTP request is found here, by its host name or its token.
+The request is then served by routes that know only this namespace. The brokers of the
+namespaces are opened and closed in app.py and in `bendybus.testing`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from starlette.datastructures import Headers
 from starlette.routing import BaseRoute, Match, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from bendybus.admin.authorization_rule_routes import AuthorizationRuleRoutes
+from bendybus.admin.authorization_rules import AuthorizationRules
 from bendybus.admin.fault_routes import fault_routes
 from bendybus.admin.routes import management_routes
-from bendybus.admin.rule_book import RuleBook
-from bendybus.admin.rule_routes import AuthorizationRules
 from bendybus.admin.store_routes import store_routes
 from bendybus.gateway.gateway import Gateway
 from bendybus.gateway.memory_budget import MemoryBudget
@@ -87,28 +87,30 @@ class Front:
             connections_max=connections_max,
         )
 
-    def admit(self, namespace: Namespace, book: RuleBook, keeper: StoreKeeper | None = None) -> None:
-        """From now on clients are served in this namespace; its broker has been started.
+    def admit(
+        self, namespace: Namespace, rules: AuthorizationRules, keeper: StoreKeeper | None = None
+    ) -> None:
+        """Serve clients in this namespace, whose broker has been started.
 
-        `keeper`: who attaches and retires its stores, if that can be done.
+        `keeper` attaches and retires its stores; None if that is not possible.
         """
         self.namespaces.add(namespace)
-        self._routes.admit(namespace, book, keeper)
+        self._routes.admit(namespace, rules, keeper)
         self._gateway.admit(namespace)
 
     def dismiss(self, namespace: Namespace) -> None:
-        """Send this namespace's clients away; its broker may then be stopped."""
+        """Disconnect the clients of this namespace. Its broker may then be stopped."""
         self.namespaces.remove(namespace)
         self._routes.dismiss(namespace)
         self._gateway.dismiss(namespace)
 
     async def open(self, addresses: Iterable[tuple[str, int]]) -> list[int]:
-        """Take connections on these addresses; gives the ports."""
+        """Accept connections on these addresses. Returns the ports."""
         self._gateway.start()
         return [await self._listener.listen(host, port) for host, port in addresses]
 
     async def open_metrics(self, host: str, port: int) -> int:
-        """Show health and metrics on one more port, and nothing else; gives the port."""
+        """Serve health and metrics, and nothing else, on one more port. Returns the port."""
         return await self._watching.listen(host, port)
 
     def _health(self) -> Health:
@@ -122,7 +124,7 @@ class Front:
         return Health(self.ready, {"stores": stores})
 
     async def close(self) -> None:
-        """No newcomers; what was accepted becomes durable and is answered; then goodbye."""
+        """Stop accepting, wait until everything accepted is durable and answered, and close."""
         self.ready = False
         self._listener.stop_accepting()
         self._routes.stop()
@@ -152,19 +154,19 @@ class _NamespaceRoutes(BaseRoute):
         self._namespaces = namespaces
         self._served: dict[Namespace, _Served] = {}
 
-    def admit(self, namespace: Namespace, book: RuleBook, keeper: StoreKeeper | None) -> None:
+    def admit(self, namespace: Namespace, rules: AuthorizationRules, keeper: StoreKeeper | None) -> None:
         rest = RestMessages(namespace.broker, namespace.keys)
         # Management last: what is not a message operation is an entity.
-        rules = AuthorizationRules(book, namespace.keys)
+        rule_routes = AuthorizationRuleRoutes(rules, namespace.keys)
         own = [*fault_routes(namespace), *store_routes(namespace, keeper, self._namespaces)]
-        routes = [*own, rest, rules, *management_routes(namespace)]
+        routes = [*own, rest, rule_routes, *management_routes(namespace)]
         self._served[namespace] = _Served(rest, Router(routes, redirect_slashes=False))
 
     def dismiss(self, namespace: Namespace) -> None:
         self._served.pop(namespace).rest.stop()
 
     def stop(self) -> None:
-        """Answer everybody who waits for a message."""
+        """Answer all requests that wait for a message."""
         for served in self._served.values():
             served.rest.stop()
 

@@ -1,7 +1,7 @@
 """The HTTP side of the one port: health, metrics and AMQP over WebSocket.
 
-Routes of other packages (management, REST) are handed in and tried after these, as
-an entity may have any path; what nobody serves gets an Error document with 404.
+Routes of other packages (management, REST) are passed in and tried after these, because an
+entity may have any path. A path without a route gets an Error document with 404.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _watching_routes(
 ) -> list[BaseRoute]:
     async def show_health(request: Request) -> Response:
         state = health()
-        # The words of the vendor's emulator, for whoever waits for them.
+        # The words of the vendor's emulator, for scripts that wait for them.
         status = "healthy" if state.ready else "unhealthy"
         message = "The server takes connections." if state.ready else "The server is starting or stopping."
         answer = {"status": status, "message": message, **state.details}

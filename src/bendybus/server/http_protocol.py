@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 # Request line and headers together. Service Bus allows 64 KB of message headers; as much for the rest.
 HEAD_BYTES_MAX: Final = 128 * 1024
 
-# As long as the listener gives a connection to say its first word.
+# As long as the listener waits for the first bytes of a connection.
 HEAD_TIMEOUT_S: Final = 20.0
 
 HTTP_VERSIONS: Final = ("1.0", "1.1")
@@ -51,7 +51,7 @@ WEBSOCKET_MESSAGE_MAX: Final = 4 * 1024 * 1024
 KEEP_ALIVE_S: Final = 75
 
 
-# How long a client that is given up may take to read why.
+# How long a client that is being disconnected may take to read the reason.
 LINGER_S: Final = 1.0
 
 # What the parser is given at a time. It cannot stop inside a piece, so this is as much as is parsed of the
@@ -85,7 +85,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._budget = budget
         self._account = budget.open(self)
         self._discards = False
-        """Whether the connection has been given up, and what still comes is not looked at."""
+        """Whether the connection is being closed and further input is ignored."""
         self._body_bytes = 0
         """Of the request under way: the application keeps its body until it has answered."""
         self._head_timeout_s = head_timeout_s
@@ -118,7 +118,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._update_account()
 
     def hold_back(self, held_back: bool) -> None:
-        """The memory budget's word: a body that grows is not read further meanwhile."""
+        """Called by the memory budget: stop reading a growing body, or continue."""
         self._held_flow.held_back = held_back
         if held_back:
             self._held_flow.pause_reading()
@@ -126,7 +126,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._held_flow.resume_reading()
 
     def evict(self, reason: BrokerError) -> None:
-        """The memory budget's word: answer with the reason, if no answer has begun, and hang up."""
+        """Called by the memory budget: answer with the reason, if no answer has begun, and disconnect."""
         logger.warning("HTTP connection from %s closed: %s", self.client, reason.description)
         self.loop.call_soon(self._give_up, reason)
 
@@ -167,12 +167,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._body_bytes = 0
         self._update_account()
         if self._held is not None and not self.pipeline:
-            # In a turn of its own: the answer has to leave first, and others are waiting, too.
+            # In a separate turn: the answer must be sent first, and other connections are waiting too.
             self.loop.call_soon(self._parse_held)
 
     @property
     def _answering(self) -> bool:
-        """Whether a request has arrived whole and its answer has not left whole."""
+        """Whether a request is complete and its answer is not."""
         cycle = self.cycle
         return cycle is not None and not cycle.more_body and not cycle.response_complete
 
@@ -219,7 +219,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._held_flow.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
-        """What is not HTTP at all is refused in the shape of every other refusal."""
+        """Input that is not HTTP is refused with an Error document, like every other refusal."""
         self._refuse(ArgumentError(self._objection or msg))
         self.transport.close()
 
@@ -327,7 +327,7 @@ class HttpHost:
             lifespan="off",
             interface="asgi3",
             log_config=None,
-            # One line per WebSocket is of interest to nobody; its warnings are.
+            # A log line per WebSocket is not useful; warnings are.
             log_level="warning",
             access_log=False,
             proxy_headers=False,
@@ -356,5 +356,5 @@ def _refresh_date(state: ServerState) -> None:
     # A server with a clock has to send its date [RFC 9110 6.6.1]; uvicorn leaves that to its own server.
     date = formatdate(time.time(), usegmt=True).encode()
     if not state.default_headers or state.default_headers[0][1] != date:
-        # In place: connections hold on to this very list.
+        # In place: connections keep a reference to this list.
         state.default_headers[:] = [(b"date", date)]

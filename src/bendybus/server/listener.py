@@ -1,13 +1,13 @@
-"""The one-port listener: accepts connections, learns what they speak, hands them on.
+"""The one-port listener: accepts connections, finds out their protocol, and passes them on.
 
-A connection that has said nothing is one `Arrival` and one registration with the
-event loop: no task, no transport, no buffer, so thousands of them cost next to
-nothing. Its first byte is looked at with MSG_PEEK to tell TLS from the rest; then
-it becomes a transport whose protocol is the arrival itself, until openings.py
-can say what it is and `set_protocol` gives it to its real one.
+A connection that has sent nothing is one `Arrival` and one registration with the event loop:
+no task, no transport, no buffer. So thousands of them cost almost nothing. The first byte is
+read with MSG_PEEK, to recognize TLS. Then the connection gets a transport whose protocol is
+the arrival itself, until protocol_sniffing.py recognizes the bytes and `set_protocol` sets
+the real protocol.
 
-All arrivals have the same time to speak, so they expire in the order they came,
-and one coarse timer serves them all. Works on asyncio's own loops and on uvloop.
+All arrivals have the same time to send something, so they expire in the order in which they
+came, and one coarse timer is enough. Works on asyncio's own loops and on uvloop.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
-from bendybus.server.openings import (
-    OPENING_LENGTH_MAX,
+from bendybus.server.protocol_sniffing import (
+    SNIFF_LENGTH_MAX,
     SUPPORTED_AMQP_HEADER,
     TLS_HANDSHAKE,
-    Opening,
-    opening_of,
+    SniffedProtocol,
+    sniff,
 )
 from bendybus.server.sockets import bind, descriptor_limit, prepare_accepted
 
@@ -36,26 +36,26 @@ logger = logging.getLogger(__name__)
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
-# Service Bus wants a token within 20 s of connecting; who cannot say one word in that time never will.
+# Service Bus wants a token within 20 s of connecting. A client that has sent nothing by then never will.
 HANDSHAKE_TIMEOUT_S: Final = 20.0
 
-# Service Bus takes 5,000 AMQP connections in a namespace; more than three times that, and room for HTTP.
+# Service Bus allows 5,000 AMQP connections in a namespace. This is three times that, and some for HTTP.
 CONNECTIONS_MAX: Final = 16_384
 
-# Accepted, or dropped, in one go before other connections get their turn: one or two ms of work.
+# Connections that are accepted or dropped at a time, before others are served: one or two ms of work.
 ACCEPTS_PER_TURN: Final = 32
 DROPS_PER_TURN: Final = 64
 
-# Descriptors that connections never take: messaging stores, logs, the loop itself.
+# Descriptors that are reserved for messaging stores, logs and the event loop.
 DESCRIPTORS_RESERVED: Final = 256
 
-# How long nobody is accepted when there is no room. The kernel's backlog holds newcomers meanwhile.
+# How long accepting is suspended when there is no room. New connections wait in the kernel's backlog.
 ACCEPT_PAUSE_S: Final = 0.1
 
 # The coarse timer's longest step: how late a silent connection may be dropped.
 TICK_MAX_S: Final = 1.0
 
-# How often a closing listener looks whether the last bytes have left.
+# How often a closing listener checks whether the last bytes have been sent.
 FLUSH_CHECK_S: Final = 0.01
 
 # accept(2): no descriptors left in the process or the system, no memory for a socket.
@@ -69,13 +69,13 @@ class ListenerCounts:
     accepted: int = 0
     tls: int = 0
     timed_out: int = 0
-    """Dropped because they did not say what they are in time."""
+    """Dropped because they sent nothing recognizable in time."""
     refused: int = 0
-    """Dropped because what they said is nothing served here."""
+    """Dropped because they use an unknown protocol."""
     crowded_out: int = 0
     """Silent ones dropped to make room for others."""
     pauses: int = 0
-    """Times that accepting was suspended for want of room."""
+    """How often accepting was suspended because there was no room."""
 
 
 class Arrival(asyncio.Protocol):
@@ -90,7 +90,7 @@ class Arrival(asyncio.Protocol):
         self.descriptor = sock.fileno()
         self.deadline = deadline
         self.task: asyncio.Task[object] | None = None
-        """Under way while a transport is being made: for a TLS connection, its handshake."""
+        """Runs while a transport is made: for a TLS connection, during its handshake."""
         self.transport: asyncio.Transport | None = None
 
     @property
@@ -101,7 +101,7 @@ class Arrival(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # `Transport` on asyncio, a type of its own on uvloop.
         self.transport = cast(asyncio.Transport, transport)
-        # uvloop makes the transport all the same when it is told to stop in the middle.
+        # uvloop makes the transport even if it is cancelled in the middle.
         if not self._listener.awaits(self):
             self.transport.abort()
 
@@ -110,10 +110,10 @@ class Arrival(asyncio.Protocol):
         if self.transport.is_closing():
             return
         self._head += data
-        opening = opening_of(self._head[:OPENING_LENGTH_MAX])
-        if opening is not Opening.UNDECIDED:
+        sniffed = sniff(self._head[:SNIFF_LENGTH_MAX])
+        if sniffed is not SniffedProtocol.UNDECIDED:
             head, self._head = self._head, b""
-            self._listener.opened(self, opening, head)
+            self._listener.opened(self, sniffed, head)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._listener.left(self)
@@ -132,11 +132,11 @@ class Listener:
         handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
-        self._protocols: dict[Opening, ProtocolFactory] = {Opening.HTTP: http}
+        self._protocols: dict[SniffedProtocol, ProtocolFactory] = {SniffedProtocol.HTTP: http}
         if amqp is not None:
-            self._protocols[Opening.AMQP] = amqp
+            self._protocols[SniffedProtocol.AMQP] = amqp
         self._plain_amqp = plain_amqp
-        """What serves AMQP without TLS, if something else than what serves it with TLS."""
+        """Serves AMQP without TLS, if that differs from AMQP with TLS."""
         self._tls = tls
         self._handshake_timeout_s = handshake_timeout_s
         # At least half, where a small limit leaves no room for the reserve.
@@ -148,9 +148,9 @@ class Listener:
         self._loop: asyncio.AbstractEventLoop
         self._listening: list[socket.socket] = []
         self._arrivals: dict[int, Arrival] = {}
-        """By descriptor, oldest first: those that have not yet said what they are."""
+        """By descriptor, oldest first: connections whose protocol is not known yet."""
         self._open: dict[int, Arrival] = {}
-        """Handed on. The closed ones are forgotten at the next tick."""
+        """Connections that were passed on. Closed ones are removed at the next tick."""
         self._ticker: asyncio.TimerHandle | None = None
         self._pause: asyncio.TimerHandle | None = None
         self.counts = ListenerCounts()
@@ -170,16 +170,16 @@ class Listener:
 
     @property
     def half_open(self) -> int:
-        """Connections that have not yet said what they are."""
+        """Connections whose protocol is not known yet."""
         return len(self._arrivals)
 
     @property
     def open_connections(self) -> int:
-        """Connections that have been handed on and are not closed."""
+        """Connections that were passed on and are not closed."""
         return sum(not connection.gone for connection in self._open.values())
 
     def stop_accepting(self) -> None:
-        """Shut the door: the first step of draining. Connections that are inside go on."""
+        """Stop accepting: the first step of draining. Existing connections continue."""
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
@@ -191,7 +191,7 @@ class Listener:
             self._drop(arrival)
 
     async def close(self, grace_s: float = 5.0) -> None:
-        """Close everything; what has been written gets `grace_s` to leave, then it is cut off."""
+        """Close all connections. Written bytes have `grace_s` to be sent; then connections are aborted."""
         self.stop_accepting()
         if self._ticker is not None:
             self._ticker.cancel()
@@ -208,7 +208,7 @@ class Listener:
                 break
             await asyncio.sleep(FLUSH_CHECK_S)
         self._open.clear()
-        # Aborted transports tell their protocols in the loop's next turns.
+        # Aborted transports inform their protocols in the next turns of the event loop.
         await asyncio.sleep(0)
 
     # -- accepting ------------------------------------------------------------
@@ -216,10 +216,10 @@ class Listener:
     def _accept(self, listening: socket.socket) -> None:
         for turn in range(ACCEPTS_PER_TURN):
             if len(self._arrivals) + len(self._open) >= self._connections_max:
-                # After the first turn nobody may be waiting any more; if somebody is, the loop calls again.
+                # After the first turn nothing may be waiting any more. If something is, the loop calls again.
                 if turn:
                     return
-                # Who has said nothing yet leaves before who wants to speak is kept out.
+                # When the limit is reached, idle connections are closed first.
                 if not self._crowd_out():
                     self._pause_accepting()
                     return
@@ -253,7 +253,7 @@ class Listener:
         return True
 
     def _pause_accepting(self) -> None:
-        """Look away from the listening sockets for a moment: a full house must not become a busy loop."""
+        """Ignore the listening sockets for a moment, so that a full server does not become a busy loop."""
         if self._pause is not None:
             return
         self.counts.pauses += 1
@@ -271,7 +271,7 @@ class Listener:
 
     def _first_byte(self, arrival: Arrival) -> None:
         try:
-            head = arrival.sock.recv(OPENING_LENGTH_MAX, socket.MSG_PEEK)
+            head = arrival.sock.recv(SNIFF_LENGTH_MAX, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -280,7 +280,7 @@ class Listener:
             self._drop(arrival)
             return
         context = self._tls if head[0] == TLS_HANDSHAKE else None
-        if context is None and opening_of(head) is Opening.UNKNOWN:
+        if context is None and sniff(head) is SniffedProtocol.UNKNOWN:
             self._refuse(arrival)
             return
         self.counts.tls += context is not None
@@ -291,7 +291,7 @@ class Listener:
                 lambda: arrival,
                 arrival.sock,
                 ssl=context,
-                # The arrival's own deadline comes first; this one only has to be there.
+                # The arrival's own deadline comes first; asyncio needs some value here.
                 ssl_handshake_timeout=2 * self._handshake_timeout_s if context else None,
             )
         )
@@ -302,25 +302,25 @@ class Listener:
         if task.cancelled():
             arrival.sock.close()
         elif (error := task.exception()) is not None:
-            # A broken handshake or a peer that went away meanwhile: nobody's loss but its own.
+            # A failed handshake, or a peer that disconnected: it concerns this connection only.
             logger.debug("connection given up before it began: %s", error)
             self.counts.refused += 1
             self._forget_arrival(arrival)
             arrival.sock.close()
 
     def awaits(self, arrival: Arrival) -> bool:
-        """Whether it has not been dropped."""
+        """Whether this arrival has not been dropped."""
         return self._arrivals.get(arrival.descriptor) is arrival
 
-    def opened(self, arrival: Arrival, opening: Opening, head: bytes) -> None:
-        """An arrival has said what it is: give it to the protocol that speaks it."""
+    def opened(self, arrival: Arrival, sniffed: SniffedProtocol, head: bytes) -> None:
+        """The protocol of an arrival is known: pass the connection to it."""
         transport = arrival.transport
         assert transport is not None
-        factory = self._protocols.get(opening)
-        if self._plain_amqp is not None and opening is Opening.AMQP and _is_plain(transport):
+        factory = self._protocols.get(sniffed)
+        if self._plain_amqp is not None and sniffed is SniffedProtocol.AMQP and _is_plain(transport):
             factory = self._plain_amqp
         if factory is None:
-            if opening is Opening.AMQP_UNSUPPORTED:
+            if sniffed is SniffedProtocol.AMQP_UNSUPPORTED:
                 # "If the requested protocol version is not supported, the server MUST send a protocol
                 # header with a supported protocol version and then close the socket." [AMQP 2.2]
                 transport.write(SUPPORTED_AMQP_HEADER)
@@ -336,7 +336,7 @@ class Listener:
             protocol.data_received(head)
 
     def left(self, arrival: Arrival) -> None:
-        """The connection ended before it had said what it is."""
+        """The connection ended before its protocol was known."""
         self._forget_arrival(arrival)
 
     # -- leaving --------------------------------------------------------------
@@ -346,7 +346,7 @@ class Listener:
         self._drop(arrival)
 
     def _drop(self, arrival: Arrival) -> None:
-        """End a connection that has not been handed on, however far it has come."""
+        """End a connection that has not been passed on."""
         self._forget_arrival(arrival)
         if arrival.transport is not None:
             arrival.transport.abort()
@@ -375,7 +375,7 @@ class Listener:
                 return
             self.counts.timed_out += 1
             self._drop(oldest)
-        # A crowd leaves in portions, and the guests are served in between.
+        # Many are dropped in portions, and others are served in between.
         self._ticker = self._loop.call_later(0, self._tick)
 
 

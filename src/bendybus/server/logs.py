@@ -1,8 +1,8 @@
 """The server's log: one line per event, whatever a peer puts into a name, and however often.
 
-Names, addresses and errors in log lines come from strangers. Control characters are written as escapes,
-so that nobody forges a line or sends a command to the terminal of whoever reads it. A kind of line that
-repeats is written a few times and then counted, so that nobody fills the disk.
+Names, addresses and errors in log lines come from untrusted peers. Control characters are written as
+escapes, so that a peer cannot forge a line or send a command to a terminal. A kind of line that repeats is
+written a few times and then counted, so that a peer cannot fill the disk.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ESCAPES: Final = {code: ascii(chr(code))[1:-1] for code in _DANGEROUS}
 
 
 def escaped(text: str) -> str:
-    """The text in one line that can do nothing but be read."""
+    """The text on one line, with control characters escaped."""
     return text if text.isprintable() else text.translate(_ESCAPES)
 
 
@@ -85,7 +85,7 @@ class ServerLog(logging.StreamHandler[TextIO]):
         self._timer: threading.Timer | None = None
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Called for every record; those of the store's threads, too."""
+        """Called for every record, also from the threads of stores."""
         with self._guard():
             if self._clock() >= self._interval_end:
                 self._end_interval()
@@ -120,7 +120,7 @@ class ServerLog(logging.StreamHandler[TextIO]):
             self._end_interval()
 
     def _end_interval(self) -> None:
-        """Say how many lines were not written, and begin to count anew."""
+        """Write how many lines were omitted, and start counting again."""
         kinds, self._kinds = self._kinds, {}
         self._interval_end = self._clock() + INTERVAL_S
         if self._timer is not None:

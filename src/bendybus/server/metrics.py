@@ -1,9 +1,9 @@
-"""What `/metrics` shows: counted when asked, from what the broker knows anyway; nothing per message.
+"""What `/metrics` shows: collected on request from figures that the broker keeps anyway.
 
 A table of families, and a walk over namespaces, entities and stores that fills them. The walk is
 long where there are many partitions, so it is made in turns (broker/turns.py). An entity's numbers are
-sums over its partitions; partitions have series of their own only when they are asked for. Who may ask,
-and where: metrics_page.py.
+sums over its partitions; partitions have series of their own only when they are asked for. Who may read
+it, and where: metrics_page.py.
 """
 
 from __future__ import annotations
@@ -101,11 +101,11 @@ async def exposition(
         samples.add(MEMORY_LIMIT, "", budget.limit_bytes)
         samples.add(MEMORY_DISCONNECTS, "", budget.evictions)
     for namespace in tuple(namespaces):
-        place = f'namespace="{_escaped(namespace.name)}"'
-        samples.add(CACHE, place, namespace.broker.cache.used_bytes)
-        _add_stores(samples, namespace, place)
+        of_namespace = f'namespace="{_escaped(namespace.name)}"'
+        samples.add(CACHE, of_namespace, namespace.broker.cache.used_bytes)
+        _add_stores(samples, namespace, of_namespace)
         for queue in tuple(namespace.broker.entities.sources()):
-            named = f'entity="{_escaped(queue.path)}",{place}'
+            named = f'entity="{_escaped(queue.path)}",{of_namespace}'
             if by_partition:
                 for host in queue.hosts:
                     _add_partition(samples, host, f'{named},partition="{host.number}"')
@@ -146,7 +146,7 @@ def _add_entity(samples: _Samples, queue: Queue, labels: str) -> None:
     up = sum(host.availability is Availability.AVAILABLE for host in queue.hosts)
     samples.add(PARTITIONS, labels, len(queue.hosts))
     samples.add(PARTITIONS_AVAILABLE, labels, up)
-    # An entity of which nothing is known has no numbers, instead of zeros that look like an empty one.
+    # An entity whose figures are unknown has none; zeros would look like an empty entity.
     if not loaded:
         return
     samples.add(SIZE, labels, sum(partition.size_bytes for partition in loaded))
@@ -168,9 +168,9 @@ def _add_partition(samples: _Samples, host: PartitionHost, labels: str) -> None:
             samples.add(MESSAGES, labels + which, getattr(counts, state))
 
 
-def _add_stores(samples: _Samples, namespace: Namespace, place: str) -> None:
+def _add_stores(samples: _Samples, namespace: Namespace, of_namespace: str) -> None:
     for store in namespace.broker.stores:
-        labels = f'{place},store="{_escaped(store.name)}"'
+        labels = f'{of_namespace},store="{_escaped(store.name)}"'
         samples.add(COMMITS, labels, store.writer.commits)
         samples.add(STORED, labels, store.writer.messages_stored)
         samples.add(STORE_AVAILABLE, labels, AVAILABLE[store.state])

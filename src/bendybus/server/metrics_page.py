@@ -4,10 +4,10 @@
     with a token                          the token's namespace; Listen over all of it is needed
     on a port of its own                  everything, without a token (`--metrics-port`)
 
-This machine is known by the connection's own address. Headers such as X-Forwarded-For are not believed; a
-request that has one came through a proxy, from who knows where, and needs a token. So does one that
-called the server by another name than this machine's own: a web page can make a browser send such requests.
-Listen is what shows how many messages wait and what is in them; a key that only sends need not know.
+The connection's own address shows whether a request comes from this machine. Headers such as X-Forwarded-For
+are not trusted; a request that has one came through a proxy and needs a token. So does a request that calls
+the server by a name other than this machine's: a web page can make a browser send such requests. Listen is
+the right that shows how many messages wait; a key that only sends need not know.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class MetricsPage:
         """One page is made at a time, however many are asked for."""
 
     async def show(self, request: Request) -> Response:
-        """For the ports that everybody uses."""
+        """For the ports of all clients."""
         return await self._answer(request, self._visible)
 
     async def show_all(self, request: Request) -> Response:
-        """For a port that the operator keeps to those who may see everything."""
+        """For a port that only trusted systems can reach."""
         return await self._answer(request, lambda _: None)
 
     async def _answer(self, request: Request, visible: Callable[[Request], Namespace | None]) -> Response:
@@ -74,7 +74,7 @@ class MetricsPage:
         return await exposition((only,), self._gateway.connections_of(only), by_partition=by_partition)
 
     def _visible(self, request: Request) -> Namespace | None:
-        """The namespace to show, None for all; `Unauthorized` for somebody who may see none."""
+        """The namespace to show, None for all; `Unauthorized` if the client may see none."""
         if "authorization" not in request.headers and _from_this_machine(request):
             return None
         namespace = self._namespaces.of_request(request.headers)

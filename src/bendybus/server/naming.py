@@ -1,10 +1,9 @@
 """Several namespaces in one data folder: which there are, where each is kept, how each is reached.
 
-A namespace that is alone needs no name: it may be called differently at each start,
-as the vendor's emulator calls it, and its files are the data folder's own. From the
-day there is a second one the names are written down, and each further namespace has
-a folder of its own inside. What a folder has is served, named or not: as with queues,
-nothing is taken away by a line that is missing.
+A single namespace needs no name: it may have another name at each start, as with the vendor's
+emulator, and its files are in the data folder itself. When there is a second one, the names
+are recorded, and each further namespace has a folder inside. Every namespace in the data
+folder is served, whether or not the configuration names it: a missing line removes nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 
 from bendybus.auth.connection_strings import local_connection_string
-from bendybus.auth.rules import ROOT_RULE_NAME
+from bendybus.auth.key_ring import ROOT_RULE_NAME
 from bendybus.errors import ArgumentError, ConfigError
 from bendybus.namespaces import NAMESPACE_DEFAULT, Namespace, check_namespace_name
 from bendybus.server.settings import Settings

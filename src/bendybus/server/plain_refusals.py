@@ -1,4 +1,4 @@
-"""What a client is told that comes without TLS to a server that requires it (`--require-tls`).
+"""The answers to clients without TLS, on a server that requires it (`--require-tls`).
 
 Over AMQP the client may open its connection and is then told in a close frame. Only anonymous logins are
 offered, so no key is sent in the clear; the token that it would put comes later and is never

@@ -1,6 +1,6 @@
 """A data folder made from a backup, while no server runs on it.
 
-Nothing of the original is touched, wherever it is. Every SQLite store becomes a file inside the new data
+The original is not touched. Every SQLite store becomes a file inside the new data
 folder, a PostgreSQL store is restored into a database that the caller names, and the namespace and its
 stores get a new identity: the restored server is refused the original's stores, and the other way round.
 The folder is filled under another name and renamed, so under its own name it is whole or absent.
@@ -88,7 +88,7 @@ def _refuse_taken(data: Path) -> None:
 
 @contextmanager
 def _draft(data: Path) -> Iterator[Path]:
-    """A folder that takes the place of `data` when all has gone well, and goes away otherwise."""
+    """A folder that replaces `data` if everything succeeds, and is removed otherwise."""
     try:
         data.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f"{data.name}.partial-", dir=data.parent))
@@ -164,7 +164,7 @@ def _restore_namespace(
     retired = frozenset(own) - {store.name for store in entry.stores}
     if attached or retired:
         folder.keep_store_list(StoreList(attached, retired))
-    # Last: a database is not taken back when something fails.
+    # Last, because a database is not undone if something fails.
     for store in entry.stores:
         if store.kind == "postgresql":
             _restore_database(backup / store.file, addresses[store.name], identity)

@@ -31,14 +31,14 @@ __all__ = [
 
 SAS_KEY_VARIABLE: Final = "BENDYBUS_SAS_KEY"
 
-# The vendor's emulator takes this very text as its key, so everybody knows it.
+# The key of the vendor's emulator, which is public.
 WELL_KNOWN_KEY: Final = "SAS_KEY_VALUE"
 
 # Measured: over two, sending and receiving at once is as fast as over one, over four both alone are slower
 # (docs/benchmarks.md). And with one there would be no other to go on when it is away.
 STORES_DEFAULT: Final = 2
 STORES_MAX: Final = 64
-# Less than a second would blame a disk for a moment's work; more than clients wait helps nobody.
+# Less than a second would count a short delay as an outage; more than clients wait is of no use.
 STALL_AFTER_LEAST_S: Final = 1.0
 STALL_AFTER_MOST_S: Final = 60.0
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -46,7 +46,7 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A server to be. What exists has been checked; `ConfigError` says what cannot be."""
+    """The settings of a server. They have been checked; `ConfigError` says what is wrong."""
 
     data: Path = Path(".data")
     host: str = "127.0.0.1"
@@ -54,7 +54,7 @@ class Settings:
     admin_port: int | None = 5300
     """A second port that serves the same things, since the emulator's clients expect one; None for none."""
     metrics_port: int | None = None
-    """A port that shows metrics and health to everybody who reaches it, and nothing else; None for none."""
+    """A port that shows metrics and health, and nothing else, without a token; None for none."""
     stores: int | None = None
     """How many messaging stores; None: as many as the data folder has, `STORES_DEFAULT` in a new one."""
     store_urls: tuple[str, ...] = field(default=(), repr=False)
@@ -76,19 +76,19 @@ class Settings:
     host_names: tuple[str, ...] = ()
     """Further names for the self-made certificate."""
     jwt_issuer: str | None = None
-    """The identity provider whose tokens are taken; None for nobody's."""
+    """The identity provider whose tokens are accepted; None for none."""
     jwt_audiences: tuple[str, ...] = ()
-    """Whom its tokens must be for; none: as Azure's clients ask for them."""
+    """The audiences that its tokens must have; none: those of Azure's clients."""
     jwt_keys: str | None = None
     """Its public keys, a JWKS document: a file or an https URL."""
     jwt_roles: tuple[str, ...] = ()
-    """What roles of its tokens are worth, `NAME=RIGHTS[@ENTITY]`, besides Azure's own three."""
+    """The rights of roles in its tokens, `NAME=RIGHTS[@ENTITY]`, besides Azure's own three."""
     development: bool = False
     """Whether faults may be switched on: for people who test their own applications."""
     stall_after_s: float = STALL_AFTER_S
     """How long a messaging store may take for one call before it counts as away."""
     memory: str | None = None
-    """What connections may make the server keep, such as `2GB`; None: a share of the machine's memory."""
+    """The memory that connections may use, such as `2GB`; None: a share of the machine's memory."""
     log_level: str = "info"
     handshake_timeout_s: float = 20.0
     connections_max: int = 16_384
@@ -153,7 +153,7 @@ def sas_key_from(environment: Mapping[str, str]) -> str | None:
 
 
 def refuse_exposed_keys(host: str, keys: Iterable[str]) -> None:
-    """Refuse a key that everybody knows when others than this machine can reach the server."""
+    """Refuse a public key if other machines can reach the server."""
     if not is_loopback(host) and WELL_KNOWN_KEY in keys:
         raise ConfigError(
             f"refusing to listen on '{host}' with the well-known key {WELL_KNOWN_KEY}: anybody could log in. "
@@ -162,7 +162,7 @@ def refuse_exposed_keys(host: str, keys: Iterable[str]) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`; a name other than localhost is not trusted to be."""
+    """Whether only this machine can reach `host`. A name other than localhost does not count."""
     if host.lower() == "localhost":
         return True
     try:

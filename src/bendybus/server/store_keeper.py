@@ -5,8 +5,8 @@ the data folder (store/folder.py, `stores.json`), and only then used. A store th
 nothing; it is removed from the list and then closed. So the next start has the same stores without being
 told. Emptying a store: broker/draining.py.
 
-Opening a store may take forever: a disk that hangs, a machine that does not answer. It has a
-thread of its own and a time limit, so that it holds up neither other changes nor the server's end.
+Opening a store may never end: a disk may hang, a machine may not answer. So it has a thread
+and a time limit, and delays neither other changes nor the shutdown.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class StoreKeeper:
         self._attached: dict[str, MessagingStore] = {}
         """Those that were attached since the start, for us to close."""
         self._attaching = asyncio.Lock()
-        """Held while a store is examined: of two requests for one store the second must see the first's."""
+        """Held while a store is examined: the second of two requests for one store must see the first."""
         self._changing = asyncio.Lock()
         """Held while the list of stores changes, which takes a moment."""
         self._late: set[Future[None]] = set()
         """Stores that did not open in time and are still being opened."""
 
     async def attach(self, url: str, name: str | None = None) -> str:
-        """Work with the store at this address, now and after the next start; gives its name."""
+        """Use the store at this address, now and after a restart. Returns its name."""
         if len(url) > URL_LENGTH_MAX:
             raise ArgumentError(f"A store's URL has at most {URL_LENGTH_MAX} letters.")
         url = self._allowed.admitted(url)
@@ -89,7 +89,7 @@ class StoreKeeper:
         return store.name
 
     async def _enter(self, store: MessagingStore, url: str) -> None:
-        """Write it down and work with it, or neither."""
+        """Record the store and use it, or neither."""
         listed = self._folder.store_list()
         kept = replace(listed, attached={**listed.attached, store.name: url})
         await asyncio.to_thread(self._folder.keep_store_list, kept)
@@ -141,14 +141,14 @@ class StoreKeeper:
             if each.store.kind != store.kind:
                 continue
             if each.state is StoreState.AWAY:
-                # It cannot be asked, and one store under two names would be everybody's ruin.
+                # It cannot be asked, and one store under two names would destroy messages.
                 raise StoreUnavailable(f"whether it is '{each.name}', which is away, cannot be told")
             if each.store.examine() == identity:
                 raise EntityExists(f"That is the messaging store '{each.name}', which is attached already.")
         store.open()
 
     async def retire(self, name: str) -> None:
-        """Let go of a store that keeps nothing, for good; its file or database stays where it is."""
+        """Remove an empty store from the list. Its file or database is not deleted."""
         async with self._changing:
             attached = self._broker.stores[name]
             await self._broker.detach(name, partial(self._cross_out, name))
@@ -177,6 +177,6 @@ class StoreKeeper:
         await asyncio.to_thread(self._close, attached.store)
 
     def close(self) -> None:
-        """To be called when the broker has let go of them."""
+        """Called when the broker no longer uses them."""
         for store in self._attached.values():
             self._close(store)

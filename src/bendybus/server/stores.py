@@ -1,7 +1,7 @@
-"""Which messaging stores a server works with: its data folder's own or those given by URL, and the attached.
+"""The messaging stores of a server: those of its data folder or given by URL, and those attached later.
 
-All of them are looked at before the first is opened, so that a server which is
-refused one has written to none.
+All of them are examined before the first is opened, so a server that refuses to start has
+written to none.
 
 A file that is gone and holds partitions is a store that is away: its disk may not be mounted, or it was
 removed. None is made in its place. How such a store is given up: broker/forgetting.py.
@@ -116,7 +116,7 @@ def examine_stores(
         try:
             identity = store.examine()
         except StoreUnavailable:
-            # No reason to refuse it; `open` will tell.
+            # Not refused here; `open` reports it.
             continue
         except StoreCorrupted:
             if store.name not in known:
@@ -174,7 +174,7 @@ def _sqlite_store(url: str, placed: Container[str], name: str | None) -> Messagi
 
 @contextmanager
 def postgres_driver() -> Iterator[None]:
-    """For the import of what needs the PostgreSQL driver, which is installed only where it is wanted."""
+    """For imports that need the PostgreSQL driver, which is optional."""
     try:
         yield
     except ImportError as error:
@@ -193,7 +193,7 @@ def _postgres_store(url: str, name: str | None) -> MessagingStore:
 
 
 def shown_url(url: str) -> str:
-    """The URL without whatever may be a password."""
+    """The URL without a possible password."""
     if not url.startswith("sqlite:"):
         url = re.sub(r"//.*@", "//***@", url)
     return re.sub(r"(password=)[^&]*", r"\1***", url)

@@ -1,8 +1,8 @@
 """TLS for the listener: a given certificate, or one made here and kept in the data folder.
 
-The self-made one is there so that TLS works from the first start; clients have to
-be told to trust it (`tls/server.crt` in the data folder). Only its making needs
-`cryptography`, so later starts do not pay for importing it.
+With the self-made certificate TLS works from the first start. Clients have to be configured
+to trust it (`tls/server.crt` in the data folder). Only making it needs `cryptography`, so later
+starts do not import that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KEY_FILE = "server.key"
 # Some clients (Apple's) refuse server certificates that are valid for more than 825 days.
 VALIDITY = timedelta(days=825)
 
-# A certificate that is about to end, or whose names no longer fit, is made anew at start.
+# A certificate that expires soon, or whose names no longer fit, is replaced at start.
 RENEW_BEFORE = timedelta(days=30)
 
 ALWAYS_NAMED = ("localhost", "127.0.0.1", "::1")
@@ -109,7 +109,7 @@ def _make(certificate: Path, key: Path, names: Iterable[str]) -> None:
         .issuer_name(subject)
         .public_key(private_key.public_key())
         .serial_number(x509.random_serial_number())
-        # An hour of grace for clients whose clock is behind.
+        # Valid from an hour ago, for clients whose clock is behind.
         .not_valid_before(now - timedelta(hours=1))
         .not_valid_after(now + VALIDITY)
         .add_extension(x509.SubjectAlternativeName(list(map(_alternative_name, names))), critical=False)
@@ -135,7 +135,7 @@ def _alternative_name(name: str) -> x509.GeneralName:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Put a file in place whole, and never readable by more than `mode` says, not even for a moment."""
+    """Write a file atomically, with the permissions `mode` from the start."""
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

@@ -1,7 +1,7 @@
 """AMQP over WebSocket: makes a WebSocket look like the transport of a TCP connection.
 
-The bytes inside are one stream. Messages carry them in pieces that mean nothing:
-an AMQP frame may be spread over several, and one may hold several frames.
+The bytes inside are one stream, and message boundaries mean nothing: an AMQP frame may be
+spread over several messages, and a message may hold several frames.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MESSAGE_BYTES_MAX: Final = 32 * 1024
 # As for asyncio's sockets: above the high mark the protocol is asked to stop writing.
 HIGH_WATER: Final = 64 * 1024
 
-# How long a peer that does not read may hold up the end of its connection.
+# How long a peer that does not read may delay the end of its connection.
 CLOSE_GRACE_S: Final = 5.0
 
 # Close codes [RFC 6455 7.4.1].
@@ -71,7 +71,7 @@ class WebSocketTransport(asyncio.Transport):
         self._protocol = protocol
         self._outgoing = bytearray()
         self._something_to_do = asyncio.Event()
-        """For the writer: there are bytes, or the end has come."""
+        """For the writer: there are bytes to write, or the connection ends."""
         self._reading = asyncio.Event()
         self._reading.set()
         self._closing = False

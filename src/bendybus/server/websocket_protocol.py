@@ -1,8 +1,8 @@
 """uvicorn's WebSocket protocol, with bounds on what one connection may cost.
 
-A socket read holds up to 40,000 empty messages or pings. They are taken apart a few at a time, with a turn
-for everybody else in between, and only when the application has taken the messages before them. The socket
-is not read meanwhile. A peer that sends little but frames without content is closed with code 1008.
+A socket read holds up to 40,000 empty messages or pings. They are parsed a few at a time. Other connections
+are served in between, and the application must first take the messages before them. The socket is not read
+meanwhile. A peer that sends little but frames without content is closed with code 1008.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bendybus.gateway.memory_budget import MemoryAccount, MemoryBudget
 
 __all__ = ["BoundedWebSocket"]
 
-# Taken apart in one turn of the loop: about one ms where they are small.
+# Parsed in one turn of the event loop: about one ms if they are small.
 EVENTS_PER_TURN: Final = 32
 
 # Pings, pongs and empty messages: so many in one go, and so many per second in the long run. Libraries send a
@@ -38,16 +38,16 @@ TRY_AGAIN_LATER: Final = 1013
 
 
 class BoundedWebSocket(WSProtocol):
-    """A WebSocket whose peer gets a fair share of the loop, whatever it sends."""
+    """A WebSocket whose peer gets a fair share of the event loop, whatever it sends."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._unparsed = False
         """Whether frames that were read wait for their turn."""
         self._turn: asyncio.Handle | None = None
-        """When that turn has been called for."""
+        """Set while the next turn is scheduled."""
         self._refused = False
-        """Closed for too many empty frames: nothing more is taken apart."""
+        """Closed because of too many empty frames: nothing more is parsed."""
         self._late_bytes = 0
         self._account: MemoryAccount | None = None
         self._held_back = False
@@ -96,7 +96,7 @@ class BoundedWebSocket(WSProtocol):
         if not self._unparsed:
             self._take_events()
         elif self.close_sent:
-            # Nobody takes messages any more; only the peer's close is of interest.
+            # Messages are no longer delivered; only the peer's close matters.
             self._call_for_turn()
 
     def _call_for_turn(self) -> None:

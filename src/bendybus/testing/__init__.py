@@ -9,7 +9,7 @@ guide: docs/guides/testing.md.
 
 from bendybus.testing.clock import TimeMachine
 from bendybus.testing.namespace import Namespace
+from bendybus.testing.seen_messages import SeenMessage
 from bendybus.testing.server import Server
-from bendybus.testing.sight import SeenMessage
 
 __all__ = ["Namespace", "SeenMessage", "Server", "TimeMachine"]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bendybus.admin.rule_book import RootRule, RuleBook
-from bendybus.auth.rules import KeyRing
+from bendybus.admin.authorization_rules import AuthorizationRules, RootRule
+from bendybus.auth.key_ring import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import Clock
 from bendybus.broker.queue import Queue
@@ -39,16 +39,16 @@ from bendybus.store.catalog import Catalog
 from bendybus.store.faults import StoreFaults
 from bendybus.store.protocol import MessagingStore
 from bendybus.testing.clock import TimeMachine
-from bendybus.testing.sight import SeenMessage, seen
+from bendybus.testing.seen_messages import SeenMessage, seen
 
-__all__ = ["Ground", "Namespace"]
+__all__ = ["NamespaceStorage", "Namespace"]
 
 # More messages than a test looks at.
 ALL: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class NamespaceStorage:
     """What a namespace stands on, and what stays when its broker goes."""
 
     catalog: Catalog
@@ -75,7 +75,7 @@ class Namespace:
         self,
         name: str,
         root: RootRule,
-        ground: Ground,
+        storage: NamespaceStorage,
         described: NamespaceConfig,
         connection_string: str,
         front: Front,
@@ -85,10 +85,10 @@ class Namespace:
         """For any Azure SDK; it opens this namespace and no other of the server."""
         self.name = name
         self._root = root
-        self._ground = ground
+        self._storage = storage
         self._described = described
         """What it was made with, to which a reset goes back."""
-        self.faults = StoreFaults(ground.stores)
+        self.faults = StoreFaults(storage.stores)
         """Makes its stores fail and heals them (B-09); they are called store-0, store-1 and so on."""
         self._front = front
         self._call = call
@@ -196,29 +196,29 @@ class Namespace:
 
     async def enter(self) -> None:
         """Open what it stands on, start a broker there, and let clients in."""
-        self._ground.open()
+        self._storage.open()
         broker = Broker(
-            self._ground.catalog,
+            self._storage.catalog,
             self.faults.stores,
-            tier=self._ground.tier,
+            tier=self._storage.tier,
             contents=AmqpContents(),
             reserved_names=RESERVED_NAMES,
             clock=self._clock,
         )
         broker.start()
         keys = KeyRing()
-        book = RuleBook(broker, keys, self._root)
-        book.open()
+        authorization_rules = AuthorizationRules(broker, keys, self._root)
+        authorization_rules.open()
         try:
             await self._ensure(broker)
             for scope, rules in self._described.rules.items():
-                await book.bring(scope, rules)
+                await authorization_rules.bring(scope, rules)
         except BaseException:
             await broker.stop()
-            self._ground.close()
+            self._storage.close()
             raise
         self._served = ServedNamespace(self.name, broker, keys, self.faults)
-        self._front.admit(self._served, book)
+        self._front.admit(self._served, authorization_rules)
 
     async def leave(self) -> None:
         """Send the clients away, stop the broker, close what it stands on; nothing if that has been done."""
@@ -227,7 +227,7 @@ class Namespace:
             self._front.dismiss(served)
             self.faults.heal_all()
             await served.broker.stop()
-            self._ground.close()
+            self._storage.close()
 
     async def _restart(self) -> None:
         await self.leave()

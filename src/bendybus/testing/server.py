@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeVar
 
-from bendybus.admin.rule_book import RootRule
+from bendybus.admin.authorization_rules import RootRule
 from bendybus.auth.connection_strings import local_connection_string
 from bendybus.domain.entities import QueueDescription, Tier
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
@@ -37,7 +37,7 @@ from bendybus.store.memory import MemoryStore
 from bendybus.store.memory_catalog import MemoryCatalog
 from bendybus.store.sqlite.catalog import SqliteCatalog
 from bendybus.store.sqlite.store import SqliteStore
-from bendybus.testing.namespace import Ground, Namespace
+from bendybus.testing.namespace import Namespace, NamespaceStorage
 
 __all__ = ["Server"]
 
@@ -128,7 +128,7 @@ class Server:
         namespace = Namespace(
             name,
             RootRule(key, key),
-            self._ground(name, stores, Tier(tier)) if durable else _in_memory(stores, Tier(tier)),
+            self._storage(name, stores, Tier(tier)) if durable else _in_memory(stores, Tier(tier)),
             described,
             local_connection_string(self._settings.host, self.port, key),
             self._front,
@@ -137,11 +137,11 @@ class Server:
         self._call(self._enter(name, namespace))
         return namespace
 
-    def _ground(self, name: str, stores: int, tier: Tier) -> Ground:
+    def _storage(self, name: str, stores: int, tier: Tier) -> NamespaceStorage:
         folder = Path(self._folder.name) / "namespaces" / name.lower()
         folder.mkdir(parents=True, exist_ok=True)
         files = [SqliteStore(folder / f"store-{number}.db") for number in range(stores)]
-        return Ground(SqliteCatalog(folder / "catalog.db"), list(files), tier, folder)
+        return NamespaceStorage(SqliteCatalog(folder / "catalog.db"), list(files), tier, folder)
 
     async def _enter(self, name: str, namespace: Namespace) -> None:
         if name in self._front.namespaces:
@@ -212,8 +212,10 @@ def _subscriptions(
             yield SubscriptionDescription.of(topic, name, **properties)
 
 
-def _in_memory(stores: int, tier: Tier) -> Ground:
-    return Ground(MemoryCatalog(), [MemoryStore(f"store-{number}") for number in range(stores)], tier, None)
+def _in_memory(stores: int, tier: Tier) -> NamespaceStorage:
+    return NamespaceStorage(
+        MemoryCatalog(), [MemoryStore(f"store-{number}") for number in range(stores)], tier, None
+    )
 
 
 def _described(config: str | Path | None, name: str | None) -> NamespaceConfig:

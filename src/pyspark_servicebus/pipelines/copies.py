@@ -14,6 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from bendybus.amqp.annotations import BROKER_SET, SCHEDULED_ENQUEUE_TIME
 from bendybus.amqp.codec import encode as encode_value
 from bendybus.amqp.message import (
     Header,
@@ -31,20 +32,8 @@ __all__ = ["MARK", "as_sent", "checksum", "mark_of", "revived", "with_marks"]
 
 MARK: Final = "x-opt-bendybus-source"
 
-_BROKERS_OWN: Final = frozenset(
-    {
-        b"x-opt-enqueued-time",
-        b"x-opt-sequence-number",
-        b"x-opt-enqueue-sequence-number",
-        b"x-opt-locked-until",
-        b"x-opt-lock-token",
-        b"x-opt-message-state",
-        b"x-opt-partition-id",
-        b"x-opt-deadletter-source",
-        MARK.encode(),
-    }
-)
-_PAST: Final = frozenset({b"x-opt-scheduled-enqueue-time"})
+_BROKERS_OWN: Final = BROKER_SET | {MARK.encode()}
+_PAST: Final = frozenset({SCHEDULED_ENQUEUE_TIME.encode()})
 
 # What dead-lettering put among the sender's own properties.
 _ADDED: Final = ("DeadLetterReason", "DeadLetterErrorDescription")

@@ -22,8 +22,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from bendybus.amqp.types import Array
 from bendybus.client import BusClient, ClientSettings
 from bendybus.errors import ArgumentError, InvalidOperation, NotSupported
+from bendybus.names import COUNTER_MAX
 from pyspark_servicebus.encoding import MessageEncoder
-from pyspark_servicebus.entity import COUNTER_MASK as COUNTER_MAX
 from pyspark_servicebus.entity import MessageRange, RangedEntity, Selection
 from pyspark_servicebus.pipelines.checkpoint import default_checkpoint, own_checkpoint
 from pyspark_servicebus.pipelines.copies import mark_of, revived

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from bendybus.auth.rules import ROOT_RULE_NAME, AccessRule, KeyRing
+from bendybus.auth.key_ring import ROOT_RULE_NAME, AccessRule, KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.domain.entities import Tier
 from bendybus.envelope.contents import AmqpContents

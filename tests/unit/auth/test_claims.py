@@ -6,8 +6,8 @@ import pytest
 
 from bendybus.auth import claims as claims_module
 from bendybus.auth.claims import Claim, Claims, log_in, put_token
+from bendybus.auth.key_ring import AccessRule, KeyRing
 from bendybus.auth.rights import Right
-from bendybus.auth.rules import AccessRule, KeyRing
 from bendybus.auth.sas import make_token
 from bendybus.errors import QuotaExceeded, Unauthorized
 from bendybus.names import Instant

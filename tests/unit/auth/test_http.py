@@ -7,8 +7,8 @@ from contextlib import nullcontext
 import pytest
 
 from bendybus.auth.http import authorise
+from bendybus.auth.key_ring import AccessRule, KeyRing
 from bendybus.auth.rights import Right
-from bendybus.auth.rules import AccessRule, KeyRing
 from bendybus.auth.sas import make_token
 from bendybus.errors import Unauthorized
 from bendybus.names import Instant

@@ -19,8 +19,8 @@ from jwt.algorithms import RSAAlgorithm
 
 from bendybus.auth.claims import put_token
 from bendybus.auth.jwt import WELL_KNOWN_ROLES, KeySet, Role, TrustedIssuer
+from bendybus.auth.key_ring import KeyRing
 from bendybus.auth.rights import Right
-from bendybus.auth.rules import KeyRing
 from bendybus.errors import ConfigError, Unauthorized
 from bendybus.names import Instant
 from fix_jwt import AUDIENCE, ISSUER, MAKERS, OWNER, RECEIVER, SENDER, Provider

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bendybus.auth.key_ring import AccessRule, KeyRing
 from bendybus.auth.rights import Right
-from bendybus.auth.rules import AccessRule, KeyRing
 from bendybus.auth.sas import SasToken, make_token, verify
 from bendybus.errors import Unauthorized
 from bendybus.names import Instant

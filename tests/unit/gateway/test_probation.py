@@ -119,7 +119,7 @@ def test_without_a_token_a_connection_ends_after_thirty_seconds() -> None:
         loop = asyncio.get_running_loop()
         connection, transport = opened()
         stranger, refused = opened()
-        connection.accept_claim(ALL)
+        connection.client.accept_claim(ALL)
         at = loop.time()
         loop.time = lambda: at + 29.0  # type: ignore[method-assign]
         stranger.tick()

@@ -52,21 +52,26 @@ class FakeLink:
 
 
 @dataclass
-class FakeConnection:
-    writable: bool = True
-    holdings: Holdings = field(default_factory=holdings_in)
-    session_locks: dict[tuple[Queue, SessionKey], SessionLock] = field(default_factory=dict)
-    session_links: dict[tuple[Queue, str], SessionId] = field(default_factory=dict)
+class FakeLinks:
     ended: asyncio.Future[BrokerError] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
+    def end(self, link: object, reason: BrokerError) -> None:
+        self.ended.set_result(reason)
+
+
+@dataclass
+class FakeConnection:
+    links: FakeLinks = field(default_factory=FakeLinks)
+    writable: bool = True
+    holdings: Holdings = field(default_factory=holdings_in)
+    session_locks: dict[tuple[Queue, SessionKey], SessionLock] = field(default_factory=dict)
+    session_links: dict[tuple[Queue, str], SessionId] = field(default_factory=dict)
+
     def flush_soon(self) -> None: ...
 
     def sent(self, size: int) -> None: ...
-
-    def end_link(self, link: object, reason: BrokerError) -> None:
-        self.ended.set_result(reason)
 
 
 def receiver_on(yard: Yard, session_id: str | None = "s") -> tuple[SessionReceiver, FakeLink, FakeConnection]:
@@ -150,7 +155,7 @@ def test_holders_are_told_when_their_partition_is_read_anew(in_yard):
         receiver.flow()
         yard.store.fails_once = OSError("no space left")
         yard.host.submit(Complete(link.tags), yard.replies.append)
-        reason = await asyncio.wait_for(connection.ended, 10)
+        reason = await asyncio.wait_for(connection.links.ended, 10)
         assert isinstance(reason, SessionLockLost)
         assert "'s'" in str(reason)
 

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from bendybus.auth.rules import AccessRule, KeyRing
+from bendybus.auth.key_ring import AccessRule, KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.errors import ConfigError
 from bendybus.namespaces import Namespace

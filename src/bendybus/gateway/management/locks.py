@@ -1,7 +1,7 @@
 """Message locks by request: `renew-lock` and `update-disposition`, by lock tokens.
 
-A token names its partition. What a partition that is away says of its locks is
-the same as on links: settlement.py. Locks of sessions: sessions.py.
+A token identifies its partition. A partition that is away answers as on links:
+settlement.py. Locks of sessions: sessions.py.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _by_token(queue: Queue, tokens: Sequence[LockToken]) -> dict[PartitionHost, 
 
 
 async def _ask_holder(host: PartitionHost, command: Command) -> Reply:
-    """Ask something of a partition that only who holds a lock may ask."""
+    """Submit a command that only the holder of a lock may submit."""
     try:
         return await host.ask(command)
     except BrokerError as error:

@@ -1,7 +1,7 @@
 """Messages by request: `peek-message`, `receive-by-sequence-number` and `batch-delete-messages`.
 
-Over all partitions of a queue or subscription. One that is away is passed over
-where any messages will do, and is an error where these very ones are asked for.
+They cover all partitions of a queue or subscription. A partition that is away is skipped if
+any messages will do, and is an error if the request names messages in it.
 Locks of received messages: locks.py. What is still to come: scheduling.py.
 """
 

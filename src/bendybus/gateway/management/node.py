@@ -1,7 +1,7 @@
-"""The node itself: finds the operation that a request names, sees to the right for it, and answers.
+"""The node: finds the operation that a request names, checks the right for it, and answers.
 
 A refusal is an answer too: its status, and the condition that the SDKs turn into
-their own exceptions. One inside a transaction also spoils the transaction.
+their own exceptions. A refusal inside a transaction also fails the transaction.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bendybus.broker.topics import Topics
 from bendybus.domain.session_commands import SessionLock
 from bendybus.errors import ArgumentError, BrokerError, InvalidOperation, NotSupported
 from bendybus.gateway.addresses import Address
-from bendybus.gateway.management import extensions, locks, messages, rules, scheduling, sessions
+from bendybus.gateway.management import extensions, filter_rules, locks, messages, scheduling, sessions
 from bendybus.gateway.management.fields import Body
 from bendybus.gateway.management.operation import Answer, Managed, Operation
 from bendybus.gateway.requests import Request, Response
@@ -32,7 +32,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     **locks.OPERATIONS,
     **scheduling.OPERATIONS,
     **sessions.OPERATIONS,
-    **rules.OPERATIONS,
+    **filter_rules.OPERATIONS,
     **extensions.OPERATIONS,
 }
 

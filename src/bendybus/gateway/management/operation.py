@@ -1,8 +1,8 @@
-"""An operation of `$management`: the right it needs, what it is done to, and what it gives.
+"""An operation of `$management`: the right that it needs, and the function that performs it.
 
-Whatever does one is a coroutine of a `Managed` entity and the request's body; it
-raises what is to be answered instead. Those that can be a part of a transaction
-have a second one, which only enters its commands there.
+The function is a coroutine that takes a `Managed` entity and the body of the request. It
+raises an error to refuse. An operation that can be part of a transaction has a second
+function, which only adds its commands to the transaction.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = ["Answer", "Managed", "Operation", "by_partition"]
 H = TypeVar("H", bound=Host[Any])
 
 Answer: TypeAlias = dict[str, object] | None
-"""The response's body; None where there is nothing to be had (204)."""
+"""The body of the response; None for an empty one (204)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Managed:
-    """The entity whose `$management` is asked, and what the asking connection holds of it."""
+    """The entity whose `$management` is used, and what the client's connection holds of it."""
 
     entity: Target
     subqueue: SubQueue
@@ -76,7 +76,7 @@ class Managed:
                 raise session_lost(session_id, self.queue.path)
 
     def refuse_session_of_others(self, body: Body) -> None:
-        """Who names a session in settling messages must hold it: it may have been handed over."""
+        """A client that names a session when it settles must hold it: it may have been handed over."""
         if session_id_of(body) is not None and self.queue.has_sessions(self.subqueue):
             self.session(body)
 
@@ -85,7 +85,7 @@ class Operation(NamedTuple):
     right: Right
     run: Callable[[Managed, Body], Awaitable[Answer]]
     enlist: Callable[[Managed, Body, Transaction], Awaitable[Answer]] | None = None
-    """The same as a part of a transaction; None for what cannot be."""
+    """The same as part of a transaction; None if that is not possible."""
 
 
 def by_partition(entity: Entity[H, Any], numbers: Sequence[SequenceNumber]) -> dict[H, list[SequenceNumber]]:

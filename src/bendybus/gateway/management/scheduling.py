@@ -87,7 +87,7 @@ async def _schedule(target: Target, entries: Sequence[object]) -> list[SequenceN
     following = count(enqueued.first)
     dropped = set(enqueued.duplicates)
     return [
-        UNASSIGNED if place in dropped else SequenceNumber(next(following)) for place in range(len(messages))
+        UNASSIGNED if index in dropped else SequenceNumber(next(following)) for index in range(len(messages))
     ]
 
 
@@ -108,7 +108,7 @@ async def _schedule_in_transaction(
     host = transaction.placed(target, keys)
     reserved = await host.ask(Reserve(len(messages)))
     assert isinstance(reserved, Enqueued)
-    numbers = [SequenceNumber(reserved.first + place) for place in range(len(messages))]
+    numbers = [SequenceNumber(reserved.first + index) for index in range(len(messages))]
     for message, number in zip(messages, numbers, strict=True):
         message.sequence_number = number
     waits = [message.state is MessageState.SCHEDULED for message in messages]

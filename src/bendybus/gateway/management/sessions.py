@@ -1,7 +1,7 @@
 """Sessions by request: their locks, their states, and the list of them, at a queue's partitions.
 
-Who asks must hold the session on the same connection (`Managed.session`).
-Enumerating needs no lock. How a session is accepted: gateway/session_receiver.py.
+The client must hold the session on the same connection (`Managed.session`).
+Listing sessions needs no lock. How a session is accepted: gateway/session_receiver.py.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _state(body: Body) -> bytes | None:
 
 
 async def _ask_holder(queue: Queue, lock: SessionLock, command: Command) -> Reply:
-    """Ask what only the holder may ask: a partition that is away has forgotten who that is."""
+    """Submit a command of the session's holder. A partition that is away has lost its session locks."""
     try:
         return await _host(queue, lock).ask(command)
     except Unavailable as away:

@@ -1,8 +1,7 @@
-"""Rules in the management API: filters and actions as XML, both ways.
+"""Filter rules in the management API: filters and actions as XML, read and written.
 
-Which kind a filter is stands in the attribute i:type, under that very prefix for
-the JavaScript client; values of parameters and properties carry the XML Schema
-type they have. What a rule means: domain/filters.
+The attribute i:type names the kind of filter, with exactly this prefix for the JavaScript
+client. Values of parameters and properties have their XML Schema type. What a rule means: domain/filters.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ INT32: Final = range(-(2**31), 2**31)
 
 
 def read_rule(elements: Mapping[str, Element], name: str = "") -> RuleDescription:
-    """The rule that a client describes, under the name of its URL if that has one."""
+    """The rule that a client describes, with the name in its URL if there is one."""
     named = elements.get("Name")
     name = name or (named.text.strip() if named is not None else "") or DEFAULT_RULE_NAME
     return RuleDescription(name, _read_filter(elements.get("Filter")), _read_action(elements.get("Action")))

@@ -1,7 +1,7 @@
-"""Values of a JSON file, each with where it stands, so that every complaint can say both.
+"""Values of a JSON file, each with its position, so that an error can name both.
 
-What a value means is for emulator_config.py to say; here is how one is read, and how
-a wrong one is refused: with the file, the place in it, the value and what is allowed.
+A wrong value is refused with the file, the position, the value and what is allowed. What the
+values mean: emulator_config.py.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from bendybus.domain.durations import parse_duration
 from bendybus.domain.entities import EntityStatus
 from bendybus.errors import ArgumentError, ConfigError
 
-__all__ = ["Place", "read_json"]
+__all__ = ["JsonNode", "read_json"]
 
 # Ten thousand queues with every property written out come to about 6 MB.
 FILE_SIZE_MAX: Final = 32 * 1024 * 1024
 
 
-def read_json(file: Path) -> Place:
+def read_json(file: Path) -> JsonNode:
     """The whole content of a file; `ConfigError` when it cannot be read or is not JSON."""
     try:
         if file.stat().st_size > FILE_SIZE_MAX:
@@ -34,12 +34,12 @@ def read_json(file: Path) -> Place:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: not JSON: {error}") from error
-    return Place(file, "$", content)
+    return JsonNode(file, "$", content)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A value and where it stands, so that every complaint can say both."""
+class JsonNode:
+    """A value and its position in the file, such as `$.UserConfig.Namespaces[0]`."""
 
     file: Path
     path: str
@@ -50,7 +50,7 @@ class Place:
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         raise ConfigError(f"{self.file}: {self.path} is {shown}; {allowed}")
 
-    def members(self, *known: str) -> dict[str, Place]:
+    def members(self, *known: str) -> dict[str, JsonNode]:
         """The members of an object; null counts as absent, an unknown name is refused."""
         if not isinstance(self.value, dict):
             self.refuse("expected an object")
@@ -60,16 +60,16 @@ class Place:
                     f"{self.file}: {self.path} has the unknown key '{name}'; known are {', '.join(known)}"
                 )
         return {
-            name: Place(self.file, f"{self.path}.{name}", value)
+            name: JsonNode(self.file, f"{self.path}.{name}", value)
             for name, value in self.value.items()
             if value is not None
         }
 
-    def items(self) -> Iterator[Place]:
+    def items(self) -> Iterator[JsonNode]:
         if not isinstance(self.value, list):
             self.refuse("expected a list")
         for index, value in enumerate(self.value):
-            yield Place(self.file, f"{self.path}[{index}]", value)
+            yield JsonNode(self.file, f"{self.path}[{index}]", value)
 
     def text(self) -> str:
         return self.value if isinstance(self.value, str) else self.refuse("expected a text")
@@ -78,14 +78,14 @@ class Place:
         return self.text().strip() or self.refuse("expected a name")
 
     def text_or_nothing(self) -> str | None:
-        """The vendor's samples write an empty text where nothing is meant."""
+        """The vendor's samples write an empty text for none."""
         return self.text() or None
 
     def boolean(self) -> bool:
         return self.value if isinstance(self.value, bool) else self.refuse("expected true or false")
 
     def integer(self) -> int:
-        # To Python true is the number 1; to whoever wrote the file it is not.
+        # In Python true is also the number 1. In the file it is not.
         if isinstance(self.value, int) and not isinstance(self.value, bool):
             return self.value
         return self.refuse("expected a whole number")
@@ -111,7 +111,7 @@ class Place:
 
 
 def _no_key_twice(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Plain JSON reading would quietly keep the last of two equal keys."""
+    """Refuses a repeated key, of which `json` would keep the last."""
     members = dict(pairs)
     if len(members) != len(pairs):
         twice = next(name for name, _ in pairs if sum(name == other for other, _ in pairs) > 1)

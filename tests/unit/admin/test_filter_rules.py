@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bendybus.admin.documents import parse_entry
-from bendybus.admin.rules import read_rule, rule_elements
+from bendybus.admin.filter_rules import read_rule, rule_elements
 from bendybus.atom import INSTANCE, SERVICE_BUS
 from bendybus.domain.filters import (
     CorrelationFilter,

@@ -1,4 +1,4 @@
-r"""Which operation of the REST API a request is, by its verb and the end of its path.
+r"""REST calls: which operation a request asks for, by its verb and the end of its path.
 
     POST   /{entity}/messages                     send
     POST   /{entity}/messages/head                peek-lock
@@ -7,8 +7,8 @@ r"""Which operation of the REST API a request is, by its verb and the end of its
     PUT    /{entity}/messages/{message}/{lock}    unlock
     DELETE /{entity}/messages/{message}/{lock}    complete
 
-`messages`, `head` and sub-queues are found in any case. Everything here is about
-text; whether the entity exists is for the broker to say.
+`messages`, `head` and sub-queues are recognized in any case. This module only parses text;
+the broker knows whether the entity exists.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bendybus.auth.rights import Right
 from bendybus.domain.entities import split_subqueue
 from bendybus.domain.messages import SubQueue
 
-__all__ = ["Operation", "Target"]
+__all__ = ["Operation", "RestCall"]
 
 
 class Operation(Enum):
@@ -43,7 +43,7 @@ _AT_LOCK: Final = {"POST": Operation.RENEW, "PUT": Operation.UNLOCK, "DELETE": O
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RestCall:
     """What a request asks for."""
 
     operation: Operation
@@ -56,8 +56,8 @@ class Target:
     lock_token: str = ""
 
     @classmethod
-    def parse(cls, method: str, path: str) -> Target | None:
-        """The target of a request with this (encoded) path; None when it is none of ours."""
+    def parse(cls, method: str, path: str) -> RestCall | None:
+        """The call of a request with this (encoded) path; None if it is not a REST call."""
         segments = [unquote(segment) for segment in path.split("/") if segment]
         lower = [segment.lower() for segment in segments]
         if method == "POST" and lower[-1:] == ["messages"]:
@@ -72,7 +72,7 @@ class Target:
     @classmethod
     def _of(
         cls, operation: Operation, entity: list[str], path: str, message: str = "", lock_token: str = ""
-    ) -> Target | None:
+    ) -> RestCall | None:
         name, subqueue = split_subqueue("/" + "/".join(entity))
         if len(name) <= 1:
             return None

@@ -13,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from bendybus.amqp.types import Described, Int, Symbol, Timestamp, ULong
+from bendybus.amqp.dotnet import timespan
+from bendybus.amqp.types import Described, Int, Timestamp, ULong
 from bendybus.auth.rights import Right
 from bendybus.domain.filters import (
     FALSE_EXPRESSION,
@@ -224,6 +225,5 @@ def _wire_value(value: Value) -> object:
     if isinstance(value, datetime):
         return Timestamp((value - _EPOCH) // _MILLISECOND)
     if isinstance(value, timedelta):
-        # As .NET writes a TimeSpan: in units of 100 ns.
-        return Described(Symbol("com.microsoft:timespan"), value // timedelta(microseconds=1) * 10)
+        return timespan(value)
     return value

@@ -1,4 +1,4 @@
-"""Rules of subscriptions as the management API writes them: filters and actions with their types.
+"""Filter rules of subscriptions as the management API writes them: filters and actions with their types.
 
 A rule has a filter (SQL, a correlation, everything or nothing) and may have an action.
 The server alone decides which SQL is valid: docs/reference/filters.md.

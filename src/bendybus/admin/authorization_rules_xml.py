@@ -1,8 +1,7 @@
-"""`AuthorizationRules` in an entity's description, both ways, as the SDKs' administration models have it.
+"""`AuthorizationRules` in the description of an entity, read and written as the SDKs do.
 
-Written for those who may manage the entity and nobody else: the keys are in it.
-What a rule may be is decided in domain/access.py. JSON for people and tools:
-rule_routes.py.
+They contain keys, so only clients that may manage the entity are shown them. Which rules are
+valid: domain/access.py. The same as JSON: authorization_rule_routes.py.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from bendybus.admin.authorization_rules import check_key, new_key
 from bendybus.admin.documents import Element
-from bendybus.admin.rule_book import check_key, new_key
 from bendybus.atom import element
 from bendybus.broker.clock import now
 from bendybus.domain.access import AuthorizationRule
@@ -36,7 +35,7 @@ def _rule_element(rule: AuthorizationRule) -> str:
 
 
 def read_rules(rules: Element, current: Sequence[AuthorizationRule]) -> tuple[AuthorizationRule, ...]:
-    """The rules that a client sends: all that there are to be. Keys that it leaves out stay, or are made."""
+    """The complete rules that a client sends. Keys that it leaves out stay, or are made."""
     present = {rule.name: rule for rule in current}
     return tuple(_read_rule(child, present) for child in rules.children)
 
@@ -67,7 +66,7 @@ def _key(rule: Element, kind: str, name: str, before: str) -> str:
     given = _text(rule, kind)
     if not given:
         return before or new_key()
-    # What is sent back as it was shown is not judged anew.
+    # A rule that is sent back unchanged is not checked again.
     return given if given == before else check_key(name, given)
 
 

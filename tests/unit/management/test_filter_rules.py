@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from bendybus.management.entries import Entry, entry_body, read_answer
-from bendybus.management.rules import (
+from bendybus.management.filter_rules import (
     RULE_DESCRIPTION,
     correlation_elements,
     rule_elements,

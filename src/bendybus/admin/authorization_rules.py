@@ -1,9 +1,9 @@
-"""The rule book: authorization rules as the broker keeps them, and the ring of keys beside them.
+"""The authorization rules of a namespace: kept by the broker, and in the key ring.
 
-The broker keeps rules durably, the ring is what tokens are checked against; this is the
-one place that moves both. A rule that changes holds for the next token: claims that
-have been granted stay until their token ends, so nobody is cut off by a new key.
-The root rule is the server's own and not in the broker's keeping.
+The broker keeps rules durably; tokens are checked against the key ring (auth/key_ring.py). Only
+this module changes the two. A changed rule takes effect with the next token: claims that were
+granted last until their token expires, so a new key disconnects no client. The root rule
+belongs to the server and is not kept by the broker.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
+from bendybus.auth.key_ring import ROOT_RULE_NAME, AccessRule, KeyRing
 from bendybus.auth.rights import Right
-from bendybus.auth.rules import ROOT_RULE_NAME, AccessRule, KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.broker.entity import Entity
@@ -26,13 +26,13 @@ from bendybus.domain.access import RIGHTS, RULES_MAX, AuthorizationRule, with_ru
 from bendybus.errors import ArgumentError, InvalidOperation, QuotaExceeded, RuleNotFound
 from bendybus.names import Instant
 
-__all__ = ["KEY_LENGTH_MIN", "RootRule", "RuleBook", "WhichKey", "check_key", "new_key"]
+__all__ = ["KEY_LENGTH_MIN", "RootRule", "AuthorizationRules", "WhichKey", "check_key", "new_key"]
 
 WhichKey: TypeAlias = Literal["primary", "secondary"]
 
 # 256 bits, 44 characters in base64, as on Azure.
 KEY_BYTES: Final = 32
-# Of keys that are set over the network. A file of the operator's may have shorter ones, for tests.
+# For keys that are set over the network. The operator's file may have shorter ones, for tests.
 KEY_LENGTH_MIN: Final = 16
 
 
@@ -41,7 +41,7 @@ def new_key() -> str:
 
 
 def check_key(name: str, key: str) -> str:
-    """A key that somebody thought of; refused when it is short enough to be guessed."""
+    """Check a key that a client has chosen; refuse it if it is short enough to be guessed."""
     if len(key) < KEY_LENGTH_MIN:
         raise ArgumentError(
             f"A key of the authorization rule '{name[:60]}' has {len(key)} characters; "
@@ -57,24 +57,24 @@ class RootRule:
     primary_key: str
     secondary_key: str
     keep: Callable[[WhichKey, str], None] | None = None
-    """Keeps a new key for the next start; None where the operator has set the key."""
+    """Keeps a new key for the next start; None if the operator has set the key."""
 
     def rule(self, at: Instant) -> AuthorizationRule:
         return AuthorizationRule(ROOT_RULE_NAME, RIGHTS, self.primary_key, self.secondary_key, at, at)
 
 
-class RuleBook:
-    """Everybody's rules; a scope is an entity's path, or nothing for the namespace."""
+class AuthorizationRules:
+    """All rules. A scope is the path of an entity, or empty for the namespace."""
 
     def __init__(self, broker: Broker, ring: KeyRing, root: RootRule) -> None:
         self._broker = broker
         self._ring = ring
         self._root = root
         self._changing = asyncio.Lock()
-        """A change is read, made and kept before the next one is read."""
+        """Held during a change, so that changes are made one after the other."""
 
     def open(self) -> None:
-        """Take up what the broker keeps, and from now on what becomes of it."""
+        """Load the rules from the broker, and follow their changes."""
         self._namespace_changed()
         for entity in (*self._broker.queues, *self._broker.topics):
             self._entity_changed(entity)
@@ -97,7 +97,7 @@ class RuleBook:
     async def put(
         self, scope: str, name: str, rights: Sequence[str], primary_key: str | None, secondary_key: str | None
     ) -> tuple[AuthorizationRule, bool]:
-        """Make a rule or change it, and say whether it is new; a key that is not given stays, or is made."""
+        """Create or change a rule. Returns whether it is new. A key that is not given stays, or is made."""
         self._refuse_root(scope, name)
         async with self._changing:
             present = next((rule for rule in self.rules(scope) if rule.name == name), None)
@@ -122,7 +122,7 @@ class RuleBook:
     async def regenerate(
         self, scope: str, name: str, which: WhichKey, key: str | None = None
     ) -> AuthorizationRule:
-        """Another key in the place of one of a rule's two; the other goes on working."""
+        """Replace one of the two keys of a rule; the other one still works."""
         key = key or new_key()
         async with self._changing:
             if not scope and name == ROOT_RULE_NAME:
@@ -136,7 +136,7 @@ class RuleBook:
             return rule
 
     async def bring(self, scope: str, rules: Sequence[AuthorizationRule]) -> None:
-        """Have these rules, as a file says; others stay, and so does a second key that it does not name."""
+        """Create or change rules as a file lists them. Other rules and unnamed second keys stay."""
         async with self._changing:
             held = self._kept(scope)
             for rule in rules:
@@ -185,7 +185,7 @@ class RuleBook:
         if scope:
             entity = self._target(scope)
             if entity.description.authorization_rules != rules:
-                # The ring hears of it as everybody does who watches the entity.
+                # The key ring is informed like every other watcher of the entity.
                 if isinstance(entity, Topic):
                     await self._broker.topics.update(replace(entity.description, authorization_rules=rules))
                 else:
@@ -202,7 +202,7 @@ class RuleBook:
         self._namespace_changed()
 
     def _target(self, scope: str) -> Queue | Topic:
-        """A queue or a topic: subscriptions go by their topic's rules."""
+        """A queue or a topic. Subscriptions use the rules of their topic."""
         entity = self._broker.find_target(scope)
         if isinstance(entity, Subscription):
             raise InvalidOperation(f"'{entity.path}' goes by the authorization rules of its topic.")

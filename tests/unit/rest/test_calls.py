@@ -6,7 +6,7 @@ import pytest
 
 from bendybus.auth.rights import Right
 from bendybus.domain.messages import SubQueue
-from bendybus.rest.targets import Operation, Target
+from bendybus.rest.calls import Operation, RestCall
 
 
 @pytest.mark.parametrize(
@@ -28,9 +28,9 @@ from bendybus.rest.targets import Operation, Target
     ],
 )
 def test_an_operation_is_found_by_verb_and_path(method, path, operation, entity, subqueue):
-    target = Target.parse(method, path)
-    assert target is not None
-    assert (target.operation, target.entity, target.subqueue) == (operation, entity, subqueue)
+    call = RestCall.parse(method, path)
+    assert call is not None
+    assert (call.operation, call.entity, call.subqueue) == (operation, entity, subqueue)
 
 
 @pytest.mark.parametrize(
@@ -38,10 +38,10 @@ def test_an_operation_is_found_by_verb_and_path(method, path, operation, entity,
     [("POST", Operation.RENEW), ("PUT", Operation.UNLOCK), ("DELETE", Operation.COMPLETE)],
 )
 def test_a_locked_message_is_named_by_its_id_and_its_lock(method, operation):
-    target = Target.parse(method, "/q/messages/an%2Fid%20of%20mine/TOKEN")
-    assert target is not None
-    assert (target.operation, target.entity) == (operation, "q")
-    assert (target.message, target.lock_token) == ("an/id of mine", "TOKEN")
+    call = RestCall.parse(method, "/q/messages/an%2Fid%20of%20mine/TOKEN")
+    assert call is not None
+    assert (call.operation, call.entity) == (operation, "q")
+    assert (call.message, call.lock_token) == ("an/id of mine", "TOKEN")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_locked_message_is_named_by_its_id_and_its_lock(method, operation):
     ],
 )
 def test_anything_else_is_for_others(method, path):
-    assert Target.parse(method, path) is None
+    assert RestCall.parse(method, path) is None
 
 
 def test_only_sending_asks_for_the_right_to_send():

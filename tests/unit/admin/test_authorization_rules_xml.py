@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bendybus.admin.authorization_rules_xml import read_rules, rules_element
 from bendybus.admin.documents import Element, parse_entry
-from bendybus.admin.rules_xml import read_rules, rules_element
 from bendybus.domain.access import AuthorizationRule
 from bendybus.errors import ArgumentError
 from bendybus.names import Instant

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bendybus.auth.key_ring import ROOT_RULE_NAME, AccessRule, KeyRing
 from bendybus.auth.rights import Right
-from bendybus.auth.rules import ROOT_RULE_NAME, AccessRule, KeyRing
 
 NAMESPACE_RULE = AccessRule("app", "namespace-key", "", Right.LISTEN)
 QUEUE_RULE = AccessRule("app", "queue-key", "queue-key-2", Right.SEND, "Orders")

@@ -1,4 +1,4 @@
-"""The rule book keeps the broker's rules and the ring of keys in step."""
+"""The rule rules keeps the broker's rules and the ring of keys in step."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bendybus.admin.rule_book import RootRule, RuleBook
-from bendybus.auth.rules import ROOT_RULE_NAME, KeyRing
+from bendybus.admin.authorization_rules import AuthorizationRules, RootRule
+from bendybus.auth.key_ring import ROOT_RULE_NAME, KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.domain.access import AuthorizationRule
 from bendybus.domain.entities import QueueDescription
@@ -21,7 +21,7 @@ from bendybus.store.sqlite.catalog import SqliteCatalog
 
 KEPT: dict[str, str] = {}
 ROOT = RootRule("root-primary", "root-secondary", KEPT.__setitem__)
-Work = Callable[[Broker, KeyRing, RuleBook], Awaitable[None]]
+Work = Callable[[Broker, KeyRing, AuthorizationRules], Awaitable[None]]
 
 
 @contextmanager
@@ -38,9 +38,9 @@ def in_broker(path: Path, work: Work, root: RootRule = ROOT) -> None:
             broker = Broker(catalog, [MemoryStore("m")])
             broker.start()
             ring = KeyRing()
-            book = RuleBook(broker, ring, root)
-            book.open()
-            await work(broker, ring, book)
+            rules = AuthorizationRules(broker, ring, root)
+            rules.open()
+            await work(broker, ring, rules)
             await broker.stop()
 
     asyncio.run(whole())
@@ -51,13 +51,13 @@ def opens(ring: KeyRing, name: str, key: str) -> bool:
 
 
 def test_a_namespace_rule_opens_at_once_and_after_a_restart(tmp_path: Path) -> None:
-    async def make(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
-        rule, is_new = await book.put("", "shop", ["Send"], "first-key", None)
+    async def make(broker: Broker, ring: KeyRing, rules: AuthorizationRules) -> None:
+        rule, is_new = await rules.put("", "shop", ["Send"], "first-key", None)
         assert is_new and len(rule.secondary_key) == 44
         assert opens(ring, "shop", "first-key") and opens(ring, "shop", rule.secondary_key)
 
-    async def look(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
-        assert [rule.name for rule in book.rules()] == [ROOT_RULE_NAME, "shop"]
+    async def look(broker: Broker, ring: KeyRing, rules: AuthorizationRules) -> None:
+        assert [rule.name for rule in rules.rules()] == [ROOT_RULE_NAME, "shop"]
         assert opens(ring, "shop", "first-key")
 
     in_broker(tmp_path, make)
@@ -65,17 +65,17 @@ def test_a_namespace_rule_opens_at_once_and_after_a_restart(tmp_path: Path) -> N
 
 
 def test_a_regenerated_key_closes_the_old_one_and_leaves_the_other(tmp_path: Path) -> None:
-    async def work(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
+    async def work(broker: Broker, ring: KeyRing, rules: AuthorizationRules) -> None:
         await broker.queues.create(QueueDescription(EntityPath("Orders")))
         for scope in ("", "orders"):
-            before, _ = await book.put(scope, "shop", ["Send"], None, None)
+            before, _ = await rules.put(scope, "shop", ["Send"], None, None)
             for which in ("primary", "secondary"):
-                after = await book.regenerate(scope, "shop", which)
+                after = await rules.regenerate(scope, "shop", which)
                 old, new = getattr(before, f"{which}_key"), getattr(after, f"{which}_key")
                 assert old != new
                 assert not opens(ring, "shop", old) and opens(ring, "shop", new)
                 assert after.created_at == before.created_at
-            await book.remove(scope, "shop")
+            await rules.remove(scope, "shop")
             assert not opens(ring, "shop", after.primary_key)
 
     in_broker(tmp_path, work)
@@ -84,58 +84,58 @@ def test_a_regenerated_key_closes_the_old_one_and_leaves_the_other(tmp_path: Pat
 def test_an_entitys_rules_come_and_go_with_it(tmp_path: Path) -> None:
     rule = AuthorizationRule("shop", ("Send",), "k")
 
-    async def work(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
+    async def work(broker: Broker, ring: KeyRing, rules: AuthorizationRules) -> None:
         await broker.queues.create(QueueDescription(EntityPath("q"), authorization_rules=(rule,)))
         assert [each.scope for each in ring.opened_by("shop", "k")] == ["q"]
         await broker.queues.delete("q")
         assert not opens(ring, "shop", "k")
         with pytest.raises(RuleNotFound, match="has no authorization rule 'shop'"):
-            book.find("", "shop")
+            rules.find("", "shop")
 
     in_broker(tmp_path, work)
 
 
 def test_the_root_rule_is_one_of_twelve_and_stays(tmp_path: Path) -> None:
-    async def work(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
+    async def work(broker: Broker, ring: KeyRing, rules: AuthorizationRules) -> None:
         for number in range(11):
-            await book.put("", f"r{number}", ["Send"], None, None)
+            await rules.put("", f"r{number}", ["Send"], None, None)
         with pytest.raises(QuotaExceeded, match="would have 13 authorization rules; at most 12"):
-            await book.put("", "r11", ["Send"], None, None)
+            await rules.put("", "r11", ["Send"], None, None)
         assert not any(rule.name == "r11" for rule in ring)
         with pytest.raises(InvalidOperation):
-            await book.put("", ROOT_RULE_NAME, ["Send"], None, None)
+            await rules.put("", ROOT_RULE_NAME, ["Send"], None, None)
         with pytest.raises(InvalidOperation):
-            await book.remove("", ROOT_RULE_NAME)
+            await rules.remove("", ROOT_RULE_NAME)
 
     in_broker(tmp_path, work)
 
 
 def test_the_root_keys_can_be_changed_where_the_data_folder_keeps_them(tmp_path: Path) -> None:
-    async def change(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
-        rule = await book.regenerate("", ROOT_RULE_NAME, "secondary")
+    async def change(broker: Broker, ring: KeyRing, rules: AuthorizationRules) -> None:
+        rule = await rules.regenerate("", ROOT_RULE_NAME, "secondary")
         assert {"secondary": rule.secondary_key} == KEPT
         assert not opens(ring, ROOT_RULE_NAME, "root-secondary")
         assert opens(ring, ROOT_RULE_NAME, "root-primary")
         assert opens(ring, ROOT_RULE_NAME, rule.secondary_key)
 
-    async def refused(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
+    async def refused(broker: Broker, ring: KeyRing, rules: AuthorizationRules) -> None:
         with pytest.raises(InvalidOperation, match="set where the server is started"):
-            await book.regenerate("", ROOT_RULE_NAME, "primary")
+            await rules.regenerate("", ROOT_RULE_NAME, "primary")
 
     in_broker(tmp_path, change)
     in_broker(tmp_path, refused, RootRule("k", "k"))
 
 
 def test_a_file_brings_its_rules_and_leaves_the_others(tmp_path: Path) -> None:
-    async def work(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
-        mine, _ = await book.put("", "mine", ["Send"], None, None)
+    async def work(broker: Broker, ring: KeyRing, rules: AuthorizationRules) -> None:
+        mine, _ = await rules.put("", "mine", ["Send"], None, None)
         asked = AuthorizationRule("shop", ("Send",), "from-the-file")
-        await book.bring("", [asked])
-        second = await book.regenerate("", "shop", "secondary")
-        await book.regenerate("", "shop", "primary")
-        await book.bring("", [asked])
-        found = book.find("", "shop")
+        await rules.bring("", [asked])
+        second = await rules.regenerate("", "shop", "secondary")
+        await rules.regenerate("", "shop", "primary")
+        await rules.bring("", [asked])
+        found = rules.find("", "shop")
         assert (found.primary_key, found.secondary_key) == ("from-the-file", second.secondary_key)
-        assert book.find("", "mine") == mine
+        assert rules.find("", "mine") == mine
 
     in_broker(tmp_path, work)

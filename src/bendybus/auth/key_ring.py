@@ -1,7 +1,8 @@
-"""Authorization rules: named pairs of keys, each with rights over the namespace or one entity.
+"""The key ring: all authorization rules of a namespace, as tokens are checked against them.
 
-The `KeyRing` holds them all and answers one question: which rules of this name
-could have signed for this path? Which of them did is for sas.py to find out.
+A rule is a named pair of keys with rights over the namespace or one entity. The `KeyRing`
+answers one question: which rules of this name could have signed for this path? sas.py finds
+out which of them did.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ROOT_RULE_NAME = "RootManageSharedAccessKey"
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
-    """One rule. Either key will do, so that one can be changed while the other is in use."""
+    """One rule. Either key is accepted, so one can be changed while the other is in use."""
 
     name: str
     primary_key: str
@@ -46,7 +47,7 @@ class AccessRule:
 
 
 class Issuer(Protocol):
-    """Somebody else whose tokens are taken; jwt.py has one, which costs nothing where none is set."""
+    """An identity provider whose tokens are accepted (jwt.py, which is loaded only if one is set)."""
 
     def reaching(self, path: str) -> Issuer:
         """Only with what it may say about `path` and above."""
@@ -56,13 +57,13 @@ class Issuer(Protocol):
 
 
 class KeyRing:
-    """All authorization rules of a namespace, and who else is trusted to say what a caller may do."""
+    """All authorization rules of a namespace, and the trusted identity provider."""
 
     __slots__ = ("_rules", "issuer")
 
     def __init__(self, rules: Iterable[AccessRule] = (), issuer: Issuer | None = None) -> None:
         self.issuer = issuer
-        """Whose JSON Web Tokens are taken; None for nobody's."""
+        """The issuer whose JSON Web Tokens are accepted; None for none."""
         self._rules: dict[str, dict[str, AccessRule]] = {}
         """scope -> name -> rule, the scope in comparable form."""
         for rule in rules:
@@ -73,18 +74,18 @@ class KeyRing:
             yield from by_name.values()
 
     def put(self, rule: AccessRule) -> None:
-        """Add a rule, or replace the one of that name and scope: so keys are changed."""
+        """Add a rule, or replace the one with that name and scope. Keys are changed in this way."""
         self._rules.setdefault(entity_path(rule.scope), {})[rule.name] = rule
 
     def replace(self, scope: str, rules: Iterable[AccessRule]) -> None:
-        """These rules and no others over `scope`; with none, nobody has rights over it in particular."""
+        """Replace all rules of `scope` by these."""
         path = entity_path(scope)
         self._rules.pop(path, None)
         for rule in rules:
             self.put(rule)
 
     def remove(self, name: str, scope: str = "") -> None:
-        """Forget a rule; its tokens stop working at once. Unknown ones are no error."""
+        """Remove a rule; its tokens stop working at once. An unknown rule is no error."""
         self._rules.get(entity_path(scope), {}).pop(name, None)
 
     def named(self, name: str, path: str) -> Iterator[AccessRule]:

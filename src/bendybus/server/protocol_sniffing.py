@@ -1,8 +1,7 @@
-"""What a connection's first bytes say it is. Pure; the listener acts on the answer.
+"""Protocol sniffing: which protocol a connection speaks, by its first bytes. Pure.
 
-A table of openings: the bytes so far either begin with one, or may still become
-one, or cannot. TLS is not here: the listener sees it before a byte is read, and
-what comes out of TLS is asked the same question again.
+The bytes so far begin with a known protocol, may still become one, or cannot. TLS is not
+here: the listener recognizes it before a byte is read, and sniffs the decrypted bytes.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
-__all__ = ["OPENING_LENGTH_MAX", "SUPPORTED_AMQP_HEADER", "TLS_HANDSHAKE", "Opening", "opening_of"]
+__all__ = ["SNIFF_LENGTH_MAX", "SUPPORTED_AMQP_HEADER", "TLS_HANDSHAKE", "SniffedProtocol", "sniff"]
 
 # The record type `handshake` [RFC 8446 5.1]: a ClientHello is the first record that a client sends.
 TLS_HANDSHAKE: Final = 0x16
@@ -22,35 +21,35 @@ AMQP_HEADER_LENGTH: Final = 8
 # inside an AMQP connection, is used by no client: TLS comes first here.
 AMQP_HEADERS: Final = frozenset({b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00"})
 
-# What a client that asked for something else is told to come back with: every client begins with SASL.
+# The header that answers an unsupported one. Every client begins with SASL.
 SUPPORTED_AMQP_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 
 HTTP_VERBS: Final = (b"GET ", b"PUT ", b"POST ", b"HEAD ", b"PATCH ", b"DELETE ", b"OPTIONS ")
 
 # More bytes than this never change the answer.
-OPENING_LENGTH_MAX: Final = max(AMQP_HEADER_LENGTH, *map(len, HTTP_VERBS))
+SNIFF_LENGTH_MAX: Final = max(AMQP_HEADER_LENGTH, *map(len, HTTP_VERBS))
 
 
-class Opening(Enum):
-    """What the first bytes are."""
+class SniffedProtocol(Enum):
+    """What the first bytes show."""
 
     UNDECIDED = auto()
     AMQP = auto()
     AMQP_UNSUPPORTED = auto()
-    """Another version or layer of AMQP; the peer deserves our header before the door shuts."""
+    """Another version or layer of AMQP: the peer is sent our header before the connection is closed."""
     HTTP = auto()
     UNKNOWN = auto()
 
 
-def opening_of(head: bytes) -> Opening:
-    """What a connection that began with `head` is."""
+def sniff(head: bytes) -> SniffedProtocol:
+    """The protocol of a connection whose first bytes are `head`."""
     if head.startswith(AMQP_NAME):
         if len(head) < AMQP_HEADER_LENGTH:
-            return Opening.UNDECIDED
+            return SniffedProtocol.UNDECIDED
         known = head[:AMQP_HEADER_LENGTH] in AMQP_HEADERS
-        return Opening.AMQP if known else Opening.AMQP_UNSUPPORTED
+        return SniffedProtocol.AMQP if known else SniffedProtocol.AMQP_UNSUPPORTED
     if head.startswith(HTTP_VERBS):
-        return Opening.HTTP
+        return SniffedProtocol.HTTP
     if any(opening.startswith(head) for opening in (AMQP_NAME, *HTTP_VERBS)):
-        return Opening.UNDECIDED
-    return Opening.UNKNOWN
+        return SniffedProtocol.UNDECIDED
+    return SniffedProtocol.UNKNOWN

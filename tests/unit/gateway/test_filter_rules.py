@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bendybus.admin.rules import rule_elements
+from bendybus.admin.filter_rules import rule_elements
 from bendybus.amqp.codec import decode, encode
 from bendybus.amqp.types import Char, Described, Float32, Int, Symbol, Timestamp, ULong
 from bendybus.domain.filters import (
@@ -18,7 +18,7 @@ from bendybus.domain.filters import (
     TrueFilter,
 )
 from bendybus.errors import ArgumentError
-from bendybus.gateway.management.rules import encode_rule, read_rule
+from bendybus.gateway.management.filter_rules import encode_rule, read_rule
 from bendybus.names import Instant
 
 

@@ -1,9 +1,9 @@
-"""The sending half of a session: the peer's window, the ids we give, what is still unsettled.
+"""The sending half of a session: the peer's window, delivery-ids, unsettled deliveries.
 
-Delivery-ids belong to the session, not to the link [AMQP 2.6.12], and so does
-the window that every transfer frame uses up. Deliveries that find it shut wait
-here, in the order they were sent; they get their id only when they leave, so
-that the ids on the wire have no holes when a link goes while some wait.
+Delivery-ids belong to the session, not to the link [AMQP 2.6.12], and so does the window
+that every transfer frame uses. When the window is closed, deliveries wait here in the order
+in which they were sent. They get their id only when they leave. So the ids on the wire have
+no gaps if a link is detached while some of its deliveries wait.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from bendybus.engine.sending import SendingLink
     from bendybus.engine.session import Session
 
-__all__ = ["Outbox"]
+__all__ = ["OutgoingTransfers"]
 
-# What may wait for a window that is shut; past this links have no credit until it opens.
+# Bytes that may wait for a closed window. Beyond this, links have no credit until it opens.
 WAITING_BYTES_MAX: Final = 1_048_576
 
 
-class Outbox:
+class OutgoingTransfers:
     __slots__ = (
         "_first_transfer_id",
         "_session",
@@ -44,7 +44,7 @@ class Outbox:
         self._first_transfer_id = session.connection.config.first_outgoing_id
         self.next_transfer_id = self._first_transfer_id
         self.next_delivery_id = self._first_transfer_id
-        # How many transfer frames the peer still takes: its begin and its flows tell.
+        # How many transfer frames the peer still accepts, by its begin and its flows.
         self.window = 0
         self.unsettled: dict[int, SentDelivery] = {}
         self._waiting: deque[WaitingDelivery] = deque()
@@ -52,7 +52,7 @@ class Outbox:
 
     @property
     def room(self) -> int:
-        """How many deliveries may still be taken in before the bound on open or on waiting ones is met."""
+        """How many more deliveries are accepted, by the limits of unsettled and of waiting ones."""
         if self._waiting_bytes >= WAITING_BYTES_MAX:
             return 0
         return self._session.connection.config.unsettled_max - len(self.unsettled) - len(self._waiting)
@@ -70,7 +70,7 @@ class Outbox:
         message_format: int,
         state: DeliveryState | None = None,
     ) -> None:
-        # Where some wait the window is shut, so nothing can overtake them. A state goes the long way.
+        # If some wait, the window is closed, so nothing can overtake them. A state needs the general path.
         sent_count = 0 if state is not None else self._send_whole(link, outgoing, settled, message_format)
         if sent_count < len(outgoing):
             for tag, head, body in outgoing[sent_count:]:
@@ -82,7 +82,7 @@ class Outbox:
     def _send_whole(
         self, link: SendingLink, outgoing: Sequence[Outgoing], settled: bool, message_format: int
     ) -> int:
-        """Sends from the front what fits one frame each and the window; returns how many did."""
+        """Sends, from the front, deliveries that fit one frame each and the window. Returns how many."""
         connection = self._session.connection
         channel, handle = self._session.channel, link.handle
         frame_size_max = connection.outgoing_frame_size
@@ -121,7 +121,7 @@ class Outbox:
                 delivery.link.sent_waiting()
 
     def _send_frame(self, delivery: WaitingDelivery) -> bool:
-        """Sends the next frame of it; returns whether that was the last."""
+        """Sends the delivery's next frame. Returns whether that was the last."""
         connection = self._session.connection
         start = delivery.sent_bytes
         stop = start + connection.outgoing_frame_size - FRAME_OVERHEAD_MAX - delivery.state_size
@@ -148,7 +148,7 @@ class Outbox:
     # -- the peer's answers ------------------------------------------------------------
 
     def open_window(self, flow: Flow) -> None:
-        """Takes the peer's word on how much it takes, and sends what had to wait for it.
+        """Takes the window of a flow, and sends deliveries that waited for it.
 
         "remote-incoming-window = next-incoming-id(flow) + incoming-window(flow) -
         next-outgoing-id(endpoint)" [AMQP 2.5.6]; a peer that has not seen our begin
@@ -160,12 +160,12 @@ class Outbox:
             crowded = self._waiting_bytes >= WAITING_BYTES_MAX
             self._send_waiting()
             if crowded and self._waiting_bytes < WAITING_BYTES_MAX:
-                # The peer spoke of the session; to its links it means that they have credit again.
-                for link in self._session.sending_links:
+                # The flow was for the session. Its links have credit again.
+                for link in self._session.handles.sending_links:
                     self._session.connection.events.add_flow(link)
 
     def select(self, first: int, last: int) -> list[SentDelivery]:
-        """Those of the open deliveries that lie in the range, whatever else the range claims."""
+        """The unsettled deliveries in the range."""
         unsettled = self.unsettled
         if first == last:
             delivery = unsettled.get(first)
@@ -176,7 +176,7 @@ class Outbox:
             if first > last:
                 delivery_ids = [delivery_id & SERIAL_MAX for delivery_id in delivery_ids]
             return [delivery for delivery in map(unsettled.get, delivery_ids) if delivery is not None]
-        # A range of four thousand million costs no more than what we have.
+        # However large the range is, the cost is bounded by the number of unsettled deliveries.
         return [
             delivery
             for delivery_id, delivery in unsettled.items()
@@ -194,7 +194,7 @@ class Outbox:
         return [delivery for delivery in self.unsettled.values() if delivery.link is link]
 
     def drop(self, link: SendingLink) -> None:
-        """Nothing of this link is sent or awaited any more."""
+        """Forgets the link's deliveries, unsettled and waiting."""
         self.forget(self.unsettled_of(link))
         if self._waiting:
             self._waiting = deque(waiting for waiting in self._waiting if waiting.link is not link)
@@ -202,6 +202,6 @@ class Outbox:
             self._count_waiting(left - self._waiting_bytes)
 
     def _count_waiting(self, size: int) -> None:
-        """So many bytes more wait for the window, or fewer."""
+        """Adds to the bytes that wait for the window."""
         self._waiting_bytes += size
         self._session.connection.waiting_bytes += size

@@ -4,9 +4,10 @@
     PUT GET DELETE  /[{entity}/]$authorizationRules/{rule}                 one
     POST            /[{entity}/]$authorizationRules/{rule}/regenerateKey   another key
 
-Without an entity they are the namespace's. All of it needs Manage, as keys are shown.
-No entity's name has a dollar sign, so nothing else can be meant. Entities' rules are
-in their descriptions, too (rules_xml.py); what rules do: rule_book.py.
+Without an entity they are the rules of the namespace. All routes need Manage, because they
+show keys. No entity name contains a dollar sign, so the paths are unambiguous. The rules of an
+entity are also in its description (authorization_rules_xml.py). How rules are kept and
+changed: authorization_rules.py.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
+from bendybus.admin.authorization_rules import AuthorizationRules, WhichKey, check_key
 from bendybus.admin.documents import error_response
-from bendybus.admin.rule_book import RuleBook, WhichKey, check_key
 from bendybus.atom import format_time
 from bendybus.auth.http import authorise
+from bendybus.auth.key_ring import KeyRing
 from bendybus.auth.rights import Right
-from bendybus.auth.rules import KeyRing
 from bendybus.broker.clock import now
 from bendybus.domain.access import AuthorizationRule
 from bendybus.errors import ArgumentError, BrokerError, MethodNotAllowed
 from bendybus.http_bodies import RequestBody
 
-__all__ = ["AuthorizationRules"]
+__all__ = ["AuthorizationRuleRoutes"]
 
 # A rule has a name, three rights and two keys.
 BODY_BYTES_MAX: Final = 16 * 1024
@@ -43,11 +44,11 @@ _PATH: Final = re.compile(
 _KEYS: Final[dict[str, WhichKey]] = {"primary": "primary", "secondary": "secondary"}
 
 
-class AuthorizationRules(BaseRoute):
-    """A route for all of it; to be put before management's, which takes every path."""
+class AuthorizationRuleRoutes(BaseRoute):
+    """One route for all paths above. It must come before the management API, which takes every path."""
 
-    def __init__(self, book: RuleBook, keys: KeyRing) -> None:
-        self._book = book
+    def __init__(self, rules: AuthorizationRules, keys: KeyRing) -> None:
+        self._rules = rules
         self._keys = keys
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
@@ -73,13 +74,13 @@ class AuthorizationRules(BaseRoute):
         operation = "regenerate" if found["regenerate"] else "one" if name else "all"
         match operation, method:
             case "all", "GET" | "HEAD":
-                return JSONResponse({"rules": [_shown(rule) for rule in self._book.rules(scope)]})
+                return JSONResponse({"rules": [_shown(rule) for rule in self._rules.rules(scope)]})
             case "one", "GET" | "HEAD":
-                return JSONResponse(_shown(self._book.find(scope, name)))
+                return JSONResponse(_shown(self._rules.find(scope, name)))
             case "one", "PUT":
                 return await self._put(body, scope, name)
             case "one", "DELETE":
-                await self._book.remove(scope, name)
+                await self._rules.remove(scope, name)
                 return Response(status_code=200)
             case "regenerate", "POST":
                 return await self._regenerate(body, scope, name)
@@ -91,7 +92,7 @@ class AuthorizationRules(BaseRoute):
         rights = body.get("rights")
         if not isinstance(rights, list) or not all(isinstance(right, str) for right in rights):
             raise ArgumentError('\'rights\' must be a list such as ["Send", "Listen"].')
-        rule, is_new = await self._book.put(
+        rule, is_new = await self._rules.put(
             scope, name, rights, _key(body, "primaryKey", name), _key(body, "secondaryKey", name)
         )
         return JSONResponse(_shown(rule), 201 if is_new else 200)
@@ -101,7 +102,7 @@ class AuthorizationRules(BaseRoute):
         which = body.get("which")
         if not isinstance(which, str) or which not in _KEYS:
             raise ArgumentError('\'which\' must be "primary" or "secondary".')
-        rule = await self._book.regenerate(scope, name, _KEYS[which], _key(body, "key", name))
+        rule = await self._rules.regenerate(scope, name, _KEYS[which], _key(body, "key", name))
         return JSONResponse(_shown(rule))
 
 
@@ -126,7 +127,7 @@ def _key(body: dict[str, object], field: str, name: str) -> str | None:
 
 
 async def _members(sent: RequestBody, *known: str) -> dict[str, object]:
-    """The object that was sent; an unknown member is refused, since it was meant to do something."""
+    """The JSON object of the body. An unknown member is refused, because the client expects an effect."""
     text = await sent.read_document(BODY_BYTES_MAX)
     try:
         body = json.loads(text)

@@ -1,0 +1,19 @@
+"""Units of work: what it costs to read a frame.
+
+`Connection.work` counts them, and `receive_data` stops after as many as its caller allows.
+Work is counted and not timed, so a simulation repeats exactly.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["FRAME_WORK", "PERFORMATIVE_WORK", "WORK_UNLIMITED"]
+
+# Transfers and dispositions come by the thousand and are joined into batches. Every other frame is decoded
+# into an object and answered, which takes about 16 times as long.
+FRAME_WORK: Final = 1
+PERFORMATIVE_WORK: Final = 16
+
+# More than any call has to do.
+WORK_UNLIMITED: Final = 1 << 62

@@ -1,0 +1,84 @@
+"""Who the client of a connection is: which namespace it means, and what it may do there.
+
+The host name that the client called decides the namespace. Otherwise the first login or token
+does, by the key that signed it. Until then only `$cbs` can be reached. A login or token that is
+accepted adds claims and ends probation (probation.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from bendybus.amqp.conditions import CONNECTION_FORCED
+from bendybus.auth.claims import Claim, Claims, log_in
+from bendybus.auth.key_ring import KeyRing
+from bendybus.broker.broker import Broker
+from bendybus.broker.clock import now
+from bendybus.engine.events import SaslInitReceived
+from bendybus.errors import ProtocolError, Unauthorized
+from bendybus.gateway.probation import Probation
+from bendybus.namespaces import CALLED_HOST, Namespace, Namespaces
+
+__all__ = ["ClientIdentity"]
+
+logger = logging.getLogger(__name__)
+
+
+class ClientIdentity:
+    __slots__ = ("_namespaces", "claims", "namespace", "probation")
+
+    def __init__(self, namespaces: Namespaces, probation: Probation) -> None:
+        self._namespaces = namespaces
+        self.probation = probation
+        self.claims = Claims()
+        # None until a host name or a key has identified one of several.
+        self.namespace = namespaces.only
+
+    @property
+    def broker(self) -> Broker:
+        if self.namespace is None:
+            raise Unauthorized("No token has been put that says which namespace is meant.")
+        return self.namespace.broker
+
+    def keys_for(self, token: str) -> KeyRing:
+        """The keys of the client's namespace. If that is not known yet, the token's signature decides it."""
+        if self.namespace is None:
+            self.namespace = self._namespaces.signed_by(token)
+        return KeyRing() if self.namespace is None else self.namespace.keys
+
+    def accept_claim(self, claim: Claim) -> None:
+        """A login or a token was accepted. Nothing else ends probation."""
+        self.claims.add(claim, now())
+        self.probation.end()
+
+    def log_in(self, init: SaslInitReceived, transport: asyncio.Transport | None, peer: str) -> bool:
+        """Check a SASL login. PLAIN proves a rule's key. After other mechanisms, tokens follow."""
+        if init.mechanism != "PLAIN":
+            return True
+        try:
+            _, rule_name, key = init.response.decode().split("\0")
+            namespace = self._named(init.hostname, transport) or self._namespaces.opened_by(rule_name, key)
+            for claim in log_in(KeyRing() if namespace is None else namespace.keys, rule_name, key):
+                self.accept_claim(claim)
+            self.namespace = namespace
+        except (Unauthorized, ValueError) as refusal:
+            logger.info("login from %s refused: %s", peer, refusal)
+            return False
+        return True
+
+    def enter(self, hostname: str | None, transport: asyncio.Transport | None) -> None:
+        """The client has opened the connection. Its host name must not contradict its login."""
+        named = self._named(hostname, transport)
+        if self.namespace is None:
+            self.namespace = named
+        elif named is not None and named is not self.namespace:
+            raise ProtocolError(CONNECTION_FORCED, f"The login is not one of the namespace '{named.name}'.")
+
+    def _named(self, hostname: str | None, transport: asyncio.Transport | None) -> Namespace | None:
+        """The namespace that the client called by a host name: in AMQP, in TLS or in HTTP."""
+        namespaces = self._namespaces
+        if namespaces.only is not None or transport is None:
+            return namespaces.only
+        over_tls = getattr(transport.get_extra_info("ssl_object"), CALLED_HOST, None)
+        return namespaces.named_by(hostname, transport.get_extra_info(CALLED_HOST), over_tls)

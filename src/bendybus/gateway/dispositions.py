@@ -1,0 +1,152 @@
+"""The dispositions of a receiving link: a client settles messages, and is answered when that is durable.
+
+A disposition becomes one command for each partition (settlement.py says which). One that is
+part of a transaction is kept there, and the messages stay locked until the transaction is
+over. Delivering: receiver.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from bendybus.amqp.performatives import TransactionalState
+from bendybus.broker.host import ignore
+from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.queue import Queue
+from bendybus.domain.commands import Abandon, Reply, Settled
+from bendybus.engine.deliveries import SentDelivery
+from bendybus.engine.events import OutcomesReceived
+from bendybus.engine.sending import SendingLink
+from bendybus.errors import BrokerError, MessageLockLost, TransactionTimedOut, TransactionUnknown
+from bendybus.gateway.settlement import command_for_outcome, echo, lock_lost, refused, rejection
+from bendybus.names import LockToken
+
+if TYPE_CHECKING:
+    from bendybus.gateway.connection import AmqpConnection
+
+__all__ = ["Dispositions"]
+
+
+class Dispositions:
+    """One link's. Calls `go_on` when messages were settled, so that the link may use the room."""
+
+    def __init__(
+        self, connection: AmqpConnection, link: SendingLink, queue: Queue, go_on: Callable[[], None]
+    ) -> None:
+        self._connection = connection
+        self._link = link
+        self._queue = queue
+        self._go_on = go_on
+        self._closed = False
+
+    def outcomes(self, event: OutcomesReceived) -> None:
+        """The client settles; the answer is sent when the outcome is durable."""
+        try:
+            by_host = self._by_partition(event.deliveries)
+            if isinstance(event.state, TransactionalState):
+                self._enlist(event, event.state, by_host)
+                return
+            for host, deliveries in by_host:
+                command = command_for_outcome(_tokens(deliveries), event.state)
+                host.submit(command, partial(self._settled, event, deliveries))
+        except (TransactionUnknown, TransactionTimedOut) as error:
+            self._refuse_transaction(event, error)
+        except BrokerError as error:
+            if not event.settled:
+                self._link.settle(event.deliveries, rejection(error))
+        self._go_on()
+
+    def _enlist(
+        self,
+        event: OutcomesReceived,
+        state: TransactionalState,
+        by_host: list[tuple[PartitionHost, list[SentDelivery]]],
+    ) -> None:
+        """Part of a transaction: the messages stay locked until it is over."""
+        transaction = self._connection.transactions.find(state)
+        try:
+            for host, deliveries in by_host:
+                tokens = _tokens(deliveries)
+                transaction.settle(self._queue, host, tokens, command_for_outcome(tokens, state.outcome))
+        except BrokerError as refusal:
+            transaction.failure = transaction.failure or refusal
+            if not isinstance(refusal, MessageLockLost):
+                # The answer ends the delivery, so the message has to be delivered again, as on Azure.
+                self._abandon(by_host)
+            raise
+        answer = TransactionalState(transaction.id, echo(state.outcome))
+        if event.settled:
+            transaction.when_over(partial(self._abandon_after, by_host))
+        else:
+            self._link.answer(event.deliveries, answer)
+            transaction.when_over(partial(self._settle_after, event.deliveries, answer))
+
+    def _refuse_transaction(self, event: OutcomesReceived, error: BrokerError) -> None:
+        """There is no such transaction, so nothing happens to the messages: the client still holds them."""
+        if event.settled:
+            self._abandon(self._by_partition(event.deliveries))
+        else:
+            self._link.answer(event.deliveries, rejection(error))
+
+    def _settle_after(
+        self, deliveries: list[SentDelivery], answer: TransactionalState, committed: bool
+    ) -> None:
+        """The transaction is over. After a rollback the client may settle the deliveries again."""
+        if committed and not self._closed:
+            self._link.settle(deliveries, answer)
+            self._go_on()
+
+    def _abandon_after(
+        self, by_host: list[tuple[PartitionHost, list[SentDelivery]]], committed: bool
+    ) -> None:
+        """The same for deliveries that the client has settled, and so cannot name again."""
+        if not committed:
+            self._abandon(by_host)
+
+    def _abandon(self, by_host: list[tuple[PartitionHost, list[SentDelivery]]]) -> None:
+        for host, deliveries in by_host:
+            host.submit(Abandon(_tokens(deliveries)), ignore)
+
+    def _by_partition(self, deliveries: list[SentDelivery]) -> list[tuple[PartitionHost, list[SentDelivery]]]:
+        hosts = self._queue.hosts
+        if len(hosts) == 1:
+            return [(hosts[0], deliveries)]
+        groups: dict[bytes, list[SentDelivery]] = {}
+        for delivery in deliveries:
+            number = delivery.tag[:2]
+            group = groups.get(number)
+            if group is None:
+                groups[number] = [delivery]
+            else:
+                group.append(delivery)
+        return [(hosts[int.from_bytes(number, "big")], group) for number, group in groups.items()]
+
+    def _settled(
+        self, event: OutcomesReceived, deliveries: list[SentDelivery], reply: Reply | BrokerError
+    ) -> None:
+        if event.settled or self._closed:
+            return
+        if isinstance(reply, BrokerError):
+            self._link.settle(deliveries, rejection(refused(reply)))
+        else:
+            assert isinstance(reply, Settled)
+            if reply.lost:
+                lost = set(reply.lost)
+                late = [delivery for delivery in deliveries if delivery.tag in lost]
+                deliveries = [delivery for delivery in deliveries if delivery.tag not in lost]
+                self._link.settle(late, rejection(lock_lost(self._queue.path)))
+            if deliveries:
+                self._link.settle(deliveries, echo(event.state))
+        self._go_on()
+        self._connection.flush_soon()
+
+    def close(self) -> None:
+        """The link is gone: nothing is answered any more."""
+        self._closed = True
+
+
+def _tokens(deliveries: Sequence[SentDelivery]) -> list[LockToken]:
+    """The tag of a delivery is the lock token of its message."""
+    return cast(list[LockToken], [delivery.tag for delivery in deliveries])
