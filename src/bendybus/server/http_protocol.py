@@ -51,10 +51,6 @@ WEBSOCKET_MESSAGE_MAX: Final = 4 * 1024 * 1024
 # Kept connections make HTTP receives faster (P-29): long enough for a client that polls once a minute.
 KEEP_ALIVE_S: Final = 75
 
-
-# How long a client that is given up may take to read why.
-LINGER_S: Final = 1.0
-
 # What the parser is given at a time. It cannot stop inside a piece, so this is as much as is parsed of the
 # requests that were sent ahead: about a hundred of the smallest.
 PIECE_BYTES: Final = 4 * 1024
@@ -85,8 +81,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().__init__(config, state, app_state={})
         self._budget = budget
         self._account = budget.open(self)
-        self._discards = False
-        """Whether the connection has been given up, and what still comes is not looked at."""
         self._body_bytes = 0
         """Of the request under way: the application keeps its body until it has answered."""
         self._head_timeout_s = head_timeout_s
@@ -110,8 +104,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        if self._discards:
-            return
         if self._held is not None:
             # A transport may hand over what it had already read when it was told to pause.
             self._held += data
@@ -144,11 +136,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
         self._refuse(reason)
-        # A socket that is closed with bytes unread is reset, and the answer lost.
-        self._discards = True
-        self._held_flow.held = self._held_flow.held_back = False
-        self._held_flow.resume_reading()
-        self.loop.call_later(LINGER_S, self.transport.close)
+        self._close_account()
+        self.transport.close()
 
     def _update_account(self) -> None:
         self._account.update(self._body_bytes + (0 if self._held is None else len(self._held)))
