@@ -1,16 +1,18 @@
 """Transports whose `close` lets the peer read what was written last.
 
-A socket that is closed with input unread is reset, and a peer that is reset may lose what it has not read: the
-close frame with the reason, or the answer with the status. So `close` ends only our direction at first. What
-still comes is thrown away, until the peer closes too, or for a moment, or up to a limit. A peer that sends more
-is cut off. The connection counts as open all the while (listener.py).
+A socket that is closed with input unread is reset, and a peer that is reset may lose what it has not read:
+the close frame with the reason, or the answer with the status. So `close` ends only our direction at first.
+What still comes is thrown away until the peer closes too, for a second at most. A peer that sends too much
+meanwhile is cut off. The connection counts as open all the while (listener.py). TLS has no end of one
+direction: the peer reads the last word, and the end when both sides close.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 __all__ = ["LINGER_BYTES_MAX", "LINGER_S", "FarewellTransport"]
 
@@ -54,7 +56,8 @@ class FarewellTransport:
         if self.is_closing():
             return
         self._closing = True
-        self.write = self.writelines = _drop
+        self.write = _drop
+        self.writelines = _drop_lines
         transport = self._transport
         transport.set_protocol(_Lingering(transport, self._linger_s))
         if transport.can_write_eof():
@@ -88,5 +91,10 @@ class _Lingering(asyncio.Protocol):
         self._protocol.connection_lost(exc)
 
 
-def _drop(data: object) -> None:
-    """What is written after the close goes nowhere, as with any transport."""
+# What is written after the close goes nowhere, as with any transport.
+
+
+def _drop(data: bytes | bytearray | memoryview[Any]) -> None: ...
+
+
+def _drop_lines(list_of_data: Iterable[bytes | bytearray | memoryview[Any]]) -> None: ...

@@ -191,7 +191,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         # Checked after parsing: a body may follow a small head in one piece.
         if self._overhead_bytes > HEAD_BYTES_MAX and self.parser is not None:
             self.send_400_response(
-                f"The request has more than {HEAD_BYTES_MAX} bytes of headers, or of trailers and chunk sizes."
+                f"The request has more than {HEAD_BYTES_MAX} bytes of headers, trailers or chunk extensions."
             )
 
     def _hold(self, data: bytes) -> None:

@@ -178,7 +178,7 @@ CHUNKED = b"POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked
 
 
 async def _echo(request) -> PlainTextResponse:
-    """The names of the headers, as an application sees them after the body, and as the client spelled them."""
+    """The names of the headers, as an application sees them after the body, and as they were spelled."""
     assert request.headers["host"] == "localhost"
     await request.body()
     seen = [name.decode() for name, _ in request.scope["headers"]]
@@ -206,7 +206,9 @@ def test_trailers_behind_a_body_are_no_headers(run, web, in_one_piece) -> None:
     run(work())
 
 
-@pytest.mark.parametrize("endless", [b"0\r\nx: ", b"0\r\n", b"5;x="], ids=["a trailer", "trailers", "a chunk's extension"])
+@pytest.mark.parametrize(
+    "endless", [b"0\r\nx: ", b"0\r\n", b"5;x="], ids=["a trailer", "trailers", "a chunk's extension"]
+)
 def test_what_is_neither_head_nor_body_is_bounded_too(run, web, endless) -> None:
     async def work() -> None:
         async with web(routes=[Route("/echo", _echo, methods=["POST"])]) as open_house:
