@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test style types tests interop faults cluster bench clean
+.PHONY: help run demo test style types tests interop faults fuzz cluster bench clean
 
 help:  ## What can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -49,6 +49,9 @@ faults: $(VENV)/.installed-dev  ## 1,000 simulations with fresh seeds; five minu
 	$(BIN)/python tests/faults/spark_check.py --kills 20
 	$(BIN)/python tests/faults/pipeline_check.py --kills 3
 
+fuzz: $(VENV)/.installed-fuzz  ## 10 million inputs for the parsers of what strangers send; ARGS="--seconds 60" for less
+	PYTHONPATH=tests $(BIN)/python -m fuzz.run $(ARGS)
+
 cluster: $(VENV)/.installed-dev  ## A standalone Spark cluster loses a worker while it captures; count every message
 	$(BIN)/python tests/faults/cluster_check.py
 
@@ -80,6 +83,11 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 # Proton is compiled here; where that fails, its tests are skipped and say so.
 $(VENV)/.installed-interop: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet --group interop || echo "not installed: python-qpid-proton, which needs a C compiler"
+	touch $@
+
+# Where there is no wheel of atheris, the search runs without coverage and says so.
+$(VENV)/.installed-fuzz: $(VENV)/.installed-dev
+	$(BIN)/pip install --quiet --group fuzz || echo "not installed: atheris, which needs clang where it has no wheel"
 	touch $@
 
 $(VENV)/.installed-bench: $(VENV)/.installed-dev

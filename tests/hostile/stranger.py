@@ -7,6 +7,7 @@ read frame by frame, and nothing is answered in turn.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from contextlib import suppress
 from typing import Self, TypeVar
@@ -80,6 +81,17 @@ class Stranger:
         """Connected, and nothing said."""
         local = None if local_address is None else (local_address, 0)
         return cls(*await asyncio.open_connection(endpoint.host, endpoint.port, local_addr=local))
+
+    @classmethod
+    async def call_with_small_buffers(cls, endpoint: Endpoint, size: int) -> Self:
+        """Connected through a socket that holds little more than `size` bytes in either direction."""
+        # Set before it is connected: the kernel then leaves them as they are.
+        calling = socket.socket()
+        calling.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+        calling.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+        calling.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(calling, (endpoint.host, endpoint.port))
+        return cls(*await asyncio.open_connection(sock=calling))
 
     @classmethod
     async def open(cls, endpoint: Endpoint, *, max_frame_size: int = 1 << 20) -> Self:

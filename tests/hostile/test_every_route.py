@@ -132,7 +132,7 @@ ROUTES: Final[dict[str, list[Asked] | None]] = {
     "/health GET,HEAD": None,
     "/metrics GET,HEAD": METRICS,
     "RestMessages": list(REST.values()),
-    "AuthorizationRules": [*RULES, *OF_THE_NAMESPACE[:5]],
+    "AuthorizationRuleRoutes": [*RULES, *OF_THE_NAMESPACE[:5]],
     "/{path:path} *": [*MANAGEMENT, *OF_THE_NAMESPACE[5:]],
     "/$faults/stores GET,HEAD": FAULTS[:1],
     "/$faults/stores/{name} DELETE,PUT": FAULTS[1:],

@@ -122,7 +122,8 @@ def _fill(run: TransferRun, buffer: bytes, pos: int, frame_size_max: int) -> Non
 def _learn(key: tuple[int, bytes]) -> tuple[int, bool] | None:
     """Read message-format, settled and what must follow for a plain transfer: more not set, the rest null."""
     count, fields = key
-    if len(fields) > _TAIL_BYTES_MAX:
+    # Handle, delivery-id and delivery-tag have been read, so they must have been counted.
+    if count < 3 or len(fields) > _TAIL_BYTES_MAX:
         return None
     tail = _read_tail(count - 3, fields)
     if len(_tails) >= _TAILS_MAX:

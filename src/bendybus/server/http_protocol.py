@@ -36,7 +36,8 @@ __all__ = ["HttpHost"]
 
 logger = logging.getLogger(__name__)
 
-# Request line and headers together. Service Bus allows 64 KB of message headers; as much for the rest.
+# Request line and headers together. Service Bus allows 64 KB of message headers; as much for the rest. The
+# same limit holds for trailers, and for all that stands between two pieces of a body.
 HEAD_BYTES_MAX: Final = 128 * 1024
 
 # As long as the listener waits for the first bytes of a connection.
@@ -49,10 +50,6 @@ WEBSOCKET_MESSAGE_MAX: Final = 4 * 1024 * 1024
 
 # Kept connections make HTTP receives faster (P-29): long enough for a client that polls once a minute.
 KEEP_ALIVE_S: Final = 75
-
-
-# How long a client that is being disconnected may take to read the reason.
-LINGER_S: Final = 1.0
 
 # What the parser is given at a time. It cannot stop inside a piece, so this is as much as is parsed of the
 # requests that were sent ahead: about a hundred of the smallest.
@@ -84,12 +81,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().__init__(config, state, app_state={})
         self._budget = budget
         self._account = budget.open(self)
-        self._discards = False
-        """Whether the connection is being closed and further input is ignored."""
         self._body_bytes = 0
         """Of the request under way: the application keeps its body until it has answered."""
         self._head_timeout_s = head_timeout_s
-        self._head_bytes = 0
+        self._overhead_bytes = 0
+        """Parsed since the last byte of a body or the end of a request: heads, trailers, sizes of chunks."""
         self._spellings: list[bytes] = []
         self._head_timer: asyncio.TimerHandle | None = None
         """Runs while a head is awaited or under way, and so tells whether one is."""
@@ -108,8 +104,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        if self._discards:
-            return
         if self._held is not None:
             # A transport may hand over what it had already read when it was told to pause.
             self._held += data
@@ -142,11 +136,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
         self._refuse(reason)
-        # A socket that is closed with bytes unread is reset, and the answer lost.
-        self._discards = True
-        self._held_flow.held = self._held_flow.held_back = False
-        self._held_flow.resume_reading()
-        self.loop.call_later(LINGER_S, self.transport.close)
+        self._close_account()
+        self.transport.close()
 
     def _update_account(self) -> None:
         self._account.update(self._body_bytes + (0 if self._held is None else len(self._held)))
@@ -159,6 +150,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
+        self._overhead_bytes = 0
         if self.cycle is not None and not self.cycle.response_complete:
             self._body_bytes += len(body)
 
@@ -190,16 +182,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._hold(b"")
 
     def _parse_piece(self, data: bytes) -> None:
-        if self._head_timer is not None:
-            self._head_bytes += len(data)
+        self._overhead_bytes += len(data)
         super().data_received(data)
         if self._head_timer is not None and self._is_line_without_version(data):
             # A request of HTTP/0.9 is one line and has no headers: nothing more would come.
             self.send_400_response("HTTP/0.9 is not spoken here; HTTP/1.1 is.")
             return
         # Checked after parsing: a body may follow a small head in one piece.
-        if self._head_timer is not None and self._head_bytes > HEAD_BYTES_MAX and self.parser is not None:
-            self.send_400_response(f"The request's head is longer than {HEAD_BYTES_MAX} bytes.")
+        if self._overhead_bytes > HEAD_BYTES_MAX and self.parser is not None:
+            self.send_400_response(
+                f"The request has more than {HEAD_BYTES_MAX} bytes of headers, trailers or chunk extensions."
+            )
 
     def _hold(self, data: bytes) -> None:
         self._held = data
@@ -244,6 +237,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._await_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head_timer is None:
+            # "a recipient MUST NOT merge a field from the trailer section into the header section unless"
+            # it understands it and that field's definition permits it [RFC 9110 6.5.1]
+            return
         self._spellings.append(name)
         super().on_header(name, value)
 
@@ -258,6 +255,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.cycle is not None:
             self._under_way = [each for each in self._under_way if not each.response_complete]
             self._under_way.append(self.cycle)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._overhead_bytes = 0
 
     def handle_websocket_upgrade(self) -> None:
         # "A server MUST accept the absolute-form in requests" [RFC 9112 3.2.2]; the Java SDK uses it. For
@@ -299,7 +300,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return version
 
     def _await_head(self) -> None:
-        self._head_bytes = 0
+        self._overhead_bytes = 0
         self._head_timer = self.loop.call_later(self._head_timeout_s, self.transport.abort)
 
     def _head_arrived(self) -> None:

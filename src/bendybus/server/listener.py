@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
+from bendybus.server.farewell import LINGER_S, FarewellTransport
 from bendybus.server.protocol_sniffing import (
     SNIFF_LENGTH_MAX,
     SUPPORTED_AMQP_HEADER,
@@ -131,6 +132,7 @@ class Listener:
         tls: ssl.SSLContext | None = None,
         handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
         connections_max: int = CONNECTIONS_MAX,
+        linger_s: float = LINGER_S,
     ) -> None:
         self._protocols: dict[SniffedProtocol, ProtocolFactory] = {SniffedProtocol.HTTP: http}
         if amqp is not None:
@@ -139,6 +141,7 @@ class Listener:
         """Serves AMQP without TLS, if that differs from AMQP with TLS."""
         self._tls = tls
         self._handshake_timeout_s = handshake_timeout_s
+        self._linger_s = linger_s
         # At least half, where a small limit leaves no room for the reserve.
         descriptors = descriptor_limit()
         self._connections_max = min(
@@ -325,15 +328,18 @@ class Listener:
                 # header with a supported protocol version and then close the socket." [AMQP 2.2]
                 transport.write(SUPPORTED_AMQP_HEADER)
             self.counts.refused += 1
-            transport.close()
+            self._leaving_gently(transport).close()
             return
         self._arrivals.pop(arrival.descriptor, None)
         self._open[arrival.descriptor] = arrival
         protocol = factory()
         transport.set_protocol(protocol)
-        protocol.connection_made(transport)
+        protocol.connection_made(self._leaving_gently(transport))
         if not transport.is_closing():
             protocol.data_received(head)
+
+    def _leaving_gently(self, transport: asyncio.Transport) -> asyncio.Transport:
+        return cast(asyncio.Transport, FarewellTransport(transport, self._linger_s))
 
     def left(self, arrival: Arrival) -> None:
         """The connection ended before its protocol was known."""

@@ -59,7 +59,7 @@ class BoundedWebSocket(WSProtocol):
         if self.close_sent:
             self._late_bytes += len(data)
             if self._late_bytes > LATE_BYTES_MAX:
-                self.transport.close()
+                self.transport.abort()
                 return
         if not self._refused:
             super().data_received(data)

@@ -199,6 +199,18 @@ def test_a_run_ends_before_a_transfer_that_has_more_fields_than_it_counts():
     assert run is not None and [transfer[0] for transfer in run.transfers] == [0]
 
 
+@pytest.mark.parametrize("counted", [0, 1, 2])
+def test_a_run_ends_before_a_transfer_that_counts_fewer_fields_than_handle_id_and_tag(counted):
+    # Ends behind the tag. Byte 3 is the frame's size, 12 the list's size and 13 its count.
+    damaged = bytearray(frame(1, b"", delivery_tag=b"t"))
+    del damaged[damaged.index(b"t") + 1 :]
+    damaged[3], damaged[12], damaged[13] = len(damaged), len(damaged) - 13, counted
+    with pytest.raises(WireError):
+        decode_transfer(bytes(damaged), 8, len(damaged))
+    run = transfer_run(frame(0) + bytes(damaged), 0, FRAME_SIZE_MAX)
+    assert run is not None and [transfer[0] for transfer in run.transfers] == [0]
+
+
 def test_what_busy_clients_send_is_one_run():
     stream = b"".join(frame(number, settled=False, more=False) for number in range(300))
     (run,) = FrameSplitter(FRAME_SIZE_MAX).feed_runs(stream)

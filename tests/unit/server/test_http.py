@@ -12,6 +12,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from bendybus.gateway.memory_budget import MemoryBudget
+from bendybus.rest.headers import HEADER_SPELLINGS
 from bendybus.server.http import RESERVED_NAMES, Health, http_app
 from bendybus.server.http_protocol import HEAD_BYTES_MAX, PIECE_BYTES, HttpHost
 
@@ -169,6 +170,55 @@ def test_a_head_without_end_is_cut_off(run, web) -> None:
             assert sent < 50 * HEAD_BYTES_MAX
             await answer
             assert (await _get(open_house, "/health"))[0] == 200
+
+    run(work())
+
+
+CHUNKED = b"POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+async def _echo(request) -> PlainTextResponse:
+    """The names of the headers, as an application sees them after the body, and as they were spelled."""
+    assert request.headers["host"] == "localhost"
+    await request.body()
+    seen = [name.decode() for name, _ in request.scope["headers"]]
+    spelled = [name.decode() for name in request.scope["extensions"][HEADER_SPELLINGS]]
+    return PlainTextResponse(" ".join(seen + spelled))
+
+
+@pytest.mark.parametrize("in_one_piece", [True, False])
+def test_trailers_behind_a_body_are_no_headers(run, web, in_one_piece) -> None:
+    # "a recipient MUST NOT merge a field from the trailer section into the header section" [RFC 9110 6.5.1]
+    trailers = b"5\r\nhello\r\n0\r\nAuthorization: mine\r\nBrokerProperties: {}\r\n\r\n"
+
+    async def work() -> None:
+        async with web(routes=[Route("/echo", _echo, methods=["POST"])]) as open_house:
+            reader, writer = await open_house.call()
+            writer.write(CHUNKED + (trailers if in_one_piece else b""))
+            if not in_one_piece:
+                writer.write(trailers[:12])
+                await writer.drain()
+                await asyncio.sleep(0.01)
+                writer.write(trailers[12:])
+            status, _, body = await _answer(reader)
+            assert (status, body) == (200, b"host transfer-encoding Host Transfer-Encoding")
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    "endless", [b"0\r\nx: ", b"0\r\n", b"5;x="], ids=["a trailer", "trailers", "a chunk's extension"]
+)
+def test_what_is_neither_head_nor_body_is_bounded_too(run, web, endless) -> None:
+    async def work() -> None:
+        async with web(routes=[Route("/echo", _echo, methods=["POST"])]) as open_house:
+            reader, writer = await open_house.call()
+            writer.write(CHUNKED + endless)
+            more = b"a: b\r\n" if endless.endswith(b"\n") else b"x" * 6
+            writer.write(more * (HEAD_BYTES_MAX // 6 + PIECE_BYTES))
+            status, _, body = await _answer(reader)
+            assert status == 400
+            assert b"more than 131072 bytes" in body
 
     run(work())
 
