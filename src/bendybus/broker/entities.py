@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, TypeVar
 
 from bendybus.broker.clock import Clock
+from bendybus.broker.departure import departing, send_off
 from bendybus.broker.entity import Entity
 from bendybus.broker.forwarding import Forwarder
 from bendybus.broker.host import Host
@@ -289,16 +290,23 @@ class Entities:
     async def remove(self, entity: Target, *, force: bool = False) -> None:
         """The catalog first: from then on it is gone, and its partitions are litter.
 
-        A topic takes its subscriptions with it in one step. `force`: also while partitions are unavailable;
-        what their stores keep of it is swept when they are back.
+        A topic takes its subscriptions with it in one step. What was sent through it to other entities leaves
+        first (departure.py). `force`: also while partitions are unavailable, or while messages cannot leave;
+        what the stores keep of it is swept when they are back.
         """
         if not force:
             entity.refuse_unhealthy()
         family: list[Target] = [entity]
         if isinstance(entity, Topic):
             family += entity.subscriptions
-        await asyncio.to_thread(self.catalog.remove, *[each.path for each in family])
-        await self.forget(family)
+        sources = [each for each in family if isinstance(each, Queue)]
+        with departing(sources):
+            for source in sources:
+                forwarder = self._opened[normalise_path(source.path)].forwarder
+                assert forwarder is not None, "everything that is received from has a forwarder"
+                await send_off(source, forwarder, force=force)
+            await asyncio.to_thread(self.catalog.remove, *[each.path for each in family])
+            await self.forget(family)
 
     async def forget(self, entities: Sequence[Target]) -> None:
         """The catalog lists these no more: close them, and clear away what they leave."""

@@ -153,6 +153,11 @@ class Partition:
         """
         return self._stock.available(subqueue)
 
+    @property
+    def departing(self) -> bool:
+        """Whether messages are in the outbox, or in a commit that puts them there."""
+        return bool(self._outbox.arriving or self._stock.available(SubQueue.OUTBOX))
+
     def fitting(self, count: int, size_max: int, subqueue: SubQueue = SubQueue.MAIN) -> int:
         """How many of the oldest `count` available have `size_max` bytes together; one at least, if any."""
         return self._stock.shelves[subqueue].available.fitting(count, size_max)
