@@ -44,7 +44,7 @@ from bendybus.gateway.transactions import COORDINATOR_CREDIT, CoordinatorNode
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
 
-__all__ = ["Attachment", "InboundNode", "OutboundNode", "attach"]
+__all__ = ["Attachment", "address_of", "InboundNode", "OutboundNode", "attach"]
 
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
 BATCH_SIZE_MAX = "com.microsoft:max-message-batch-size"
@@ -115,6 +115,12 @@ def attach(connection: AmqpConnection, link: Link) -> Attachment:
     return _attach_outbound(connection, link)
 
 
+def address_of(link: Link) -> str:
+    """What a link is to reach, as the client wrote it."""
+    address = getattr(link.target if isinstance(link, ReceivingLink) else link.source, "address", None)
+    return address if isinstance(address, str) else ""
+
+
 def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachment:
     """The client sends: to an entity, or requests to a node."""
     if isinstance(link.target, Coordinator):
@@ -136,7 +142,7 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
     if address.kind is NodeKind.CBS:
         connection.check_cbs_link(Requester)
         size_max = TOKEN_SIZE_MAX
-        handler = CbsNode(connection.keys_for, connection.accept_claim).handle
+        handler = CbsNode(connection.keys_for, connection.accept_claim, connection.actor).handle
         requester = Requester(connection, link, address, handler)
         right = managed = None
     else:
@@ -146,6 +152,7 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
             managed,
             address,
             connection.claims,
+            connection.actor,
             connection.transactions,
             connection.broker.topics,
             connection.session_locks,

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from bendybus import audit
 from bendybus.amqp.conditions import CONNECTION_FORCED
 from bendybus.auth.claims import Claim, Claims, log_in
 from bendybus.auth.rules import KeyRing
@@ -40,7 +41,7 @@ from bendybus.engine.link import Link
 from bendybus.engine.session import Session
 from bendybus.errors import BrokerError, ProtocolError, Unauthorized
 from bendybus.gateway.addresses import Address
-from bendybus.gateway.attaching import Attachment, InboundNode, OutboundNode, attach
+from bendybus.gateway.attaching import Attachment, InboundNode, OutboundNode, address_of, attach
 from bendybus.gateway.browser import Browser
 from bendybus.gateway.holdings import Holdings
 from bendybus.gateway.probation import Probation
@@ -93,6 +94,7 @@ class AmqpConnection(asyncio.Protocol):
         """Read from the socket, and not yet given to the engine."""
         self._unhandled: list[Event] = []
         """Events that the last slice left for the next."""
+        self._holder = ""
         self._opened = False
         self._flushing = False
         self._hung_up_at: float | None = None
@@ -141,12 +143,13 @@ class AmqpConnection(asyncio.Protocol):
             return
         limit_s = self._gateway.handshake_timeout_s
         if not self._opened and at - self._made_at > limit_s:
+            audit.record("connection-refused", self.actor(), reason="slow-handshake")
             self.shut_down(f"The connection was not opened within {limit_s:g} seconds.")
             return
         try:
             self._probation.check_time(at)
         except ProtocolError as refusal:
-            self._refuse(refusal)
+            self._refuse(refusal, "no-token")
             return
         for event in self._engine.tick(at):
             self._handle(event)
@@ -172,8 +175,9 @@ class AmqpConnection(asyncio.Protocol):
         """What the client came for is going away: say so, and hang up."""
         self._fail(ProtocolError(CONNECTION_FORCED, reason))
 
-    def _refuse(self, refusal: ProtocolError) -> None:
+    def _refuse(self, refusal: ProtocolError, reason: str) -> None:
         """The client has no token, and what it does instead is too much."""
+        audit.record("connection-refused", self.actor(), reason=reason)
         logger.info("connection from %s refused: %s", self.peer, refusal.description)
         self._fail(refusal)
 
@@ -191,6 +195,7 @@ class AmqpConnection(asyncio.Protocol):
             self._loop.call_soon(self._go_on)
 
     def evict(self, reason: BrokerError) -> None:
+        audit.record("connection-refused", self.actor(), reason="memory")
         logger.warning("connection from %s disconnected: %s", self.peer, reason.description)
         self._loop.call_soon(self._fail, reason)
 
@@ -221,7 +226,7 @@ class AmqpConnection(asyncio.Protocol):
             try:
                 self._probation.charge(work)
             except ProtocolError as refusal:
-                self._refuse(refusal)
+                self._refuse(refusal, "flood")
         return work
 
     def wait_for_turn(self, waits: bool) -> None:
@@ -266,7 +271,12 @@ class AmqpConnection(asyncio.Protocol):
     def accept_claim(self, claim: Claim) -> None:
         """A login or a token was good. Only here does a stranger become a client."""
         self.claims.add(claim, now())
+        self._holder = claim.holder
         self._probation.end()
+
+    def actor(self) -> audit.Actor:
+        """Who the client is, for the audit log: whose token or login was accepted last."""
+        return audit.Actor(self._holder, self.peer, "" if self.namespace is None else self.namespace.name)
 
     def check_cbs_link(self, kind: type[Requester | Replier]) -> None:
         """Raise `QuotaExceeded` if a stranger has its link of this kind to `$cbs` already."""
@@ -301,6 +311,7 @@ class AmqpConnection(asyncio.Protocol):
         if self.namespace is None:
             self.namespace = named
         elif named is not None and named is not self.namespace:
+            audit.record("connection-refused", self.actor(), reason="other-namespace")
             self.shut_down(f"The login is not one of the namespace '{named.name}'.")
 
     # -- the nodes' side ----------------------------------------------------------
@@ -385,6 +396,8 @@ class AmqpConnection(asyncio.Protocol):
             attachment = self._attachments[link] = attach(self, link)
         except BrokerError as refusal:
             logger.info("link '%.100s' from %s refused: %s", link.name, self.peer, refusal.description)
+            if isinstance(refusal, Unauthorized):
+                audit.record("operation-refused", self.actor(), reason="no-right", resource=address_of(link))
             link.refuse(refusal)
         else:
             if isinstance(attachment.node, SessionReceiver):
@@ -394,6 +407,7 @@ class AmqpConnection(asyncio.Protocol):
         """PLAIN proves a rule's key at once; all others prove nothing yet and put tokens later."""
         if init.mechanism != "PLAIN":
             return True
+        rule_name = ""
         try:
             _, rule_name, key = init.response.decode().split("\0")
             namespace = self._named(init.hostname) or self._gateway.namespaces.opened_by(rule_name, key)
@@ -401,6 +415,8 @@ class AmqpConnection(asyncio.Protocol):
                 self.accept_claim(claim)
             self.namespace = namespace
         except (Unauthorized, ValueError) as refusal:
+            reason, claimed = "wrong-key" if rule_name else "malformed", audit.claimed_name(rule_name)
+            audit.record("login-refused", self.actor(), reason=reason, claimed=claimed)
             logger.info("login from %s refused: %s", self.peer, refusal)
             return False
         return True
@@ -423,7 +439,8 @@ class AmqpConnection(asyncio.Protocol):
 
     @property
     def peer(self) -> str:
-        return "?" if self._transport is None else str(self._transport.get_extra_info("peername"))
+        known = None if self._transport is None else self._transport.get_extra_info("peername")
+        return audit.peer_name(known)
 
     def _flush(self) -> None:
         self._flushing = False
