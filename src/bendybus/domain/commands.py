@@ -8,7 +8,7 @@ Commands about sessions: session_commands.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from bendybus.domain.deadletter import Cause
@@ -74,6 +74,7 @@ class Enqueue:
     `shelved`: some of them have a sub-queue already: the dead letters', or the outbox with a posting.
     `transfer`: those that have arrived before are dropped. `destination`: they go into the outbox, for
     that entity to have. `numbered`: they are all scheduled and have their numbers from `Reserve`.
+    `evaluated`: what the rules of a topic say about them, if they were asked before (evaluation.py).
     """
 
     messages: list[Message]
@@ -82,6 +83,7 @@ class Enqueue:
     destination: EntityPath | None = None
     numbered: bool = False
     shelved: bool = False
+    evaluated: object = field(default=None, repr=False, compare=False)
 
 
 @dataclass(slots=True)
@@ -228,6 +230,7 @@ class Publish:
     """Scheduled messages of a topic that are due and at hand, payload and all: pass them on."""
 
     messages: list[Message]
+    evaluated: object = field(default=None, repr=False, compare=False)
 
 
 @dataclass(slots=True)
