@@ -109,10 +109,14 @@ class ServerProcess:
         self.connection_string = ""
         self.first_line = ""
         self._config = folder / "Config.json"
-        self._config.write_text(json.dumps(config))
+        self.write_config(config)
         self._options = options
         self._log_read = 0
         self._process: subprocess.Popen[str] | None = None
+
+    def write_config(self, config: Mapping[str, object]) -> None:
+        """What the next start is to have."""
+        self._config.write_text(json.dumps(config))
 
     def command(self) -> list[str]:
         bendybus = Path(sys.executable).with_name("bendybus")

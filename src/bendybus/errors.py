@@ -20,6 +20,7 @@
     │   ├ ServerBusy            too much at once       -> .NET holds back all that it sends for ten seconds
     │   ├ StoreUnavailable      └ PartitionMoved       -> one partition: SDKs retry this operation alone
     │   ├ OperationTimeout      408
+    │   ├ MessagesInTransit     an entity with messages for others is not deleted until they have left
     │   ├ MemoryLimitReached    of those who hold most -> the connection is closed; SDKs make a new one
     │   └ ConnectionLost        our clients': the connection or link went
     └ SetupError                the server does not start; the operator reads the text
@@ -55,6 +56,7 @@ __all__ = [
     "MessageLockLost",
     "MessageNotFound",
     "MessageSizeExceeded",
+    "MessagesInTransit",
     "MethodNotAllowed",
     "NestingTooDeep",
     "NotSupported",
@@ -379,6 +381,10 @@ class PartitionMoved(Unavailable):
 class OperationTimeout(Unavailable):
     condition = "com.microsoft:timeout"
     status = 408
+
+
+class MessagesInTransit(Unavailable):
+    """An entity is not deleted: messages that were sent through it cannot leave for their destination yet."""
 
 
 class ConnectionLost(Unavailable):

@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
+from bendybus import audit
 from bendybus.admin.authorization_rules import AuthorizationRules, WhichKey, check_key
 from bendybus.admin.documents import error_response
 from bendybus.atom import format_time
@@ -64,6 +65,7 @@ class AuthorizationRuleRoutes(BaseRoute):
             authorise(request.headers, self._keys, path, Right.MANAGE, now())
             response = await self._answer(request.method, scope["bendybus.rule"], body)
         except BrokerError as refusal:
+            audit.record_refused_change(request.method, path, refusal)
             response = error_response(refusal, path, now())
         if not await body.discard():
             response.headers["connection"] = "close"

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
+from bendybus import audit
 from bendybus.auth.key_ring import ROOT_RULE_NAME, AccessRule, KeyRing
 from bendybus.auth.rights import Right
 from bendybus.broker.broker import Broker
@@ -165,6 +166,7 @@ class AuthorizationRules:
             self._root = replace(self._root, primary_key=key)
         else:
             self._root = replace(self._root, secondary_key=key)
+        audit.record("key-changed", entity="", authorization_rule=ROOT_RULE_NAME, which=which)
         self._namespace_changed()
         return self._root.rule(self._broker.created_at)
 

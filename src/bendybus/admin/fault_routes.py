@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from bendybus import audit
 from bendybus.auth.http import authorise
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
@@ -59,6 +60,7 @@ class _FaultApi:
                 )
             return JSONResponse(await operation(request, self._faults))
         except BrokerError as refusal:
+            audit.record_refused_change(request.method, request.url.path, refusal)
             return JSONResponse({"error": refusal.description}, refusal.status)
 
     async def _show(self, request: Request, faults: StoreFaults) -> object:
@@ -79,6 +81,7 @@ class _FaultApi:
         name = request.path_params["name"]
         fault = Fault() if request.method == "DELETE" else _fault(await json_body(request))
         faults.switch(name, fault)
+        audit.record("fault-switched", store=name, fault=fault.kind.value)
         return {"name": name, **_shown(fault)}
 
 

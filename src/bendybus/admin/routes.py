@@ -22,6 +22,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
+from bendybus import audit
 from bendybus.admin import documents
 from bendybus.admin.answers import (
     Answers,
@@ -100,6 +101,7 @@ class _ManagementApi:
             request.state.body = body
             return await self._answer(request, path)
         except BrokerError as refusal:
+            audit.record_refused_change(request.method, path, refusal)
             child = Child.parse(path)
             topic_exists = child is not None and self._broker.topics.find(child.topic) is not None
             reads = request.method in READING and not path.startswith("$")
@@ -225,7 +227,9 @@ class _ManagementApi:
             if target is None or (present is not None and getattr(present, field) == target):
                 continue
             given = request.headers.get(header) or request.headers.get("authorization", "")
-            authorise({"authorization": given}, self._keys, target, Right.SEND, now())
+            # The request stays the one of its own token's holder.
+            with audit.acting(audit.current_actor()):
+                authorise({"authorization": given}, self._keys, target, Right.SEND, now())
 
     def _refuse_old_version(self, description: Described, version: str) -> None:
         """A client that could not see the entity afterwards must not create it (P-10)."""

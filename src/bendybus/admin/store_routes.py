@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from bendybus import audit
 from bendybus.auth.http import authorise
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
@@ -77,6 +78,7 @@ class _StoreApi:
             answer, status = await operation(request)
             return JSONResponse(answer, status)
         except BrokerError as refusal:
+            audit.record_refused_change(request.method, request.url.path, refusal)
             return JSONResponse({"error": refusal.description}, refusal.status)
 
     async def _list(self, request: Request) -> tuple[object, HTTPStatus]:

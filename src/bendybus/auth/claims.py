@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from bendybus import audit
 from bendybus.auth.key_ring import KeyRing
 from bendybus.auth.paths import ancestry, covers, entity_path, resource_path
 from bendybus.auth.rights import Right
@@ -38,6 +39,8 @@ class Claim:
     rights: Right
     expires_at: Instant | None = None
     """None for a login, which lasts as long as its connection."""
+    holder: str = field(default="", compare=False)
+    """Whose it is, for the audit log: a rule's name, or the subject of a JSON Web Token."""
 
     def holds_at(self, now: Instant) -> bool:
         return self.expires_at is None or now < self.expires_at
@@ -61,13 +64,15 @@ class Claims:
                 raise QuotaExceeded(f"This connection already holds tokens for {CLAIMS_MAX} resources.")
         self._claims[key] = claim
 
-    def require(self, path: str, right: Right, now: Instant) -> None:
-        """Raise `Unauthorized` unless a claim that still holds gives `right` over `path`."""
-        if not any(claim.holds_at(now) for claim in self._granting(path, right)):
-            raise Unauthorized(
-                f"Unauthorized access. '{right.label}' claim(s) are required to perform this operation. "
-                f"Resource: '{path}'"
-            )
+    def require(self, path: str, right: Right, now: Instant) -> Claim:
+        """The claim that gives `right` over `path`; `Unauthorized` if none does that still holds."""
+        for claim in self._granting(path, right):
+            if claim.holds_at(now):
+                return claim
+        raise Unauthorized(
+            f"Unauthorized access. '{right.label}' claim(s) are required to perform this operation. "
+            f"Resource: '{path}'"
+        )
 
     def expires(self, path: str, right: Right) -> Instant | None:
         """When `right` over `path` ends: None for never, 0 when it was never given."""
@@ -91,7 +96,7 @@ def log_in(ring: KeyRing, rule_name: str, key: str) -> list[Claim]:
     rules = ring.opened_by(rule_name, key)
     if not rules:
         raise Unauthorized(f"No rule '{rule_name[:60]}' has the key given.")
-    return [Claim(entity_path(rule.scope), rule.rights) for rule in rules]
+    return [Claim(entity_path(rule.scope), rule.rights, holder=rule.holder) for rule in rules]
 
 
 def put_token(ring: KeyRing, token_text: str, audience: str, now: Instant) -> Claim:
@@ -99,8 +104,21 @@ def put_token(ring: KeyRing, token_text: str, audience: str, now: Instant) -> Cl
 
     The text alone decides what kind of token it is: a put-token request's `type` is
     wrong in some clients. The claim reaches as far as the audience asked for, which
-    may be less than the token would allow and never more.
+    may be less than the token would allow and never more. A refusal is recorded in the audit log.
     """
+    try:
+        return _claim(ring, token_text, audience, now)
+    except Unauthorized as refusal:
+        audit.record(
+            "token-refused",
+            reason=audit.token_reason(refusal),
+            claimed=_claimed_name(token_text),
+            resource=resource_path(audience),
+        )
+        raise
+
+
+def _claim(ring: KeyRing, token_text: str, audience: str, now: Instant) -> Claim:
     if not token_text.startswith(SAS_PREFIX):
         web_token = _BEARER.sub("", token_text, count=1).strip()
         if _JWT.fullmatch(web_token):
@@ -117,10 +135,18 @@ def put_token(ring: KeyRing, token_text: str, audience: str, now: Instant) -> Cl
             f"The token is for '{token.path}' and does not reach the audience '{path or 'the namespace'}'.",
             sub_code=INVALID_AUDIENCE,
         )
-    return Claim(path, rule.rights, token.expires_at)
+    return Claim(path, rule.rights, token.expires_at, rule.holder)
 
 
 def _put_web_token(ring: KeyRing, token_text: str, path: str, now: Instant) -> Claim:
     if ring.issuer is None:
         raise Unauthorized("A JWT was put, but JWT validation is not configured on this server.")
     return Claim(path, *ring.issuer.rights(token_text, path, now))
+
+
+def _claimed_name(token_text: str) -> str:
+    """The rule that a SAS token names; it need not exist."""
+    try:
+        return audit.claimed_name(next(SasToken.parse(token_text).key_names()))
+    except Unauthorized:
+        return ""

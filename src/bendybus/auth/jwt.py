@@ -185,8 +185,11 @@ class TrustedIssuer:
             self, roles=[role for role in self.roles if covers(entity_path(role.scope), entity_path(path))]
         )
 
-    def rights(self, text: str, path: str, now: Instant) -> tuple[Right, Instant]:
-        """What the bearer of a token may do to `path`, and until when; `Unauthorized` gives the reason."""
+    def rights(self, text: str, path: str, now: Instant) -> tuple[Right, Instant, str]:
+        """What the bearer of a token may do to `path`, until when, and who it is.
+
+        `Unauthorized` gives the reason.
+        """
         claims = self._proven(text)
         expires_at = self._check_times(claims, now)
         if claims.get("iss") != self.issuer:
@@ -201,7 +204,7 @@ class TrustedIssuer:
                 f"No role in the token gives a right over '{path or 'the namespace'}'.",
                 sub_code=INVALID_AUDIENCE,
             )
-        return rights, expires_at
+        return rights, expires_at, _subject(claims)
 
     def _rights_of(self, roles: object, path: str) -> Right:
         held = {role for role in roles if isinstance(role, str)} if isinstance(roles, list) else set()
@@ -264,6 +267,12 @@ _SIGNATURE_ONLY: Final[Options] = {
     "verify_sub": False,
     "verify_jti": False,
 }
+
+
+def _subject(claims: Mapping[str, object]) -> str:
+    """Who the token is about: Entra's applications are told apart by `oid` or `appid` without a `sub`."""
+    named = (claims.get(name) for name in ("sub", "oid", "appid"))
+    return f"jwt:{next((str(each)[:100] for each in named if each), '')}"
 
 
 def _same_audience(named: str, audiences: Iterable[str]) -> bool:

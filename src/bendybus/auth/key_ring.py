@@ -42,6 +42,11 @@ class AccessRule:
         """The keys that count; an empty key is no key at all."""
         return tuple(key for key in (self.primary_key, self.secondary_key) if key)
 
+    @property
+    def holder(self) -> str:
+        """Who has one of its keys, as the audit log shows it."""
+        return f"{self.name}@{self.scope}" if self.scope else self.name
+
     def __repr__(self) -> str:
         return f"<AccessRule {self.name!r} on {self.scope or 'the namespace'!r}: {self.rights.label}>"
 
@@ -52,8 +57,8 @@ class Issuer(Protocol):
     def reaching(self, path: str) -> Issuer:
         """Only with what it may say about `path` and above."""
 
-    def rights(self, text: str, path: str, now: Instant) -> tuple[Right, Instant]:
-        """What a token gives over `path`, and until when; `Unauthorized` when nothing."""
+    def rights(self, text: str, path: str, now: Instant) -> tuple[Right, Instant, str]:
+        """What a token gives over `path`, until when, and to whom; `Unauthorized` when nothing."""
 
 
 class KeyRing:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict
 
+from bendybus import audit
 from bendybus.broker.clock import Clock
 from bendybus.broker.draining import Drains
 from bendybus.broker.emptying import empty
@@ -20,6 +21,7 @@ from bendybus.broker.payload_cache import PayloadCache
 from bendybus.broker.placing import Claims, placed_in, sweep, take_up
 from bendybus.broker.queue import Queue
 from bendybus.broker.queues import Queues
+from bendybus.broker.recorded import record_authorization_rules
 from bendybus.broker.store_set import StoreSet
 from bendybus.broker.stores import AttachedStore
 from bendybus.broker.ticker import Ticker
@@ -192,6 +194,7 @@ class Broker:
         """
         async with self.entities.changing:
             await empty(self.entities)
+            audit.record("namespace-emptied")
 
     # -- messaging stores ---------------------------------------------------------
 
@@ -205,6 +208,7 @@ class Broker:
             await asyncio.to_thread(sweep, attached, frozenset())
             attached.start()
             self.stores.add(attached)
+            audit.record("store-attached", store=store.name)
 
     async def detach(self, name: str, forget: Callable[[], None]) -> None:
         """Let go of a store that keeps nothing; `forget` sees to it that the next start does not have it."""
@@ -217,6 +221,7 @@ class Broker:
                 )
             self.drains.refuse_last(name)
             await self._let_go(attached, forget)
+            audit.record("store-retired", store=name)
 
     async def forget(self, name: str, forget: Callable[[], None]) -> Loss:
         """Give up a store that is lost for good; its partitions begin again, empty, in the others."""
@@ -225,6 +230,7 @@ class Broker:
             refuse_present(attached)
             self.drains.refuse_last(name)
             loss = await give_up(self.entities, attached)
+            audit.record("store-forgotten", store=name, **asdict(loss))
             await self._let_go(attached, forget)
             return loss
 
@@ -245,4 +251,5 @@ class Broker:
             await asyncio.to_thread(
                 self.catalog.describe_namespace, {**namespace, "authorization_rules": records}
             )
+            record_authorization_rules("", self.authorization_rules, checked)
             self.authorization_rules = checked

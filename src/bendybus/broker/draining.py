@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+from bendybus import audit
 from bendybus.broker.entities import Entities
 from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import StoreState
@@ -77,13 +78,16 @@ class Drains:
             self.refuse_last(name)
             if name not in self._stores.draining:
                 await self._keep({**self._stores.draining, name: None})
+                audit.record("store-drain-begun", store=name)
         self._work()
 
     async def end(self, name: str) -> None:
         """Use this store again as any other; what has moved stays where it is."""
         async with self._entities.changing:
             self._stores[name]
-            await self.forget(name)
+            if name in self._stores.draining:
+                await self.forget(name)
+                audit.record("store-drain-ended", store=name)
 
     async def forget(self, name: str) -> None:
         """`end`, for whoever holds `Entities.changing`."""

@@ -19,7 +19,9 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, TypeVar
 
+from bendybus import audit
 from bendybus.broker.clock import Clock
+from bendybus.broker.departure import departing, send_off
 from bendybus.broker.entity import Entity
 from bendybus.broker.forwarding import Forwarder
 from bendybus.broker.host import Host
@@ -27,6 +29,7 @@ from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.payload_cache import PayloadCache
 from bendybus.broker.placing import Claims, Place, choose, drop_partitions, make_partitions, places
 from bendybus.broker.queue import Queue
+from bendybus.broker.recorded import record_authorization_rules, record_change
 from bendybus.broker.store_set import StoreSet
 from bendybus.broker.topic import Subscription, Target, Topic
 from bendybus.broker.topic_host import TopicHost
@@ -174,6 +177,8 @@ class Entities:
                 f"{label} was not created: {failure} Please retry the operation."
             ) from failure
         entity = self._open(record, places(record, claims, self.stores, away=()))
+        audit.record(f"{record.kind}-created", entity=record.path, partitions=record.partition_count)
+        record_authorization_rules(record.path, (), entity.description.authorization_rules)
         self.tell_of(entity)
         return entity
 
@@ -266,6 +271,7 @@ class Entities:
         record = replace(opened.record, description=description.to_record(), updated_at=self.clock.now())
         await asyncio.to_thread(self.catalog.replace, record)
         opened.record = record
+        record_change(record.kind, entity.description, description)
         entity.description, entity.updated_at = description, record.updated_at
         for host in entity.hosts:
             host.describe(description)
@@ -289,16 +295,26 @@ class Entities:
     async def remove(self, entity: Target, *, force: bool = False) -> None:
         """The catalog first: from then on it is gone, and its partitions are litter.
 
-        A topic takes its subscriptions with it in one step. `force`: also while partitions are unavailable;
-        what their stores keep of it is swept when they are back.
+        A topic takes its subscriptions with it in one step. What was sent through it to other entities leaves
+        first (departure.py). `force`: also while partitions are unavailable, or while messages cannot leave;
+        what the stores keep of it is swept when they are back.
         """
         if not force:
             entity.refuse_unhealthy()
         family: list[Target] = [entity]
         if isinstance(entity, Topic):
             family += entity.subscriptions
-        await asyncio.to_thread(self.catalog.remove, *[each.path for each in family])
-        await self.forget(family)
+        sources = [each for each in family if isinstance(each, Queue)]
+        with departing(sources):
+            for source in sources:
+                forwarder = self._opened[normalise_path(source.path)].forwarder
+                assert forwarder is not None, "everything that is received from has a forwarder"
+                await send_off(source, forwarder, force=force)
+            kind = self.record(entity.path).kind
+            await asyncio.to_thread(self.catalog.remove, *[each.path for each in family])
+            taken = {"subscriptions": len(family) - 1} if kind == "topic" else {}
+            audit.record(f"{kind}-deleted", entity=entity.path, forced=force, **taken)
+            await self.forget(family)
 
     async def forget(self, entities: Sequence[Target]) -> None:
         """The catalog lists these no more: close them, and clear away what they leave."""

@@ -63,6 +63,9 @@ class Host(PartitionLifecycle[P]):
         for command, done in mailbox:
             self.submit(command, done)
 
+    async def look_ahead(self, command: Command) -> None:
+        """Do what takes long and changes nothing, before a command of a transaction is applied."""
+
     @abstractmethod
     def check(self, commands: Sequence[Command], at: Instant) -> None:
         """Raise what stands against these commands of a transaction."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bendybus.broker.queue import Queue
-from bendybus.broker.topic import Target
+from bendybus.broker.topic import Target, Topic
 from bendybus.names import Instant
 
 __all__ = ["is_idle"]
@@ -13,7 +13,7 @@ def is_idle(entity: Target, at: Instant, *, since: Instant) -> bool:
     """Nobody has sent, received, looked or changed anything for as long as AutoDeleteOnIdle says.
 
     When the server was down, before `since`, nobody could: that time does not count. One that forwards is
-    at work.
+    at work, and so is one with messages for other entities in its outbox.
     """
     limit_s = entity.description.auto_delete_on_idle_s
     if limit_s is None or entity.loading:
@@ -21,6 +21,9 @@ def is_idle(entity: Target, at: Instant, *, since: Instant) -> bool:
     if isinstance(entity, Queue) and (entity.awaited or entity.description.forward_to is not None):
         return False
     last = max(entity.accessed_at, entity.updated_at, since)
-    return at - last > limit_s * 1000 and not any(
+    if at - last <= limit_s * 1000 or any(
         host.partition is None or host.partition.scheduled_count for host in entity.hosts
-    )
+    ):
+        return False
+    sources = entity.subscriptions if isinstance(entity, Topic) else (entity,)
+    return not any(source.departing for source in sources)

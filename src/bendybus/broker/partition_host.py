@@ -119,6 +119,8 @@ class PartitionHost(Host[Partition]):
     def check(self, commands: Sequence[Command], at: Instant) -> None:
         if self._partition is None:
             raise EntityNotFound(self.queue.path) if self.queue.deleted else self._unavailable()
+        if self.queue.leaving and any(_is_sent_through(command) for command in commands):
+            raise EntityNotFound(self.queue.path)
         self._partition.check(commands, at)
 
     def prepare(
@@ -365,3 +367,8 @@ class PartitionHost(Host[Partition]):
         if isinstance(payloads, BrokerError):
             raise payloads
         return payloads
+
+
+def _is_sent_through(command: Command) -> bool:
+    """Whether it puts messages for another entity into the outbox."""
+    return isinstance(command, Enqueue) and command.destination is not None

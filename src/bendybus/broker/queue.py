@@ -48,6 +48,8 @@ class Queue(Entity[PartitionHost, QueueDescription]):
     ) -> None:
         super().__init__(description, partition_count, keep_time, clock)
         self.consumer_leases = ConsumerLeases()
+        self.leaving = False
+        """It is being deleted: nothing more can be sent through it (departure.py)."""
         self._waiting: dict[SubQueue, dict[Waiter, None]] = {subqueue: {} for subqueue in SubQueue}
         self._next_to_ask = 0
 
@@ -98,6 +100,11 @@ class Queue(Entity[PartitionHost, QueueDescription]):
         return self.hosts[number] if number < len(self.hosts) else None
 
     # -- receiving ----------------------------------------------------------------
+
+    @property
+    def departing(self) -> bool:
+        """Whether messages for other entities are in an outbox of a partition that can be looked into."""
+        return any(host.partition is not None and host.partition.departing for host in self.hosts)
 
     def in_turn(self) -> Iterator[PartitionHost]:
         """All partitions, each time beginning with another one, so that none is favoured."""

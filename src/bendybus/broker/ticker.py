@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Final
 
+from bendybus import audit
 from bendybus.broker.clock import Clock
 from bendybus.broker.entities import Entities
 from bendybus.broker.idle import is_idle
@@ -104,7 +106,8 @@ class Ticker:
         if entity.deleted or not is_idle(entity, self._clock.now(), since=self._started_at):
             return
         try:
-            await self._entities.delete(entity)
+            with audit.acting(replace(audit.current_actor(), by="AutoDeleteOnIdle")):
+                await self._entities.delete(entity)
             logger.info("'%s' was idle for too long and has been deleted", entity.path)
         except BrokerError as reason:
             logger.warning("'%s' is idle and cannot be deleted now: %s", entity.path, reason)

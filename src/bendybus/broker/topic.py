@@ -18,6 +18,7 @@ from bendybus.broker.partition_lifecycle import PartitionLifecycle
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic_host import TopicHost
 from bendybus.broker.writer import OnCommitted, Share
+from bendybus.domain.evaluation import Evaluated
 from bendybus.domain.fanout import Contents, FanOut
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.topic import TopicPartition
@@ -82,17 +83,23 @@ class Topic(Entity[TopicHost, TopicDescription]):
         partition: TopicPartition,
         at: Instant,
         retractable: bool,
+        evaluated: object = None,
     ) -> Iterator[tuple[Share, OnCommitted]]:
         """Enqueue copies where rules say so; what each subscription adds to the commit, and who is told."""
-        subscriptions = self.subscriptions
-        if self._fan_out is None:
-            self._fan_out = FanOut(
-                [each.description for each in subscriptions], self._contents, uuid4, len(self.hosts)
-            )
-        takings = self._fan_out.take(messages, partition.expiry_limit(at), number)
+        subscriptions, fan_out = self.subscriptions, self.fan_out()
+        known = evaluated if isinstance(evaluated, Evaluated) and evaluated.fan_out is fan_out else None
+        takings = fan_out.take(messages, partition.expiry_limit(at), number, known)
         for subscription, taking in zip(subscriptions, takings, strict=True):
             if taking is not None:
                 yield from subscription.hosts[number].prepare(taking, at, retractable=retractable)
+
+    def fan_out(self) -> FanOut:
+        """The rules of all subscriptions, as they are now."""
+        if self._fan_out is None:
+            self._fan_out = FanOut(
+                [each.description for each in self.subscriptions], self._contents, uuid4, len(self.hosts)
+            )
+        return self._fan_out
 
     def held_bytes(self, number: PartitionNumber) -> int:
         """What the subscriptions hold in this partition, for the topic's quota."""

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from bendybus.broker.evaluating import COPIES_MAX, Evaluations, evaluate
 from bendybus.broker.host import Host, ignore
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.mailbox import OnReply
@@ -64,6 +65,7 @@ class TopicHost(Host[TopicPartition]):
         """Partitions of subscriptions that publishing waits for."""
         self._away: set[PartitionLifecycle[Any]] = set()
         """Partitions of subscriptions without which nothing can be published."""
+        self._evaluations = Evaluations(self)
         self._activations = 0
         self._activated = asyncio.Event()
         self._activated.set()
@@ -109,6 +111,11 @@ class TopicHost(Host[TopicPartition]):
     # -- commands -----------------------------------------------------------------
 
     def submit(self, command: Command, done: OnReply) -> None:
+        if not self._evaluations.detain(command, done):
+            self.submit_evaluated(command, done)
+
+    def submit_evaluated(self, command: Command, done: OnReply) -> None:
+        """`submit` for a command that need not wait for the rules of the subscriptions (evaluating.py)."""
         partition = self._partition
         if partition is None or self.availability is not Availability.AVAILABLE:
             self._submit_later(command, done)
@@ -130,6 +137,9 @@ class TopicHost(Host[TopicPartition]):
             (self._share(partition, own), *shares),
             partial(self._published, partial(self._committed, partition, command, reply, own, done), told),
         )
+
+    async def look_ahead(self, command: Command) -> None:
+        await evaluate(self, command)
 
     def check(self, commands: Sequence[Command], at: Instant) -> None:
         partition = self._partition
@@ -159,7 +169,10 @@ class TopicHost(Host[TopicPartition]):
         published: list[tuple[Share, OnCommitted]] = []
         for effect in effects:
             if isinstance(effect, PublishMessages):
-                published += self.topic.publish(effect.messages, self.number, partition, at, retractable)
+                evaluated = getattr(command, "evaluated", None)
+                published += self.topic.publish(
+                    effect.messages, self.number, partition, at, retractable, evaluated
+                )
             elif isinstance(effect, ActivateMessages):
                 self._activate(partition, effect.messages)
             elif not isinstance(effect, MessagesAvailable | SessionsReady | SessionsLost):
@@ -207,9 +220,10 @@ class TopicHost(Host[TopicPartition]):
             self._activated.set()
 
     def _activate_page(self, partition: TopicPartition, due: list[Message]) -> None:
-        """Publish these, as many at a time as fit into memory."""
+        """Publish these, as many at a time as fit into memory, with all their copies."""
         size, count = 0, 0
-        while count < len(due) and (not count or size + due[count].size <= ACTIVATED_BYTES_MAX):
+        most = max(1, COPIES_MAX // max(1, len(self.topic.subscriptions)))
+        while count < min(len(due), most) and (not count or size + due[count].size <= ACTIVATED_BYTES_MAX):
             size += due[count].size
             count += 1
         page, rest = due[:count], due[count:]

@@ -9,7 +9,7 @@ it, a rollback, and a client that goes away all leave no trace.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bendybus.broker.host import Host
@@ -27,8 +27,10 @@ async def commit(work: Sequence[tuple[Host[Any], Command]]) -> None:
     by_host: dict[Host[Any], list[Command]] = {}
     for host, command in work:
         by_host.setdefault(host, []).append(command)
-    while loading := [host for host in by_host if host.availability is Availability.LOADING]:
-        await loading[0].loaded()
+    await _loaded(by_host)
+    for host, command in work:
+        await host.look_ahead(command)
+    await _loaded(by_host)
     # From here to the submission nothing else runs: what has been checked still holds when it is applied.
     at = work[0][0].now()
     for host, commands in by_host.items():
@@ -47,3 +49,8 @@ async def commit(work: Sequence[tuple[Host[Any], Command]]) -> None:
     failure = await answer
     if failure is not None:
         raise StoreUnavailable(f"The transaction may not have been committed: {failure}") from failure
+
+
+async def _loaded(hosts: Iterable[Host[Any]]) -> None:
+    while loading := [host for host in hosts if host.availability is Availability.LOADING]:
+        await loading[0].loaded()

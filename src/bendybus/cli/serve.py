@@ -93,6 +93,13 @@ _FILE: Final = click.Path(path_type=Path)
 )
 @click.option("--development", is_flag=True, help="For tests: allow 'bendybus fault' and POST /$reset.")
 @click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
+@click.option("--log-format", default="text", show_default=True, help="text, or json: one object per line.")
+@click.option(
+    "--audit-log",
+    type=_FILE,
+    metavar="FILE",
+    help="Write audit events to this file, as JSON lines, and not to the log.",
+)
 def serve(
     data: Path,
     host: str,
@@ -117,6 +124,8 @@ def serve(
     memory: str | None,
     development: bool,
     log_level: str,
+    log_format: str,
+    audit_log: Path | None,
 ) -> None:
     """Run the broker until SIGTERM or Ctrl+C.
 
@@ -150,6 +159,8 @@ def serve(
             stall_after_s=stall_after,
             memory=memory,
             log_level=log_level,
+            log_format=log_format,
+            audit_log=audit_log,
         )
         run(settings)
     except (SetupError, StoreUnavailable) as error:

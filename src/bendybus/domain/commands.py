@@ -9,7 +9,7 @@ replaces it when the entity is updated. Commands about sessions: session_command
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from bendybus.domain.deadletter import Cause
@@ -78,6 +78,7 @@ class Enqueue:
     outbox, to be sent to that entity. `numbered`: all of them are scheduled and have their numbers from
     `Reserve`. `held_elsewhere`: bytes that count towards the quota and are not in this partition; for a
     topic, what its subscriptions hold. The host of a topic's partition sets it.
+    `evaluated`: what the rules of a topic say about them, if they were asked before (evaluation.py).
     """
 
     messages: list[Message]
@@ -87,6 +88,7 @@ class Enqueue:
     numbered: bool = False
     shelved: bool = False
     held_elsewhere: int = 0
+    evaluated: object = field(default=None, repr=False, compare=False)
 
 
 @dataclass(slots=True)
@@ -233,6 +235,7 @@ class Publish:
     """Scheduled messages of a topic that are due and at hand, payload and all: pass them on."""
 
     messages: list[Message]
+    evaluated: object = field(default=None, repr=False, compare=False)
 
 
 @dataclass(slots=True)

@@ -10,19 +10,20 @@ Rules themselves: filters/.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import timedelta
 from typing import Final, Protocol
 from uuid import UUID
 
 from bendybus.domain.commands import Enqueue
 from bendybus.domain.deadletter import SESSION_ID_MISSING, Cause, mark
+from bendybus.domain.evaluation import Answer, Asked, Evaluated, ask, weight
 from bendybus.domain.expiry import NEVER
 from bendybus.domain.filters import (
     Changes,
-    Copy,
     Failure,
     MessageView,
+    Outcome,
     Reading,
     SystemProperty,
     match,
@@ -39,6 +40,9 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 # What a copy's partition is chosen by.
 _KEYS: Final = frozenset({SystemProperty.SESSION_ID, SystemProperty.PARTITION_KEY})
+
+# So many subscriptions that take everything, or nothing, are passed in the time of a simple filter.
+PASSED_PER_WEIGHT: Final = 50
 
 FIRST: Final = PartitionNumber(0)
 
@@ -66,7 +70,10 @@ class Opaque:
 class FanOut:
     """The rules of a topic's subscriptions, put in order once and asked for every message."""
 
-    __slots__ = ("_contents", "_new_id", "_partition_count", "_plans", "_questions", "_subscriptions")
+    __slots__ = (
+        *("_contents", "_new_id", "_partition_count", "_plans", "_questions", "_subscriptions"),
+        *("_weights", "work"),
+    )
 
     def __init__(
         self,
@@ -81,16 +88,57 @@ class FanOut:
         self._questions = [_questions(subscription) for subscription in subscriptions]
         self._contents = contents
         self._new_id = new_id
+        self._weights = [
+            [weight(rule.filter) for rule in subscription.rules] if everything is None else []
+            for subscription, everything in zip(subscriptions, self._plans, strict=True)
+        ]
+        self.work = sum(map(sum, self._weights))
+        """How long asking all rules about one message takes at most, in simple filters."""
+
+    @property
+    def subscription_count(self) -> int:
+        return len(self._subscriptions)
+
+    def evaluate(self, message: Message, seen: Message, evaluated: Evaluated) -> Generator[int, None, None]:
+        """Ask all rules about one message, which they see as `seen`; gives the weight of each step."""
+        yield 1 + len(self._subscriptions) // PASSED_PER_WEIGHT
+        reading = self._read(seen)
+        assert seen.payload is not None, "published messages have their payloads"
+        answers: dict[int, Answer] = {}
+        for place, subscription in enumerate(self._subscriptions):
+            if (everything := self._plans[place]) is not None:
+                evaluated.copies += everything
+                continue
+            questions, weights = self._questions[place], self._weights[place]
+            if isinstance(reading, FilterError):
+                yield 1
+                answer: Answer = Asked(_unreadable(reading))
+            else:
+                rules = subscription.rules
+                answer = yield from ask(rules, questions, weights, reading, seen.payload, self._contents)
+            if answer is not False:
+                answers[place] = answer
+            evaluated.copies += len(answer.outcome.copies) if isinstance(answer, Asked) else answer
+        evaluated.answers[id(message)] = answers
 
     def take(
-        self, messages: Sequence[Message], latest: Instant, number: PartitionNumber = FIRST
+        self,
+        messages: Sequence[Message],
+        latest: Instant,
+        number: PartitionNumber = FIRST,
+        evaluated: Evaluated | None = None,
     ) -> list[Enqueue | None]:
         """What each subscription is to enqueue in this partition, in their order; None for nothing.
 
         `latest`: until when the topic lets these messages live, if an action lets one live longer.
+        `evaluated`: what these rules have said before; other messages are asked about now.
         """
         takings = [Enqueue([]) for _ in self._subscriptions]
         for message in messages:
+            answers = None if evaluated is None else evaluated.answers.get(id(message))
+            if answers is not None:
+                self._take_evaluated(message, answers, latest, takings, number)
+                continue
             origin = _origin(message)
             reading: Reading | FilterError | None = None
             for subscription, everything, questions, taking in zip(
@@ -101,7 +149,8 @@ class FanOut:
                         reading = self._read(message)
                     wanted = _is_wanted(questions, reading)
                     if wanted is None:
-                        self._ask(subscription, message, origin, reading, latest, taking, number)
+                        asked = Asked(_outcome(subscription, reading))
+                        self._give_asked(subscription, message, origin, asked, latest, taking, number)
                     elif wanted:
                         _give(subscription, _copy(message, origin), taking)
                 elif everything:
@@ -114,30 +163,42 @@ class FanOut:
         except FilterError as unreadable:
             return unreadable
 
-    def _ask(
+    def _take_evaluated(
+        self,
+        message: Message,
+        answers: Mapping[int, Answer],
+        latest: Instant,
+        takings: Sequence[Enqueue],
+        number: PartitionNumber,
+    ) -> None:
+        """The same for one message, with the answers of the subscriptions that looked at it."""
+        origin = _origin(message)
+        for place, everything in enumerate(self._plans):
+            answer = answers.get(place, False) if everything is None else everything
+            subscription, taking = self._subscriptions[place], takings[place]
+            if isinstance(answer, Asked):
+                self._give_asked(subscription, message, origin, answer, latest, taking, number)
+            elif answer:
+                _give(subscription, _copy(message, origin), taking)
+
+    def _give_asked(
         self,
         subscription: SubscriptionDescription,
         message: Message,
         origin: Origin,
-        reading: Reading | FilterError,
+        asked: Asked,
         latest: Instant,
         taking: Enqueue,
         number: PartitionNumber,
     ) -> None:
-        if isinstance(reading, FilterError):
-            copies: tuple[Copy, ...] = ()
-            failures: tuple[Failure, ...] = (Failure("", FILTER_EXCEPTION, f"{reading.description}."),)
-        else:
-            outcome = match(subscription.rules, reading)
-            copies, failures = outcome.copies, outcome.failures
-        for copy in copies:
+        failures, payloads = asked.outcome.failures, iter(asked.payloads)
+        for copy in asked.outcome.copies:
             if copy.rule_name is None:
                 _give(subscription, _copy(message, origin), taking)
                 continue
-            assert isinstance(reading, Reading), "what cannot be read matches no rule"
             try:
-                changed = self._changed(message, copy.changes, latest)
-                home = self._home(subscription, changed, copy.changes, reading)
+                changed = self._changed(message, copy.changes, latest, next(payloads, None))
+                home = self._home(subscription, changed, copy.changes, message)
             except FilterError as error:
                 description = f"Rule '{copy.rule_name}': {error.description}."
                 failures = (*failures, Failure(copy.rule_name, RULE_ACTION_EXCEPTION, description))
@@ -152,7 +213,7 @@ class FanOut:
                 _bury(_copy(message, origin), Cause(failure.reason, failure.description), taking)
 
     def _home(
-        self, subscription: SubscriptionDescription, changed: Message, changes: Changes, reading: Reading
+        self, subscription: SubscriptionDescription, changed: Message, changes: Changes, message: Message
     ) -> PartitionNumber | None:
         """The partition of the key that an action has set; None if it set none, or took it away.
 
@@ -163,7 +224,7 @@ class FanOut:
         partition_key = (
             changes.system[SystemProperty.PARTITION_KEY]
             if SystemProperty.PARTITION_KEY in changes.system
-            else reading.system(SystemProperty.PARTITION_KEY)
+            else self._contents.view(message).system(SystemProperty.PARTITION_KEY)
         )
         try:
             key = routing_key(
@@ -177,9 +238,14 @@ class FanOut:
             raise FilterError(refusal.description.rstrip(".")) from None
         return None if key is None else partition_of(key, self._partition_count)
 
-    def _changed(self, message: Message, changes: Changes, latest: Instant) -> Message:
+    def _changed(
+        self, message: Message, changes: Changes, latest: Instant, made: bytes | FilterError | None
+    ) -> Message:
+        """The copy that an action makes; `made`: its payload, if that was written before."""
         assert message.payload is not None, "published messages have their payloads"
-        payload = self._contents.changed(message.payload, changes)
+        if isinstance(made, FilterError):
+            raise made
+        payload = self._contents.changed(message.payload, changes) if made is None else made
         session_id, expires_at = message.session_id, message.expires_at
         if SystemProperty.SESSION_ID in changes.system:
             given = changes.system[SystemProperty.SESSION_ID]
@@ -195,6 +261,15 @@ class FanOut:
             session_id=session_id,
             origin=_origin(message, keeps_body=False),
         )
+
+
+def _outcome(subscription: SubscriptionDescription, reading: Reading | FilterError) -> Outcome:
+    return _unreadable(reading) if isinstance(reading, FilterError) else match(subscription.rules, reading)
+
+
+def _unreadable(reason: FilterError) -> Outcome:
+    """What cannot be read matches no rule."""
+    return Outcome((), (Failure("", FILTER_EXCEPTION, f"{reason.description}."),))
 
 
 def _takes_everything(subscription: SubscriptionDescription) -> bool | None:

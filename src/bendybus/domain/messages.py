@@ -61,6 +61,11 @@ class Posting:
     partition: PartitionNumber | None = None
     """The partition of the destination that was decided upon; None for the one that key or number says."""
 
+    @property
+    def sent_through(self) -> bool:
+        """Whether a transaction sent the message through this entity: it was never one of its own."""
+        return not self.sequence_number
+
 
 @dataclass(frozen=True, slots=True)
 class Amendment:

@@ -120,10 +120,8 @@ class TransferOutbox:
             amendment = message.amendment or Amendment()
             posting = amendment.posting or Posting(_NOWHERE, message.sequence_number, message.subqueue)
             was_dead = posting.subqueue is SubQueue.DEAD_LETTER
-            was_sent_here = bool(posting.sequence_number) and not was_dead
-            self._stock.move(
-                message, SubQueue.DEAD_LETTER if was_sent_here else SubQueue.TRANSFER_DEAD_LETTER
-            )
+            is_own = not posting.sent_through and not was_dead
+            self._stock.move(message, SubQueue.DEAD_LETTER if is_own else SubQueue.TRANSFER_DEAD_LETTER)
             message.amendment = replace(amendment, posting=None)
             if not was_dead:
                 mark(message, cause)

@@ -106,6 +106,11 @@ class Partition:
         """
         return self._parts.stock.available(subqueue)
 
+    @property
+    def departing(self) -> bool:
+        """Whether messages are in the outbox, or in a commit that puts them there."""
+        return bool(self._parts.outbox.arriving or self._parts.stock.available(SubQueue.OUTBOX))
+
     def fitting(self, count: int, size_max: int, subqueue: SubQueue = SubQueue.MAIN) -> int:
         """How many of the oldest `count` messages have `size_max` bytes together; at least one, if any."""
         return self._parts.stock.shelves[subqueue].available.fitting(count, size_max)

@@ -9,6 +9,7 @@ takes a copy: fanout.py. What the subscriptions then do with it: partition.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 
 from bendybus.domain.changes import Changes
 from bendybus.domain.commands import (
@@ -98,6 +99,16 @@ class TopicPartition:
     def expiry_limit(self, at: Instant) -> Instant:
         """Until when the topic lets a message live that it takes now, whatever a rule says."""
         return self._intake.expiry_limit(at)
+
+    def foreseen(self, message: Message, place: int, at: Instant) -> Message:
+        """A message as rules will see it if it is accepted now, in this place of its send."""
+        seen = copy(message)
+        seen.sequence_number = SequenceNumber(self.next_sequence_number + place)
+        seen.enqueued_at = at
+        limit = self.expiry_limit(at)
+        if seen.expires_at is None or seen.expires_at > limit:
+            seen.expires_at = None if limit == NEVER else limit
+        return seen
 
     def apply(self, command: Command, at: Instant) -> tuple[Reply, list[TopicEffect]]:
         changes = Changes()

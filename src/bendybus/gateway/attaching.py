@@ -44,7 +44,7 @@ from bendybus.gateway.transactions import COORDINATOR_CREDIT, CoordinatorNode
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
 
-__all__ = ["Attachment", "InboundNode", "OutboundNode", "attach"]
+__all__ = ["Attachment", "address_of", "InboundNode", "OutboundNode", "attach"]
 
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
 BATCH_SIZE_MAX = "com.microsoft:max-message-batch-size"
@@ -115,6 +115,12 @@ def attach(connection: AmqpConnection, link: Link) -> Attachment:
     return _attach_outbound(connection, link)
 
 
+def address_of(link: Link) -> str:
+    """What a link is to reach, as the client wrote it."""
+    address = getattr(link.target if isinstance(link, ReceivingLink) else link.source, "address", None)
+    return address if isinstance(address, str) else ""
+
+
 def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachment:
     """The client sends: to an entity, or requests to a node."""
     if isinstance(link.target, Coordinator):
@@ -136,7 +142,8 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
     if address.kind is NodeKind.CBS:
         connection.client.probation.check_cbs_link(connection.links.count_at_cbs(Requester))
         size_max = TOKEN_SIZE_MAX
-        handler = CbsNode(connection.client.keys_for, connection.client.accept_claim).handle
+        client = connection.client
+        handler = CbsNode(client.keys_for, client.accept_claim, connection.actor).handle
         requester = Requester(connection, link, address, handler)
         right = managed = None
     else:
@@ -146,6 +153,7 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
             managed,
             address,
             connection.client.claims,
+            connection.actor,
             connection.transactions,
             connection.client.broker.topics,
             connection.session_locks,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from bendybus import audit
 from bendybus.amqp.types import Int, Symbol
 from bendybus.auth.claims import Claim, put_token
 from bendybus.auth.key_ring import KeyRing
@@ -24,11 +25,17 @@ logger = logging.getLogger(__name__)
 class CbsNode:
     """The `$cbs` node of one connection."""
 
-    def __init__(self, keys_for: Callable[[str], KeyRing], accept: Callable[[Claim], None]) -> None:
+    def __init__(
+        self,
+        keys_for: Callable[[str], KeyRing],
+        accept: Callable[[Claim], None],
+        actor: Callable[[], audit.Actor],
+    ) -> None:
         self._keys_for = keys_for
         """The keys that may have made a token: the first one may tell which namespace is meant."""
         self._accept = accept
         """Takes what a good token claims."""
+        self._actor = actor
 
     def handle(self, request: Request) -> Response:
         try:
@@ -39,7 +46,10 @@ class CbsNode:
                 raise ArgumentError(
                     "put-token needs the token's text as its body and its audience as 'name'."
                 )
-            self._accept(put_token(self._keys_for(token), token, audience, now()))
+            keys = self._keys_for(token)
+            with audit.acting(self._actor()):
+                claim = put_token(keys, token, audience, now())
+            self._accept(claim)
         except BrokerError as error:
             logger.info("put-token refused: %s", error.description)
             return _status(error.status, error.description, error.condition)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from bendybus import audit
 from bendybus.amqp.conditions import CONNECTION_FORCED
 from bendybus.auth.claims import Claim, Claims, log_in
 from bendybus.auth.key_ring import KeyRing
@@ -26,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class ClientIdentity:
-    __slots__ = ("_namespaces", "claims", "namespace", "probation")
+    __slots__ = ("_holder", "_namespaces", "claims", "namespace", "probation")
 
     def __init__(self, namespaces: Namespaces, probation: Probation) -> None:
         self._namespaces = namespaces
@@ -34,6 +35,7 @@ class ClientIdentity:
         self.claims = Claims()
         # None until a host name or a key has identified one of several.
         self.namespace = namespaces.only
+        self._holder = ""
 
     @property
     def broker(self) -> Broker:
@@ -50,12 +52,18 @@ class ClientIdentity:
     def accept_claim(self, claim: Claim) -> None:
         """A login or a token was accepted. Nothing else ends probation."""
         self.claims.add(claim, now())
+        self._holder = claim.holder
         self.probation.end()
+
+    def actor(self, peer: str) -> audit.Actor:
+        """For the audit log: whose token or login was accepted last."""
+        return audit.Actor(self._holder, peer, "" if self.namespace is None else self.namespace.name)
 
     def log_in(self, init: SaslInitReceived, transport: asyncio.Transport | None, peer: str) -> bool:
         """Check a SASL login. PLAIN proves a rule's key. After other mechanisms, tokens follow."""
         if init.mechanism != "PLAIN":
             return True
+        rule_name = ""
         try:
             _, rule_name, key = init.response.decode().split("\0")
             namespace = self._named(init.hostname, transport) or self._namespaces.opened_by(rule_name, key)
@@ -63,6 +71,8 @@ class ClientIdentity:
                 self.accept_claim(claim)
             self.namespace = namespace
         except (Unauthorized, ValueError) as refusal:
+            reason, claimed = "wrong-key" if rule_name else "malformed", audit.claimed_name(rule_name)
+            audit.record("login-refused", self.actor(peer), reason=reason, claimed=claimed)
             logger.info("login from %s refused: %s", peer, refusal)
             return False
         return True

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Final, cast
 
+from bendybus import audit
 from bendybus.amqp.conditions import CONNECTION_FORCED
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
@@ -129,12 +130,13 @@ class AmqpConnection(asyncio.Protocol):
             return
         limit_s = self._gateway.handshake_timeout_s
         if not self._opened and at - self._made_at > limit_s:
+            audit.record("connection-refused", self.actor(), reason="slow-handshake")
             self.shut_down(f"The connection was not opened within {limit_s:g} seconds.")
             return
         try:
             self._probation.check_time(at)
         except ProtocolError as refusal:
-            self._refuse(refusal)
+            self._refuse(refusal, "no-token")
             return
         for event in self._engine.tick(at):
             self._handle(event)
@@ -147,8 +149,13 @@ class AmqpConnection(asyncio.Protocol):
         """Close the connection from our side, and tell the client the reason."""
         self._fail(ProtocolError(CONNECTION_FORCED, reason))
 
-    def _refuse(self, refusal: ProtocolError) -> None:
-        """The client has exceeded the limits of probation."""
+    def actor(self) -> audit.Actor:
+        """Who the client is, for the audit log."""
+        return self.client.actor(self.peer)
+
+    def _refuse(self, refusal: ProtocolError, reason: str) -> None:
+        """The client has exceeded the limits of probation, or means two namespaces."""
+        audit.record("connection-refused", self.actor(), reason=reason)
         logger.info("connection from %s refused: %s", self.peer, refusal.description)
         self._fail(refusal)
 
@@ -166,6 +173,7 @@ class AmqpConnection(asyncio.Protocol):
             self._loop.call_soon(self._go_on)
 
     def evict(self, reason: BrokerError) -> None:
+        audit.record("connection-refused", self.actor(), reason="memory")
         logger.warning("connection from %s disconnected: %s", self.peer, reason.description)
         self._loop.call_soon(self._fail, reason)
 
@@ -200,7 +208,7 @@ class AmqpConnection(asyncio.Protocol):
             try:
                 self._probation.charge(work)
             except ProtocolError as refusal:
-                self._refuse(refusal)
+                self._refuse(refusal, "flood")
         return work
 
     def wait_for_turn(self, waits: bool) -> None:
@@ -288,7 +296,7 @@ class AmqpConnection(asyncio.Protocol):
                 try:
                     self.client.enter(remote.hostname, self._transport)
                 except ProtocolError as refusal:
-                    self._fail(refusal)
+                    self._refuse(refusal, "other-namespace")
             case ConnectionFailed(error):
                 logger.info("connection from %s failed: %s", self.peer, error.description)
                 self._hang_up()
@@ -299,7 +307,8 @@ class AmqpConnection(asyncio.Protocol):
 
     @property
     def peer(self) -> str:
-        return "?" if self._transport is None else str(self._transport.get_extra_info("peername"))
+        known = None if self._transport is None else self._transport.get_extra_info("peername")
+        return audit.peer_name(known)
 
     def _flush(self) -> None:
         self._flushing = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from bendybus import audit
 from bendybus.auth.claims import Claims
 from bendybus.broker.clock import now
 from bendybus.broker.entity import Entity
@@ -16,7 +17,7 @@ from bendybus.engine.link import Link
 from bendybus.engine.session import Session
 from bendybus.errors import BrokerError, Unauthorized
 from bendybus.gateway.addresses import Address
-from bendybus.gateway.attaching import Attachment, attach
+from bendybus.gateway.attaching import Attachment, address_of, attach
 from bendybus.gateway.browser import Browser
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.requests import Replier, Requester, choose_replier
@@ -48,6 +49,9 @@ class Links:
         except BrokerError as refusal:
             peer = self._connection.peer
             logger.info("link '%.100s' from %s refused: %s", link.name, peer, refusal.description)
+            if isinstance(refusal, Unauthorized):
+                actor, resource = self._connection.actor(), address_of(link)
+                audit.record("operation-refused", actor, reason="no-right", resource=resource)
             link.refuse(refusal)
         else:
             if isinstance(attachment.node, SessionReceiver):

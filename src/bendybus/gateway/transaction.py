@@ -280,7 +280,8 @@ class Transaction:
         settled = [entity for entity, _ in self.work if isinstance(entity, Subscription)]
         subscriptions = [*settled, *topic.subscriptions]
         for subscription in subscriptions:
-            if subscription.hosts[number].availability is not Availability.UNAVAILABLE:
+            away = subscription.hosts[number].availability is Availability.UNAVAILABLE
+            if not away and not subscription.leaving:
                 return subscription
         raise InvalidOperation(
             f"Nothing can be sent through the topic '{topic.path}' to another entity: messages on their way "

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
+from bendybus import audit
 from bendybus.amqp.composite import composed
 from bendybus.amqp.message import decode_message
 from bendybus.amqp.performatives import (
@@ -162,9 +163,10 @@ class CoordinatorNode:
         try:
             if (subscription := transaction.subscription) is not None:
                 topics = self._connection.client.broker.topics
-                await topics.change_rules(
-                    subscription.topic_path, subscription.name, transaction.rule_changes
-                )
+                with audit.acting(self._connection.actor()):
+                    await topics.change_rules(
+                        subscription.topic_path, subscription.name, transaction.rule_changes
+                    )
             await commit(transaction.placed_work())
         except BrokerError as error:
             transaction.over(committed=False)

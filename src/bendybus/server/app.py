@@ -16,9 +16,11 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from importlib.metadata import version
 from itertools import islice
 from typing import Final
 
+from bendybus import audit
 from bendybus.admin.authorization_rules import AuthorizationRules, RootRule
 from bendybus.auth.key_ring import Issuer, KeyRing
 from bendybus.broker.broker import Broker
@@ -98,7 +100,9 @@ class Server:
         opened: list[tuple[Namespace, AuthorizationRules, StoreKeeper]] = []
         for name, own in folders.items():
             config = described.get(name.lower(), NamespaceConfig(name))
-            opened.append(await self._open_namespace(name, config, own, issuer, exits))
+            # What the broker does by itself from now on, such as AutoDeleteOnIdle, is done in this context.
+            with audit.acting(audit.Actor(namespace=name)):
+                opened.append(await self._open_namespace(name, config, own, issuer, exits))
         if len(folders) > 1:
             folder.record_namespaces(list(folders))
 
@@ -160,9 +164,10 @@ class Server:
         authorization_rules = AuthorizationRules(broker, keys, root)
         authorization_rules.open()
         try:
-            await self._ensure(broker, config)
-            for scope, rules in config.rules.items():
-                await authorization_rules.bring(scope, rules)
+            with audit.acting(audit.Actor("Config.json", namespace=name)):
+                await self._ensure(broker, config)
+                for scope, rules in config.rules.items():
+                    await authorization_rules.bring(scope, rules)
         except RequestError as refusal:
             raise ConfigError(f"{settings.config}: {refusal}") from refusal
         refuse_exposed_keys(settings.host, [known for rule in keys for known in rule.keys])
@@ -232,7 +237,7 @@ def _close(store: MessagingStore) -> None:
 
 def run(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. For the command line; returns after draining."""
-    start_log(settings.log_level)
+    start_log(settings.log_level, settings.log_format, settings.audit_log)
     raise_descriptor_limit()
     gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -255,8 +260,15 @@ async def _serve(settings: Settings) -> None:
         for name, shown in islice(server.connection_strings.items(), 1, None):
             sys.stdout.write(f"namespace {name} {shown}\n")
         sys.stdout.flush()
+        audit.record(
+            "server-started",
+            version=version("bendybus"),
+            namespaces=",".join(server.connection_strings),
+            ports=",".join(map(str, server.ports)),
+        )
         await stop.wait()
         logger.info("stopping")
+        audit.record("server-stopping")
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

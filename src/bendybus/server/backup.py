@@ -22,6 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final, TypeVar
 
+from bendybus import audit
 from bendybus.broker.broker import Broker
 from bendybus.broker.cut import cut
 from bendybus.errors import ArgumentError, BrokerError, InvalidOperation, StoreUnavailable
@@ -103,6 +104,7 @@ class Backups:
         self._refuse_place(folder)
         self._copied_bytes = 0
         self._last = {"state": "running", "folder": str(folder)}
+        audit.record("backup-begun", folder=str(folder))
         self._making = asyncio.create_task(self._make_and_tell(folder))
 
     async def stop(self) -> None:
@@ -122,6 +124,13 @@ class Backups:
 
     async def _make_and_tell(self, folder: Path) -> None:
         logger.info("a backup is made in %s", folder)
+        try:
+            await self._tell(folder)
+        finally:
+            event = "backup-completed" if self._last["state"] == "done" else "backup-failed"
+            audit.record(event, folder=str(folder))
+
+    async def _tell(self, folder: Path) -> None:
         try:
             made = await self._make(folder)
         except (BrokerError, OSError) as failure:

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from bendybus import audit
 from bendybus.auth.http import authorise
 from bendybus.auth.key_ring import AccessRule, KeyRing
 from bendybus.auth.rights import Right
@@ -41,6 +42,7 @@ def backup_routes(backups: Backups, operator_key: str) -> list[BaseRoute]:
                 return JSONResponse(backups.progress, HTTPStatus.ACCEPTED)
             return JSONResponse(backups.progress)
         except BrokerError as refusal:
+            audit.record_refused_change(request.method, request.url.path, refusal)
             return JSONResponse({"error": refusal.description}, refusal.status)
 
     return [Route("/$backup", backup, methods=["GET", "POST"])]

@@ -17,6 +17,7 @@ from starlette.datastructures import Headers
 from starlette.routing import BaseRoute, Match, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from bendybus import audit
 from bendybus.admin.authorization_rule_routes import AuthorizationRuleRoutes
 from bendybus.admin.authorization_rules import AuthorizationRules
 from bendybus.admin.fault_routes import fault_routes
@@ -69,7 +70,7 @@ class Front:
 
         def host(app: ASGIApp) -> HttpHost:
             served = PlainHttpRefusal(app, HEALTH_PATH) if require_tls else app
-            return HttpHost(served, budget, head_timeout_s=handshake_timeout_s)
+            return HttpHost(_KnownPeer(served), budget, head_timeout_s=handshake_timeout_s)
 
         self._http, self._watching_http = host(app), host(watching)
         self._watching = Listener(
@@ -139,6 +140,17 @@ class Front:
         await self._listener.close()
 
 
+class _KnownPeer:
+    """Tells the audit log where each request comes from. Each has a task, and so a context, of its own."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        audit.enter(by="", peer=audit.peer_name(scope.get("client")))
+        await self._app(scope, receive, send)
+
+
 @dataclass(frozen=True, slots=True)
 class _Served:
     """One namespace's own routes."""
@@ -175,4 +187,5 @@ class _NamespaceRoutes(BaseRoute):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         namespace = self._namespaces.of_request(Headers(scope=scope))
+        audit.enter(namespace=namespace.name)
         await self._served[namespace].router(scope, receive, send)

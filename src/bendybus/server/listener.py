@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
+from bendybus import audit
 from bendybus.server.farewell import LINGER_S, FarewellTransport
 from bendybus.server.protocol_sniffing import (
     SNIFF_LENGTH_MAX,
@@ -252,6 +253,7 @@ class Listener:
         if oldest is None:
             return False
         self.counts.crowded_out += 1
+        _record_refused(oldest, "too-many-connections")
         self._drop(oldest)
         return True
 
@@ -260,6 +262,7 @@ class Listener:
         if self._pause is not None:
             return
         self.counts.pauses += 1
+        audit.record("connection-refused", audit.Actor(""), reason="too-many-connections")
         for listening in self._listening:
             self._loop.remove_reader(listening)
         self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self._resume_accepting)
@@ -307,6 +310,7 @@ class Listener:
         elif (error := task.exception()) is not None:
             # A failed handshake, or a peer that disconnected: it concerns this connection only.
             logger.debug("connection given up before it began: %s", error)
+            _record_refused(arrival, "tls-failed")
             self.counts.refused += 1
             self._forget_arrival(arrival)
             arrival.sock.close()
@@ -328,6 +332,7 @@ class Listener:
                 # header with a supported protocol version and then close the socket." [AMQP 2.2]
                 transport.write(SUPPORTED_AMQP_HEADER)
             self.counts.refused += 1
+            _record_refused(arrival, "unknown-protocol")
             self._leaving_gently(transport).close()
             return
         self._arrivals.pop(arrival.descriptor, None)
@@ -349,6 +354,7 @@ class Listener:
 
     def _refuse(self, arrival: Arrival) -> None:
         self.counts.refused += 1
+        _record_refused(arrival, "unknown-protocol")
         self._drop(arrival)
 
     def _drop(self, arrival: Arrival) -> None:
@@ -380,9 +386,19 @@ class Listener:
                 self._ticker = self._loop.call_later(self._tick_s, self._tick)
                 return
             self.counts.timed_out += 1
+            _record_refused(oldest, "slow-handshake")
             self._drop(oldest)
         # Many are dropped in portions, and others are served in between.
         self._ticker = self._loop.call_later(0, self._tick)
+
+
+def _record_refused(arrival: Arrival, reason: str) -> None:
+    try:
+        peer = audit.peer_name(arrival.sock.getpeername())
+    except OSError:
+        # It is gone already.
+        peer = ""
+    audit.record("connection-refused", audit.Actor("", peer), reason=reason)
 
 
 def _is_plain(transport: asyncio.Transport) -> bool:

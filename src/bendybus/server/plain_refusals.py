@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from bendybus import audit
 from bendybus.admin.documents import error_response
 from bendybus.broker.clock import now
 from bendybus.engine.config import ConnectionConfig
@@ -58,6 +59,8 @@ class PlainAmqpRefusal(asyncio.Protocol):
                 case SaslInitReceived():
                     events += self._engine.sasl_outcome(ok=True)
                 case ConnectionOpened():
+                    peer = audit.peer_name(self._transport.get_extra_info("peername"))
+                    audit.record("connection-refused", audit.Actor("", peer), reason="tls-required")
                     self._engine.close(TlsRequired())
                 case ConnectionClosed() | ConnectionFailed():
                     self._transport.write(self._engine.data_to_send())
@@ -80,6 +83,7 @@ class PlainHttpRefusal:
         if scope["scheme"] not in PLAIN_SCHEMES or scope["path"] == self._open_path:
             await self._app(scope, receive, send)
             return
+        audit.record("connection-refused", reason="tls-required")
         refusal = error_response(TlsRequired(), scope["path"].strip("/"), now())
         # A body may be on its way; it is not read.
         refusal.headers["connection"] = "close"

@@ -42,6 +42,7 @@ STORES_MAX: Final = 64
 STALL_AFTER_LEAST_S: Final = 1.0
 STALL_AFTER_MOST_S: Final = 60.0
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_FORMATS: Final = ("text", "json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,9 @@ class Settings:
     memory: str | None = None
     """The memory that connections may use, such as `2GB`; None: a share of the machine's memory."""
     log_level: str = "info"
+    log_format: str = "text"
+    audit_log: Path | None = None
+    """A file for the audit log, in JSON lines; None: it is a part of the server's log."""
     handshake_timeout_s: float = 20.0
     connections_max: int = 16_384
 
@@ -121,6 +125,8 @@ class Settings:
             raise ConfigError(f"premium_partitions is {self.premium_partitions}; allowed are 1, 2, 4")
         if self.log_level not in LOG_LEVELS:
             raise ConfigError(f"--log-level is '{self.log_level}'; allowed are {', '.join(LOG_LEVELS)}")
+        if self.log_format not in LOG_FORMATS:
+            raise ConfigError(f"--log-format is '{self.log_format}'; allowed are {', '.join(LOG_FORMATS)}")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("--tls-cert and --tls-key go together: one was given without the other")
         if (self.jwt_issuer is None) != (self.jwt_keys is None):

@@ -31,6 +31,7 @@ from bendybus.domain.filters.rules import (
     SqlFilter,
     TrueFilter,
     match,
+    matching,
     sql_filter,
 )
 from bendybus.domain.filters.selectors import Selector, SelectorView
@@ -61,6 +62,7 @@ __all__ = [
     "Spelling",
     "Value",
     "match",
+    "matching",
     "rule_from_record",
     "rule_to_record",
     "sql_filter",

@@ -9,7 +9,7 @@ only the subscription knows whether to dead-letter for it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, TypeAlias
 
@@ -38,6 +38,7 @@ __all__ = [
     "SqlFilter",
     "TrueFilter",
     "match",
+    "matching",
     "sql_filter",
 ]
 
@@ -171,10 +172,22 @@ _AS_IT_IS: Final = Outcome((UNCHANGED,))
 
 def match(rules: Iterable[RuleDescription], reading: Reading) -> Outcome:
     """The copies a subscription with these rules takes of a message: the unchanged one first."""
+    steps = matching(rules, reading)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            return outcome
+
+
+def matching(rules: Iterable[RuleDescription], reading: Reading) -> Generator[None, None, Outcome]:
+    """`match` in steps: one for each rule."""
     is_taken = False
     changed: list[Copy] = []
     failures: list[Failure] = []
     for rule in rules:
+        yield
         action = rule.action
         if action is None and is_taken:
             # One copy for all of them: the others need not be asked.

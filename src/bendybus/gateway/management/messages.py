@@ -13,6 +13,7 @@ from copy import copy
 from os import urandom
 from typing import Final
 
+from bendybus import audit
 from bendybus.amqp.types import Int
 from bendybus.auth.rights import Right
 from bendybus.broker.partition_host import PartitionHost
@@ -186,7 +187,10 @@ async def _batch_delete(managed: Managed, body: Body) -> Answer:
             continue
         assert isinstance(reply, Deleted)
         deleted += reply.count
-    return {"message-count": Int(deleted)} if deleted else None
+    if not deleted:
+        return None
+    audit.record("messages-deleted", entity=managed.entity.path, messages=deleted)
+    return {"message-count": Int(deleted)}
 
 
 OPERATIONS: Final[Mapping[str, Operation]] = {

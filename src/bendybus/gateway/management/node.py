@@ -6,17 +6,20 @@ their own exceptions. A refusal inside a transaction also fails the transaction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
+from bendybus import audit
 from bendybus.amqp.types import Int, Symbol
 from bendybus.auth.claims import Claims
+from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Target
 from bendybus.broker.topics import Topics
 from bendybus.domain.session_commands import SessionLock
-from bendybus.errors import ArgumentError, BrokerError, InvalidOperation, NotSupported
+from bendybus.errors import ArgumentError, BrokerError, InvalidOperation, NotSupported, Unauthorized
 from bendybus.gateway.addresses import Address
 from bendybus.gateway.management import extensions, filter_rules, locks, messages, scheduling, sessions
 from bendybus.gateway.management.fields import Body
@@ -45,6 +48,7 @@ class ManagementNode:
         entity: Target,
         address: Address,
         claims: Claims,
+        actor: Callable[[], audit.Actor],
         transactions: Transactions,
         topics: Topics,
         session_locks: Mapping[tuple[Queue, SessionKey], SessionLock],
@@ -54,6 +58,7 @@ class ManagementNode:
         self._managed = Managed(entity, address.subqueue, topics, session_locks)
         self._resource = address.resource
         self._claims = claims
+        self._actor = actor
         self._transactions = transactions
         self._session_links = session_links
 
@@ -62,18 +67,37 @@ class ManagementNode:
             operation = OPERATIONS.get(request.operation)
             if operation is None:
                 raise NotSupported(f"The operation '{request.operation}' is not supported.")
-            self._claims.require(self._resource, operation.right, now())
+            actor = self._require(operation)
             self._entity.accessed_at = self._entity.now()
             if not isinstance(request.body, Mapping):
                 raise ArgumentError(f"'{request.operation}' needs a map as its body.")
             asked = self._with_session(request, request.body)
-            if request.state is None:
-                body = await operation.run(self._managed, asked)
-            else:
-                body = await self._enlist(request, operation, asked)
+            with audit.acting(actor):
+                body = await self._run(request, operation, asked)
         except BrokerError as error:
             return _status(error.status, error.description, error.condition)
         return _status(204, "No content") if body is None else _status(200, "OK", body=body)
+
+    def _require(self, operation: Operation) -> audit.Actor:
+        """Who asks, if that one may."""
+        actor = self._actor()
+        try:
+            claim = self._claims.require(self._resource, operation.right, now())
+        except Unauthorized:
+            right = operation.right.label
+            audit.record("operation-refused", actor, reason="no-right", resource=self._resource, right=right)
+            raise
+        return replace(actor, by=claim.holder)
+
+    async def _run(self, request: Request, operation: Operation, body: Body) -> Answer:
+        try:
+            if request.state is None:
+                return await operation.run(self._managed, body)
+            return await self._enlist(request, operation, body)
+        except BrokerError as error:
+            if operation.right is Right.MANAGE:
+                audit.record_refused_change(request.operation, self._resource, error)
+            raise
 
     async def _enlist(self, request: Request, operation: Operation, body: Body) -> Answer:
         """A request that is to be a part of a transaction."""

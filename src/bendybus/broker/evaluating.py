@@ -1,0 +1,108 @@
+"""Sends to one partition of a topic whose rules take long to ask: they are asked in slices of a turn.
+
+The order of commands is kept: while one waits for its answers, those that came later wait behind it. Nothing
+is applied before it has its answers, so a crash or an outage meanwhile has nothing to undo.
+What is asked: domain/evaluation.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from bendybus.broker.lifecycle import Availability
+from bendybus.broker.mailbox import OnReply
+from bendybus.domain.commands import Command, Enqueue, Publish
+from bendybus.domain.evaluation import Evaluated
+from bendybus.domain.fanout import FanOut
+from bendybus.domain.topic import TopicPartition
+from bendybus.errors import RulesTooCostly
+
+if TYPE_CHECKING:
+    from bendybus.broker.topic_host import TopicHost
+
+__all__ = ["COPIES_MAX", "Evaluations", "SLICE_WORK", "evaluate"]
+
+# In simple filters, of which one takes a few microseconds.
+SLICE_WORK: Final = 1_000
+# A send that takes no longer is not worth waiting for a turn.
+AT_ONCE_WORK: Final = 4 * SLICE_WORK
+# What one send may make of its messages over all subscriptions. They are applied in one go, and a record of
+# a message takes about 250 bytes.
+COPIES_MAX: Final = 200_000
+
+
+def _is_long(command: Command, fan_out: FanOut) -> bool:
+    if not isinstance(command, Enqueue | Publish):
+        return False
+    evaluated = command.evaluated
+    if isinstance(evaluated, Evaluated) and evaluated.fan_out is fan_out:
+        return False
+    count = len(command.messages)
+    return count * fan_out.work > AT_ONCE_WORK or count * fan_out.subscription_count > COPIES_MAX
+
+
+async def evaluate(host: TopicHost, command: Command) -> None:
+    """Ask the rules about the messages of a command, unless that is quickly done when it is applied.
+
+    `RulesTooCostly` if too many copies would be made.
+    """
+    # A command that has to wait for its partition is submitted again, and its rules are asked then.
+    while (
+        host.availability is Availability.AVAILABLE
+        and (partition := host.partition) is not None
+        and _is_long(command, fan_out := host.topic.fan_out())
+    ):
+        assert isinstance(command, Enqueue | Publish), "all others are short"
+        command.evaluated = await _asked(host, partition, command, fan_out)
+
+
+async def _asked(
+    host: TopicHost, partition: TopicPartition, command: Enqueue | Publish, fan_out: FanOut
+) -> Evaluated:
+    evaluated, done = Evaluated(fan_out), 0
+    at = host.topic.now()
+    for place, message in enumerate(command.messages):
+        seen = partition.foreseen(message, place, at) if isinstance(command, Enqueue) else message
+        steps = fan_out.evaluate(message, seen, evaluated)
+        for heavy in steps:
+            done += heavy
+            if done > SLICE_WORK:
+                done = heavy
+                await asyncio.sleep(0)
+        if evaluated.copies > COPIES_MAX and isinstance(command, Enqueue):
+            raise RulesTooCostly(
+                f"{len(command.messages)} messages to topic '{host.topic.path}' would become more than "
+                f"{COPIES_MAX:,} copies in its subscriptions. Send fewer at once."
+            )
+    return evaluated
+
+
+class Evaluations:
+    """The commands of one partition that wait for answers, in their order."""
+
+    def __init__(self, host: TopicHost) -> None:
+        self._host = host
+        self._waiting: deque[tuple[Command, OnReply]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def detain(self, command: Command, done: OnReply) -> bool:
+        """Whether this command has to wait; it is submitted again when its turn has come."""
+        if self._task is None and not _is_long(command, self._host.topic.fan_out()):
+            return False
+        self._waiting.append((command, done))
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._work())
+        return True
+
+    async def _work(self) -> None:
+        while self._waiting:
+            command, done = self._waiting.popleft()
+            try:
+                await evaluate(self._host, command)
+            except RulesTooCostly as refusal:
+                done(refusal)
+            else:
+                self._host.submit_evaluated(command, done)
+        self._task = None
