@@ -124,7 +124,7 @@ class ReceivedMessage:
 
     @property
     def state(self) -> int:
-        """0 active, 1 deferred, 2 scheduled; told by a peek only."""
+        """0 active, 1 deferred, 2 scheduled. A received message tells what it was before it was received."""
         state = self.annotation("x-opt-message-state")
         return state if isinstance(state, int) else 0
 

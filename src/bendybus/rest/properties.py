@@ -32,8 +32,8 @@ UNLIMITED_S: Final = 922337203685.4775
 # [d.]hh:mm:ss[.fffffff]
 _TIME_SPAN: Final = re.compile(r"(?:(\d{1,8})\.)?(\d{1,2}):(\d{1,2}):(\d{1,2}(?:\.\d{1,7})?)", re.ASCII)
 
-_STATES: Final = {
-    MessageState.ACTIVE: "Active",
+# What the annotation x-opt-message-state says; a message without it is active.
+_STATES: Final[Mapping[object, str]] = {
     MessageState.DEFERRED: "Deferred",
     MessageState.SCHEDULED: "Scheduled",
 }
@@ -183,7 +183,7 @@ def broker_properties(
         "PartitionKey": _plain(annotations.get("x-opt-partition-key")),
         "SequenceNumber": message.sequence_number,
         "SessionId": _plain(properties.group_id),
-        "State": _STATES[message.state],
+        "State": _STATES.get(annotations.get("x-opt-message-state"), "Active"),
         "TimeToLive": _time_to_live_s(message, header.ttl),
         "CorrelationId": _identifier(properties.correlation_id),
         "Label": _plain(properties.subject),
