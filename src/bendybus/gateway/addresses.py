@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 from urllib.parse import unquote
 
 from bendybus.domain.entities import split_subqueue
 from bendybus.domain.messages import SubQueue
-from bendybus.errors import ArgumentError
+from bendybus.errors import ArgumentError, BrokerError, EntityNotFound
 
-__all__ = ["Address", "NodeKind"]
+__all__ = ["Address", "NodeKind", "with_host"]
+
+# "255 octets or less" [RFC 1035 2.3.4], and a port.
+HOST_LENGTH_MAX: Final = 261
 
 
 class NodeKind(Enum):
@@ -48,3 +52,10 @@ class Address:
             kind = NodeKind.MANAGEMENT
             path = path[: -len("/$management")]
         return cls(kind, resource, *split_subqueue(path))
+
+
+def with_host(refusal: BrokerError, host: str) -> BrokerError:
+    """The refusal of a link. An entity that does not exist is named by its whole address, as on Azure."""
+    if not isinstance(refusal, EntityNotFound):
+        return refusal
+    return EntityNotFound(f"sb://{host[:HOST_LENGTH_MAX]}/{refusal.path}")

@@ -136,8 +136,8 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
     if address.kind is NodeKind.CBS:
         connection.check_cbs_link(Requester)
         size_max = TOKEN_SIZE_MAX
-        handler = CbsNode(connection.keys_for, connection.accept_claim).handle
-        requester = Requester(connection, link, address, handler)
+        cbs = CbsNode(connection.keys_for, connection.accept_claim, lambda: connection.broker.entities)
+        requester = Requester(connection, link, address, cbs.handle)
         right = managed = None
     else:
         right = _any_right(connection, address)

@@ -39,7 +39,7 @@ from bendybus.engine.events import (
 from bendybus.engine.link import Link
 from bendybus.engine.session import Session
 from bendybus.errors import BrokerError, ProtocolError, Unauthorized
-from bendybus.gateway.addresses import Address
+from bendybus.gateway.addresses import Address, with_host
 from bendybus.gateway.attaching import Attachment, InboundNode, OutboundNode, attach
 from bendybus.gateway.browser import Browser
 from bendybus.gateway.holdings import Holdings
@@ -94,6 +94,8 @@ class AmqpConnection(asyncio.Protocol):
         self._unhandled: list[Event] = []
         """Events that the last slice left for the next."""
         self._opened = False
+        self._host = ""
+        """As the client called this server."""
         self._flushing = False
         self._hung_up_at: float | None = None
         self._unwritten_bytes = 0
@@ -165,7 +167,7 @@ class AmqpConnection(asyncio.Protocol):
                 try:
                     attachment.refuse_changed()
                 except BrokerError as reason:
-                    self._end(link, attachment, reason)
+                    self._end(link, attachment, with_host(reason, self._host))
                     self.flush_soon()
 
     def shut_down(self, reason: str) -> None:
@@ -298,6 +300,7 @@ class AmqpConnection(asyncio.Protocol):
     def _enter(self, hostname: str | None) -> None:
         """The client has opened: its host name stands, unless its login was another namespace's."""
         named = self._named(hostname)
+        self._host = hostname or ("" if named is None else named.name)
         if self.namespace is None:
             self.namespace = named
         elif named is not None and named is not self.namespace:
@@ -385,7 +388,7 @@ class AmqpConnection(asyncio.Protocol):
             attachment = self._attachments[link] = attach(self, link)
         except BrokerError as refusal:
             logger.info("link '%.100s' from %s refused: %s", link.name, self.peer, refusal.description)
-            link.refuse(refusal)
+            link.refuse(with_host(refusal, self._host))
         else:
             if isinstance(attachment.node, SessionReceiver):
                 attachment.node.accept()
