@@ -19,6 +19,7 @@ from bendybus.broker.clock import now
 from bendybus.broker.entities import Entities
 from bendybus.domain.entities import normalise_path
 from bendybus.errors import ArgumentError, BrokerError, EntityNotFound, NotSupported
+from bendybus.gateway.addresses import with_host
 from bendybus.gateway.requests import Request, Response
 
 __all__ = ["CbsNode"]
@@ -55,7 +56,8 @@ class CbsNode:
             # The client has proved who it is, whether the entity exists or not.
             self._accept(claim)
             if _is_missing(claim.path_prefix, self._entities()):
-                raise EntityNotFound(f"sb://{audience.partition('://')[2]}")
+                host, _, path = audience.partition("://")[2].partition("/")
+                raise with_host(EntityNotFound(path), host)
         except BrokerError as error:
             logger.info("put-token refused: %s", error.description)
             return _status(error.status, error.description)
