@@ -60,12 +60,15 @@ class Api:
         *,
         kind: str = "QueueDescription",
         update: bool = False,
+        if_match: str | None = None,
         query: str = "api-version=2021-05",
         rule: str = "RootManageSharedAccessKey",
         key: str | None = None,
     ) -> Answer:
         token = make_token(f"https://{HOST}/", rule, key or KEYS[rule], FAR_FUTURE_S)
-        headers = {"host": HOST, "authorization": token} | ({"if-match": "*"} if update else {})
+        headers = {"host": HOST, "authorization": token}
+        if update or if_match is not None:
+            headers["if-match"] = if_match or "*"
         body = (
             '<entry xmlns="http://www.w3.org/2005/Atom" xmlns:i="http://www.w3.org/2001/XMLSchema-instance">'
             f"<content><{kind}>{elements}</{kind}></content></entry>"

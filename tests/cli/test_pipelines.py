@@ -22,15 +22,15 @@ PATIENCE_S = 200
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("capture", "nowhere", "sink"), "'nowhere' could not be found"),
-        (("replay", "sink", "nowhere"), "'nowhere' could not be found"),
+        (("capture", "nowhere", "sink"), "nowhere' could not be found"),
+        (("replay", "sink", "nowhere"), "nowhere' could not be found"),
         (("report",), "needs an entity"),
         (("triage", "nowhere"), "'nowhere"),
-        (("repartition", "nowhere", "new", "--yes"), "'nowhere' could not be found"),
+        (("repartition", "nowhere", "new", "--yes"), "nowhere' could not be found"),
         (("repartition", "nowhere", "new"), "pass --yes"),
         (("repartition", "nowhere", "new", "--yes", "--continuous"), "no --continuous"),
         (("route", "nowhere", "there"), "--sql"),
-        (("route", "nowhere", "there", "--sql", "SELECT * FROM messages"), "'nowhere' could not be found"),
+        (("route", "nowhere", "there", "--sql", "SELECT * FROM messages"), "nowhere' could not be found"),
     ],
 )
 def test_a_mistake_is_one_line_before_spark_is_started(

@@ -336,7 +336,9 @@ def test_no_stranger_gets_through_an_http_route(house: House, asked: Asked) -> N
     for kind, token in strangers(house, asked.right, scope):
         status, body = house.ask(asked.method, asked.path, token)
         assert status in (401, 403), kind
-        assert asked.method == "HEAD" or refusal in body, kind
+        # The management API tells a key without Manage nothing, as Azure does.
+        silent = asked.method == "HEAD" or (kind == "wrong claim" and not body)
+        assert silent or refusal in body, kind
     # And the one who may is let in: to an entity that does not exist, as nothing is to change.
     path = asked.path.replace("q", "nowhere", 1) if scope else asked.path
     if scope or asked.right == "any":
@@ -410,8 +412,8 @@ def test_no_stranger_gets_a_link(house: House, kind: NodeKind, sends: bool, righ
         for who, token in strangers(house, right, "q"):
             if token and who not in ("wrong claim", "for what is below"):
                 assert await put(client, token, "q") == 401, who
-        for audience in ("other", "other/q", "q2", "q/below"):
-            assert await put(client, house.token(house.endpoint.key_name, ""), audience) == 202
+        for audience, status in (("other", 202), ("other/q", 202), ("q2", 404), ("q/below", 202)):
+            assert await put(client, house.token(house.endpoint.key_name, ""), audience) == status
         assert await put(client, house.token("owns", "other"), "other/../q") == 401
         if right in OTHERS:
             assert await put(client, house.token(OTHERS[right]), "q") == 202

@@ -7,9 +7,10 @@ import base64
 import hashlib
 import hmac
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote_plus
+from uuid import uuid4
 
 import pytest
 from azure.core.credentials import AccessToken
@@ -19,6 +20,7 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
 )
+from azure.servicebus.management import ServiceBusAdministrationClient
 
 from bendybus.amqp.message import encode_message
 from fix_client import Client, Endpoint, LinkRefused
@@ -72,6 +74,14 @@ def test_without_a_sasl_layer_there_is_no_right_until_a_token_brings_one(
             assert len(await (await client.receiver(queue, deletes=True)).drain(5)) == 1
 
     asyncio.run(work())
+
+
+@pytest.fixture
+def admin(server: ServerProcess) -> Iterator[ServiceBusAdministrationClient]:
+    with ServiceBusAdministrationClient.from_connection_string(
+        server.connection_string, connection_verify=str(server.certificate), retry_total=0
+    ) as client:
+        yield client
 
 
 @pytest.fixture
@@ -159,11 +169,78 @@ def test_who_may_listen_may_not_send(server: ServerProcess, connect: Connect, qu
 
 
 @pytest.mark.parametrize("use", [lambda desk: desk.send("x"), Desk.receive_one], ids=["send", "receive"])
-def test_an_unknown_entity_is_not_found(
+def test_a_token_for_an_entity_that_does_not_exist_is_answered_with_404(
     server: ServerProcess, connect: Connect, use: Callable[[Desk], object]
 ) -> None:
-    with pytest.raises(MessagingEntityNotFoundError, match="entity 'nowhere' could not be found"):
-        use(connect(server.connection_string, "nowhere"))
+    """Azure's answer too; the Python SDK makes an authentication error of it."""
+    with pytest.raises(ServiceBusAuthenticationError) as refused:
+        use(connect(server.connection_string, "Nowhere"))
+    told = str(refused.value.inner_exception)
+    assert "Status code: 404" in told
+    assert "The messaging entity 'sb://127.0.0.1/Nowhere' could not be found." in told
+
+
+def test_a_subscription_that_does_not_exist_is_not_found(
+    server: ServerProcess, admin: ServiceBusAdministrationClient
+) -> None:
+    topic = f"topic-{uuid4().hex}"
+    admin.create_topic(topic)
+    with ServiceBusClient.from_connection_string(server.connection_string, retry_total=0) as client:
+        receiver = client.get_subscription_receiver(topic, "none")
+        missing = f"'sb://127.0.0.1/{topic}/Subscriptions/none' could not be found"
+        with pytest.raises(MessagingEntityNotFoundError, match=missing):
+            receiver.receive_messages(max_wait_time=20)
+
+
+def test_cbs_knows_the_paths_of_entities_and_of_their_parts(start_server: StartServer) -> None:
+    server = start_server({"q": {}, "deep/er/queue": {}})
+    known = ("", "q", "Q", "q/$management", "q/$DeadLetterQueue", "q/$Transfer/$DeadLetterQueue/$management")
+    known += ("deep/er/queue", "deep/er", "deep", "$management")
+    unknown = ("nowhere", "nowhere/$management", "nowhere/$DeadLetterQueue", "qq", "dee")
+    unknown += ("nowhere/Subscriptions/s", "nowhere/q")
+
+    async def work() -> None:
+        endpoint = Endpoint.parse(server.connection_string)
+        async with await Client.connect(endpoint, login=False) as client:
+            cbs = await client.requester("$cbs")
+
+            async def put(path: str) -> tuple[object, object]:
+                token, audience = sign(server, "", time.time() + 600), f"amqps://host:1/{path}"
+                answer = await cbs.ask("put-token", token, name=audience)
+                told = answer.application_properties
+                return told["status-code"], told["status-description"]
+
+            for path in known:
+                assert (await put(path))[0] == 202, path
+            for path in unknown:
+                says = f"The messaging entity 'sb://host/{path}' could not be found."
+                assert await put(path) == (404, says)
+
+    asyncio.run(work())
+
+
+def test_a_client_that_was_told_of_a_missing_entity_can_use_it_once_it_exists(
+    server: ServerProcess, admin: ServiceBusAdministrationClient
+) -> None:
+    """On the connection on which it was told."""
+    name = f"later-{uuid4().hex}"
+
+    async def work() -> None:
+        endpoint = Endpoint.parse(server.connection_string)
+        async with await Client.connect(endpoint, login=False) as client:
+            cbs = await client.requester("$cbs")
+            token, audience = sign(server, "", time.time() + 600), f"sb://127.0.0.1:{server.port}/{name}"
+            for status in (404, 202):
+                answer = await cbs.ask("put-token", token, name=audience)
+                assert answer.application_properties["status-code"] == status
+                if status == 404:
+                    with pytest.raises(LinkRefused, match=f"'sb://[^/]+/{name}' could not be found") as told:
+                        await client.sender(name)
+                    assert told.value.condition == "amqp:not-found"
+                    await asyncio.to_thread(admin.create_queue, name)
+            await (await client.sender(name)).send(encode_message(data=b"x"))
+
+    asyncio.run(work())
 
 
 def test_a_queues_own_rule_opens_that_queue_alone(start_server: StartServer) -> None:

@@ -15,6 +15,7 @@ from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     MessagingEntityDisabledError,
     MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
     ServiceBusError,
     ServiceBusQuotaExceededError,
 )
@@ -371,7 +372,7 @@ def test_what_is_not_there_is_not_found(stand: Stand) -> None:
             max_wait_time=PATIENCE_S
         ),
     ):
-        with pytest.raises(MessagingEntityNotFoundError):
+        with pytest.raises((MessagingEntityNotFoundError, ServiceBusAuthenticationError)):
             open_it()
     stand.topic_sender(topic).send_messages(ServiceBusMessage("x"))
     assert len(stand.take(stand.receiver(topic, "s"), 1)) == 1

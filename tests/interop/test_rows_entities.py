@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
-from azure.servicebus.exceptions import MessagingEntityNotFoundError
+from azure.servicebus.exceptions import ServiceBusAuthenticationError
 from azure.servicebus.management import CorrelationRuleFilter, SqlRuleAction, SqlRuleFilter
 
 from bendybus.domain.routing import partition_of as partition_of_key
@@ -89,7 +89,7 @@ def test_deleting_and_making_anew_leaves_nothing_in_any_partition(stand: Stand) 
     stand.admin.delete_queue(queue)
     with pytest.raises(ResourceNotFoundError):
         stand.admin.get_queue(queue)
-    with pytest.raises(MessagingEntityNotFoundError):
+    with pytest.raises(ServiceBusAuthenticationError):
         stand.client.get_queue_receiver(queue).receive_messages(max_wait_time=PATIENCE_S)
     options = {} if stand.partitions == 2 else {"enable_partitioning": stand.partitioned}
     stand.admin.create_queue(queue, **options)

@@ -10,6 +10,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageState
 from azure.servicebus.exceptions import MessageNotFoundError, ServiceBusError
 
+from fix_kinds import Stand, on_each_kind
 from fix_server import Kind, ServerProcess, StartServer
 from interop.conftest import Connect
 from interop.sdk import CROSSWISE, Desk
@@ -46,6 +47,7 @@ def test_a_scheduled_message_is_peeked_until_it_is_due_and_then_received(desk: D
     assert message.enqueued_time_utc is not None and message.enqueued_time_utc >= due
     assert message.expires_at_utc == message.enqueued_time_utc + timedelta(minutes=1)
     assert message.scheduled_enqueue_time_utc == due
+    assert message.state is ServiceBusMessageState.SCHEDULED
     # The number was good only as long as the message waited.
     with pytest.raises(MessageNotFoundError):
         desk.sender.cancel_scheduled_messages(number)
@@ -67,7 +69,31 @@ def test_a_time_in_the_past_does_not_hold_a_message_up(desk: Desk) -> None:
     schedule(desk, after(-60), "scheduled")
     messages = desk.receive(2)
     assert sorted(map(str, messages)) == ["scheduled", "sent"]
+    assert {message.state for message in messages} == {ServiceBusMessageState.ACTIVE}
     desk.complete(*messages)
+
+
+@on_each_kind
+def test_a_message_that_was_scheduled_says_so_when_it_is_received(stand: Stand) -> None:
+    queue, topic = stand.queue(), stand.topic("s")
+    due = after(5)
+    stand.sender(queue).send_messages(ServiceBusMessage("sent", scheduled_enqueue_time_utc=due))
+    stand.sender(queue).schedule_messages(ServiceBusMessage("scheduled", partition_key="k"), due)
+    stand.topic_sender(topic).schedule_messages(ServiceBusMessage("published"), due)
+    receiver = stand.receiver(queue)
+    deleting = stand.receiver(topic, "s", receive_mode="receiveanddelete")
+    messages = stand.receive(receiver, 2)
+    for message in (*messages, *stand.receive(deleting, 1)):
+        assert message.state is ServiceBusMessageState.SCHEDULED
+    # A peek says what a message is now.
+    peeked = receiver.peek_messages(2, sequence_number=1)
+    assert {message.state for message in peeked} == {ServiceBusMessageState.ACTIVE}
+    for message in messages:
+        receiver.defer_message(message)
+        assert message.sequence_number is not None
+        (deferred,) = receiver.receive_deferred_messages(message.sequence_number)
+        assert deferred.state is ServiceBusMessageState.DEFERRED
+        receiver.complete_message(deferred)
 
 
 def test_cancelled_messages_never_come(desk: Desk) -> None:

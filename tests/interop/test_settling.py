@@ -122,6 +122,7 @@ def test_deferred_messages_come_by_their_sequence_numbers(desk: Desk) -> None:
     messages = take_deferred(desk.receiver, *asked)
     assert [message.sequence_number for message in messages] == asked
     assert bodies(messages) == ["later 2", "later 0"]
+    assert {message.state for message in messages} == {ServiceBusMessageState.DEFERRED}
     desk.complete(*messages, *take_deferred(desk.receiver, numbers[1]))
     with pytest.raises(MessageNotFoundError):
         take_deferred(desk.receiver, *numbers)

@@ -32,10 +32,10 @@ def test_a_wrong_key_is_named(spark, options, new_queue, server):
 
 
 def test_an_unknown_entity_is_named(spark, options, read):
-    with pytest.raises(Exception, match="'nowhere' could not be found"):
+    with pytest.raises(Exception, match="nowhere' could not be found"):
         read("nowhere").collect()
     rows = spark.range(1).selectExpr("'x' as body")
-    with pytest.raises(Exception, match="'nowhere' could not be found"):
+    with pytest.raises(Exception, match="nowhere' could not be found"):
         rows.write.format("servicebus").options(**options("nowhere")).mode("append").save()
 
 

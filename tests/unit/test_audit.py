@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bendybus.auth.key_ring import AccessRule, KeyRing
 
 from bendybus import audit
 from bendybus.auth.claims import put_token
 from bendybus.auth.http import authorise
+from bendybus.auth.key_ring import AccessRule, KeyRing
 from bendybus.auth.rights import Right
 from bendybus.auth.sas import make_token
 from bendybus.broker.broker import Broker

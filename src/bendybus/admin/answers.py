@@ -12,25 +12,33 @@ from starlette.responses import Response
 
 from bendybus.admin import documents
 from bendybus.admin.paths import Child
+from bendybus.amqp.dotnet import ticks_of_instant
 from bendybus.atom import ENTRY_TYPE, FEED_TYPE, PAGE_MAX
 from bendybus.broker.clock import now
+from bendybus.broker.topic import Target
 from bendybus.domain.properties import FIRST_WITH_PARTITIONS
 from bendybus.errors import HELP_LINK, ArgumentError, InvalidOperation, PreconditionFailed
 from bendybus.http_bodies import RequestBody
 from bendybus.names import Instant
 
 __all__ = [
+    "READING",
     "Answers",
     "api_version",
     "called_host",
+    "entity_tag",
     "invalid_verb",
     "is_update",
     "read_body",
     "refuse_old_version",
+    "unchanged_since",
 ]
 
 _API_VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2})?(-preview)?")
 _WHOLE_NUMBER: Final = re.compile("[0-9]{1,9}")
+
+# Methods that change nothing.
+READING: Final = ("GET", "HEAD")
 
 T = TypeVar("T")
 
@@ -41,6 +49,8 @@ class Answers:
     def __init__(self, request: Request, version: str, namespace: str) -> None:
         self._request = request
         self._namespace = namespace
+        self._path: str = request.path_params["path"].strip("/")
+        self._lists = False
         self.version = version
 
     def entry(
@@ -52,9 +62,24 @@ class Answers:
         created_at: Instant,
         updated_at: Instant,
     ) -> str:
-        url = self.url(path, self._request.url.query)
-        author = "" if Child.parse(path) else self._namespace
-        return documents.entry(url, title, kind, content, created_at, updated_at, author)
+        is_child = Child.parse(path) is not None
+        author = "" if is_child else self._namespace
+        place = self._listed(path, title, is_child) if self._lists else self._alone(is_child)
+        return documents.entry(place, title, kind, content, created_at, updated_at, author)
+
+    def _alone(self, is_child: bool) -> documents.Place:
+        """The path is in the case of the request. Subscriptions and rules are read at an `sb` address."""
+        scheme = "sb" if is_child and self._request.method in READING else ""
+        return documents.Place.alone(self.url(self._path, self._request.url.query, scheme))
+
+    def _listed(self, path: str, title: str, is_child: bool) -> documents.Place:
+        link = f"{self._path.rpartition('/')[2]}/{title}" if is_child else f"../{path}"
+        query = f"api-version={self.version}" if self.version else ""
+        return documents.Place(
+            self.url(f"{self._path}/{title}" if is_child else path, query),
+            quote(link, safe="/$") + (f"?{query}" if query else ""),
+            self.url(self._path, self._request.url.query),
+        )
 
     @staticmethod
     def one(entry: str, status: int = 200) -> Response:
@@ -66,6 +91,7 @@ class Answers:
 
     async def page(self, things: Sequence[T], entry: Callable[[T], Awaitable[str]]) -> Response:
         """One page of these, and the link to the next page."""
+        self._lists = True
         skip, top = self._number("$skip", 0), min(self._number("$top", PAGE_MAX), PAGE_MAX)
         path, asked = self._request.path_params["path"], self._request.query_params
         following = None
@@ -73,13 +99,13 @@ class Answers:
             rest = [each for each in asked.multi_items() if each[0] not in ("$skip", "$top")]
             following = self.url(path, urlencode([("$skip", skip + top), ("$top", top), *rest]))
         entries = [await entry(thing) for thing in things[skip : skip + top]]
-        title = path.strip("/").rpartition("/")[2].capitalize()
+        title = self._path.rpartition("/")[2].capitalize()
         here = self.url(path, self._request.url.query)
         return Response(documents.feed(here, title, now(), entries, following), media_type=FEED_TYPE)
 
-    def url(self, path: str, query: str) -> str:
+    def url(self, path: str, query: str, scheme: str = "") -> str:
         """URLs of this server as the client sees it: with the name that the client used."""
-        host, scheme = called_host(self._request), self._request.scope["scheme"]
+        host, scheme = called_host(self._request), scheme or self._request.scope["scheme"]
         return f"{scheme}://{host}/{quote(path, safe='/$')}" + (f"?{query}" if query else "")
 
     def forced(self) -> bool:
@@ -128,14 +154,39 @@ def refuse_old_version(statement: str, version: str) -> None:
         )
 
 
-def is_update(request: Request) -> bool:
-    """Whether a PUT updates an entity instead of creating it."""
+def entity_tag(entity: Target | None) -> str:
+    """Of a queue or topic and of what is below it: the ticks when it was last updated. Empty for none."""
+    return "" if entity is None else str(ticks_of_instant(entity.updated_at))
+
+
+def is_update(request: Request, entity: Target | None) -> bool:
+    """Whether a PUT updates an entity instead of creating it.
+
+    `entity` is the queue or topic that the path begins with. One that does not exist is not found later.
+    """
     condition = request.headers.get("if-match")
     if condition is None:
         return False
-    if condition.strip() != "*":
-        raise PreconditionFailed(f"If-Match is '{condition[:60]}'; entities have no tags, so only * matches.")
+    if entity is not None and not _is_any(condition) and _bare(condition) != entity_tag(entity):
+        raise PreconditionFailed(
+            f"If-Match is '{condition[:60]}', and the tag of '{entity.path}' is {entity_tag(entity)}: "
+            "it has been updated since it was read."
+        )
     return True
+
+
+def unchanged_since(request: Request, entity: Target) -> Instant | None:
+    """The condition of an update, as the broker checks it once more: others may update at the same time."""
+    return None if _is_any(request.headers.get("if-match", "*")) else entity.updated_at
+
+
+def _is_any(condition: str) -> bool:
+    return condition.strip() == "*"
+
+
+def _bare(condition: str) -> str:
+    """A tag without the quotes that Azure leaves out and HTTP asks for."""
+    return condition.strip().removeprefix("W/").strip('"')
 
 
 async def read_body(request: Request, *kinds: str) -> documents.EntryContent:

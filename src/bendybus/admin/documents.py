@@ -32,6 +32,7 @@ __all__ = [
     "BODY_BYTES_MAX",
     "EntryContent",
     "Element",
+    "Place",
     "entry",
     "error",
     "error_document",
@@ -53,18 +54,35 @@ _TYPE: Final = f"{INSTANCE}}}type"
 # -- writing ------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an entry is found."""
+
+    url: str
+    link: str
+    """To itself. In a list it is relative to `base`."""
+    base: str = ""
+    """The URL of the list that the entry is in."""
+
+    @classmethod
+    def alone(cls, url: str) -> Place:
+        return cls(url, url)
+
+
 def entry(
-    url: str, title: str, kind: str, content: str, published: Instant, updated: Instant, author: str
+    place: Place, title: str, kind: str, content: str, published: Instant, updated: Instant, author: str
 ) -> str:
     """An entry that holds a description; `content` is the description's children, as XML.
 
     Subscriptions and rules have no author.
     """
     name = f"<author>{element('name', author)}</author>" if author else ""
+    # A feed declares the namespace for its entries.
+    start = f"xml:base={attribute(place.base)}" if place.base else f'xmlns="{ATOM}"'
     return (
-        f'<entry xmlns="{ATOM}">{element("id", url)}<title type="text">{text(title)}</title>'
+        f'<entry {start}>{element("id", place.url)}<title type="text">{text(title)}</title>'
         f"{element('published', _seconds(published))}{element('updated', _seconds(updated))}{name}"
-        f'<link rel="self" href={attribute(url)}/>'
+        f'<link rel="self" href={attribute(place.link)}/>'
         f'<content type="application/xml"><{kind} xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}">'
         f"{content}</{kind}></content></entry>"
     )

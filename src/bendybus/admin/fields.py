@@ -46,6 +46,7 @@ __all__ = [
     "read_as_sent",
     "read_sendable",
     "read_values",
+    "shown_access",
     "shown_as_sent",
     "shown_properties",
     "shown_times",
@@ -234,13 +235,17 @@ def _as_sent(description: Described, row: Property, value: object) -> str | None
     return text if text is not None and _READERS[row.type](text) == value else None
 
 
-def shown_times(entity: Queue | Topic, unused: Instant = NEVER_USED) -> tuple[Shown, ...]:
-    """When it was created, changed and used; `unused` is shown until it is used."""
+def shown_times(entity: Queue | Topic) -> tuple[Shown, ...]:
+    """When it was created and changed."""
     return (
         ("CreatedAt", format_time(entity.created_at)),
         ("UpdatedAt", format_time(entity.updated_at)),
-        ("AccessedAt", format_time(entity.accessed_at or unused)),
     )
+
+
+def shown_access(entity: Queue | Topic, unused: Instant = NEVER_USED) -> tuple[Shown, ...]:
+    """When it was last used; `unused` is shown until it is used."""
+    return (("AccessedAt", format_time(entity.accessed_at or unused)),)
 
 
 def _fit_to_tier(values: dict[str, Any], tier: Tier, was_partitioned: bool | None) -> None:

@@ -12,7 +12,14 @@ from collections.abc import Iterator, Mapping
 
 from bendybus.admin.authorization_rules_xml import rules_element
 from bendybus.admin.documents import Element
-from bendybus.admin.fields import Shown, read_sendable, shown_as_sent, shown_properties, shown_times
+from bendybus.admin.fields import (
+    Shown,
+    read_sendable,
+    shown_access,
+    shown_as_sent,
+    shown_properties,
+    shown_times,
+)
 from bendybus.admin.totals import Totals
 from bendybus.atom import elements_of
 from bendybus.broker.queue import Queue
@@ -21,6 +28,7 @@ from bendybus.domain.properties import (
     ENABLE_BATCHED_OPERATIONS,
     ENABLE_PARTITIONING,
     FIRST_WITH_PARTITIONS,
+    FORWARD_TO,
     MAX_SIZE,
     QUEUE,
     USER_METADATA,
@@ -36,12 +44,15 @@ def read_queue(
     return read_sendable(QueueDescription, path, elements, QUEUE, tier, current)
 
 
-def queue_elements(queue: Queue, tier: Tier, api_version: str) -> str:
-    """The children of QueueDescription, as this version of the API shows them."""
-    return elements_of(_shown(queue, tier, api_version))
+def queue_elements(queue: Queue, tier: Tier, api_version: str, *, new: bool = False) -> str:
+    """The children of QueueDescription, as this version of the API shows them.
+
+    The answer to a create (`new`) has neither counts nor the time of access.
+    """
+    return elements_of(_shown(queue, tier, api_version, new))
 
 
-def _shown(queue: Queue, tier: Tier, api_version: str) -> Iterator[Shown]:
+def _shown(queue: Queue, tier: Tier, api_version: str, new: bool) -> Iterator[Shown]:
     description, totals = queue.description, Totals.of(queue)
     partitioned = len(queue.hosts) > 1
     return shown_properties(
@@ -55,10 +66,10 @@ def _shown(queue: Queue, tier: Tier, api_version: str) -> Iterator[Shown]:
                 shown_as_sent(description, "IsAnonymousAccessible", False),
                 rules_element(description.authorization_rules),
             ),
+            FORWARD_TO: shown_times(queue) + (() if new else shown_access(queue)),
             USER_METADATA: (
-                *shown_times(queue),
                 shown_as_sent(description, "SupportOrdering", not partitioned),
-                totals.count_details(),
+                *(() if new else (totals.count_details(),)),
             ),
             ENABLE_PARTITIONING: (totals.availability,) if api_version >= FIRST_WITH_PARTITIONS else (),
         },

@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import quote
 
 from starlette.responses import Response
 
@@ -21,7 +22,7 @@ from bendybus.domain.messages import SubQueue
 from bendybus.errors import HELP_LINK, BrokerError, EntityExists, EntityNotFound, RequestError
 from bendybus.names import Instant
 
-__all__ = ["Asked", "refuse"]
+__all__ = ["Asked", "not_allowed", "refuse"]
 
 CONFLICT: Final = (
     "Conflict. You're requesting an operation that isn't allowed in the resource's current state. "
@@ -45,7 +46,7 @@ class Asked:
     namespace: str
     path: str
     topic_exists: bool
-    """Of a path below a topic: whether there is that topic."""
+    """Whether the path is that of a topic that exists, or below one."""
 
     @property
     def child(self) -> Child | None:
@@ -69,6 +70,16 @@ def refuse(refusal: BrokerError, asked: Asked, now: Instant) -> Response:
         f"Timestamp:{format_timestamp(now)}"
     )
     return Response(error_document(refusal.status, detail), refusal.status, media_type=ERROR_TYPE)
+
+
+def not_allowed(path: str) -> Response:
+    """The answer to a good token without the Manage right: no body, whether the entity exists or not.
+
+    What is missing stands where HTTP has it [RFC 9110 11.6.1].
+    """
+    reason = f"The right Manage is required for /{quote(path[:200], safe='/$')}"
+    challenge = f'SharedAccessSignature error="insufficient_scope", error_description="{reason}"'
+    return Response(status_code=401, headers={"www-authenticate": challenge})
 
 
 def _azure_says(refusal: BrokerError, asked: Asked) -> str:
@@ -102,5 +113,5 @@ def _tracker(refusal: BrokerError, asked: Asked) -> str:
         return f"{asked.namespace}:Topic:{child.topic}"
     entity, subqueue = split_subqueue(asked.path)
     if subqueue is not SubQueue.MAIN:
-        return f"{asked.namespace}:Queue:{entity}"
+        return f"{asked.namespace}:{'Topic' if asked.topic_exists else 'Queue'}:{entity}"
     return asked.resource

@@ -2,7 +2,7 @@
 
     GET             /$namespaceinfo                     the namespace
     GET             /$Resources/queues, .../topics      queues or topics, in pages
-    PUT GET DELETE  /{queue or topic}                   one of them; PUT with `If-Match: *` updates it
+    PUT GET DELETE  /{queue or topic}                   one of them; PUT with `If-Match` updates it
                     /{topic}/Subscriptions...           topic_routes.py
     POST            /$reset                             every message out of every entity: ours, for tests,
                                                         on a server that was started with `--development`
@@ -25,18 +25,21 @@ from starlette.types import Receive, Scope, Send
 from bendybus import audit
 from bendybus.admin import documents
 from bendybus.admin.answers import (
+    READING,
     Answers,
     api_version,
     called_host,
+    entity_tag,
     invalid_verb,
     is_update,
     read_body,
     refuse_old_version,
+    unchanged_since,
 )
 from bendybus.admin.fields import check_elements
 from bendybus.admin.paths import Child
 from bendybus.admin.queues import queue_elements, read_queue
-from bendybus.admin.refusals import Asked, refuse
+from bendybus.admin.refusals import Asked, not_allowed, refuse
 from bendybus.admin.topic_routes import TopicRequests
 from bendybus.atom import QUEUE_DESCRIPTION, TOPIC_DESCRIPTION, element, format_time
 from bendybus.auth.http import authorise
@@ -65,7 +68,6 @@ SUPPLEMENTARY: Final = {
     "forward_dead_lettered_to": "ServiceBusDlqSupplementaryAuthorization",
 }
 
-READING: Final = ("GET", "HEAD")
 METHODS: Final = (*READING, "PUT", "DELETE")
 
 RESET: Final = "$reset"
@@ -97,18 +99,30 @@ class _ManagementApi:
     async def _serve(self, request: Request, body: RequestBody) -> Response:
         path = request.path_params["path"].strip("/")
         try:
-            authorise(request.headers, self._keys, path, Right.MANAGE, now())
-            request.state.body = body
-            return await self._answer(request, path)
+            rights = authorise(request.headers, self._keys, path, None, now())
         except BrokerError as refusal:
-            audit.record_refused_change(request.method, path, refusal)
-            child = Child.parse(path)
-            topic_exists = child is not None and self._broker.topics.find(child.topic) is not None
-            reads = request.method in READING and not path.startswith("$")
-            if isinstance(refusal, EntityNotFound) and reads and not topic_exists:
-                return Answers.nothing()
-            asked = Asked(request.method, called_host(request), self._name, path, topic_exists)
-            return refuse(refusal, asked, now())
+            return self._refused(refusal, request, path)
+        if not rights.allows(Right.MANAGE):
+            audit.record("operation-refused", reason="no-right", resource=path, right=Right.MANAGE.label)
+            return not_allowed(path)
+        tag = entity_tag(self._broker.entities.look_up(_first_entity(path)))
+        try:
+            request.state.body = body
+            response = await self._answer(request, path)
+        except BrokerError as refusal:
+            response = self._refused(refusal, request, path)
+        if tag:
+            response.headers["etag"] = tag
+        return response
+
+    def _refused(self, refusal: BrokerError, request: Request, path: str) -> Response:
+        audit.record_refused_change(request.method, path, refusal)
+        topic_exists = isinstance(self._broker.entities.look_up(_first_entity(path)), Topic)
+        reads = request.method in READING and not path.startswith("$")
+        if isinstance(refusal, EntityNotFound) and reads and not topic_exists:
+            return Answers.nothing()
+        asked = Asked(request.method, called_host(request), self._name, path, topic_exists)
+        return refuse(refusal, asked, now())
 
     async def _answer(self, request: Request, path: str) -> Response:
         if request.method == "POST" and path == RESET:
@@ -133,7 +147,9 @@ class _ManagementApi:
             )
         if child := Child.parse(path):
             return await self._topics.answer(request, child, answers)
-        if split_subqueue(path)[1] is not SubQueue.MAIN:
+        entity_path, subqueue = split_subqueue(path)
+        if subqueue is not SubQueue.MAIN:
+            self._find(entity_path, answers.version)
             raise invalid_verb(method, f"'{path[:200]}' is a part of an entity and has no description.")
         match method:
             case "PUT":
@@ -163,13 +179,12 @@ class _ManagementApi:
             refuse_old_version(f"{entity.description.label} is partitioned", version)
         return entity
 
-    async def _entry(self, entity: Queue | Topic, answers: Answers) -> str:
+    async def _entry(self, entity: Queue | Topic, answers: Answers, *, new: bool = False) -> str:
         if isinstance(entity, Topic):
-            return await self._topics.topic_entry(entity, answers)
+            return await self._topics.topic_entry(entity, answers, new=new)
         # Just started or just created: a moment later the counts are known.
         await entity.loaded()
-        tier, version = self._broker.tier, answers.version
-        content = queue_elements(entity, tier, version)
+        content = queue_elements(entity, self._broker.tier, answers.version, new=new)
         return answers.entry(
             entity.path, entity.path, QUEUE_DESCRIPTION, content, entity.created_at, entity.updated_at
         )
@@ -187,7 +202,7 @@ class _ManagementApi:
         ]
         founded = self._broker.created_at
         body = documents.entry(
-            answers.url("$namespaceinfo", ""),
+            documents.Place.alone(answers.url("$namespaceinfo", "")),
             self._name,
             "NamespaceInfo",
             "".join(element(*one) for one in shown),
@@ -204,18 +219,18 @@ class _ManagementApi:
         if described.kind == TOPIC_DESCRIPTION:
             return await self._topics.put_topic(request, path, described, answers)
         check_elements(f"Queue '{path}'", described, QUEUE, answers.version)
-        if not is_update(request):
+        if not is_update(request, self._broker.entities.look_up(path)):
             description = read_queue(path, described.elements, self._broker.tier)
             self._refuse_old_version(description, answers.version)
             self._authorise_forwarding(request, description)
             queue = await self._broker.queues.create(description)
-            return answers.one(await self._entry(queue, answers), 201)
+            return answers.one(await self._entry(queue, answers, new=True), 201)
         found = self._find(path, answers.version)
         if isinstance(found, Topic):
             raise EntityNotFound(path)
         description = read_queue(path, described.elements, self._broker.tier, found.description)
         self._authorise_forwarding(request, description, found.description)
-        await self._broker.queues.update(description)
+        await self._broker.queues.update(description, unchanged_since=unchanged_since(request, found))
         return answers.one(await self._entry(found, answers))
 
     def _authorise_forwarding(
@@ -239,6 +254,13 @@ class _ManagementApi:
         )
         if partitions > 1:
             refuse_old_version(f"{description.label} would be partitioned", version)
+
+
+def _first_entity(path: str) -> str:
+    """The queue or topic that a path names, or that it names a part of."""
+    entity, _ = split_subqueue(path)
+    child = Child.parse(entity)
+    return entity if child is None else child.topic
 
 
 def _shows(version: str, entity: Queue | Topic) -> bool:

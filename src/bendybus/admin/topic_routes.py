@@ -6,7 +6,7 @@
     GET             /{topic}/Subscriptions/{name}/Rules            in pages
     PUT GET DELETE  /{topic}/Subscriptions/{name}/Rules/{rule}
 
-PUT with `If-Match: *` updates. `Subscriptions` and `Rules` are found in any case.
+PUT with `If-Match` updates. `Subscriptions` and `Rules` are found in any case.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bendybus.admin.answers import Answers, invalid_verb, is_update, read_body, refuse_old_version
+from bendybus.admin.answers import (
+    Answers,
+    invalid_verb,
+    is_update,
+    read_body,
+    refuse_old_version,
+    unchanged_since,
+)
 from bendybus.admin.documents import EntryContent
 from bendybus.admin.fields import check_elements
 from bendybus.admin.filter_rules import read_rule, rule_elements
@@ -51,22 +58,23 @@ class TopicRequests:
     ) -> Response:
         broker = self._broker
         check_elements(f"Topic '{path}'", described, TOPIC, answers.version)
-        if not is_update(request):
+        if not is_update(request, broker.entities.look_up(path)):
             description = read_topic(path, described.elements, broker.tier)
             self._refuse_old_version(description, answers.version)
-            return answers.one(await self.topic_entry(await broker.topics.create(description), answers), 201)
+            created = await broker.topics.create(description)
+            return answers.one(await self.topic_entry(created, answers, new=True), 201)
         topic = self._shown(broker.topics.get(path), answers)
         description = read_topic(path, described.elements, broker.tier, topic.description)
         refuse_immutable_changes(topic.description, description)
-        await broker.topics.update(description)
+        await broker.topics.update(description, unchanged_since=unchanged_since(request, topic))
         return answers.one(await self.topic_entry(topic, answers))
 
-    async def topic_entry(self, topic: Topic, answers: Answers) -> str:
+    async def topic_entry(self, topic: Topic, answers: Answers, *, new: bool = False) -> str:
         # Just started or just created: a moment later the counts are known.
         await topic.loaded()
         for subscription in topic.subscriptions:
             await subscription.loaded()
-        content = topic_elements(topic, self._broker.tier, answers.version)
+        content = topic_elements(topic, self._broker.tier, answers.version, new=new)
         return answers.entry(
             topic.path, topic.path, TOPIC_DESCRIPTION, content, topic.created_at, topic.updated_at
         )
@@ -103,10 +111,11 @@ class TopicRequests:
                 described = await read_body(request, SUBSCRIPTION_DESCRIPTION)
                 label = f"Subscription '{name}' of '{topic.path}'"
                 check_elements(label, described, SUBSCRIPTION, answers.version)
-                if not is_update(request):
+                if not is_update(request, topic):
                     description = read_subscription(topic.path, name, described.elements)
                     self._authorise_forwarding(request, description, None)
-                    return answers.one(await entry(await topics.create_subscription(description)), 201)
+                    created = await topics.create_subscription(description)
+                    return answers.one(await self._subscription_entry(answers, new=True)(created), 201)
                 subscription = topics.get_subscription(topic.path, name)
                 before = subscription.description
                 description = read_subscription(topic.path, name, described.elements, before)
@@ -121,14 +130,16 @@ class TopicRequests:
                 return answers.one(await entry(topics.get_subscription(topic.path, name)))
 
     @staticmethod
-    def _subscription_entry(answers: Answers) -> Callable[[Subscription], Awaitable[str]]:
+    def _subscription_entry(
+        answers: Answers, *, new: bool = False
+    ) -> Callable[[Subscription], Awaitable[str]]:
         async def entry(subscription: Subscription) -> str:
             await subscription.loaded()
             return answers.entry(
                 subscription.path,
                 subscription.name,
                 SUBSCRIPTION_DESCRIPTION,
-                subscription_elements(subscription, answers.version),
+                subscription_elements(subscription, answers.version, new=new),
                 subscription.created_at,
                 subscription.updated_at,
             )
@@ -142,7 +153,7 @@ class TopicRequests:
             case "PUT":
                 described = await read_body(request, RULE_DESCRIPTION)
                 given = read_rule(described.elements, rule)
-                if is_update(request):
+                if is_update(request, topic):
                     await topics.update_rule(topic.path, name, given)
                 else:
                     await topics.add_rule(topic.path, name, given)

@@ -19,13 +19,14 @@ from bendybus.admin.fields import (
     read_as_sent,
     read_sendable,
     read_values,
+    shown_access,
     shown_as_sent,
     shown_properties,
     shown_times,
 )
 from bendybus.admin.filter_rules import read_rule
 from bendybus.admin.totals import Totals
-from bendybus.atom import elements_of
+from bendybus.atom import NEVER, elements_of
 from bendybus.broker.topic import Subscription, Topic
 from bendybus.domain.entities import Tier
 from bendybus.domain.properties import (
@@ -36,6 +37,7 @@ from bendybus.domain.properties import (
     FIRST_WITH_PARTITIONS,
     FORWARD_TO,
     MAX_SIZE,
+    STATUS,
     SUBSCRIPTION,
     TOPIC,
     USER_METADATA,
@@ -58,18 +60,20 @@ def read_topic(
     return read_sendable(TopicDescription, path, elements, TOPIC, tier, current)
 
 
-def topic_elements(topic: Topic, tier: Tier, api_version: str) -> str:
+def topic_elements(topic: Topic, tier: Tier, api_version: str, *, new: bool = False) -> str:
     """The children of TopicDescription, as this version of the API shows them; as for queues."""
-    return elements_of(_topic_shown(topic, tier, api_version))
+    return elements_of(_topic_shown(topic, tier, api_version, new))
 
 
-def _topic_shown(topic: Topic, tier: Tier, api_version: str) -> Iterator[Shown]:
+def _topic_shown(topic: Topic, tier: Tier, api_version: str, new: bool) -> Iterator[Shown]:
     description, totals = topic.description, Totals.of_topic(topic)
     partitioned = len(topic.hosts) > 1
-    filters: tuple[Shown, ...] = ()
-    if api_version >= FIRST_WITH_FILTER_COUNTS:
+    counts: tuple[Shown, ...] = ()
+    if not new:
+        counts = (totals.count_details(), ("SubscriptionCount", len(topic.subscriptions)))
+    if not new and api_version >= FIRST_WITH_FILTER_COUNTS:
         sql, correlation = count_filters(each.description for each in topic.subscriptions)
-        filters = (("SqlFilterCount", sql), ("CorrelationFilterCount", correlation))
+        counts += (("SqlFilterCount", sql), ("CorrelationFilterCount", correlation))
     availability: tuple[Shown, ...] = (
         totals.availability,
         ("EnableSubscriptionPartitioning", False),
@@ -85,13 +89,8 @@ def _topic_shown(topic: Topic, tier: Tier, api_version: str) -> Iterator[Shown]:
                 shown_as_sent(description, "IsAnonymousAccessible", False),
                 rules_element(description.authorization_rules),
             ),
-            USER_METADATA: (
-                *shown_times(topic),
-                shown_as_sent(description, "SupportOrdering", not partitioned),
-                totals.count_details(),
-                ("SubscriptionCount", len(topic.subscriptions)),
-                *filters,
-            ),
+            STATUS: shown_times(topic) + (() if new else shown_access(topic)),
+            USER_METADATA: (shown_as_sent(description, "SupportOrdering", not partitioned), *counts),
             ENABLE_PARTITIONING: availability if api_version >= FIRST_WITH_PARTITIONS else (),
         },
     )
@@ -114,9 +113,12 @@ def read_subscription(
     return SubscriptionDescription.of(topic, name, **values)
 
 
-def subscription_elements(subscription: Subscription, api_version: str) -> str:
-    """The children of SubscriptionDescription."""
+def subscription_elements(subscription: Subscription, api_version: str, *, new: bool = False) -> str:
+    """The children of SubscriptionDescription. A new one shows when it was accessed at the next GET."""
     totals = Totals.of(subscription)
+    accessed = shown_access(subscription, unused=subscription.created_at)
+    if new:
+        accessed = (("AccessedAt", NEVER.removesuffix("Z")),)
     affinity: tuple[Shown, ...] = (("IsClientAffine", False),) if api_version >= FIRST_WITH_AFFINITY else ()
     return elements_of(
         shown_properties(
@@ -124,10 +126,8 @@ def subscription_elements(subscription: Subscription, api_version: str) -> str:
             api_version,
             after={
                 DEAD_LETTER_ON_FILTER_ERROR: (("MessageCount", totals.messages),),
-                FORWARD_TO: (
-                    *shown_times(subscription, unused=subscription.created_at),
-                    totals.count_details(),
-                ),
+                FORWARD_TO: shown_times(subscription) + accessed,
+                USER_METADATA: () if new else (totals.count_details(),),
                 AUTO_DELETE_ON_IDLE: (totals.availability, *affinity),
             },
         )

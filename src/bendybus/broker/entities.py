@@ -44,6 +44,7 @@ from bendybus.errors import (
     InvalidOperation,
     StoreUnavailable,
 )
+from bendybus.names import Instant
 from bendybus.store.catalog import Catalog, EntityKind, EntityRecord
 
 __all__ = ["Entities"]
@@ -268,7 +269,9 @@ class Entities:
     async def describe(self, entity: Entity[Any, D], description: D) -> None:
         """Describe an entity anew: on disk, then in memory, then to those who watch."""
         opened = self._opened[normalise_path(entity.path)]
-        record = replace(opened.record, description=description.to_record(), updated_at=self.clock.now())
+        # Clients tell one update from the next by its time.
+        at = max(self.clock.now(), Instant(entity.updated_at + 1))
+        record = replace(opened.record, description=description.to_record(), updated_at=at)
         await asyncio.to_thread(self.catalog.replace, record)
         opened.record = record
         record_change(record.kind, entity.description, description)

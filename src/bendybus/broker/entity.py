@@ -19,7 +19,7 @@ from bendybus.broker.stores import AttachedStore
 from bendybus.domain.entities import Described, normalise_path
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.routing import RoundRobin, key_of, partition_of
-from bendybus.errors import StoreUnavailable
+from bendybus.errors import PreconditionFailed, StoreUnavailable
 from bendybus.names import (
     PARTITION_SHIFT,
     EntityPath,
@@ -122,6 +122,11 @@ class Entity(ABC, Generic[H, D]):
     @abstractmethod
     def refuse_sending(self, subqueue: SubQueue = SubQueue.MAIN) -> None:
         """Raise what stands against sending here, or scheduling."""
+
+    def refuse_updated_since(self, read_at: Instant | None) -> None:
+        """`PreconditionFailed` if `updated_at` is not what a client has read; None asks nothing."""
+        if read_at is not None and read_at != self.updated_at:
+            raise PreconditionFailed(f"'{self.path}' has been updated since it was read.")
 
     def refuse_unhealthy(self) -> None:
         """`StoreUnavailable` unless all partitions can be acted upon (P-32)."""

@@ -14,6 +14,7 @@ from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Subscription
 from bendybus.domain.entities import QueueDescription
 from bendybus.errors import EntityNotFound
+from bendybus.names import Instant
 
 __all__ = ["Queues"]
 
@@ -52,11 +53,15 @@ class Queues:
             assert isinstance(queue, Queue)
             return queue
 
-    async def update(self, description: QueueDescription) -> Queue:
-        """Change what may be changed; an immutable property is refused with its name (P-07)."""
+    async def update(self, description: QueueDescription, *, unchanged_since: Instant | None = None) -> Queue:
+        """Change what may be changed; an immutable property is refused with its name (P-07).
+
+        `PreconditionFailed` if the queue was updated at another time than `unchanged_since`.
+        """
         entities = self._entities
         async with entities.changing:
             queue = self.get(description.path)
+            queue.refuse_updated_since(unchanged_since)
             # The spelling is the creator's: the stores know the partitions by it. So is the rule for keys.
             description = replace(description, path=queue.path, exact_keys=queue.description.exact_keys)
             queue.description.refuse_immutable_changes(description)

@@ -25,6 +25,7 @@ from bendybus.domain.topic_entities import (
     subscription_path,
 )
 from bendybus.errors import EntityExists, EntityNotFound, QuotaExceeded
+from bendybus.names import Instant
 
 if TYPE_CHECKING:
     pass
@@ -72,11 +73,15 @@ class Topics:
             assert isinstance(topic, Topic)
             return topic
 
-    async def update(self, description: TopicDescription) -> Topic:
-        """Change what may be changed; an immutable property is refused with its name (P-07)."""
+    async def update(self, description: TopicDescription, *, unchanged_since: Instant | None = None) -> Topic:
+        """Change what may be changed; an immutable property is refused with its name (P-07).
+
+        `PreconditionFailed` if the topic was updated at another time than `unchanged_since`.
+        """
         entities = self._entities
         async with entities.changing:
             topic = self.get(description.path)
+            topic.refuse_updated_since(unchanged_since)
             # The spelling is the creator's: the stores know the partitions by it.
             description = replace(description, path=topic.path, exact_keys=topic.description.exact_keys)
             refuse_immutable_changes(topic.description, description)

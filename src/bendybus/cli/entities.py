@@ -83,7 +83,9 @@ def _group(kind: Kind) -> click.Group:
     def create(command: Command, **given: Any) -> None:
         elements = new_elements(kind.described, taken_properties(properties, given))
         with command.management() as management:
-            _show_entry(command, management.create(kind.path(given), kind.described.element, elements))
+            management.create(kind.path(given), kind.described.element, elements)
+            # The answer to a create has no counts.
+            _show_entry(command, management.get(kind.path(given)))
 
     @group.command(help=f"Change properties of a {kind.label}; what is not named stays as it is.")
     @kind.arguments

@@ -125,7 +125,7 @@ class ReceivedMessage:
 
     @property
     def state(self) -> int:
-        """0 active, 1 deferred, 2 scheduled; told by a peek only."""
+        """0 active, 1 deferred, 2 scheduled. A received message tells what it was before it was received."""
         state = self.annotation(annotation_names.MESSAGE_STATE)
         return state if isinstance(state, int) else 0
 

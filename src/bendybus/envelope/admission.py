@@ -50,6 +50,7 @@ from bendybus.envelope.stored import (
     bare_start,
     body_start,
     due_time,
+    marked_scheduled,
     text,
 )
 from bendybus.errors import ArgumentError, MessageSizeExceeded, WireError
@@ -119,6 +120,8 @@ def admit(
     )
     if identities is not None:
         identities.add(message_id, None if session_id is None and partition_key is None else key)
+    if due > at:
+        stored = marked_scheduled(stored)
     expires_at = None if ttl == NO_TTL else Instant(at + ttl)
     message = Message(
         stored,

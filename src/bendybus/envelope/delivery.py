@@ -3,7 +3,8 @@
 This is on the hot path: the broker's header and annotations are packed in one step and put in
 front of the sender's bytes. What a settlement has added to a message (`Amendment`) is merged into
 its application properties. If the entity gives a message a shorter lifetime than its sender did,
-that lifetime is shown, in the header and in the properties.
+that lifetime is shown, in the header and in the properties. A received message that was deferred
+or scheduled says so. A peek shows the state that a message is in now.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bendybus.amqp.codec import encode
 from bendybus.amqp.message import map_entries
 from bendybus.amqp.sections import scan, section_end
 from bendybus.amqp.types import Int, Symbol
-from bendybus.domain.messages import Message
+from bendybus.domain.messages import Message, MessageState
 from bendybus.envelope.stored import (
     DELIVERY_ANNOTATIONS,
     DURABLE,
@@ -27,6 +28,7 @@ from bendybus.envelope.stored import (
     MAP_START,
     NO_TTL,
     NOT_FIRST_ACQUIRER,
+    WAS_SCHEDULED,
     amended,
     body_start,
     with_lifetime,
@@ -69,6 +71,7 @@ _VALUES: Final = "q" + "".join(
     )
 )
 _COMMON: Final = f">4sII{len(_ENQUEUED_TIME)}s{_VALUES}"
+_STATE: Final = Struct(">i")
 _PLAIN: Final = Struct(_COMMON)
 _LOCKED: Final = Struct(f"{_COMMON}{len(_LOCKED_UNTIL)}sq")
 _BROWSED: Final = Struct(f"{_COMMON}{len(_MESSAGE_STATE)}si")
@@ -112,6 +115,9 @@ def render(message: Message, payload: bytes, *, locked: bool) -> Rendered:
     header, own, count, entries, bare = _open(message, payload)
     number, origin = message.sequence_number, message.origin
     first = number if origin is None else origin.sequence_number
+    if message.state or payload[1] & WAS_SCHEDULED:
+        entries += _MESSAGE_STATE + _STATE.pack(message.state or MessageState.SCHEDULED)
+        count += 2
     if locked:
         own = _delivery_annotations(own, message.lock_token or _NO_TOKEN)
         annotations = _LOCKED.pack(
@@ -133,6 +139,7 @@ _STARTS_MAX: Final = 1000
 # begins with, up to the lock token, and whether the lifetime is shown in its properties.
 _starts: Final[dict[bytes | tuple[bytes, int], tuple[bytes, bool]]] = {}
 _NO_ENTRIES: Final = bytes(8)
+_PECULIAR: Final = DELIVERY_ANNOTATIONS | WAS_SCHEDULED
 
 
 def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> list[tuple[bytes, bytes, bytes]]:
@@ -170,7 +177,7 @@ def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> lis
                 bare = with_lifetime(bare, message.enqueued_at, lifetime)
         else:
             head, bare = render(message, payload, locked=True)
-            if is_plain and front.endswith(_NO_ENTRIES) and not front[1] & DELIVERY_ANNOTATIONS:
+            if is_plain and front.endswith(_NO_ENTRIES) and not front[1] & _PECULIAR:
                 if len(_starts) >= _STARTS_MAX:
                     _starts.clear()
                 shown = _shown_lifetime(message, FRONT.unpack_from(front)[3])

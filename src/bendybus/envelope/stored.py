@@ -36,11 +36,13 @@ __all__ = [
     "SCHEDULED_TIME",
     "VERSION",
     "VIA_PARTITION_KEY",
+    "WAS_SCHEDULED",
     "Stored",
     "amended",
     "bare_start",
     "body_start",
     "due_time",
+    "marked_scheduled",
     "text",
     "with_lifetime",
 ]
@@ -52,11 +54,13 @@ PRIORITY_DEFAULT: Final = 4
 # The last millisecond of the year 9999: no SDK can write or show a later one.
 DUE_MAX: Final = 253_402_300_799_999
 
-# The flags: what the header said besides priority and lifetime, which may be nothing, and what follows.
+# The flags: what the header said besides priority and lifetime, which may be nothing, what follows, and
+# whether the message was sent for a time to come.
 DURABLE: Final = 1
 FIRST_ACQUIRER: Final = 2
 NOT_FIRST_ACQUIRER: Final = 4
 DELIVERY_ANNOTATIONS: Final = 8
+WAS_SCHEDULED: Final = 16
 
 FRONT: Final = Struct(">BBBIII")
 _MAP32: Final = Struct(">BII")
@@ -110,6 +114,11 @@ class Stored:
         ttl = NO_TTL if self.ttl_ms is None else max(0, min(self.ttl_ms, NO_TTL - 1))
         front = FRONT.pack(VERSION, self.flags, self.priority, ttl, self.count, len(self.entries))
         return front + self.entries + self.bare
+
+
+def marked_scheduled(payload: bytes) -> bytes:
+    """The payload of a message that waits for its time: a receiver is told so afterwards."""
+    return payload[:1] + bytes((payload[1] | WAS_SCHEDULED,)) + payload[2:]
 
 
 def amended(bare: bytes, amendment: Amendment) -> bytes:

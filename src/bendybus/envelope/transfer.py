@@ -23,6 +23,7 @@ from bendybus.envelope.stored import (
     VIA_PARTITION_KEY,
     amended,
     due_time,
+    marked_scheduled,
     text,
 )
 from bendybus.names import EntityPath, Instant, RoutingKey, SessionId
@@ -59,6 +60,9 @@ def readmit(
         entries += _annotation_entry(DEAD_LETTER_SOURCE, source.lower())
         count += 2
     stored = FRONT.pack(VERSION, flags, priority, ttl, count, len(entries)) + entries + bare
+    due = due_time(annotation(annotations, 0, SCHEDULED_TIME))
+    if due > at:
+        stored = marked_scheduled(stored)
     message_id, session_id = identity(bare, scan(bare).properties)
     session_id = text("SessionId", session_id)
     if not session_id and not description.may_have_sessions:
@@ -85,7 +89,6 @@ def readmit(
         session_id=None if session_id is None else SessionId(session_id),
         origin=_forwarded_origin(message, amendment.posting),
     )
-    due = due_time(annotation(annotations, 0, SCHEDULED_TIME))
     if due > at:
         postpone(forwarded, at, Instant(due))
     return forwarded, key

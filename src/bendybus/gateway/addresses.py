@@ -7,15 +7,21 @@ exists.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 from urllib.parse import unquote
 
 from bendybus.domain.entities import split_subqueue
 from bendybus.domain.messages import SubQueue
-from bendybus.errors import ArgumentError
+from bendybus.errors import ArgumentError, BrokerError, EntityNotFound
 
-__all__ = ["Address", "NodeKind"]
+__all__ = ["Address", "NodeKind", "with_host"]
+
+# "255 octets or less" [RFC 1035 2.3.4].
+HOST_LENGTH_MAX: Final = 255
+_PORT: Final = re.compile(":[0-9]*$")
 
 
 class NodeKind(Enum):
@@ -48,3 +54,13 @@ class Address:
             kind = NodeKind.MANAGEMENT
             path = path[: -len("/$management")]
         return cls(kind, resource, *split_subqueue(path))
+
+
+def with_host(refusal: BrokerError, host: str) -> BrokerError:
+    """The refusal as a client is told it. An entity that does not exist is named by its address, as on Azure.
+
+    Without the port, which Azure's addresses do not have: tests of the JavaScript SDK compare the text.
+    """
+    if not isinstance(refusal, EntityNotFound):
+        return refusal
+    return EntityNotFound(f"sb://{_PORT.sub('', host)[:HOST_LENGTH_MAX]}/{refusal.path}")

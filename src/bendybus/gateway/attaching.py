@@ -143,8 +143,8 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
         connection.client.probation.check_cbs_link(connection.links.count_at_cbs(Requester))
         size_max = TOKEN_SIZE_MAX
         client = connection.client
-        handler = CbsNode(client.keys_for, client.accept_claim, connection.actor).handle
-        requester = Requester(connection, link, address, handler)
+        cbs = CbsNode(client.keys_for, client.accept_claim, connection.actor, lambda: client.broker.entities)
+        requester = Requester(connection, link, address, cbs.handle)
         right = managed = None
     else:
         right = _any_right(connection, address)

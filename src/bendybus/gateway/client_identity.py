@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class ClientIdentity:
-    __slots__ = ("_holder", "_namespaces", "claims", "namespace", "probation")
+    __slots__ = ("_holder", "_namespaces", "claims", "host", "namespace", "probation")
 
     def __init__(self, namespaces: Namespaces, probation: Probation) -> None:
         self._namespaces = namespaces
@@ -36,6 +36,8 @@ class ClientIdentity:
         # None until a host name or a key has identified one of several.
         self.namespace = namespaces.only
         self._holder = ""
+        # As the client called this server.
+        self.host = ""
 
     @property
     def broker(self) -> Broker:
@@ -80,6 +82,7 @@ class ClientIdentity:
     def enter(self, hostname: str | None, transport: asyncio.Transport | None) -> None:
         """The client has opened the connection. Its host name must not contradict its login."""
         named = self._named(hostname, transport)
+        self.host = hostname or ("" if named is None else named.name)
         if self.namespace is None:
             self.namespace = named
         elif named is not None and named is not self.namespace:

@@ -16,7 +16,7 @@ from bendybus.broker.entity import Entity
 from bendybus.engine.link import Link
 from bendybus.engine.session import Session
 from bendybus.errors import BrokerError, Unauthorized
-from bendybus.gateway.addresses import Address
+from bendybus.gateway.addresses import Address, with_host
 from bendybus.gateway.attaching import Attachment, address_of, attach
 from bendybus.gateway.browser import Browser
 from bendybus.gateway.receiver import Receiver
@@ -52,7 +52,7 @@ class Links:
             if isinstance(refusal, Unauthorized):
                 actor, resource = self._connection.actor(), address_of(link)
                 audit.record("operation-refused", actor, reason="no-right", resource=resource)
-            link.refuse(refusal)
+            link.refuse(with_host(refusal, self._connection.client.host))
         else:
             if isinstance(attachment.node, SessionReceiver):
                 attachment.node.accept()
@@ -79,7 +79,7 @@ class Links:
                 try:
                     attachment.refuse_changed()
                 except BrokerError as reason:
-                    self._end(link, attachment, reason)
+                    self._end(link, attachment, with_host(reason, self._connection.client.host))
                     self._connection.flush_soon()
 
     def tick(self, claims: Claims) -> None:

@@ -29,7 +29,7 @@ from bendybus.errors import (
     Unavailable,
 )
 from bendybus.management.entries import Entry, Feed, entry_body, error_detail, read_answer
-from bendybus.management.http import HttpClient
+from bendybus.management.http import Answer, HttpClient
 
 __all__ = ["NAMESPACE", "QUEUES", "TOPICS", "ManagementClient"]
 
@@ -122,8 +122,13 @@ class ManagementClient:
         url = f"/{quote(path)}?{urlencode({**(query or {}), 'api-version': API_VERSION})}"
         answer = self._http.request(method, url, body, headers)
         if answer.status >= 400:
-            raise _refusal(answer.status, error_detail(answer.content) or answer.reason, path)
+            raise _refusal(answer.status, error_detail(answer.content) or _reason(answer, path), path)
         return answer.content
+
+
+def _reason(answer: Answer, path: str) -> str:
+    """For an answer without a body. That is how a key without the Manage right is refused."""
+    return f"The key has no Manage right on '{path}'" if answer.status == 401 else answer.reason
 
 
 def _refusal(status: int, detail: str, path: str) -> BrokerError:

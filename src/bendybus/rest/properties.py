@@ -33,8 +33,8 @@ UNLIMITED_S: Final = 922337203685.4775
 # [d.]hh:mm:ss[.fffffff]
 _TIME_SPAN: Final = re.compile(r"(?:(\d{1,8})\.)?(\d{1,2}):(\d{1,2}):(\d{1,2}(?:\.\d{1,7})?)", re.ASCII)
 
-_STATES: Final = {
-    MessageState.ACTIVE: "Active",
+# What the annotation of the state says; a message without it is active.
+_STATES: Final[Mapping[object, str]] = {
     MessageState.DEFERRED: "Deferred",
     MessageState.SCHEDULED: "Scheduled",
 }
@@ -184,7 +184,7 @@ def broker_properties(
         "PartitionKey": _plain(annotations.get(annotation_names.PARTITION_KEY)),
         "SequenceNumber": message.sequence_number,
         "SessionId": _plain(properties.group_id),
-        "State": _STATES[message.state],
+        "State": _STATES.get(annotations.get(annotation_names.MESSAGE_STATE), "Active"),
         "TimeToLive": _time_to_live_s(message, header.ttl),
         "CorrelationId": _identifier(properties.correlation_id),
         "Label": _plain(properties.subject),

@@ -215,6 +215,30 @@ namespace Bendybus.Interop
         }
 
         [Check]
+        public static async Task Refusals_begin_with_the_sentences_of_the_service(Stand stand)
+        {
+            var queue = await stand.NewQueue();
+            Exception refused = await Expect.Fails(
+                ServiceBusFailureReason.MessagingEntityAlreadyExists,
+                () => stand.Administration.CreateQueueAsync(queue));
+            Expect.True(refused.Message.StartsWith("SubCode=40900. Conflict. You're requesting"), refused.Message);
+            var options = new CreateQueueOptions(Stand.NewName()) { LockDuration = TimeSpan.FromDays(25) };
+            refused = await Expect.Throws<ArgumentException>(() => stand.Administration.CreateQueueAsync(options));
+            Expect.True(
+                refused.Message.StartsWith("SubCode=40000. The supplied lock time exceeds the allowed maximum of '5'"),
+                refused.Message);
+        }
+
+        [Check]
+        public static async Task An_answer_has_the_time_of_the_last_update_as_its_tag(Stand stand)
+        {
+            var queue = await stand.NewQueue();
+            var answer = await stand.Administration.GetQueueRuntimePropertiesAsync(queue);
+            Expect.True(answer.GetRawResponse().Headers.TryGetValue("ETag", out var tag), "there is a tag");
+            Expect.Equal(answer.Value.UpdatedAt.UtcTicks.ToString(), tag);
+        }
+
+        [Check]
         public static async Task A_disabled_queue_says_so(Stand stand)
         {
             var queue = await stand.NewQueue(options => options.Status = EntityStatus.Disabled);

@@ -252,6 +252,7 @@ namespace Bendybus.Interop
             Expect.Equal(ServiceBusMessageState.Deferred, (await receiver.PeekMessageAsync()).State);
             var deferred = await receiver.ReceiveDeferredMessageAsync(message.SequenceNumber);
             Expect.Equal(true, deferred.ApplicationProperties["later"]);
+            Expect.Equal(ServiceBusMessageState.Deferred, deferred.State);
             await receiver.CompleteMessageAsync(deferred);
             await Expect.Fails(
                 ServiceBusFailureReason.MessageNotFound,
@@ -406,7 +407,7 @@ namespace Bendybus.Interop
         {
             var queue = await stand.NewQueue();
             var sender = stand.Client.CreateSender(queue);
-            var soon = DateTimeOffset.UtcNow.AddMilliseconds(500);
+            var soon = DateTimeOffset.UtcNow.AddSeconds(3);
             var number = await sender.ScheduleMessageAsync(new ServiceBusMessage("soon"), soon);
             Expect.Equal(ServiceBusMessageState.Scheduled, (await Peek(stand, queue)).State);
             var late = new[] { new ServiceBusMessage("x"), new ServiceBusMessage("y") };
@@ -414,6 +415,7 @@ namespace Bendybus.Interop
             await sender.CancelScheduledMessagesAsync(numbers);
             var message = await stand.ReceiveOne(queue);
             Expect.Equal("soon", message.Body.ToString());
+            Expect.Equal(ServiceBusMessageState.Scheduled, message.State);
             Expect.True(message.EnqueuedTime >= soon.AddMilliseconds(-1), "it was not enqueued before its time");
             Expect.Equal(number >> 48, Stand.PartitionOf(message));
             Expect.Equal(new[] { "soon" }, await stand.Bodies(queue));
@@ -493,7 +495,10 @@ namespace Bendybus.Interop
         {
             var name = Stand.NewName();
             var message = new ServiceBusMessage("a");
-            await Expect.Fails(ServiceBusFailureReason.MessagingEntityNotFound, () => stand.Send(name, message));
+            var refused = await Expect.Fails(
+                ServiceBusFailureReason.MessagingEntityNotFound, () => stand.Send(name, message));
+            Expect.True(refused.Message.Contains("The messaging entity 'sb://"), refused.Message);
+            Expect.True(refused.Message.Contains($"/{name}' could not be found."), refused.Message);
             await Expect.Fails(
                 ServiceBusFailureReason.MessagingEntityNotFound,
                 () => stand.Client.CreateReceiver(name).ReceiveMessageAsync(Stand.Moment));

@@ -11,7 +11,6 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
-	"github.com/Azure/go-amqp"
 )
 
 func openQueue(t *testing.T, client *azservicebus.Client, queue string) (*azservicebus.Sender, *azservicebus.Receiver) {
@@ -197,9 +196,9 @@ func TestTLSIsSpokenOnTheSamePort(t *testing.T) { // B-10
 func TestWhatIsMissingIsNamed(t *testing.T) {
 	sender, err := connect(t, plainTCP).NewSender("nowhere", nil)
 	check(t, err)
-	var refused *amqp.Error
+	var refused *azservicebus.Error
 	err = sender.SendMessage(patience(t), &azservicebus.Message{}, nil)
-	holds(t, errors.As(err, &refused) && refused.Condition == amqp.ErrCondNotFound, "not found")
+	holds(t, errors.As(err, &refused) && refused.Code == azservicebus.CodeNotFound, "not found")
 }
 
 func TestALostLockIsNamed(t *testing.T) {

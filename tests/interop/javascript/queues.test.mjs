@@ -208,5 +208,6 @@ function deferred() {
 test("a missing queue is named", async () => {
   await assert.rejects(client.createSender("nowhere").sendMessages({ body: 1 }), {
     code: "MessagingEntityNotFound",
+    message: new RegExp(`The messaging entity 'sb://${client.fullyQualifiedNamespace}/nowhere' could not be found`),
   });
 });

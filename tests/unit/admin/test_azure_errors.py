@@ -145,6 +145,22 @@ ERRORS: dict[str, tuple[str, str, dict[str, Any], int, str, str]] = {
         f"The specified HTTP verb (GET) is not valid. {MORE} . ",
         "ns:Queue:q",
     ),
+    "get the dead-letter queue of a topic": (
+        "GET",
+        "t/$DeadLetterQueue",
+        {},
+        400,
+        f"The specified HTTP verb (GET) is not valid. {MORE} . ",
+        "ns:Topic:t",
+    ),
+    "update with a tag of long ago": (
+        "PUT",
+        "q",
+        {"if_match": "638215912539530000"},
+        412,
+        "SubCode=41200. If-Match is '638215912539530000', and the tag of 'q' is 6",
+        f"{HOST}:q",
+    ),
     "put a subscription without a name": (
         "PUT",
         "t/subscriptions/",
@@ -266,7 +282,8 @@ def test_a_refusal_begins_with_the_sentence_that_azure_gives(in_namespace: InNam
 
 
 @pytest.mark.parametrize(
-    "path", ["", "x", "x/Subscriptions", "x/Subscriptions/s", "x/Subscriptions/s/Rules/r"]
+    "path",
+    ["", "x", "x/Subscriptions", "x/Subscriptions/s", "x/Subscriptions/s/Rules/r", "x/$DeadLetterQueue"],
 )
 def test_what_is_not_there_is_shown_as_an_empty_feed(in_namespace: InNamespace, path: str) -> None:
     async def work(api: Api) -> None:
@@ -290,7 +307,8 @@ def test_every_request_needs_manage_and_tells_others_nothing(
     async def work(api: Api) -> None:
         await prepare(api)
         answer = await api(method, path, rule="listens")
-        assert answer.status == 401 and "'Manage' claim(s) are required" in answer.detail
+        assert (answer.status, answer.body) == (401, "") and "etag" not in answer.headers
+        assert "insufficient_scope" in answer.headers["www-authenticate"]
 
     in_namespace(work)
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urljoin
+from xml.etree import ElementTree
+
 import pytest
 
+from bendybus.atom import ATOM
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.topic_entities import SubscriptionDescription
-from fix_management import HOST, Api, InNamespace
+from bendybus.names import Instant
+from fix_management import HOST, Answer, Api, InNamespace
 
 SUBSCRIPTION, RULE, TOPIC = "SubscriptionDescription", "RuleDescription", "TopicDescription"
 UNLIMITED = "P10675199DT2H48M5.4775807S"
@@ -37,6 +44,7 @@ VALUES: dict[str, tuple[str, dict[str, str | None]]] = {
         of("RequiresSession", "true") + of("ForwardTo", f"sb://{HOST}/to"),
         {"RequiresSession": "true", "ForwardTo": f"sb://{HOST}/to"},
     ),
+    "a queue that forwards to itself": (of("ForwardTo", "q"), {"ForwardTo": "q"}),
     "SupportOrdering": (of("SupportOrdering", "false"), {"SupportOrdering": "false"}),
     "SupportOrdering left out": ("", {"SupportOrdering": "true", "IsAnonymousAccessible": "false"}),
     "IsAnonymousAccessible": (of("IsAnonymousAccessible", "true"), {"IsAnonymousAccessible": "true"}),
@@ -167,14 +175,15 @@ def test_an_entry_and_a_list_have_the_shape_of_azures(in_namespace: InNamespace)
     async def work(api: Api) -> None:
         await api("PUT", "t", kind=TOPIC)
         made = await api("PUT", "t/Subscriptions/s", kind=SUBSCRIPTION)
-        assert made.text("AccessedAt") == made.text("CreatedAt")
         assert made.body.endswith(
             "<IsClientAffine>false</IsClientAffine></SubscriptionDescription></content></entry>"
         )
         assert "<author>" not in made.body and not made.body.startswith("<?xml")
         query = "api-version=2021-05&enrich=False"
-        rule = await api("GET", "t/Subscriptions/s/Rules/$Default", query=query)
-        assert rule.text("id") == f"https://{HOST}/t/Subscriptions/s/Rules/$Default?{query}"
+        for path in ("t/subscriptions/S", "T/Subscriptions/s/rules/$Default"):
+            read = await api("GET", path, query=query)
+            assert read.text("id") == f"sb://{HOST}/{path}?{query}"
+        assert made.text("id") == f"https://{HOST}/t/Subscriptions/s?api-version=2021-05"
         for path, title in (
             ("$Resources/queues", "Queues"),
             ("$Resources/topics", "Topics"),
@@ -191,5 +200,157 @@ def test_an_entry_and_a_list_have_the_shape_of_azures(in_namespace: InNamespace)
         assert topic.text("name") == "ns"
         assert (topic.text("published") or "").count(".") == 0
         assert "Alias" not in (await api("GET", "$namespaceinfo")).body
+
+    in_namespace(work)
+
+
+# What stands between Status and AutoDeleteOnIdle in the answer to a create, and in that to a GET.
+ORDERS: dict[str, tuple[str, str, str]] = {
+    "QueueDescription": (
+        "q",
+        "ForwardTo CreatedAt UpdatedAt UserMetadata SupportOrdering",
+        "ForwardTo CreatedAt UpdatedAt AccessedAt UserMetadata SupportOrdering CountDetails",
+    ),
+    TOPIC: (
+        "n",
+        "CreatedAt UpdatedAt UserMetadata SupportOrdering",
+        "CreatedAt UpdatedAt AccessedAt UserMetadata SupportOrdering CountDetails SubscriptionCount "
+        "SqlFilterCount CorrelationFilterCount",
+    ),
+    SUBSCRIPTION: (
+        "t/Subscriptions/s",
+        "ForwardTo CreatedAt UpdatedAt AccessedAt UserMetadata",
+        "ForwardTo CreatedAt UpdatedAt AccessedAt UserMetadata CountDetails",
+    ),
+}
+
+
+def names_in(answer: Answer) -> list[str]:
+    """Of the elements of the description."""
+    content = next(
+        each for each in ElementTree.fromstring(answer.body).iter() if each.tag.endswith("content")
+    )
+    return [each.tag.rpartition("}")[2] for each in content[0]]
+
+
+@pytest.mark.parametrize("kind", ORDERS)
+def test_elements_stand_in_the_order_of_azure_and_a_new_entity_has_no_counts(
+    in_namespace: InNamespace, kind: str
+) -> None:
+    path, new, read = ORDERS[kind]
+
+    async def work(api: Api) -> None:
+        await api("PUT", "to")
+        await api("PUT", "t", kind=TOPIC)
+        forward = of("ForwardTo", "to") if "ForwardTo" in new else ""
+        sent, query = of("UserMetadata", "note") + forward, "api-version=2024-05"
+        made = await api("PUT", path, sent, kind=kind, query=query)
+        got = await api("GET", path, query=query)
+        for answer, expected in ((made, new), (got, read)):
+            names = names_in(answer)
+            assert names[names.index("Status") + 1 : names.index("AutoDeleteOnIdle")] == expected.split()
+        if kind == SUBSCRIPTION:
+            assert made.text("AccessedAt") == "0001-01-01T00:00:00"
+            assert got.text("AccessedAt") == got.text("CreatedAt")
+
+    in_namespace(work)
+
+
+def ticks(shown: str | None) -> str:
+    """As .NET counts them."""
+    at = datetime.fromisoformat(shown or "")
+    return str((at - datetime(1, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 10)
+
+
+def test_a_tag_is_when_the_queue_or_topic_was_updated_last(in_namespace: InNamespace) -> None:
+    async def work(api: Api) -> None:
+        for path, kind in (("q", "QueueDescription"), ("t", TOPIC)):
+            made = await api("PUT", path, kind=kind)
+            assert "etag" not in made.headers
+            tag = ticks(made.text("UpdatedAt"))
+            assert len(tag) == 18 and (await api("GET", path)).headers["etag"] == tag
+        of_topic = (await api("GET", "t")).headers["etag"]
+        for method, path, kind in (
+            ("PUT", "t/Subscriptions/s", SUBSCRIPTION),
+            ("GET", "t/Subscriptions/s", SUBSCRIPTION),
+            ("GET", "t/Subscriptions/s/Rules", RULE),
+            ("GET", "t/Subscriptions/none", SUBSCRIPTION),
+            ("PUT", "t", TOPIC),
+            ("GET", "t/$DeadLetterQueue", TOPIC),
+        ):
+            assert (await api(method, path, kind=kind)).headers["etag"] == of_topic
+        for path in ("x", "", "$Resources/queues", "$namespaceinfo"):
+            assert "etag" not in (await api("GET", path)).headers
+
+    in_namespace(work)
+
+
+def test_an_update_with_the_tag_that_was_read_succeeds_and_with_an_older_one_does_not(
+    in_namespace: InNamespace,
+) -> None:
+    async def work(api: Api) -> None:
+        await api("PUT", "t", kind=TOPIC)
+        await api("PUT", "t/Subscriptions/s", kind=SUBSCRIPTION)
+        await api("PUT", "q")
+        count = of("MaxDeliveryCount", 3)
+        for path, kind in (("q", "QueueDescription"), ("t/Subscriptions/s", SUBSCRIPTION)):
+            for written in ("{}", '"{}"', 'W/"{}"', "*"):
+                tag = (await api("GET", path)).headers["etag"]
+                answer = await api("PUT", path, count, kind=kind, if_match=written.format(tag))
+                assert (answer.status, answer.text("MaxDeliveryCount")) == (200, "3")
+                first = api.broker.entities.find(path.partition("/")[0])
+                first.updated_at = Instant(first.updated_at + 1)
+                assert (await api("PUT", path, kind=kind, if_match=tag)).status == 412
+        for path, kind in (("q", "QueueDescription"), ("t", TOPIC)):
+            tag = (await api("GET", path)).headers["etag"]
+            sent = of("DefaultMessageTimeToLive", "P1D")
+            both = [api("PUT", path, sent, kind=kind, if_match=tag) for _ in range(2)]
+            assert sorted([each.status for each in await asyncio.gather(*both)]) == [200, 412]
+        missing = await api("PUT", "x", if_match="638215912539530000")
+        assert missing.status == 404
+
+    in_namespace(work)
+
+
+def test_entries_of_a_list_have_links_relative_to_the_list(in_namespace: InNamespace) -> None:
+    async def work(api: Api) -> None:
+        await api("PUT", "deep/q")
+        await api("PUT", "t", kind=TOPIC)
+        await api("PUT", "t/Subscriptions/s", kind=SUBSCRIPTION)
+        query = "api-version=2021-05&enrich=False&$skip=0"
+        for path, link, entity in (
+            ("$Resources/queues", "../deep/q", "deep/q"),
+            ("$Resources/topics", "../t", "t"),
+            ("t/Subscriptions", "Subscriptions/s", "t/Subscriptions/s"),
+            ("t/Subscriptions/s/rules", "rules/$Default", "t/Subscriptions/s/rules/$Default"),
+        ):
+            feed = ElementTree.fromstring((await api("GET", path, query=query)).body)
+            entry = feed.find(f"{{{ATOM}}}entry")
+            assert entry is not None
+            base = entry.get("{http://www.w3.org/XML/1998/namespace}base") or ""
+            self_link = entry.find(f"{{{ATOM}}}link")
+            assert base == f"https://{HOST}/{path}?{query}" and self_link is not None
+            href = self_link.get("href") or ""
+            assert href == f"{link}?api-version=2021-05"
+            assert urljoin(base, href) == entry.findtext(f"{{{ATOM}}}id")
+            assert entry.findtext(f"{{{ATOM}}}id") == f"https://{HOST}/{entity}?api-version=2021-05"
+
+    in_namespace(work)
+
+
+CORRELATION = '<Filter i:type="CorrelationFilter"><Label>l</Label>{}</Filter>'
+
+
+@pytest.mark.parametrize("properties", ["", of("Properties", typed("string", "x"))])
+def test_a_correlation_filter_has_properties_only_where_they_were_sent(
+    in_namespace: InNamespace, properties: str
+) -> None:
+    async def work(api: Api) -> None:
+        await api("PUT", "t", kind=TOPIC)
+        await api("PUT", "t/Subscriptions/s", kind=SUBSCRIPTION)
+        sent = CORRELATION.format(properties)
+        made = await api("PUT", "t/Subscriptions/s/Rules/r", sent, kind=RULE)
+        for answer in (made, await api("GET", "t/Subscriptions/s/Rules/r")):
+            assert sent in answer.body
 
     in_namespace(work)

@@ -307,6 +307,24 @@ def test_a_scheduled_time_in_the_future_makes_the_message_wait() -> None:  # P-3
     assert shown.message_annotations["x-opt-message-state"] == 2
 
 
+@pytest.mark.parametrize("locked", [True, False])
+def test_a_received_message_says_whether_it_was_scheduled_or_deferred(locked: bool) -> None:
+    due = Timestamp(AT + 5000)
+    message = enqueued(sent(message_annotations={"x-opt-scheduled-enqueue-time": due, "x-mine": "kept"}))
+    for state, shown in (
+        (MessageState.ACTIVE, MessageState.SCHEDULED),
+        (MessageState.DEFERRED, MessageState.DEFERRED),
+    ):
+        message.state = state
+        annotations = received(message, locked=locked).message_annotations
+        assert (annotations["x-opt-message-state"], annotations["x-mine"]) == (shown, "kept")
+        assert type(annotations["x-opt-message-state"]) is Int
+        ((_, head, bare),) = render_locked([message], [message.payload])
+        assert head + bare == b"".join(render(message, message.payload, locked=True))
+    plain = enqueued(sent(message_annotations={"x-opt-scheduled-enqueue-time": Timestamp(AT)}))
+    assert "x-opt-message-state" not in received(plain, locked=locked).message_annotations
+
+
 @pytest.mark.parametrize("value", [None, Timestamp(AT), Timestamp(AT - 1), Timestamp(0)])
 def test_a_scheduled_time_that_has_passed_changes_nothing(value: object) -> None:
     message, _ = admit(sent(message_annotations={"x-opt-scheduled-enqueue-time": value}), AT, QUEUE)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bendybus.domain.messages import SubQueue
-from bendybus.errors import ArgumentError
-from bendybus.gateway.addresses import Address, NodeKind
+from bendybus.errors import ArgumentError, EntityNotFound
+from bendybus.gateway.addresses import Address, NodeKind, with_host
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,14 @@ def test_a_token_for_a_subqueue_alone_is_enough_for_it():
 def test_a_link_without_an_address_is_refused(text):
     with pytest.raises(ArgumentError):
         Address.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [("ns.example.com", "ns.example.com"), ("localhost:5672", "localhost"), ("[::1]:5671", "[::1]")],
+)
+def test_a_missing_entity_is_named_by_its_address_without_a_port(host: str, shown: str) -> None:
+    told = with_host(EntityNotFound("Orders/new"), host)
+    assert told.description == f"The messaging entity 'sb://{shown}/Orders/new' could not be found."
+    other = ArgumentError("no")
+    assert with_host(other, host) is other

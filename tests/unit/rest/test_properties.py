@@ -72,8 +72,8 @@ def test_a_deleted_message_has_no_lock():
 def test_lifetime_state_and_count_are_the_brokers():
     message = stored(AT + 1500)
     message.delivery_count = 2
-    message.state = MessageState.DEFERRED
-    told = json.loads(broker_properties(message, Header(), Properties(), {}, locked=True))
+    annotations = {"x-opt-message-state": MessageState.DEFERRED}
+    told = json.loads(broker_properties(message, Header(), Properties(), annotations, locked=True))
     assert (told["TimeToLive"], told["DeliveryCount"], told["State"]) == (1.5, 3, "Deferred")
 
 
