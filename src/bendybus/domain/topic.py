@@ -1,9 +1,9 @@
 """A partition of a topic: messages come in, get their numbers and go on to the subscriptions.
 
-Nothing stays here but scheduled messages (they are stored with an `Origin`, so
-that their payload can become their copies') and what duplicate detection
-remembers: the intake of a partition (intake.py) without the stock behind it. Who
-takes a copy: fanout.py. What the subscriptions then do with it: partition.py.
+Only scheduled messages stay here, with what duplicate detection remembers and how far each outbox has
+arrived: the intake of a partition (intake.py) without a stock. Scheduled messages are stored with an
+`Origin`, so that their copies can take over the payload. Who takes a copy: fanout.py. What the
+subscriptions then do with it: partition.py.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Browser:
         """A session is in one partition, by its id."""
         if self._session_id is None:
             return list(self._queue.hosts)
-        return [self._queue.place(self._queue.session_key(self._session_id))]
+        return [self._queue.host_for(self._queue.session_key(self._session_id))]
 
     # -- looking ------------------------------------------------------------------
 
