@@ -40,7 +40,7 @@ async def publish(
     at = None if due is None else Timestamp(due)
     payloads = [encoded(body, at, **user) for body in bodies]
     messages = [admit(payload, now(), topic.description, identities)[0] for payload in payloads]
-    reply = await topic.place(key).ask(Enqueue(messages, None if identities is None else identities.found))
+    reply = await topic.host_for(key).ask(Enqueue(messages, None if identities is None else identities.found))
     assert isinstance(reply, Enqueued)
     return reply
 

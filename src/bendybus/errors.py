@@ -23,9 +23,11 @@
     │   ├ MessagesInTransit     an entity with messages for others is not deleted until they have left
     │   ├ MemoryLimitReached    of those who hold most -> the connection is closed; SDKs make a new one
     │   └ ConnectionLost        our clients': the connection or link went
-    └ SetupError                the server does not start; the operator reads the text
-        ├ ConfigError           ├ DataFolderInUse
+    └ SetupError                something that only the operator can change
+        ├ ConfigError           ├ DataFolderInUse       -> the server does not start
         └ StoreError            ├ StoreCorrupted       └ SchemaTooNew
+                                a store cannot be used -> its partitions are unavailable; if it is the
+                                catalog, or at the start a newer schema, the server does not start
 
 Each class carries the AMQP condition and the HTTP status that a client is to
 see, so no other module maps errors. The text names the entity, the state and
@@ -397,7 +399,7 @@ class ConnectionLost(Unavailable):
 
 
 class SetupError(BrokerError):
-    """The server refuses to start; the text tells the operator what to change."""
+    """The server cannot start, or cannot use a store; the text tells the operator what to change."""
 
 
 class ConfigError(SetupError):
@@ -413,7 +415,7 @@ class StoreError(SetupError):
 
 
 class StoreCorrupted(StoreError):
-    pass
+    """Damage was found in a store, when it was opened or while it was in use."""
 
 
 class SchemaTooNew(StoreError):

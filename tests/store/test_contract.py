@@ -36,7 +36,7 @@ FIELDS = (
     "subqueue",
     "amendment",
     "origin",
-    "place",
+    "row_id",
 )
 
 
@@ -58,7 +58,7 @@ def test_a_message_comes_back_as_it_was_stored(
     (loaded,) = bench.loaded()
     assert as_kept(loaded) == as_kept(message)
     assert loaded.state is state and loaded.subqueue is subqueue
-    assert bench.store.read([loaded.place]) == [message.payload]
+    assert bench.store.read([loaded.row_id]) == [message.payload]
 
 
 @pytest.mark.parametrize("partition", [None, PartitionNumber(0), PartitionNumber(15)])
@@ -102,7 +102,7 @@ def test_any_payload_survives_alone_and_among_others(
     bench.commit([make_message(1, payload)])
     bench.commit([make_message(2, b"before"), make_message(3, payload), make_message(4, b"after")])
     bench.reopen()
-    first, *others = [message.place for message in bench.loaded()]
+    first, *others = [message.row_id for message in bench.loaded()]
     assert bench.store.read([first]) == [payload]
     assert bench.store.read(others) == [b"before", payload, b"after"]
 
@@ -110,15 +110,15 @@ def test_any_payload_survives_alone_and_among_others(
 def test_payloads_are_read_in_the_order_asked_and_as_often(bench: Bench, make_message: MakeMessage) -> None:
     first, second = make_message(1, b"first"), make_message(2, b"second")
     bench.commit([first, second])
-    places = [second.place, first.place, second.place]
-    assert bench.store.read(places) == [b"second", b"first", b"second"]
+    row_ids = [second.row_id, first.row_id, second.row_id]
+    assert bench.store.read(row_ids) == [b"second", b"first", b"second"]
     assert bench.store.read([]) == []
 
 
 def test_reading_a_payload_that_is_not_there_gives_nothing(bench: Bench, make_message: MakeMessage) -> None:
     message = make_message(1, b"here")
     bench.commit([message])
-    assert bench.store.read([4711, message.place]) == [None, b"here"]
+    assert bench.store.read([4711, message.row_id]) == [None, b"here"]
 
 
 def test_messages_load_in_order_of_sequence_number(bench: Bench, make_message: MakeMessage) -> None:
@@ -159,10 +159,10 @@ def test_an_update_may_give_a_message_another_number(bench: Bench, make_message:
     bench.commit(updated=[loaded], next_sequence_number=4)
     bench.reopen()
     assert list(map(as_kept, bench.loaded())) == [as_kept(other), as_kept(loaded)]
-    assert bench.store.read([loaded.place]) == [b"was scheduled"]
+    assert bench.store.read([loaded.row_id]) == [b"was scheduled"]
     bench.commit(removed=[loaded])
     assert bench.numbers() == [2]
-    assert bench.store.read([loaded.place]) == [None]
+    assert bench.store.read([loaded.row_id]) == [None]
 
 
 def remember(bench: Bench, at: int, *digests: bytes, partition: int = 0, through: int | None = None) -> None:
@@ -233,7 +233,7 @@ def test_a_removed_message_is_gone_with_its_payload(bench: Bench, make_message: 
     bench.commit(removed=[messages[0], messages[1], messages[3]])
     bench.reopen()
     assert bench.numbers() == [3, 5]
-    assert bench.store.read([messages[1].place]) == [None]
+    assert bench.store.read([messages[1].row_id]) == [None]
 
 
 def test_a_loaded_message_can_be_updated_and_removed(bench: Bench, make_message: MakeMessage) -> None:
@@ -252,7 +252,7 @@ def test_one_commit_may_store_update_and_remove_the_same_message(
     stays.delivery_count = 1
     bench.commit([stays, goes], updated=[stays, goes], removed=[goes])
     assert list(map(as_kept, bench.loaded())) == [as_kept(stays)]
-    assert stays.place != goes.place
+    assert stays.row_id != goes.row_id
 
 
 def test_places_differ_between_partitions_and_are_not_given_twice(
@@ -264,7 +264,7 @@ def test_places_differ_between_partitions_and_are_not_given_twice(
     bench.commit(removed=[messages[1]], partition=1)
     later = make_message(3)
     bench.commit([later])
-    assert len({message.place for message in [*messages, later]}) == 3
+    assert len({message.row_id for message in [*messages, later]}) == 3
 
 
 def test_partitions_of_one_commit_keep_their_messages_apart(bench: Bench, make_message: MakeMessage) -> None:
@@ -276,7 +276,7 @@ def test_partitions_of_one_commit_keep_their_messages_apart(bench: Bench, make_m
     )
     for partition, payload in enumerate([b"zero", b"one"]):
         (message,) = bench.loaded(partition)
-        assert bench.store.read([message.place]) == [payload]
+        assert bench.store.read([message.row_id]) == [payload]
 
 
 def test_a_new_partition_counts_from_one_below_its_number(bench: Bench) -> None:  # P-31
@@ -354,7 +354,7 @@ def test_dropping_an_entity_takes_its_messages_and_no_others(bench: Bench, make_
         if reopen:
             bench.reopen()
         assert bench.store.partitions() == [bills]
-        assert bench.store.read([other.place]) == [b"bill"]
+        assert bench.store.read([other.row_id]) == [b"bill"]
         with pytest.raises(StoreError, match="no partition"):
             bench.store.load(bench.keys[0])
     while bench.store.tidy():
@@ -463,8 +463,8 @@ def test_any_history_leaves_what_a_dictionary_would_hold(
             snapshot = bench.store.load(key)
             assert snapshot.next_sequence_number == sequence + 1
             assert list(map(as_kept, snapshot.messages)) == [as_kept(message) for _, message, _ in expected]
-            places = [message.place for message in snapshot.messages]
-            assert bench.store.read(places) == [payload for _, _, payload in expected]
+            row_ids = [message.row_id for message in snapshot.messages]
+            assert bench.store.read(row_ids) == [payload for _, _, payload in expected]
     bench.store.close()
 
 
@@ -484,11 +484,11 @@ def test_copies_in_several_partitions_share_one_body(bench: Bench, make_message:
     first, second, third = copies(make_message, 1, 2, 3)
     alone = make_message(4, b"alone")
     bench.commit_all([[first, alone], [second, third]])
-    assert first.body_place == second.body_place == third.body_place != alone.body_place
+    assert first.body_row_id == second.body_row_id == third.body_row_id != alone.body_row_id
     bench.reopen()
     loaded = [*bench.loaded(0), *bench.loaded(1)]
     assert [as_kept(each) for each in loaded] == [as_kept(each) for each in (first, alone, second, third)]
-    assert bench.store.read([each.body_place for each in loaded]) == [
+    assert bench.store.read([each.body_row_id for each in loaded]) == [
         b"shared",
         b"alone",
         b"shared",
@@ -500,9 +500,9 @@ def test_a_shared_body_stays_until_its_last_copy_goes(bench: Bench, make_message
     first, second = copies(make_message, 1, 2)
     bench.commit_all([[first], [second]])
     bench.commit(removed=[first])
-    assert bench.store.read([second.body_place]) == [b"shared"]
+    assert bench.store.read([second.body_row_id]) == [b"shared"]
     bench.commit(removed=[second], partition=1)
-    assert bench.store.read([second.body_place]) == [None]
+    assert bench.store.read([second.body_row_id]) == [None]
 
 
 def test_a_copy_may_join_a_body_stored_earlier(bench: Bench, make_message: MakeMessage) -> None:
@@ -513,9 +513,9 @@ def test_a_copy_may_join_a_body_stored_earlier(bench: Bench, make_message: MakeM
     changes = [PartitionChanges(bench.keys[0], SequenceNumber(9), removed=[scheduled]),
                PartitionChanges(bench.keys[1], SequenceNumber(9), stored=[late])]  # fmt: skip
     bench.store.commit(changes)
-    assert bench.store.read([late.body_place]) == [b"shared"]
+    assert bench.store.read([late.body_row_id]) == [b"shared"]
     bench.commit(removed=[late], partition=1)
-    assert bench.store.read([late.body_place]) == [None]
+    assert bench.store.read([late.body_row_id]) == [None]
 
 
 def test_a_copy_stored_and_removed_in_one_commit_leaves_nothing(
@@ -525,7 +525,7 @@ def test_a_copy_stored_and_removed_in_one_commit_leaves_nothing(
     bench.commit([first, second], removed=[first, second])
     bench.reopen()
     assert bench.numbers() == []
-    assert bench.store.read([first.body_place]) == [None]
+    assert bench.store.read([first.body_row_id]) == [None]
 
 
 def test_dropping_one_owner_of_a_body_leaves_it_to_the_others(
@@ -539,9 +539,9 @@ def test_dropping_one_owner_of_a_body_leaves_it_to_the_others(
     bench.store.drop_partitions(entity)
     while bench.store.tidy():
         pass
-    assert bench.store.read([first.body_place]) == [b"shared"]
+    assert bench.store.read([first.body_row_id]) == [b"shared"]
     bench.commit(removed=[first])
-    assert bench.store.read([first.body_place]) == [None]
+    assert bench.store.read([first.body_row_id]) == [None]
 
 
 # -- sessions, outboxes, owners -----------------------------------------------------
@@ -651,11 +651,11 @@ def test_discarding_one_partition_leaves_the_others_of_its_entity(
     bench: Bench, make_message: MakeMessage
 ) -> None:  # P-03
     bench.commit_all([[make_message(1, b"goes")], [make_message(2, b"stays")]])
-    gone = bench.loaded()[0].place
+    gone = bench.loaded()[0].row_id
     bench.store.discard([bench.keys[0]])
     for _ in range(2):
         assert [record.number for record in bench.store.partitions()] == [1]
-        assert bench.store.read([gone, bench.loaded(1)[0].place])[1] == b"stays"
+        assert bench.store.read([gone, bench.loaded(1)[0].row_id])[1] == b"stays"
         with pytest.raises(StoreError):
             bench.store.load(bench.keys[0])
         with pytest.raises(StoreError):

@@ -125,8 +125,8 @@ def test_brokers_that_share_a_store_never_give_out_the_same_place(
     for number in range(1, 4):
         one.commit(changes(mine, make_message(number)))
         two.commit(changes(theirs, make_message(number)))
-    places = [message.place for key in (mine, theirs) for message in one.load(key).messages]
-    assert len(set(places)) == 6
+    row_ids = [message.row_id for key in (mine, theirs) for message in one.load(key).messages]
+    assert len(set(row_ids)) == 6
 
 
 def test_a_block_of_ids_that_is_used_up_is_followed_by_another(
@@ -139,8 +139,8 @@ def test_a_block_of_ids_that_is_used_up_is_followed_by_another(
     opened_store._next_id = opened_store._last_id - 1
     messages = [make_message(number, b"%d" % number) for number in range(1, 6)]
     opened_store.commit(changes(key, *messages))
-    assert opened_store.read([message.place for message in messages]) == [b"1", b"2", b"3", b"4", b"5"]
-    assert opened_store.load(key).messages[0].place == messages[0].place
+    assert opened_store.read([message.row_id for message in messages]) == [b"1", b"2", b"3", b"4", b"5"]
+    assert opened_store.load(key).messages[0].row_id == messages[0].row_id
 
 
 def test_the_last_two_copies_of_a_body_removed_at_once_leave_nothing(
@@ -157,14 +157,14 @@ def test_the_last_two_copies_of_a_body_removed_at_once_leave_nothing(
     # Another's removal of the first copy, not yet committed, while ours of the second begins.
     with postgres.connect(database) as other, other.transaction():
         other.execute("SET LOCAL search_path = bendybus")
-        other.execute("SELECT 1 FROM body WHERE id = %s FOR UPDATE", (first.body_place,))
-        other.execute("DELETE FROM message WHERE id = %s", (first.place,))
+        other.execute("SELECT 1 FROM body WHERE id = %s FOR UPDATE", (first.body_row_id,))
+        other.execute("DELETE FROM message WHERE id = %s", (first.row_id,))
         removing = threading.Thread(target=two.commit, args=(changes(theirs, removed=[second]),))
         removing.start()
         while not waiting_for_locks(postgres):
             assert removing.is_alive()
     removing.join()
-    assert one.read([first.body_place]) == [None]
+    assert one.read([first.body_row_id]) == [None]
 
 
 @pytest.mark.parametrize("code", ["40001", "40P01"])
@@ -396,7 +396,7 @@ def test_a_commit_larger_than_a_request_is_one_transaction(
     monkeypatch.setattr(encoding, "REQUEST_BYTES_MAX", 1000)
     messages = [make_message(number, os.urandom(300)) for number in range(1, 21)]
     opened_store.commit(changes(key, *messages))
-    assert opened_store.read([message.place for message in messages]) == [m.payload for m in messages]
+    assert opened_store.read([message.row_id for message in messages]) == [m.payload for m in messages]
     refuse_commits(postgres, database, "53100", times=1000)
     with pytest.raises(StoreUnavailable):
         opened_store.commit(

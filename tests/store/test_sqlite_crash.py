@@ -76,7 +76,7 @@ def test_a_killed_process_loses_nothing_acknowledged_and_leaves_no_half(tmp_path
             assert committed in (acknowledged, acknowledged + 1)
             numbers = [message.sequence_number for message in snapshot.messages]
             assert numbers == expected_after(committed)
-            payloads = store.read([message.place for message in snapshot.messages])
+            payloads = store.read([message.row_id for message in snapshot.messages])
             assert payloads == [b"%d." % number * 300 for number in numbers]
         finally:
             store.close()

@@ -48,7 +48,7 @@ def use_everything(path: Path) -> list[bytes]:
         return [
             payload
             for record in store.partitions()
-            for payload in store.read([message.place for message in store.load(record.key).messages])
+            for payload in store.read([message.row_id for message in store.load(record.key).messages])
         ]
     finally:
         store.close()
@@ -91,12 +91,12 @@ def test_a_store_of_version_1_is_brought_up_to_date_with_its_messages(
     store.open()
     (record,) = store.partitions()
     (message,) = store.load(record.key).messages
-    assert store.read([message.body_place]) == [b"old"]
+    assert store.read([message.body_row_id]) == [b"old"]
     changes = PartitionChanges(record.key, SequenceNumber(2), removed=[message])
     changes.remembered = [(Instant(5), [b"1" * 16])]
     store.commit([changes])
     assert store.load(record.key).identities == [(5, b"1" * 16)]
-    assert store.read([message.body_place]) == [None]
+    assert store.read([message.body_row_id]) == [None]
     store.close()
 
 
@@ -278,7 +278,7 @@ def test_a_full_disk_undoes_the_commit_whole_and_the_store_goes_on_when_there_is
     kept.delivery_count = 5
     with limit(sqlite_bench), pytest.raises(StoreUnavailable, match=r"store-0\.db"):
         sqlite_bench.commit(large, updated=[kept], next_sequence_number=500)
-    assert [message.place for message in large] == [0] * len(large)
+    assert [message.row_id for message in large] == [0] * len(large)
     snapshot = sqlite_bench.store.load(sqlite_bench.keys[0])
     assert snapshot.next_sequence_number == 2
     assert [message.delivery_count for message in snapshot.messages] == [0]
@@ -337,7 +337,7 @@ def test_space_is_given_back_once_most_of_a_large_file_is_free(
         pass
     sqlite_bench.reopen()
     assert sqlite_bench.store._path.stat().st_size < before / 2
-    assert len(sqlite_bench.store.read([message.place for message in sqlite_bench.loaded()])) == 10
+    assert len(sqlite_bench.store.read([message.row_id for message in sqlite_bench.loaded()])) == 10
 
 
 def test_the_log_stays_bounded_under_steady_work(sqlite_bench: Bench, make_message: MakeMessage) -> None:

@@ -155,7 +155,7 @@ def uses_of_spelling(tree: ast.AST) -> list[str]:
             case ast.DictComp(key=key) if is_id(key):
                 found.append(ast.unparse(node))
             case ast.Call(
-                func=ast.Name(id="partition_of" | "crc32") | ast.Attribute(attr="place"), args=args
+                func=ast.Name(id="partition_of" | "crc32") | ast.Attribute(attr="host_for"), args=args
             ):
                 if args and holds_id(args[0]):
                     found.append(ast.unparse(node))
@@ -182,7 +182,7 @@ def test_every_place_that_compares_or_hashes_a_session_id_is_listed() -> None:
         "known.setdefault((queue, lock.session_id), 1)",
         "{message.session_id for message in messages}",
         "{session_id: 1}",
-        "entity.place(session_id)",
+        "entity.host_for(session_id)",
     ],
 )
 def test_the_search_finds_what_it_is_for(line: str) -> None:

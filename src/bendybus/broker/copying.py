@@ -60,10 +60,10 @@ class Copy:
     """What the host held when it began; a host that holds another has lost its memory meanwhile."""
     source_key: PartitionKey
     key: PartitionKey
-    places: dict[int, int] = field(default_factory=dict)
-    """Where a message is in the source -> where it is in the destination."""
+    row_ids: dict[int, int] = field(default_factory=dict)
+    """Row id in the source -> row id in the destination."""
     gone: dict[int, Message] = field(default_factory=dict)
-    """What was removed meanwhile, by its place in the source."""
+    """Messages that were removed meanwhile, by row id in the source."""
 
     @property
     def interrupted(self) -> bool:
@@ -162,36 +162,36 @@ class Copies:
         others: list[DurableEffect] = []
         for effect in journal:
             if isinstance(effect, StoreMessages | UpdateMessages):
-                touched |= {message.place: message for message in effect.messages}
+                touched |= {message.row_id: message for message in effect.messages}
             elif isinstance(effect, RemoveMessages):
                 removed += effect.messages
             else:
                 others.append(effect)
-        each.gone |= {message.place: message for message in removed}
+        each.gone |= {message.row_id: message for message in removed}
         await self._bring(each, [*self._removal(each, removed), *others])
         for page in _pages(touched.values()):
             await self._bring(each, list(self._update(each, page)), await self._twins(each, page))
         return len(touched) + len(removed)
 
     async def _written(self) -> None:
-        """Everything submitted to the source so far is durable there, and in its place."""
+        """Everything submitted to the source so far is durable there, and messages have their row ids."""
         await self._source.run(_nothing)
 
     async def _twins(self, each: Copy, messages: Sequence[Message]) -> dict[int, Message]:
-        """Those of these that the destination does not have, by their places in the source."""
-        new = [message for message in messages if message.place not in each.places]
-        payloads = {message.place: message.payload for message in new}
+        """Those of these that the destination does not have, by row id in the source."""
+        new = [message for message in messages if message.row_id not in each.row_ids]
+        payloads = {message.row_id: message.payload for message in new}
         cold = [each for each in new if each.payload is None and not self._has_body(each)]
         if cold:
-            places = [message.body_place for message in cold]
-            read = await self._source.query(partial(self._source.store.read, places))
-            payloads |= zip([message.place for message in cold], read, strict=True)
+            row_ids = [message.body_row_id for message in cold]
+            read = await self._source.query(partial(self._source.store.read, row_ids))
+            payloads |= zip([message.row_id for message in cold], read, strict=True)
         # One without a payload is gone meanwhile; that is, or will be, in the journal.
         return {
-            message.place: self._twin(message, payloads[message.place])
+            message.row_id: self._twin(message, payloads[message.row_id])
             for message in new
-            if message.place not in each.gone
-            and (payloads[message.place] is not None or self._has_body(message))
+            if message.row_id not in each.gone
+            and (payloads[message.row_id] is not None or self._has_body(message))
         }
 
     def _has_body(self, message: Message) -> bool:
@@ -199,7 +199,7 @@ class Copies:
         return origin is not None and origin.body != 0
 
     def _twin(self, message: Message, payload: bytes | None) -> Message:
-        twin = _at_rest(message, place=0)
+        twin = _at_rest(message, row_id=0)
         twin.payload = payload
         if message.origin is not None:
             body = message.origin.body
@@ -209,15 +209,17 @@ class Copies:
         return twin
 
     def _update(self, each: Copy, messages: Sequence[Message]) -> Iterator[DurableEffect]:
-        known = [message for message in messages if message.place in each.places]
+        known = [message for message in messages if message.row_id in each.row_ids]
         if known:
-            yield UpdateMessages([self._known_twin(message, each.places[message.place]) for message in known])
+            yield UpdateMessages(
+                [self._known_twin(message, each.row_ids[message.row_id]) for message in known]
+            )
 
     def _removal(self, each: Copy, messages: Sequence[Message]) -> Iterator[DurableEffect]:
-        known = [message for message in messages if message.place in each.places]
+        known = [message for message in messages if message.row_id in each.row_ids]
         twins = []
         for message in known:
-            twins.append(self._known_twin(message, each.places.pop(message.place)))
+            twins.append(self._known_twin(message, each.row_ids.pop(message.row_id)))
             if message.origin is not None:
                 body = message.origin.body
                 self._sharers[body] -= 1
@@ -227,8 +229,8 @@ class Copies:
         if twins:
             yield RemoveMessages(twins)
 
-    def _known_twin(self, message: Message, place: int) -> Message:
-        twin = _at_rest(message, place)
+    def _known_twin(self, message: Message, row_id: int) -> Message:
+        twin = _at_rest(message, row_id)
         if message.origin is not None:
             twin.origin = self._origins[message.origin.body]
         return twin
@@ -241,7 +243,7 @@ class Copies:
         if effects:
             await self._target.commit([self._share(each, effects)])
         if twins:
-            each.places |= {place: twin.place for place, twin in twins.items()}
+            each.row_ids |= {row_id: twin.row_id for row_id, twin in twins.items()}
             self.copied += len(twins)
 
     @staticmethod
@@ -253,16 +255,16 @@ class Copies:
     def compared(self, each: Copy) -> list[Message]:
         """The messages in memory; `StoreError` unless the copy has just those."""
         # No pair or set of theirs is made here: a million new objects would set the collector going.
-        places = each.places
-        messages = [message for message in each.partition.confirmed() if message.place in places]
-        if len(messages) != len(places):
+        row_ids = each.row_ids
+        messages = [message for message in each.partition.confirmed() if message.row_id in row_ids]
+        if len(messages) != len(row_ids):
             raise StoreError(f"{each.host} cannot be moved: its copy has more messages than it has itself.")
         if not isinstance(each.host, TopicHost):
-            is_whole = all(message.place in places for message in each.partition.confirmed())
+            is_whole = all(message.row_id in row_ids for message in each.partition.confirmed())
         else:
             # What has been published stays in memory until the next confirmation.
             is_whole = all(
-                message.place in places or message.state is not MessageState.SCHEDULED
+                message.row_id in row_ids or message.state is not MessageState.SCHEDULED
                 for message in each.partition.confirmed()
             )
         if not is_whole:
@@ -270,12 +272,12 @@ class Copies:
         return messages
 
     def adopt(self, moved: Mapping[Copy, Sequence[Message]]) -> None:
-        """Memory has these messages at their places in the destination from now on."""
+        """From now on these messages, in memory, have their row ids in the destination."""
         adopted: set[int] = set()
         for each, messages in moved.items():
-            places = each.places
+            row_ids = each.row_ids
             for message in messages:
-                message.place = places[message.place]
+                message.row_id = row_ids[message.row_id]
                 origin = message.origin
                 if origin is not None and id(origin) not in adopted:
                     adopted.add(id(origin))
@@ -297,16 +299,16 @@ def _pages(messages: Iterable[Message]) -> Iterator[list[Message]]:
         yield page
 
 
-def _at_rest(message: Message, place: int) -> Message:
+def _at_rest(message: Message, row_id: int) -> Message:
     """The message as the destination is to store it."""
     twin = message.unlocked()
-    twin.place = place
+    twin.row_id = row_id
     return twin
 
 
 def _estrange(message: Message) -> None:
     """It was removed in the source: nobody may look for it under the same number in the destination."""
-    message.place = 0
+    message.row_id = 0
     if message.origin is not None:
         message.origin = Origin(message.origin.sequence_number, hops=message.origin.hops)
 
@@ -318,4 +320,4 @@ def _read_states(
 
 
 def _nothing() -> None:
-    """For its place in the line."""
+    """Does nothing: it is awaited because it runs after everything submitted before."""

@@ -27,7 +27,14 @@ from bendybus.broker.forwarding import Forwarder
 from bendybus.broker.host import Host
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.payload_cache import PayloadCache
-from bendybus.broker.placing import Claims, Place, choose, drop_partitions, make_partitions, places
+from bendybus.broker.placing import (
+    Claims,
+    Located,
+    choose,
+    drop_partitions,
+    locate,
+    make_partitions,
+)
 from bendybus.broker.queue import Queue
 from bendybus.broker.recorded import record_authorization_rules, record_change
 from bendybus.broker.store_set import StoreSet
@@ -164,7 +171,7 @@ class Entities:
         for kind in OPENERS:
             for record in records:
                 if record.kind == kind:
-                    self._open(record, places(record, claims, self.stores, tuple(away)))
+                    self._open(record, locate(record, claims, self.stores, tuple(away)))
 
     async def create(self, record: EntityRecord, label: str) -> Target:
         """Make the entity on all its partitions, or not at all (P-32)."""
@@ -177,14 +184,14 @@ class Entities:
             raise StoreUnavailable(
                 f"{label} was not created: {failure} Please retry the operation."
             ) from failure
-        entity = self._open(record, places(record, claims, self.stores, away=()))
+        entity = self._open(record, locate(record, claims, self.stores, away=()))
         audit.record(f"{record.kind}-created", entity=record.path, partitions=record.partition_count)
         record_authorization_rules(record.path, (), entity.description.authorization_rules)
         self.tell_of(entity)
         return entity
 
-    def place(self, kind: EntityKind, description: Described) -> EntityRecord:
-        """Where a new queue or topic is to be; refused when there is one, or too many (P-11)."""
+    def admit(self, kind: EntityKind, description: Described) -> EntityRecord:
+        """The record of a new queue or topic; refused if it exists, or beyond a quota (P-11)."""
         path = description.path
         if self.look_up(path) is not None:
             raise EntityExists(f"The messaging entity '{path}' already exists.")
@@ -235,7 +242,7 @@ class Entities:
             return
         await drop_partitions([self.stores[name] for name in record.placement], record.path)
 
-    def _open(self, record: EntityRecord, at: Iterable[Place]) -> Target:
+    def _open(self, record: EntityRecord, at: Iterable[Located]) -> Target:
         entity = OPENERS[record.kind](self, record, at)
         entity.created_at, entity.updated_at = record.created_at, record.updated_at
         entity.generation = record.generation
@@ -338,7 +345,7 @@ class Entities:
 # -- what differs by kind ---------------------------------------------------------
 
 
-def _open_queue(entities: Entities, record: EntityRecord, at: Iterable[Place]) -> Queue:
+def _open_queue(entities: Entities, record: EntityRecord, at: Iterable[Located]) -> Queue:
     description = QueueDescription.from_record(record.description)
     queue = Queue(description, record.partition_count, entities.keep_time, entities.clock)
     for number, key, store, epoch in at:
@@ -346,7 +353,7 @@ def _open_queue(entities: Entities, record: EntityRecord, at: Iterable[Place]) -
     return queue
 
 
-def _open_topic(entities: Entities, record: EntityRecord, at: Iterable[Place]) -> Topic:
+def _open_topic(entities: Entities, record: EntityRecord, at: Iterable[Located]) -> Topic:
     description = TopicDescription.from_record(record.description)
     topic = Topic(description, record.partition_count, entities.keep_time, entities.contents, entities.clock)
     for number, key, store, epoch in at:
@@ -354,7 +361,7 @@ def _open_topic(entities: Entities, record: EntityRecord, at: Iterable[Place]) -
     return topic
 
 
-def _open_subscription(entities: Entities, record: EntityRecord, at: Iterable[Place]) -> Subscription:
+def _open_subscription(entities: Entities, record: EntityRecord, at: Iterable[Located]) -> Subscription:
     description = SubscriptionDescription.from_record(record.description)
     topic = entities.find(description.topic_path)
     assert isinstance(topic, Topic), "a subscription is opened after its topic"
@@ -367,7 +374,7 @@ def _open_subscription(entities: Entities, record: EntityRecord, at: Iterable[Pl
     return subscription
 
 
-Opener: TypeAlias = Callable[[Entities, EntityRecord, Iterable[Place]], Target]
+Opener: TypeAlias = Callable[[Entities, EntityRecord, Iterable[Located]], Target]
 
 OPENERS: Final[dict[EntityKind, Opener]] = {
     "queue": _open_queue,

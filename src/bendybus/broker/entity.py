@@ -160,7 +160,7 @@ class Entity(ABC, Generic[H, D]):
         """What chooses the partition here, of a session id or another text that is a key."""
         return key_of(text, exact=self.description.exact_keys)
 
-    def place(self, key: RoutingKey | None) -> H:
+    def host_for(self, key: RoutingKey | None) -> H:
         """The partition for a message with this key; without one, the next that is available (P-12, P-16)."""
         if len(self.hosts) == 1:
             return self.hosts[0]
@@ -176,7 +176,7 @@ class Entity(ABC, Generic[H, D]):
             raise StoreUnavailable(f"No partition of '{self.path}' is available. Please retry the operation.")
         return self.hosts[number]
 
-    def place_numbered(self, number: SequenceNumber) -> H:
+    def host_for_numbered(self, number: SequenceNumber) -> H:
         """The partition for a message without a key out of an outbox: always the same for the number."""
         return self.hosts[(number // NUMBERED_TOGETHER) % len(self.hosts)]
 

@@ -78,8 +78,8 @@ class _Load:
             self.identities += identities.found
 
     def singly(self) -> Iterator[_Load]:
-        for place in range(len(self.numbers)):
-            one = slice(place, place + 1)
+        for index in range(len(self.numbers)):
+            one = slice(index, index + 1)
             yield _Load(self.numbers[one], self.messages[one], self.identities[one])
 
     def command(self, source: str) -> Enqueue:
@@ -275,7 +275,7 @@ class Forwarder:
         if requires_session and forwarded.session_id is None:
             return None
         if key is not None or not partitioned:
-            return _Addressed(destination.place(key), forwarded, identities)
+            return _Addressed(destination.host_for(key), forwarded, identities)
         target = _place_keyless(destination, posting, message.sequence_number)
         return _Addressed(target, forwarded, identities, anywhere=destination)
 
@@ -320,7 +320,7 @@ def _place_keyless(
     # The destination may have been made anew, with fewer partitions.
     if decided is not None and decided < len(destination.hosts):
         return destination.hosts[decided]
-    return destination.place_numbered(number)
+    return destination.host_for_numbered(number)
 
 
 def _cause(refusal: BrokerError) -> Cause:

@@ -1,13 +1,13 @@
 """Runs one partition: command in, apply, commit, reply out.
 
-This is what partitions of every kind have in common. Those of queues and subscriptions:
-partition_host.py; those of topics: topic_host.py. How a partition comes into memory and leaves it:
-partition_lifecycle.py.
+This is what partitions of every kind have in common. Those of queues and subscriptions: partition_host.py;
+those of topics: topic_host.py. How a partition comes into memory and leaves it: partition_lifecycle.py.
 
-The output-commit rule lives here. The partition's memory moves at once; a reply with durable effects
-leaves only when the commit that holds them (and so all before it) is on disk; a message can be locked
-only once it is confirmed durable. A failed commit discards the partition's memory. While the partition is
-away, commands fail with a retryable error; while it is loading, they wait, but not for ever.
+The output-commit rule lives here. The partition's memory moves at once; a reply with durable effects leaves
+only when the commit that holds them (and so all before it) is on disk. Locking is the exception: its
+durable effects concern other messages (partition_host.py). A message can be locked only once it is durable.
+A failed commit discards the partition's memory. While the partition is away, commands fail with a retryable
+error; while it is loading, they wait, but not for ever.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Host(PartitionLifecycle[P]):
 
     @property
     def at_rest(self) -> bool:
-        """Whether memory holds every message whose place in the store it has read."""
+        """Whether memory holds every message whose row id it has read from the store."""
         return True
 
     def freeze(self) -> None:

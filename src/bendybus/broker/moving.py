@@ -7,8 +7,8 @@
 3. The catalog is told, in one commit. That is the move. Until then the copy is litter,
    from then on the original is: a partition exists where the catalog has it, so after
    a crash the start sweeps the other one away (placing.py).
-4. Memory stays as it is, locks, sessions and all; only the places of messages are
-   others. Whoever has waited is served, and the original is dropped.
+4. Memory stays as it is, locks, sessions and all; only the row ids of messages
+   change. Whoever has waited is served, and the original is dropped.
 
 A topic's partition and those of its subscriptions share a store and many bodies,
 so they move together. Which partitions move, and where to: draining.py.
@@ -146,4 +146,4 @@ class Move:
 
 
 def _nothing() -> None:
-    """For its place in the line."""
+    """Does nothing: it is awaited because it runs after everything submitted before."""

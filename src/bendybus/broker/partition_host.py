@@ -294,7 +294,7 @@ class PartitionHost(Host[Partition]):
         """The store has these payloads now; memory keeps those that are soon asked for."""
         if enqueued.duplicates:
             dropped = set(enqueued.duplicates)
-            messages = [message for place, message in enumerate(messages) if place not in dropped]
+            messages = [message for index, message in enumerate(messages) if index not in dropped]
         if enqueued.scheduled:
             for message in messages:
                 if message.state is MessageState.SCHEDULED:
@@ -319,7 +319,7 @@ class PartitionHost(Host[Partition]):
         """
         partition = self._held
         known = [message.payload for message in messages]
-        cold = [message.body_place for message in messages if message.payload is None]
+        cold = [message.body_row_id for message in messages if message.payload is None]
         if not cold:
             done(known)
             return

@@ -1,7 +1,7 @@
 """Where the partitions of entities are: made, found again, claimed and cleared away in the stores.
 
-What the catalog does not name does not exist: it is swept away when a store is
-taken up, or made anew over. Which entities there are: entities.py.
+The catalog is the source of truth: a partition exists if and only if the catalog lists it. Others are removed
+when a store is opened, or when a partition of the same name is made. Which entities there are: entities.py.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from bendybus.store.protocol import NEVER_CLAIMED, MessagingStore, PartitionKey,
 
 __all__ = [
     "Claims",
-    "Place",
+    "Located",
     "choose",
     "discard_partitions",
     "drop_partitions",
     "make_alone",
     "make_partitions",
     "placed_in",
-    "places",
+    "locate",
     "replace_records",
     "sweep",
     "take_up",
@@ -44,7 +44,7 @@ ASK_AGAIN_S: Final = 1.0
 Claims: TypeAlias = dict[tuple[str, EntityPath, PartitionNumber], tuple[PartitionKey, Epoch]]
 """Store, entity and partition -> the store's key for it, and the epoch under which it is ours."""
 
-Place: TypeAlias = tuple[PartitionNumber, PartitionKey | None, AttachedStore, Epoch | None]
+Located: TypeAlias = tuple[PartitionNumber, PartitionKey | None, AttachedStore, Epoch | None]
 """A partition, where it is, and the claim to it; no key and claim while its store is away."""
 
 
@@ -90,7 +90,7 @@ def sweep(store: AttachedStore, placed: Container[tuple[EntityPath, PartitionNum
         store.store.discard([record.key for record in litter])
 
 
-def places(record: EntityRecord, claims: Claims, stores: StoreSet, away: Container[str]) -> Iterator[Place]:
+def locate(record: EntityRecord, claims: Claims, stores: StoreSet, away: Container[str]) -> Iterator[Located]:
     """Where an entity's partitions are; a store that is away may not have been asked."""
     for number, name in enumerate(record.placement):
         claim = claims.get((name, record.path, PartitionNumber(number)))

@@ -1,6 +1,6 @@
 """A queue at work: its partitions, and the receivers that wait for them.
 
-Nothing here knows a protocol. A sender chooses its partition through `place`
+Nothing here knows a protocol. A sender chooses its partition through `host_for`
 (entity.py); a receiver takes what the partitions have and, when that is not
 enough, waits to be woken. Receivers are served in the order in which they began
 to wait.

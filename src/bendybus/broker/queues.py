@@ -49,7 +49,7 @@ class Queues:
         async with entities.changing:
             entities.tier.check(description)
             entities.check_forwarding(description)
-            queue = await entities.create(entities.place("queue", description), description.label)
+            queue = await entities.create(entities.admit("queue", description), description.label)
             assert isinstance(queue, Queue)
             return queue
 

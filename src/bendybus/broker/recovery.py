@@ -48,6 +48,10 @@ class Recovery:
         self.delay_s = RECOVER_AFTER_S
         """How long the store was left alone the last time."""
 
+    def _change(self, event: RecoveryEvent) -> None:
+        """The one place that sets the state."""
+        self.state = after(RECOVERY, self.state, event)
+
     # -- when ---------------------------------------------------------------------
 
     def plan(self, delay_s: float) -> None:
@@ -58,7 +62,7 @@ class Recovery:
             if self._timer.when() <= self._loop.time() + delay_s:
                 return
             self._timer.cancel()
-        self.state = after(RECOVERY, self.state, RecoveryEvent.PLAN)
+        self._change(RecoveryEvent.PLAN)
         self._timer = self._loop.call_later(delay_s, self.probe)
 
     def plan_after_failure(self) -> None:
@@ -77,7 +81,7 @@ class Recovery:
 
     def stop(self) -> None:
         self._cancel_timer()
-        self.state = after(RECOVERY, self.state, RecoveryEvent.STOP)
+        self._change(RecoveryEvent.STOP)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
@@ -91,14 +95,14 @@ class Recovery:
         if self.state in (RecoveryState.PROBING, RecoveryState.STOPPED):
             return
         self._cancel_timer()
-        self.state = after(RECOVERY, self.state, RecoveryEvent.REST)
+        self._change(RecoveryEvent.REST)
         store, at = self._store, self._loop.time()
         wanted = [resident for resident in store.residents if resident.wants_load(at)]
         if store.writer.stuck or store.reader.stuck:
             # What it is stuck in may yet be written; only then is there something to be read.
             self.plan(RECOVER_AFTER_S)
         elif wanted or store.state is StoreState.AWAY:
-            self.state = after(RECOVERY, self.state, RecoveryEvent.PROBE)
+            self._change(RecoveryEvent.PROBE)
             # The thread must not look at what the loop may change.
             unknown = {(each.path, each.number): each for each in wanted if each.key is None}
             known = {each: each.key for each in wanted if each.key is not None}
@@ -146,7 +150,7 @@ class Recovery:
     def _succeeded(self, claimed: Claimed) -> None:
         if self.state is RecoveryState.STOPPED:
             return
-        self.state = after(RECOVERY, self.state, RecoveryEvent.ANSWERED)
+        self._change(RecoveryEvent.ANSWERED)
         store = self._store
         if store.state is StoreState.AWAY:
             self._recovered_at = self._loop.time()
@@ -164,7 +168,7 @@ class Recovery:
     def _failed(self, failure: Exception) -> None:
         if self.state is RecoveryState.STOPPED:
             return
-        self.state = after(RECOVERY, self.state, RecoveryEvent.ANSWERED)
+        self._change(RecoveryEvent.ANSWERED)
         store = self._store
         was_away = store.state is StoreState.AWAY
         store.probe_failed(failure)

@@ -125,8 +125,8 @@ class AttachedStore:
         read = partial(self.store.read_session_state, key, session_id)
         self.writer.when_written(partial(call_in_loop, self._loop, self._ask, read, done), done)
 
-    def read(self, places: Sequence[int], done: Callable[[list[bytes | None] | Exception], None]) -> None:
-        self._ask(partial(self.store.read, places), done)
+    def read(self, row_ids: Sequence[int], done: Callable[[list[bytes | None] | Exception], None]) -> None:
+        self._ask(partial(self.store.read, row_ids), done)
 
     async def run(self, call: Callable[[], T]) -> T:
         """Run something else that writes to the store, between two commits; refused while it is away."""

@@ -250,7 +250,7 @@ class TopicHost(Host[TopicPartition]):
                 message.payload = payload
             self.submit(Publish(page), published)
 
-        self.store.read([message.body_place for message in page], read)
+        self.store.read([message.body_row_id for message in page], read)
 
 
 def _is_retractable(command: Command) -> bool:

@@ -69,7 +69,7 @@ class Topics:
         entities = self._entities
         async with entities.changing:
             check_topic_tier(entities.tier, description)
-            topic = await entities.create(entities.place("topic", description), description.label)
+            topic = await entities.create(entities.admit("topic", description), description.label)
             assert isinstance(topic, Topic)
             return topic
 

@@ -324,7 +324,7 @@ class Done:
 class Enqueued:
     """So many messages have numbers from `first` on: sent, or (by `Tick`) scheduled earlier and now due.
 
-    `scheduled`: some of them only wait for their time. `duplicates`: the places, in the command, of
+    `scheduled`: some of them only wait for their time. `duplicates`: the indexes, in the command, of
     messages that were dropped; they have no number and are not counted.
     """
 

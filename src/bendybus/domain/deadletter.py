@@ -1,7 +1,8 @@
 """Dead-lettering: why a message is set aside for good, and how it is marked.
 
-A dead-lettered message keeps its sequence number and moves to another
-sub-queue of the same partition. When it happens: stock.py.
+A dead-lettered message moves to another sub-queue of the same partition. It keeps its sequence number; a
+message that was posted into the outbox keeps the number that it got there. When it happens: stock.py,
+handlers/settling.py, outbox.py, fanout.py.
 """
 
 from __future__ import annotations

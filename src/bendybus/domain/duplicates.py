@@ -70,20 +70,20 @@ class DuplicateHistory:
             self.remember([digest], accepted_at)
 
     def sift(self, identities: Sequence[str | None], since: Instant) -> tuple[list[bytes], tuple[int, ...]]:
-        """The digests of new messages, and the places of duplicates; nothing is remembered yet.
+        """The digests of new messages, and the indexes of duplicates; nothing is remembered yet.
 
         A duplicate is what was accepted after `since`, or stands before in the same list.
         """
         new: dict[bytes, None] = {}
         duplicates: list[int] = []
-        for place, identity in enumerate(identities):
+        for index, identity in enumerate(identities):
             if identity is None:
                 continue
             text = identity.encode("utf-8", "surrogatepass")
             digest = blake2b(text, digest_size=DIGEST_BYTES).digest()
             accepted_at = self._accepted.get(digest)
             if digest in new or (accepted_at is not None and accepted_at > since):
-                duplicates.append(place)
+                duplicates.append(index)
             else:
                 new[digest] = None
         return list(new), tuple(duplicates)

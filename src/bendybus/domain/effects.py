@@ -1,6 +1,7 @@
 """What must happen after a command: data, never calls.
 
-The host commits the durable ones and only then lets the reply go. The others:
+The host commits the durable ones and only then lets the reply go. Locking does not wait: its durable effects
+concern other messages, which expired or whose locks ended. The others:
 `MessagesAvailable`, `SessionsReady` and `SessionsLost` are for receivers;
 `PublishMessages` and `ActivateMessages` for the host of a topic's partition.
 """

@@ -1,9 +1,8 @@
 """Message expiry: when it is worth looking for messages whose time to live is over.
 
-No structure per message: only a lower bound of all expiry times and the moment
-of the last look. Before the bound nothing can have expired; after it, `Lock`
-and `Receive` look at what they hand out, and `Tick` looks at everything, at
-most once in `SWEEP_INTERVAL_MS`. What becomes of the expired: stock.py.
+There is no structure per message: only a lower bound of all expiry times and the time of the last sweep.
+Before the bound nothing can have expired. After it, commands that hand out messages check those messages, and
+`Tick` checks everything, at most once in `SWEEP_INTERVAL_MS`. What happens to expired messages: stock.py.
 """
 
 from __future__ import annotations

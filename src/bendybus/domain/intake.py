@@ -2,7 +2,7 @@
 
 Numbers, lifetimes, the quota, duplicates (duplicates.py) and scheduled messages
 (schedule.py) are dealt with here, for whatever keeps or passes on the messages:
-`confirm` gives those that may be shown. What becomes of them then: partition.py.
+`confirm` gives those that may be shown. What becomes of them then: handlers/sending.py, topic.py.
 """
 
 from __future__ import annotations
@@ -189,13 +189,13 @@ class Intake:
     def _sifted(
         self, messages: list[Message], identities: Sequence[str | None] | None, at: Instant
     ) -> tuple[list[Message], list[bytes], tuple[int, ...]]:
-        """The messages that are no duplicates, their digests, and the places of those that are."""
+        """The messages that are no duplicates, their digests, and the indexes of those that are."""
         if self._history is None or identities is None:
             return messages, [], ()
         new, duplicates = self._history.sift(identities, Instant(at - self._window_ms))
         if duplicates:
             dropped = set(duplicates)
-            messages = [message for place, message in enumerate(messages) if place not in dropped]
+            messages = [message for index, message in enumerate(messages) if index not in dropped]
         return messages, new, duplicates
 
     def _remember(self, new: list[bytes], duplicates: tuple[int, ...], at: Instant, changes: Changes) -> None:

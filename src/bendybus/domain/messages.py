@@ -1,10 +1,9 @@
 """A message as a partition knows it: everything but what its bytes mean.
 
-The payload is opaque here. It is immutable once stored and may be absent from
-memory (`payload is None`), in which case its messaging store has it at `place`;
-what settlement adds to a message is an `Amendment` beside the payload, never a
-change of it. One record per waiting message lives as long as the message does,
-so this class is kept small: see docs/ARCHITECTURE.md for the byte count.
+The payload is opaque here. It never changes once it is stored, and it may be absent from memory (`payload is
+None`); its messaging store then has it under `body_row_id`. What settlement adds to a message is an
+`Amendment` beside the payload. There is one record for each waiting message, so this class is kept small: see
+docs/ARCHITECTURE.md for the byte count.
 """
 
 from __future__ import annotations
@@ -125,7 +124,13 @@ _MAIN: Final = SubQueue.MAIN
 
 
 class Message:
-    """One message in one partition. Mutable: only `Partition.apply` and its store change it."""
+    """One message in one partition.
+
+    Mutable. The domain changes what the message means: number, state, sub-queue, counts, times, lock. The
+    store sets the row ids when it commits. The broker drops payloads that the store has and reads them back,
+    and changes row ids when a partition moves to another store. tests/unit/test_message_fields.py has the
+    modules that may set each field.
+    """
 
     __slots__ = (
         "amendment",
@@ -136,7 +141,7 @@ class Message:
         "locked_until",
         "origin",
         "payload",
-        "place",
+        "row_id",
         "sequence_number",
         "session_id",
         "size",
@@ -172,8 +177,8 @@ class Message:
         self.lock_token: LockToken | None = None
         self.locked_until = _NOT_YET
         self.amendment: Amendment | None = None
-        self.place = 0
-        """Where its messaging store keeps it; the store sets this when it commits."""
+        self.row_id = 0
+        """Its row in the messaging store; 0 until the store sets it in a commit."""
 
     def unsent(self) -> Message:
         """A copy that was never enqueued, to be sent to another partition.
@@ -181,7 +186,7 @@ class Message:
         It has to be a copy: a store that stalled may still read this message, and set its row id.
         """
         message = copy(self)
-        message.sequence_number, message.place = UNASSIGNED, 0
+        message.sequence_number, message.row_id = UNASSIGNED, 0
         if self.origin is not None:
             message.origin = Origin(self.origin.sequence_number, hops=self.origin.hops)
         return message
@@ -193,10 +198,10 @@ class Message:
         return message
 
     @property
-    def body_place(self) -> int:
-        """Where its messaging store keeps the payload."""
+    def body_row_id(self) -> int:
+        """The row in which its messaging store keeps the payload."""
         origin = self.origin
-        return self.place if origin is None else origin.body
+        return self.row_id if origin is None else origin.body
 
     def __repr__(self) -> str:
         where = f"{self.subqueue.name}/{self.state.name}"

@@ -85,20 +85,20 @@ class Run:
     def take_these(self, numbers: Iterable[SequenceNumber]) -> list[Message]:
         """Remove and return those that are here, oldest first."""
         slots = self._slots
-        places: list[int] = []
+        indexes: list[int] = []
         for number in sorted(numbers):
-            place = bisect_left(slots, number, places[-1] + 1 if places else self._head, key=_number)
-            if place < len(slots) and slots[place].sequence_number == number:
-                places.append(place)
-        if not places:
+            index = bisect_left(slots, number, indexes[-1] + 1 if indexes else self._head, key=_number)
+            if index < len(slots) and slots[index].sequence_number == number:
+                indexes.append(index)
+        if not indexes:
             return []
-        first, end = places[0], places[-1] + 1
-        if first == self._head and end - first == len(places):
-            return self.take(len(places))
-        taken = [slots[place] for place in places]
+        first, end = indexes[0], indexes[-1] + 1
+        if first == self._head and end - first == len(indexes):
+            return self.take(len(indexes))
+        taken = [slots[index] for index in indexes]
         staying: list[Message] = []
-        for place, following in pairwise(places):
-            staying += slots[place + 1 : following]
+        for index, following in pairwise(indexes):
+            staying += slots[index + 1 : following]
         slots[first:end] = staying
         return taken
 
@@ -132,6 +132,6 @@ class Run:
 
     def remove(self, message: Message) -> None:
         """Take one message out of the middle; it must be here."""
-        place = bisect_left(self._slots, message.sequence_number, self._head, key=_number)
-        assert self._slots[place] is message, f"{message} is not in its run"
-        del self._slots[place]
+        index = bisect_left(self._slots, message.sequence_number, self._head, key=_number)
+        assert self._slots[index] is message, f"{message} is not in its run"
+        del self._slots[index]

@@ -2,8 +2,8 @@
 
 While a message is scheduled its `enqueued_at` is the time when it is due, and
 `expires_at` is what it would be if it were activated just then: so a message
-that waits for its time is no larger than any other. Everything that sets
-`MessageState.SCHEDULED` lives here. What activation gives a message: intake.py.
+that waits for its time is no larger than any other. Only this module
+makes a message scheduled; a store reads scheduled messages back. What activation gives a message: intake.py.
 """
 
 from __future__ import annotations

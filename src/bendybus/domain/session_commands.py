@@ -1,8 +1,8 @@
 """What may be asked of a partition whose messages come in sessions, and what it answers.
 
-Whoever has accepted a session names its lock in all further commands; once
-that lock is lost, they raise `SessionLockLost` and change nothing. All other
-commands: commands.py. What a session is: sessions.py.
+A receiver that has accepted a session names its lock in all further commands. Once that lock is lost, they
+raise `SessionLockLost` and change nothing; only `ReleaseSession` raises no error. All other commands:
+commands.py. What a session is: sessions.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A shelf: the unlocked messages of one sub-queue, each in the run of its state.
 
-A message that is locked is on no shelf; the lock table has it (locks.py), and
-it comes back to the shelf and the run that its `subqueue` and `state` name.
+A locked message is on no shelf: the lock table has it (locks.py), or its session (session_locks.py). It comes
+back to the shelf and the run that its `subqueue` and `state` name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The stock: all durable messages of a partition, on a shelf or locked.
 
 A locked message is in the lock table (locks.py) or with its session (session_locks.py). Every other message
-is on the shelf that its sub-queue and state name (shelf.py). A message moves between them only through the
-methods here and in handlers/. How messages get here: intake.py. What each command does: handlers/.
+is on the shelf that its sub-queue and state name (shelf.py). Messages move between them through the methods
+here, in handlers/ and in outbox.py; schedule.py moves scheduled ones. How messages get here: intake.py.
+What each command does: handlers/.
 """
 
 from __future__ import annotations

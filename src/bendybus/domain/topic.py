@@ -1,9 +1,9 @@
 """A partition of a topic: messages come in, get their numbers and go on to the subscriptions.
 
-Nothing stays here but scheduled messages (they are stored with an `Origin`, so
-that their payload can become their copies') and what duplicate detection
-remembers: the intake of a partition (intake.py) without the stock behind it. Who
-takes a copy: fanout.py. What the subscriptions then do with it: partition.py.
+Only scheduled messages stay here, with what duplicate detection remembers and how far each outbox has
+arrived: the intake of a partition (intake.py) without a stock. Scheduled messages are stored with an
+`Origin`, so that their copies can take over the payload. Who takes a copy: fanout.py. What the
+subscriptions then do with it: partition.py.
 """
 
 from __future__ import annotations
@@ -100,10 +100,10 @@ class TopicPartition:
         """Until when the topic lets a message live that it takes now, whatever a rule says."""
         return self._intake.expiry_limit(at)
 
-    def foreseen(self, message: Message, place: int, at: Instant) -> Message:
-        """A message as rules will see it if it is accepted now, in this place of its send."""
+    def foreseen(self, message: Message, index: int, at: Instant) -> Message:
+        """A message as rules will see it if it is accepted now, as this one of its send."""
         seen = copy(message)
-        seen.sequence_number = SequenceNumber(self.next_sequence_number + place)
+        seen.sequence_number = SequenceNumber(self.next_sequence_number + index)
         seen.enqueued_at = at
         limit = self.expiry_limit(at)
         if seen.expires_at is None or seen.expires_at > limit:

@@ -38,7 +38,7 @@ class MessageKeys(NamedTuple):
 
 
 class Scope:
-    __slots__ = ("_decided", "_entity", "_key", "_messages", "_unplaced", "first_key", "partition")
+    __slots__ = ("_decided", "_entity", "_key", "_messages", "_without_partition", "first_key", "partition")
 
     def __init__(self) -> None:
         self.partition: PartitionNumber | None = None
@@ -50,7 +50,7 @@ class Scope:
         self._entity: str | None = None
         self._key: RoutingKey | None = None
         self._messages = 0
-        self._unplaced: list[RoutingKey | None] = []
+        self._without_partition: list[RoutingKey | None] = []
         """The message ids of messages that go to whichever partition the transaction is in."""
 
     def enter(self, entity: str, partition: PartitionNumber | None = None) -> None:
@@ -89,7 +89,7 @@ class Scope:
         own = keys.own
         if own is None and keys.via is None:
             if crosses:
-                self._unplaced.append(keys.message_id)
+                self._without_partition.append(keys.message_id)
                 return
             own = keys.message_id
         if own is not None or keys.via is None:
@@ -115,7 +115,7 @@ class Scope:
         keys of their own.
         """
         if not self._decided and self._entity is not None:
-            for message_id in self._unplaced:
+            for message_id in self._without_partition:
                 self._enter_by(message_id, self._entity, partitions)
         return self.partition
 

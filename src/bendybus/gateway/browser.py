@@ -79,7 +79,7 @@ class Browser:
         """The id of a session decides its partition."""
         if self._session_id is None:
             return list(self._queue.hosts)
-        return [self._queue.place(self._queue.session_key(self._session_id))]
+        return [self._queue.host_for(self._queue.session_key(self._session_id))]
 
     # -- looking ------------------------------------------------------------------
 

@@ -99,12 +99,12 @@ class Sender:
                         identities = Identities(partitioned=keys_matter)
                     messages, key = self._admit(delivery, at, identities)
                 if key is not None and keys_matter:
-                    host = target.place(key)
+                    host = target.host_for(key)
                     run = keyed.get(host)
                     if run is None:
                         run = keyed[host] = _Run(host, keyless=False)
                 elif keyless is None:
-                    run = keyless = _Run(target.place(None), keyless=True)
+                    run = keyless = _Run(target.host_for(None), keyless=True)
                 else:
                     run = keyless
             except BrokerError as error:
@@ -188,7 +188,7 @@ class Sender:
         if isinstance(reply, Unavailable) and run.keyless and attempts > 1:
             # "if the chosen one is unavailable another is taken ... and the send succeeds" (P-16)
             try:
-                run.host = (self._outbox or self._target).place(None)
+                run.host = (self._outbox or self._target).host_for(None)
                 run.messages = [[message.unsent() for message in group] for group in run.messages]
                 self._enqueue(run, attempts - 1)
                 return

@@ -65,7 +65,7 @@ class SessionReceiver(Receiver):
         if wanted.session_id is None:
             self._look()
             return
-        host = self._queue.place(self._queue.session_key(wanted.session_id))
+        host = self._queue.host_for(self._queue.session_key(wanted.session_id))
         entropy = urandom(ENTROPY_PER_LOCK)
         host.submit(
             AcceptSession(wanted.session_id, entropy, wanted.exclusive, wanted.handover),

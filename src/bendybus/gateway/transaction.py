@@ -270,9 +270,9 @@ class Transaction:
         if number is not None:
             return number
         # Nothing but messages to other entities: any partition will do, but equal keys keep their order.
-        host = entity.place(self.scope.first_key)
+        host = entity.host_for(self.scope.first_key)
         if host.availability is Availability.UNAVAILABLE:
-            host = entity.place(None)
+            host = entity.host_for(None)
         return host.number
 
     def _outbox(self, topic: Topic, number: PartitionNumber) -> Queue:

@@ -164,7 +164,7 @@ async def _enqueue(entity: SendTarget, admitted: Admitted) -> None:
     messages = admitted.messages
     for attempts_left in reversed(range(len(entity.hosts))):
         try:
-            await entity.place(key).ask(Enqueue(messages, admitted.identities))
+            await entity.host_for(key).ask(Enqueue(messages, admitted.identities))
         except Unavailable:
             if key is not None or not attempts_left:
                 raise

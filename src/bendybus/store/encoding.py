@@ -84,7 +84,7 @@ class CommitRequest:
 def requests_of(changes: Sequence[PartitionChanges], first: int) -> Iterator[CommitRequest]:
     """The requests that make up a commit, nearly always one. Ids are given out as `allocate` says."""
     request = CommitRequest(first)
-    place = first
+    row_id = first
     bodies: dict[int, int] = {}
     for change in changes:
         # Sequence numbers that follow one another, enqueued at one time: what a batch looks like.
@@ -93,14 +93,14 @@ def requests_of(changes: Sequence[PartitionChanges], first: int) -> Iterator[Com
         for message in change.stored:
             if request.offset > REQUEST_BYTES_MAX:
                 yield request
-                request, run = CommitRequest(place), None
+                request, run = CommitRequest(row_id), None
             number, at, until = message.sequence_number, message.enqueued_at, message.expires_at
             if message.origin is not None or message.session_id is not None:
-                place = _encode_row(request, change.key, place, message, bodies)
+                row_id = _encode_row(request, change.key, row_id, message, bodies)
                 run = None
             else:
                 if run is None or number != following or at != run[3] or until != run[4]:
-                    run = (place, change.key, number, at, until, [])
+                    run = (row_id, change.key, number, at, until, [])
                     request.runs.append(run)
                 following = number + 1
                 run[5].append(message.size)
@@ -108,12 +108,12 @@ def requests_of(changes: Sequence[PartitionChanges], first: int) -> Iterator[Com
             # Hardly any message is stored other than active, in the main sub-queue and never delivered; those
             # that are (scheduled ones, say) are stored and at once updated, and all others do without.
             if message.state or message.subqueue or message.delivery_count or message.amendment is not None:
-                request.updated.append(_updated_row(place, message))
-            place += 1
-    new_places = _NewPlaces(changes, first)
+                request.updated.append(_updated_row(row_id, message))
+            row_id += 1
+    new_row_ids = _NewRowIds(changes, first)
     for change in changes:
-        request.updated += [_updated_row(new_places.of(message), message) for message in change.updated]
-        request.removed += [message.place or new_places.of(message) for message in change.removed]
+        request.updated += [_updated_row(new_row_ids.of(message), message) for message in change.updated]
+        request.removed += [message.row_id or new_row_ids.of(message) for message in change.removed]
         request.released += [
             message.origin.body or bodies[id(message.origin)]
             for message in change.removed
@@ -124,23 +124,23 @@ def requests_of(changes: Sequence[PartitionChanges], first: int) -> Iterator[Com
 
 
 def _encode_row(
-    request: CommitRequest, key: PartitionKey, place: int, message: Message, bodies: dict[int, int]
+    request: CommitRequest, key: PartitionKey, row_id: int, message: Message, bodies: dict[int, int]
 ) -> int:
     """A message that has a session or an origin; gives the id that became its own."""
     origin, session_id = message.origin, message.session_id
-    body = place
+    body = row_id
     if origin is None:
         request.bodies.append(request.slice_for(_payload(message)))
     else:
         body = origin.body or bodies.get(id(origin), 0)
         if not body:
-            body = bodies[id(origin)] = place
+            body = bodies[id(origin)] = row_id
             request.bodies.append(request.slice_for(_payload(message)))
-            place += 1
+            row_id += 1
         request.bodies.append(None)
     request.rows.append(
         (
-            place,
+            row_id,
             key,
             message.sequence_number,
             message.enqueued_at,
@@ -152,7 +152,7 @@ def _encode_row(
             None if session_id is None else request.slice_for(session_id.encode()),
         )
     )
-    return place
+    return row_id
 
 
 def _payload(message: Message) -> bytes:
@@ -163,43 +163,43 @@ def _payload(message: Message) -> bytes:
 
 def allocate(changes: Sequence[PartitionChanges], first: int) -> Iterator[tuple[Message, int]]:
     """Each stored message with its id. The body of an origin not yet stored takes the id before it."""
-    place = first
+    row_id = first
     seen: set[int] = set()
     for change in changes:
         for message in change.stored:
             origin = message.origin
             if origin is not None and not origin.body and id(origin) not in seen:
                 seen.add(id(origin))
-                place += 1
-            yield message, place
-            place += 1
+                row_id += 1
+            yield message, row_id
+            row_id += 1
 
 
-class _NewPlaces:
+class _NewRowIds:
     """Where a commit's own messages will be, if it also updates or removes them: rare, so worked out late."""
 
-    __slots__ = ("_changes", "_first", "_places")
+    __slots__ = ("_changes", "_first", "_row_ids")
 
     def __init__(self, changes: Sequence[PartitionChanges], first: int) -> None:
         self._changes = changes
         self._first = first
-        self._places: dict[int, int] | None = None
+        self._row_ids: dict[int, int] | None = None
 
     def of(self, message: Message) -> int:
-        if message.place:
-            return message.place
-        if self._places is None:
-            self._places = {id(stored): place for stored, place in allocate(self._changes, self._first)}
-        place = self._places.get(id(message))
-        if place is None:
+        if message.row_id:
+            return message.row_id
+        if self._row_ids is None:
+            self._row_ids = {id(stored): row_id for stored, row_id in allocate(self._changes, self._first)}
+        row_id = self._row_ids.get(id(message))
+        if row_id is None:
             raise ValueError(f"{message!r} was never stored")
-        return place
+        return row_id
 
 
-def _updated_row(place: int, message: Message) -> _UpdatedRow:
+def _updated_row(row_id: int, message: Message) -> _UpdatedRow:
     amendment = message.amendment
     return (
-        place,
+        row_id,
         message.state,
         message.subqueue,
         message.delivery_count,
@@ -248,13 +248,13 @@ def decode_rows(
     """Some of a partition's messages. `sessions` and `origins` keep one of each, however many share it."""
     messages = []
     for row in rows:
-        place, sequence, state, subqueue, failures, enqueued_at, expires_at, size, session, amendment = row[
+        row_id, sequence, state, subqueue, failures, enqueued_at, expires_at, size, session, amendment = row[
             :10
         ]
         if session is not None:
             session = sessions.setdefault(session, session)
         message = Message(None, size=size, expires_at=expires_at, session_id=session)
-        message.place = place
+        message.row_id = row_id
         message.sequence_number = sequence
         message.enqueued_at = enqueued_at
         message.state = _STATES[state]

@@ -160,9 +160,9 @@ class FaultyStore:
         self._pass()
         return self._store.load(key)
 
-    def read(self, places: Sequence[int]) -> list[bytes | None]:
+    def read(self, row_ids: Sequence[int]) -> list[bytes | None]:
         self._pass()
-        return self._store.read(places)
+        return self._store.read(row_ids)
 
     def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
         self._pass()

@@ -70,7 +70,7 @@ class MemoryStore:
         self._copies: Counter[int] = Counter()
         """How many messages refer to a body that may be shared."""
         self._next_key = 1
-        self._next_place = 1
+        self._next_row_id = 1
         self.outage: BrokerError | None = None
         """While set, every call but `close` raises it."""
 
@@ -148,17 +148,17 @@ class MemoryStore:
         for partition, change in zip(partitions, changes, strict=True):
             for message in change.stored:
                 self._keep_body(message)
-                message.place = self._take_place()
+                message.row_id = self._take_row_id()
                 if message.origin is None:
                     assert message.payload is not None
-                    self._bodies[message.place] = message.payload
-                partition.messages[message.place] = _at_rest(message)
+                    self._bodies[message.row_id] = message.payload
+                partition.messages[message.row_id] = _at_rest(message)
         for partition, change in zip(partitions, changes, strict=True):
             for message in change.updated:
-                if message.place in partition.messages:
-                    partition.messages[message.place] = _at_rest(message)
+                if message.row_id in partition.messages:
+                    partition.messages[message.row_id] = _at_rest(message)
             for message in change.removed:
-                if partition.messages.pop(message.place, None) is not None:
+                if partition.messages.pop(message.row_id, None) is not None:
                     self._release_body(message)
             if (through := change.forgotten_through) is not None:
                 partition.identities = {entry for entry in partition.identities if entry[0] > through}
@@ -171,9 +171,9 @@ class MemoryStore:
             partition.transferred |= change.transferred
             partition.next_sequence_number = change.next_sequence_number
 
-    def _take_place(self) -> int:
-        self._next_place += 1
-        return self._next_place - 1
+    def _take_row_id(self) -> int:
+        self._next_row_id += 1
+        return self._next_row_id - 1
 
     def _keep_body(self, message: Message) -> None:
         """The body of a message with an origin, if this is the first that comes with it."""
@@ -182,13 +182,13 @@ class MemoryStore:
             return
         if not origin.body:
             assert message.payload is not None
-            origin.body = self._take_place()
+            origin.body = self._take_row_id()
             self._bodies[origin.body] = message.payload
         self._copies[origin.body] += 1
 
     def _release_body(self, message: Message) -> None:
         """Nobody will read this message again, but perhaps another with the same body."""
-        body = message.body_place
+        body = message.body_row_id
         if message.origin is not None:
             self._copies[body] -= 1
             if self._copies[body]:
@@ -212,9 +212,9 @@ class MemoryStore:
             dict(partition.transferred),
         )
 
-    def read(self, places: Sequence[int]) -> list[bytes | None]:
+    def read(self, row_ids: Sequence[int]) -> list[bytes | None]:
         self._check_available()
-        return [self._bodies.get(place) for place in places]
+        return [self._bodies.get(row_id) for row_id in row_ids]
 
     def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
         self._check_available()
@@ -242,7 +242,7 @@ def _check_storable(changes: Sequence[PartitionChanges]) -> None:
             if message.session_id is not None:
                 message.session_id.encode()
         for message in (*change.updated, *change.removed):
-            if not message.place and id(message) not in new:
+            if not message.row_id and id(message) not in new:
                 raise ValueError(f"{message!r} was never stored")
 
 

@@ -1,9 +1,9 @@
 """The messaging-store protocol: the one seam between partitions and disks.
 
-A store keeps the messages of many partitions. All calls block; the broker
-makes them from threads: `load`, `read` and `partitions` from the store's
-reader, all else from its one writer. A commit is atomic and durable (fsync) when it returns;
-when it raises, nothing of it has happened.
+A store keeps the messages of many partitions. All calls block, so the broker makes them from threads: one
+thread reads (`load`, `read`, `read_session_state`) and one writes. A commit is atomic: all of it happens or
+none. When it returns, it is durable (fsync). When it raises, its outcome is uncertain: a store that stalled
+or lost its connection may still have written it. Only `load` tells what is true (broker/uncertain.py).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class PartitionChanges:
     The store reads the messages while it commits: what they say then is kept.
     Lists are applied in the order stored, updated, removed; a message may stand
     in several of them (stored and removed before this commit ran, say). An update
-    may give a message another sequence number; its `place` stays.
+    may give a message another sequence number; its `row_id` stays.
     `next_sequence_number` is what the partition's counter will give out next.
     What duplicate detection remembers is forgotten by age before more is added.
 
@@ -186,7 +186,7 @@ class MessagingStore(Protocol):
         """The writer has answered all commits and has nothing to do: a moment for what need not be prompt."""
 
     def commit(self, changes: Sequence[PartitionChanges]) -> None:
-        """All of it, durably, or none of it. Sets `place` of every stored message.
+        """All of it, durably, or none of it. Sets `row_id` of every stored message.
 
         `StoreUnavailable` when the store cannot take it now (a full disk, say), `StoreCorrupted` when it
         has met damage, `PartitionMoved` when a partition has been claimed since, `StoreError` when one is
@@ -200,8 +200,8 @@ class MessagingStore(Protocol):
         and is left alone is in it. `StoreError` when it is not here.
         """
 
-    def read(self, places: Sequence[int]) -> list[bytes | None]:
-        """Payloads by `Message.body_place`, in the order asked; None where it has been removed meanwhile."""
+    def read(self, row_ids: Sequence[int]) -> list[bytes | None]:
+        """Payloads by `Message.body_row_id`, in the order asked; None where it has been removed meanwhile."""
 
     def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
         """What was last saved for the session; None if nothing was, or it was forgotten."""

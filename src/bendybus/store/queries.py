@@ -1,11 +1,13 @@
-"""SQL by name: every statement a store runs stands in a .sql file, named and described.
+"""SQL by name: the statements that read and write messages and entities are in .sql files.
+
+Each is named and described there. Pragmas, transactions and checks of a file or schema are in the modules
+that open it.
 
     -- name: load_page
     -- One page of a partition's messages.
     SELECT ...
 
-A name runs until the next one, so a statement may hold semicolons (triggers
-do). Whoever wants to know what reaches the disk reads the .sql files alone.
+A name runs until the next one, so a statement may hold semicolons (triggers do).
 """
 
 from __future__ import annotations

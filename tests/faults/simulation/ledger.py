@@ -318,17 +318,17 @@ class Ledger:
                     message.sequence_number,
                     message.delivery_count,
                 )
-                known = before.get(message.place)
+                known = before.get(message.row_id)
                 if known is not None and known[1] == spot:
-                    now[message.place] = known
+                    now[message.row_id] = known
                     continue
                 letters = self._letters_of(self._id_of(store, message), record.entity)
                 if not letters:
                     self.violate(Invariant.UNEXPECTED, f"{self._id_of(store, message)} is in {record.entity}")
                     continue
-                now[message.place] = letters, spot
+                now[message.row_id] = letters, spot
                 for letter in letters:
-                    letter.spots[store.name, key, message.place] = spot
+                    letter.spots[store.name, key, message.row_id] = spot
                     self._found(letter, spot)
                     # Who sent it may have been told that it failed, and sent it elsewhere.
                     letter.doubtful = letter.doubtful or (store.late and known is None)
@@ -350,7 +350,7 @@ class Ledger:
         return [letter for letter in found if letter is not None]
 
     def _id_of(self, store: VirtualStore, message: Message) -> str:
-        place = message.body_place
+        place = message.body_row_id
         found = self._ids.get((store.name, place))
         if found is None:
             bare = Stored.of(store.payload(message)).bare

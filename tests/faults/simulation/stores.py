@@ -97,7 +97,7 @@ class VirtualStore(MemoryStore):
         return None if partition is None else (partition.record, list(partition.messages.values()))
 
     def payload(self, message: Message) -> bytes:
-        return self._bodies[message.body_place]
+        return self._bodies[message.body_row_id]
 
     def keys(self) -> list[PartitionKey]:
         return list(self._partitions)
@@ -154,8 +154,8 @@ class VirtualStore(MemoryStore):
     def load(self, key: PartitionKey) -> Snapshot:
         return self._looked_up(lambda: MemoryStore.load(self, key))
 
-    def read(self, places: Sequence[int]) -> list[bytes | None]:
-        return self._looked_up(lambda: MemoryStore.read(self, places))
+    def read(self, row_ids: Sequence[int]) -> list[bytes | None]:
+        return self._looked_up(lambda: MemoryStore.read(self, row_ids))
 
     def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
         return self._looked_up(lambda: MemoryStore.read_session_state(self, key, session_id))

@@ -88,7 +88,7 @@ def test_a_partitioned_queue_is_spread_over_the_stores(with_broker):  # P-02
 def test_keyless_messages_go_round_the_partitions_store_by_store(with_broker):  # P-16
     async def test(broker):
         queue = await broker.queues.create(ORDERS)
-        hosts = [queue.place(None) for _ in range(32)]
+        hosts = [queue.host_for(None) for _ in range(32)]
         assert hosts[16:] == hosts[:16]
         assert {host.number for host in hosts} == set(range(16))
         assert [store for store, _ in groupby(host.store.name for host in hosts[:16])] == ["a", "b", "c"]
@@ -212,8 +212,8 @@ def test_partitioning_is_fixed_at_creation(with_broker):  # P-07
 def test_keyless_messages_take_turns_over_all_partitions(with_broker):  # P-16
     async def test(broker):
         queue = await broker.queues.create(ORDERS)
-        assert {queue.place(None).number for _ in range(16)} == set(range(16))
-        assert queue.place("key") is queue.place("key")
+        assert {queue.host_for(None).number for _ in range(16)} == set(range(16))
+        assert queue.host_for("key") is queue.host_for("key")
 
     with_broker(test)
 
@@ -346,7 +346,7 @@ def test_a_broker_starts_with_a_store_away_and_takes_it_up_when_it_is_back(
         await queue.loaded()
         away = [host.number for host in queue.hosts if host.availability is UNAVAILABLE]
         assert away == [1, 4, 7, 10, 13] and queue.limited
-        assert queue.place(None).number not in away
+        assert queue.host_for(None).number not in away
         with pytest.raises(StoreUnavailable):
             await queue.hosts[1].ask(Enqueue([message()]))
         for change in (broker.queues.delete("orders"), broker.queues.update(ORDERS)):

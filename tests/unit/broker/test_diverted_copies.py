@@ -79,8 +79,8 @@ async def made(broker, action=TO_SESSION, topic=NEWS, **properties):
 
 def elsewhere(topic, key="ada"):
     """A key of another partition than this one's, in another store."""
-    store = topic.place(key).store
-    return next(other for other in map(str, range(100)) if topic.place(other).store is not store)
+    store = topic.host_for(key).store
+    return next(other for other in map(str, range(100)) if topic.host_for(other).store is not store)
 
 
 async def until(condition):
@@ -210,7 +210,7 @@ def test_a_copy_with_two_keys_that_differ_is_never_kept(with_broker, topic):  # 
             data=b"x",
         )
         message, key = admit(payload, now(), at_work.description)
-        await at_work.place(key).ask(Enqueue([message]))
+        await at_work.host_for(key).ask(Enqueue([message]))
         ((letter, _),) = await held(buries, SubQueue.DEAD_LETTER)
         assert letter.amendment.dead_letter_reason == "RuleActionException"
         assert "SessionId is 'ada' but PartitionKey is 'bob'" in letter.amendment.dead_letter_description
@@ -228,7 +228,7 @@ def test_a_copy_is_on_its_way_in_the_commit_that_publishes_it(with_broker, store
     async def test(broker):
         topic, subscription = await made(broker)
         key = elsewhere(topic)
-        source = topic.place(key).store
+        source = topic.host_for(key).store
         (other,) = [store for store in stores if store.name != source.name]
         other.shut()
         before = len(source.store.groups)
@@ -251,7 +251,7 @@ def test_a_copy_that_arrived_and_was_not_removed_is_dropped_after_a_restart(with
     async def test(broker):
         topic, subscription = await made(broker)
         key = elsewhere(topic)
-        (source,) = [store for store in stores if store.name == topic.place(key).store.name]
+        (source,) = [store for store in stores if store.name == topic.host_for(key).store.name]
         source.shut()
         sending = asyncio.create_task(publish(topic, "a", "b", key=key))
         await asyncio.to_thread(source.reached.wait, 10)
@@ -299,12 +299,12 @@ def test_a_failed_commit_neither_loses_nor_doubles_copies(with_broker, stores, f
 def test_a_copy_waits_for_its_partition_and_publishing_does_not(with_broker, stores):  # P-04
     async def test(broker):
         topic, subscription = await made(broker)
-        home, key = topic.place("ada").store, elsewhere(topic)
+        home, key = topic.host_for("ada").store, elsewhere(topic)
         (store,) = [each for each in stores if each.name == home.name]
         store.outage = StoreUnavailable("away")
         home.fail(StoreUnavailable("away"))
         await publish(topic, "a", key=key)
-        on_its_way = subscription.hosts[topic.place(key).number].partition.counts(SubQueue.OUTBOX)
+        on_its_way = subscription.hosts[topic.host_for(key).number].partition.counts(SubQueue.OUTBOX)
         assert on_its_way.active == 1
         store.outage = None
         await broker.recovered()
@@ -332,12 +332,12 @@ def test_a_transaction_publishes_copies_with_another_key(with_broker):  # P-23
         source = await broker.topics.create_subscription(SubscriptionDescription.of("news", "source"))
         await publish(topic, "in", key=key)
         await until_bodies(subscription, ["in"])
-        taken = source.hosts[topic.place(key).number]
+        taken = source.hosts[topic.host_for(key).number]
         (message,) = taken.lock(1, 1 << 20, SubQueue.MAIN)
         payload = encode_message(properties=Properties(message_id="out"), data=b"out")
         out, _ = admit(payload, now(), topic.description)
         await transactions.commit(
-            [(taken, Complete([message.lock_token])), (topic.place(key), Enqueue([out]))]
+            [(taken, Complete([message.lock_token])), (topic.host_for(key), Enqueue([out]))]
         )
         await until_bodies(subscription, ["in", "out"])
         assert partitions_of(await held(subscription)) == {partition_of("ada", 16)}

@@ -61,7 +61,7 @@ async def send(target: Queue, *texts: str) -> None:
     for text in texts:
         payload = BARE[:-2] + len(text).to_bytes(1, "big") + text.encode()
         message, key = admit(payload, now(), target.description)
-        await target.place(key).ask(Enqueue([message]))
+        await target.host_for(key).ask(Enqueue([message]))
 
 
 async def held(source: Queue, subqueue: SubQueue = SubQueue.MAIN) -> list[Message]:
@@ -143,7 +143,7 @@ def test_a_queue_with_sessions_forwards_each_session_in_order(
             for number in range(60):
                 payload = encode_message(data=b"x", properties=Properties(group_id=f"s{number % 7}"))
                 message, key = admit(payload, now(), source.description)
-                await source.place(key).ask(Enqueue([message]))
+                await source.host_for(key).ask(Enqueue([message]))
             arrived = await until_held(target, 60)
             assert len(arrived) == 60 and await held(source) == []
             for session in range(7):
@@ -389,7 +389,7 @@ def test_a_message_with_a_key_waits_for_its_partition(
     async def run() -> None:
         async with at_work(catalog, stores) as broker:
             target, source = await pair(broker)
-            key = next(key for key in map(str, range(100)) if target.place(key).store.store is left)
+            key = next(key for key in map(str, range(100)) if target.host_for(key).store.store is left)
             await forward(broker, source)
             go_away(broker, left)
             await send(source, *["x"] * 70)

@@ -121,7 +121,7 @@ def new(text: str, session: str | None = None) -> Message:
 
 async def send(queue: Queue, *texts: str, session: str | None = None) -> None:
     for text in texts:
-        await queue.place(session).ask(Enqueue([new(text, session)]))
+        await queue.host_for(session).ask(Enqueue([new(text, session)]))
 
 
 async def lock(queue: Queue, count: int = 1) -> list[Message]:
@@ -252,7 +252,7 @@ def test_partitions_that_moved_take_turns_with_those_of_their_new_store(
             queue = await broker.queues.create(ORDERS)
             await queue.loaded()
             await drained(broker, "a")
-            around = [queue.place(None) for _ in queue.hosts]
+            around = [queue.host_for(None) for _ in queue.hosts]
             assert {host.number for host in around} == {host.number for host in queue.hosts}
             assert [name for name, _ in groupby(host.store.name for host in around)] == ["b", "c"]
 
@@ -375,7 +375,7 @@ def test_a_topic_and_its_subscriptions_move_together_and_share_their_bodies(
         messages = [m for record in stores[1].partitions() for m in stores[1].load(record.key).messages]
         # Seven copies and one that is scheduled, of five messages: five bodies.
         assert len(messages) == 8
-        assert len({message.body_place for message in messages}) == 5
+        assert len({message.body_row_id for message in messages}) == 5
 
     run(test())
 
@@ -400,7 +400,7 @@ class Traffic:
             key = f"key-{number % 40}" if number % 2 else None
             text = f"{sender}-{number}"
             with suppress(StoreUnavailable):
-                await self._queue.place(key).ask(Enqueue([new(text)]))
+                await self._queue.host_for(key).ask(Enqueue([new(text)]))
                 self.acknowledged.append(text)
             await asyncio.sleep(0)
 
@@ -467,7 +467,7 @@ def test_messages_of_one_key_stay_in_order_across_a_move(
 
             async def sender() -> None:
                 for number in range(400):
-                    await queue.place("key").ask(Enqueue([new(f"{number:04}")]))
+                    await queue.host_for("key").ask(Enqueue([new(f"{number:04}")]))
 
             sending = asyncio.create_task(sender())
             for name in ("a", "b", "a"):

@@ -69,7 +69,7 @@ def test_a_slow_store_is_passed_over_before_anything_is_given_up(in_yard):  # P-
         assert yard.attached.state is StoreState.SLOW
         assert states(yard) == [Availability.AVAILABLE] * 2
         assert yard.queue.limited
-        assert {yard.queue.place(None).number for _ in range(4)} == {1}
+        assert {yard.queue.host_for(None).number for _ in range(4)} == {1}
         yard.store.open_gate()
         await yard.settled()
         yard.pass_time(0.2)
@@ -84,7 +84,7 @@ def test_where_all_are_slow_a_slow_one_is_taken(in_yard):  # P-16
     async def test(yard: Yard) -> None:
         await stall(yard)
         yard.pass_time(1.4)
-        assert {yard.queue.place(None).number for _ in range(4)} == {0, 1}
+        assert {yard.queue.host_for(None).number for _ in range(4)} == {0, 1}
 
     in_yard(test, partitions=2)
 

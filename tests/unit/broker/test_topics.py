@@ -479,7 +479,7 @@ def test_messages_without_a_key_go_round_a_partition_that_is_away(with_broker, s
         assert topic.hosts[3].availability is Availability.UNAVAILABLE
         for number in range(32):
             await publish(topic, str(number))
-        keys = [key for key in map(str, range(100)) if topic.place(key) is topic.hosts[3]]
+        keys = [key for key in map(str, range(100)) if topic.host_for(key) is topic.hosts[3]]
         with pytest.raises(StoreUnavailable):
             await publish(topic, "keyed", key=keys[0])
         away.load()

@@ -168,7 +168,7 @@ class PartitionMachine(RuleBasedStateMachine):
         self.serial = count(1)
         self.records: dict[SequenceNumber, Record] = {}
         self.store: dict[int, Record] = {}
-        """By the place it gave the message, since a sequence number may change."""
+        """By the row id that it gave the message, since a sequence number may change."""
         self.identities: set[tuple[Instant, bytes]] = set()
         """What the store remembers for duplicate detection."""
         self.accepted: dict[str, Instant] = {}
@@ -229,15 +229,15 @@ class PartitionMachine(RuleBasedStateMachine):
         match effect:
             case StoreMessages(messages):
                 for message in messages:
-                    assert not message.place
-                    message.place = next(self.serial)
-                    self.store[message.place] = row(message)
+                    assert not message.row_id
+                    message.row_id = next(self.serial)
+                    self.store[message.row_id] = row(message)
             case UpdateMessages(messages):
-                assert self.store.keys() >= {message.place for message in messages}
-                self.store.update((message.place, row(message)) for message in messages)
+                assert self.store.keys() >= {message.row_id for message in messages}
+                self.store.update((message.row_id, row(message)) for message in messages)
             case RemoveMessages(messages):
                 for message in messages:
-                    del self.store[message.place]
+                    del self.store[message.row_id]
             case RememberIdentities(accepted_at, digests):
                 self.identities.update((accepted_at, digest) for digest in digests)
             case ForgetIdentities(accepted_through):

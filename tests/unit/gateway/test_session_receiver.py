@@ -90,7 +90,7 @@ async def put(yard: Yard, *ids: str) -> None:
         properties = Properties(message_id=each, group_id="s")
         payload = encode_message(properties=properties, data=b"x")
         messages.append(admit(payload, Instant(0), yard.queue.description)[0])
-    await yard.queue.place("s").ask(Enqueue(messages))
+    await yard.queue.host_for("s").ask(Enqueue(messages))
     await yard.settled()
 
 

@@ -1,7 +1,7 @@
 """The text of a filter or an action, cut into tokens.
 
 Every token knows where it stands, counted from 1, so that whoever refuses it can
-say so: all syntax errors of the language are made by `refusal`. Which words are
+say so: `refusal` makes the errors that tell what was found and what was expected. Which words are
 reserved is decided here; what tokens may follow one another: parser.py.
 """
 

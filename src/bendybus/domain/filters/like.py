@@ -1,7 +1,7 @@
 """LIKE patterns: `%` for any run of characters, `_` for any one, the rest for itself.
 
 A pattern is taken apart at its `%`. The first piece has to stand at the beginning of the text and the last
-one at its end; those in between are found one after the other, each at the first place after the one
+one at its end; those in between are found one after the other, each at the first position after the one
 before. That finds a match whenever there is one, and nothing is ever tried again. A piece without `_` is
 found by `str.find`. One with `_` is found by Shift-And: bit i of a number says whether the characters read
 last are the first i + 1 of the piece, so every character of the text is looked at once.
@@ -26,7 +26,7 @@ SHIFT_AND_COST: Final = 16
 Piece: TypeAlias = list[str | None]
 """What stands between two `%`; None is any one character."""
 Find: TypeAlias = Callable[[str, int, int], int]
-"""Where the first match between two places of a text ends; -1 if there is none."""
+"""Where the first match between two positions of a text ends; -1 if there is none."""
 
 
 class LikePattern:
@@ -72,7 +72,7 @@ def compile_like(pattern: str, escape: str | None) -> LikePattern:
 
 
 class _Fixed:
-    """A piece whose place is known: the literal parts of it, each with its offset."""
+    """A piece whose position is known: the literal parts of it, each with its offset."""
 
     __slots__ = ("_parts", "length")
 
@@ -129,9 +129,9 @@ def _finder(piece: Piece) -> Find:
 
 
 def _shift_and(piece: Piece, literals: list[tuple[int, str]]) -> Find:
-    any_one = sum(1 << place for place, character in enumerate(piece) if character is None)
+    any_one = sum(1 << index for index, character in enumerate(piece) if character is None)
     masks = {
-        known: any_one | sum(1 << place for place, character in enumerate(piece) if character == known)
+        known: any_one | sum(1 << index for index, character in enumerate(piece) if character == known)
         for known in {character for character in piece if character is not None}
     }
     whole = 1 << (len(piece) - 1)
@@ -144,10 +144,10 @@ def _shift_and(piece: Piece, literals: list[tuple[int, str]]) -> Find:
                 return -1
             at = found - offset
         state = 0
-        for place, character in enumerate(text[at:end], at + 1):
+        for index, character in enumerate(text[at:end], at + 1):
             state = (state << 1 | 1) & masks.get(character, any_one)
             if state & whole:
-                return place
+                return index
         return -1
 
     return find

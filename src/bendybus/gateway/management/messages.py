@@ -65,7 +65,7 @@ async def _peek(managed: Managed, body: Body) -> Answer:
     queue = managed.queue
     hosts = queue.hosts[max(first, 0) >> PARTITION_SHIFT :]
     if session_id is not None:
-        hosts = [queue.place(queue.session_key(session_id))]
+        hosts = [queue.host_for(queue.session_key(session_id))]
     for host in hosts:
         if count <= len(found) or size >= PEEK_BYTES_MAX:
             break

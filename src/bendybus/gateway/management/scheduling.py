@@ -155,7 +155,7 @@ async def _enqueue(target: Target, command: Enqueue, key: RoutingKey | None) -> 
     while True:
         attempts -= 1
         try:
-            enqueued = await target.place(key).ask(command)
+            enqueued = await target.host_for(key).ask(command)
         except Unavailable:
             # "if the chosen one is unavailable another is taken ... and the send succeeds" (P-16)
             if attempts:

@@ -99,12 +99,12 @@ def parameters_of(url: str) -> dict[str, str]:
     if parts.netloc.count("@") > 1:
         raise ConfigError("a '@' inside the user name or the password is written %40")
     # By hand, as libpq does it: to it a '#' is a letter, and `urlunsplit` drops the slashes of an empty host.
-    place, _, said = url.partition("?")
+    base, _, said = url.partition("?")
     given = parse_qsl(said, keep_blank_values=True)
     ours = {key: value for key, value in given if key in OURS}
     # Blanks as %20: libpq does not read a plus sign as one.
     query = urlencode([pair for pair in given if pair[0] not in ours], quote_via=quote)
-    return {**_libpq_parameters(f"{place}?{query}" if query else place), **ours}
+    return {**_libpq_parameters(f"{base}?{query}" if query else base), **ours}
 
 
 def url_of(parameters: Mapping[str, str]) -> str:

@@ -191,10 +191,10 @@ class PostgresStore:
                 self._take_ids(writer)
                 first, allocated = self._allocate(changes)
             self._commit(writer, changes, first)
-        for message, place in allocated:
-            message.place = place
+        for message, row_id in allocated:
+            message.row_id = row_id
             if message.origin is not None and not message.origin.body:
-                message.origin.body = place - 1
+                message.origin.body = row_id - 1
 
     def _allocate(self, changes: Sequence[PartitionChanges]) -> tuple[int, list[tuple[Message, int]]]:
         """The first id, and each stored message with its own: spent, whatever becomes of the commit."""
@@ -256,11 +256,11 @@ class PostgresStore:
             yield messages
             if len(messages) < LOAD_PAGE_ROWS:
                 return
-            last = messages[-1].place
+            last = messages[-1].row_id
 
-    def read(self, places: Sequence[int]) -> list[bytes | None]:
-        payloads = dict(self._fetch("read", array(places)))
-        return [payloads.get(place) for place in places]
+    def read(self, row_ids: Sequence[int]) -> list[bytes | None]:
+        payloads = dict(self._fetch("read", array(row_ids)))
+        return [payloads.get(row_id) for row_id in row_ids]
 
     def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
         rows = self._fetch("session_state", key, session_id.encode())

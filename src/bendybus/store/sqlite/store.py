@@ -234,7 +234,7 @@ class SqliteStore:
                     for change in others:
                         _commit_others(writer, change)
             witness.committed()
-        self._set_places(changes)
+        self._set_row_ids(changes)
 
     @contextmanager
     def _ownership_checked(self) -> Iterator[None]:
@@ -245,13 +245,13 @@ class SqliteStore:
                 raise PartitionMoved(f"{self._path}: {error.__cause__}") from error
             raise
 
-    def _set_places(self, changes: Sequence[PartitionChanges]) -> None:
-        place = self._next_id - 1
-        for message, place in allocate(changes, self._next_id):
-            message.place = place
+    def _set_row_ids(self, changes: Sequence[PartitionChanges]) -> None:
+        row_id = self._next_id - 1
+        for message, row_id in allocate(changes, self._next_id):
+            message.row_id = row_id
             if message.origin is not None and not message.origin.body:
-                message.origin.body = place - 1
-        self._next_id = place + 1
+                message.origin.body = row_id - 1
+        self._next_id = row_id + 1
 
     def load(self, key: PartitionKey) -> Snapshot:
         with self._connections.reading() as reader:
@@ -296,25 +296,25 @@ class SqliteStore:
             yield messages
             if len(messages) < LOAD_PAGE_ROWS:
                 return
-            last = messages[-1].place
+            last = messages[-1].row_id
 
-    def read(self, places: Sequence[int]) -> list[bytes | None]:
-        payloads = self._read(list(places))
-        return [payloads.get(place) for place in places]
+    def read(self, row_ids: Sequence[int]) -> list[bytes | None]:
+        payloads = self._read(list(row_ids))
+        return [payloads.get(row_id) for row_id in row_ids]
 
-    def _read(self, places: list[int]) -> dict[int, bytes]:
+    def _read(self, row_ids: list[int]) -> dict[int, bytes]:
         try:
             with self._connections.reading() as reader:
-                ids, sizes, joined = reader.execute(QUERIES["read"], (to_json(places),)).fetchone()
+                ids, sizes, joined = reader.execute(QUERIES["read"], (to_json(row_ids),)).fetchone()
         except StoreError as error:
             # More than SQLite returns as one value: ask for less at a time.
-            if not isinstance(error.__cause__, sqlite3.DataError) or len(places) < 2:
+            if not isinstance(error.__cause__, sqlite3.DataError) or len(row_ids) < 2:
                 raise
-            half = len(places) // 2
-            return self._read(places[:half]) | self._read(places[half:])
+            half = len(row_ids) // 2
+            return self._read(row_ids[:half]) | self._read(row_ids[half:])
         payloads, start = {}, 0
-        for place, size in zip(json.loads(ids), json.loads(sizes), strict=True):
-            payloads[place] = joined[start : start + size]
+        for row_id, size in zip(json.loads(ids), json.loads(sizes), strict=True):
+            payloads[row_id] = joined[start : start + size]
             start += size
         assert start == len(joined or b""), "payloads and their lengths must agree"
         return payloads
