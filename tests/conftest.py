@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 
 pytest_plugins = [
     "pytester",
+    "fix_async",
     "fix_broker",
     "fix_postgres",
     "fix_server",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
@@ -136,6 +137,17 @@ async def make_yard(partitions: int = 1, stores: int = 1, **properties: object) 
 
 def message(text: str = "x") -> Message:
     return Message(text.encode(), size=len(text))
+
+
+@asynccontextmanager
+async def open_yard(partitions: int = 1, stores: int = 1, **properties: object) -> AsyncIterator[Yard]:
+    yard = await make_yard(partitions, stores, **properties)
+    try:
+        yield yard
+    finally:
+        yard.store.open_gate()
+        for attached in (yard.attached, *yard.others):
+            attached.stop()
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -94,6 +95,16 @@ class Api:
 
 Work = Callable[[Api], Awaitable[None]]
 InNamespace = Callable[..., None]
+
+
+@asynccontextmanager
+async def open_namespace(tier: Tier = Tier.STANDARD) -> AsyncIterator[Api]:
+    broker = Broker(MemoryCatalog(), [MemoryStore("m")], tier=tier)
+    broker.start()
+    try:
+        yield Api(broker)
+    finally:
+        await broker.stop()
 
 
 @pytest.fixture

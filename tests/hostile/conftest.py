@@ -1,9 +1,9 @@
 """A server under attack, and a well-behaved client at work on it meanwhile.
 
-`attack` runs a test's coroutine. While it runs, and once more after it, the
-bystander sends and receives on a connection of its own, and nothing may happen
-to its traffic. Afterwards the server's memory must be within bounds (its peak,
-not just what is left) and its log free of tracebacks.
+`async with under_attack():` holds what a test does to the server. Meanwhile, and
+once more after it, the bystander sends and receives on a connection of its own,
+and nothing may happen to its traffic. Afterwards the server's memory must be
+within bounds (its peak, not just what is left) and its log free of tracebacks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -48,6 +49,7 @@ RULES: Final = {
     "guarded": [{"Name": "listener", "PrimaryKey": "listen-key", "Rights": ["Listen"]}],
 }
 
+UnderAttack: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
 Attack: TypeAlias = Callable[[Callable[[], Awaitable[None]]], None]
 
 
@@ -132,6 +134,30 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 @pytest.fixture
 def endpoint(target: Target) -> Endpoint:
     return target.endpoint
+
+
+@pytest.fixture
+def under_attack(target: Target) -> Iterator[UnderAttack]:
+    target.forget_peak()
+    yield lambda: bystander_at_work(target)
+    assert target.peak_mib < RESIDENT_MIB_MAX
+    target.process.refuse_trouble()
+
+
+@asynccontextmanager
+async def bystander_at_work(target: Target) -> AsyncIterator[None]:
+    async with await Client.connect(target.endpoint) as client:
+        target.bystander = bystander = Bystander(client)
+        try:
+            await bystander.complete(1)
+            yield
+            await bystander.complete(1)
+        finally:
+            bystander.leaving = True
+            await bystander.working
+    # Newcomers are welcome, too.
+    async with await Client.connect(target.endpoint) as newcomer:
+        await newcomer.sender("bystander")
 
 
 @pytest.fixture

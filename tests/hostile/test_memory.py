@@ -6,7 +6,8 @@ import asyncio
 import re
 import socket
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -14,7 +15,7 @@ from bendybus.amqp.message import encode_message
 from bendybus.amqp.performatives import Accepted, Begin, Flow, Transfer
 from fix_client import Client, Endpoint
 from fix_server import ServerProcess, namespace
-from hostile.conftest import Target, _among_bystanders
+from hostile.conftest import Target, _among_bystanders, bystander_at_work
 from hostile.stranger import BEGIN, Stranger, from_node, to_node
 
 MEMORY_MIB = 64
@@ -52,6 +53,19 @@ async def used(target: Target, wanted: Callable[[int], bool]) -> None:
     async with asyncio.timeout(30):
         while not wanted(await asyncio.to_thread(metric, target, "bendybus_memory_used_bytes")):
             await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def under_attack(target: Target) -> AsyncIterator[None]:
+    """With a bystander; afterwards nothing is held any more, and never was too much."""
+    target.forget_peak()
+    async with bystander_at_work(target):
+        yield
+        # The bystander holds a few messages now and then.
+        await used(target, lambda held: held < 100_000)
+    await used(target, lambda held: held == 0)
+    assert target.peak_mib < PEAK_MIB_MAX
+    target.process.refuse_trouble()
 
 
 def attack(target: Target, work: Callable[[], Awaitable[None]]) -> None:

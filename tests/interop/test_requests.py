@@ -41,6 +41,18 @@ def _namespace_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
     server.refuse_trouble()
 
 
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def client(server: ServerProcess, loop_runner: asyncio.Runner) -> Iterator[Client]:
+    client = loop_runner.run(Client.connect(Endpoint.parse(server.connection_string)))
+    yield client
+    loop_runner.run(client.close())
+
+
 @pytest.fixture
 def run(server: ServerProcess) -> Run:
     """With one partition and with sixteen, one after the other."""

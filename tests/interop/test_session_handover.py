@@ -44,6 +44,17 @@ def numbers() -> Iterator[int]:
 
 
 @pytest.fixture
+def endpoint(premium: ServerProcess) -> Endpoint:
+    return Endpoint.parse(premium.connection_string)
+
+
+@pytest.fixture
+def queue(numbers: Iterator[int]) -> str:
+    """A queue that no other test uses."""
+    return f"queue-{next(numbers)}"
+
+
+@pytest.fixture
 def run(premium: ServerProcess, numbers: Iterator[int]) -> Run:
     """At a queue of its own."""
     queue = f"queue-{next(numbers)}"

@@ -26,6 +26,7 @@ TICKS_2020, TICKS_2100 = 637_134_336_000_000_000, 662_380_416_000_000_000
 
 Work: TypeAlias = Callable[[Endpoint, str], Awaitable[None]]
 Run: TypeAlias = Callable[[Work], None]
+KINDS = ("plain", "parts")
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,28 @@ def _namespace_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
 @pytest.fixture(scope="module")
 def numbers() -> Iterator[int]:
     return iter(range(13))
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def unused() -> dict[str, Iterator[int]]:
+    """The numbers of the queues, by kind, that no test has had yet."""
+    return {kind: iter(range(13)) for kind in KINDS}
+
+
+@pytest.fixture
+def queue(kind: str, unused: dict[str, Iterator[int]]) -> str:
+    """A queue of each kind that no other test uses."""
+    return f"{kind}-{next(unused[kind])}"
+
+
+@pytest.fixture
+def endpoint(server: ServerProcess) -> Endpoint:
+    return Endpoint.parse(server.connection_string)
 
 
 @pytest.fixture

@@ -63,6 +63,30 @@ def numbers() -> Iterator[int]:
     return iter(range(1, QUEUES))
 
 
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def unused() -> dict[str, Iterator[int]]:
+    """The numbers of the queues, by kind, that no test has had yet."""
+    return {kind: iter(range(1, QUEUES)) for kind in KINDS}
+
+
+@pytest.fixture
+def queue(kind: str, unused: dict[str, Iterator[int]]) -> str:
+    """A queue of each kind that no other test uses."""
+    return f"{kind}-{next(unused[kind])}"
+
+
+@pytest.fixture
+def client(server: ServerProcess, loop_runner: asyncio.Runner) -> Iterator[Client]:
+    client = loop_runner.run(Client.connect(Endpoint.parse(server.connection_string)))
+    yield client
+    loop_runner.run(client.close())
+
+
 @pytest.fixture
 def run(server: ServerProcess, numbers: Iterator[int]) -> Run:
     """On a queue of each kind, one after the other."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,18 @@ def catalog_at(path: Path) -> Iterator[SqliteCatalog]:
     catalog.open()
     yield catalog
     catalog.close()
+
+
+@asynccontextmanager
+async def open_rules(path: Path, root: RootRule = ROOT) -> AsyncIterator[tuple[Broker, KeyRing, RuleBook]]:
+    with catalog_at(path / "catalog.db") as catalog:
+        broker = Broker(catalog, [MemoryStore("m")])
+        broker.start()
+        ring = KeyRing()
+        book = RuleBook(broker, ring, root)
+        book.open()
+        yield broker, ring, book
+        await broker.stop()
 
 
 def in_broker(path: Path, work: Work, root: RootRule = ROOT) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import groupby
 
@@ -46,6 +47,22 @@ def catalog(tmp_path):
 @pytest.fixture
 def stores():
     return [MemoryStore(name) for name in ("a", "b", "c")]
+
+
+@pytest.fixture
+def open_broker(catalog, stores):
+    """Start a broker on these stores; each call is another start."""
+
+    @asynccontextmanager
+    async def opened(**options):
+        broker = Broker(catalog, options.pop("stores", stores), **options)
+        broker.start()
+        try:
+            yield broker
+        finally:
+            await broker.stop()
+
+    return opened
 
 
 @pytest.fixture

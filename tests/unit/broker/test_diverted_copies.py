@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -44,6 +45,24 @@ def catalog(tmp_path):
 @pytest.fixture
 def stores():
     return [GatedStore("left"), GatedStore("right")]
+
+
+@pytest.fixture
+def open_broker(catalog, stores):
+    """Start a broker on these stores; each call is another start."""
+
+    @asynccontextmanager
+    async def opened(tier=Tier.STANDARD):
+        broker = Broker(catalog, stores, contents=AmqpContents(), tier=tier)
+        broker.start()
+        try:
+            yield broker
+        finally:
+            for store in stores:
+                store.open_gate()
+            await broker.stop()
+
+    return opened
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -34,6 +35,26 @@ NEWS = TopicDescription(EntityPath("news"), enable_partitioning=True)
 @pytest.fixture
 def stores():
     return [GatedStore(name) for name in ("a", "b", "c")]
+
+
+@pytest.fixture
+def open_broker(tmp_path, stores):
+    catalog = SqliteCatalog(tmp_path / "catalog.db")
+    catalog.open()
+
+    @asynccontextmanager
+    async def opened(**options):
+        broker = Broker(catalog, stores, contents=AmqpContents(), **options)
+        broker.start()
+        try:
+            yield broker
+        finally:
+            for store in stores:
+                store.open_gate()
+            await broker.stop()
+
+    yield opened
+    catalog.close()
 
 
 @pytest.fixture

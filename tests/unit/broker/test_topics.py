@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -54,6 +55,24 @@ def catalog(tmp_path):
 @pytest.fixture
 def stores():
     return [GatedStore(name) for name in ("a", "b", "c")]
+
+
+@pytest.fixture
+def open_broker(catalog, stores):
+    """Start a broker on these stores; each call is another start."""
+
+    @asynccontextmanager
+    async def opened(**options):
+        broker = Broker(catalog, stores, contents=AmqpContents(), **options)
+        broker.start()
+        try:
+            yield broker
+        finally:
+            for store in stores:
+                store.open_gate()
+            await broker.stop()
+
+    return opened
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,14 @@ class House:
 
 
 OpenHouse = Callable[..., AbstractAsyncContextManager[House]]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def loop_runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
+    """Tests that are coroutines run on either event loop."""
+    factory = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}[request.param]
+    with asyncio.Runner(loop_factory=factory) as runner:
+        yield runner
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
