@@ -214,7 +214,9 @@ def name_of(route: BaseRoute) -> str:
     return type(route).__name__
 
 
-def test_every_http_route_of_a_server_has_an_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_http_route_of_a_server_has_an_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[Any] = []
 
     def noted(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -228,11 +230,8 @@ def test_every_http_route_of_a_server_has_an_entry(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(front, "http_app", noted(front.http_app))
     monkeypatch.setattr(front, "Router", noted(front.Router))
 
-    async def start() -> None:
-        async with Server(Settings(data=tmp_path / "data", port=0, admin_port=None)):
-            pass
-
-    asyncio.run(start())
+    async with Server(Settings(data=tmp_path / "data", port=0, admin_port=None)):
+        pass
     assert len(made) == 2
     assert {name_of(route) for router in made for route in router.routes} == set(ROUTES)
 
@@ -403,8 +402,8 @@ def with_client(house: House, work: Callable[[Client], Any]) -> None:
     [(kind, sends, right) for (kind, sends), right in LINKS.items() if right is not None],
     ids=str,
 )
-def test_no_stranger_gets_a_link(house: House, kind: NodeKind, sends: bool, right: str) -> None:
-    async def work(client: Client) -> None:
+async def test_no_stranger_gets_a_link(house: House, kind: NodeKind, sends: bool, right: str) -> None:
+    async with await Client.connect(house.endpoint, login=False) as client:
         for address in ADDRESSES[kind]:
             assert await attach(client, address, sends) == UNAUTHORIZED
         for who, token in strangers(house, right, "q"):
@@ -418,19 +417,15 @@ def test_no_stranger_gets_a_link(house: House, kind: NodeKind, sends: bool, righ
         for address in (*ADDRESSES[kind], *(f"other/../{each}" for each in ADDRESSES[kind])):
             assert await attach(client, address, sends) == UNAUTHORIZED, address
 
-    with_client(house, work)
-
-    async def allowed(client: Client) -> None:
+    async with await Client.connect(house.endpoint, login=False) as client:
         assert await put(client, house.token(HOLDERS[right]), "q") == 202
         assert await attach(client, ADDRESSES[kind][0], sends) is None
 
-    with_client(house, allowed)
 
-
-def test_no_stranger_sends_through_one_entity_to_another(house: House) -> None:
+async def test_no_stranger_sends_through_one_entity_to_another(house: House) -> None:
     """Anybody may attach a coordinator: Java does so before it has a token, and alone it is of no use."""
 
-    async def work(client: Client) -> None:
+    async with await Client.connect(house.endpoint, login=False) as client:
         await client.coordinator()
         assert await attach(client, "q", SENDS) == UNAUTHORIZED
         assert await put(client, house.token("sends"), "q") == 202
@@ -446,29 +441,24 @@ def test_no_stranger_sends_through_one_entity_to_another(house: House) -> None:
             await Sender(client, cast(SendingLink, link)).attached()
         assert refused.value.condition == UNAUTHORIZED
 
-    with_client(house, work)
 
-
-def test_no_stranger_logs_in_with_a_name_and_a_key(house: House) -> None:
-    async def work() -> None:
-        for name, key in ((house.endpoint.key_name, "guessed"), ("nobody", house.endpoint.key), ("", "")):
-            stranger = Endpoint(house.endpoint.host, house.endpoint.port, name, key)
-            with pytest.raises(ConnectionLost):
-                await Client.connect(stranger)
-        listener = Endpoint(house.endpoint.host, house.endpoint.port, "listens", house.key("listens", "q"))
-        async with await Client.connect(listener) as client:
-            assert await attach(client, "q", SENDS) == UNAUTHORIZED
-            assert await attach(client, "other", RECEIVES) == UNAUTHORIZED
-            assert await attach(client, "q", RECEIVES) is None
-
-    asyncio.run(work())
+async def test_no_stranger_logs_in_with_a_name_and_a_key(house: House) -> None:
+    for name, key in ((house.endpoint.key_name, "guessed"), ("nobody", house.endpoint.key), ("", "")):
+        stranger = Endpoint(house.endpoint.host, house.endpoint.port, name, key)
+        with pytest.raises(ConnectionLost):
+            await Client.connect(stranger)
+    listener = Endpoint(house.endpoint.host, house.endpoint.port, "listens", house.key("listens", "q"))
+    async with await Client.connect(listener) as client:
+        assert await attach(client, "q", SENDS) == UNAUTHORIZED
+        assert await attach(client, "other", RECEIVES) == UNAUTHORIZED
+        assert await attach(client, "q", RECEIVES) is None
 
 
 @pytest.mark.parametrize("operation", sorted(OPERATIONS))
-def test_no_management_operation_is_done_for_who_lacks_its_right(house: House, operation: str) -> None:
+async def test_no_management_operation_is_done_for_who_lacks_its_right(house: House, operation: str) -> None:
     right = MANAGEMENT_RIGHTS[operation]
 
-    async def work(client: Client) -> None:
+    async with await Client.connect(house.endpoint, login=False) as client:
         for address in ADDRESSES[NodeKind.MANAGEMENT]:
             assert await put(client, house.token(OTHERS[right]), "q") == 202
             requester = await client.requester(address)
@@ -481,5 +471,3 @@ def test_no_management_operation_is_done_for_who_lacks_its_right(house: House, o
             requester = await client.requester(address)
             answer = await requester.ask(operation, {})
             assert answer.application_properties["statusCode"] not in (401, 403, 500)
-
-    with_client(house, work)

@@ -106,8 +106,8 @@ def test_the_limit_is_shown(small: Target) -> None:
     assert metric(small, "bendybus_memory_limit_bytes") == MEMORY_MIB * MIB
 
 
-def test_half_deliveries_of_many_connections_are_bounded_together(small: Target) -> None:
-    async def work() -> None:
+async def test_half_deliveries_of_many_connections_are_bounded_together(small: Target) -> None:
+    async with under_attack(small):
         before = metric(small, "bendybus_memory_disconnects_total")
         # 20 MB each: the third comes near the limit, the fourth is beyond it.
         strangers = [await Stranger.begin(small.endpoint) for _ in range(4)]
@@ -121,11 +121,9 @@ def test_half_deliveries_of_many_connections_are_bounded_together(small: Target)
             stranger.writer.transport.abort()
         assert metric(small, "bendybus_memory_disconnects_total") > before
 
-    attack(small, work)
 
-
-def test_who_is_held_back_for_ten_seconds_is_disconnected(small: Target) -> None:
-    async def work() -> None:
+async def test_who_is_held_back_for_ten_seconds_is_disconnected(small: Target) -> None:
+    async with under_attack(small):
         # 55 MB together, which is above 80 %: nobody is disconnected for it at once.
         async with (
             await Stranger.begin(small.endpoint) as large,
@@ -139,17 +137,13 @@ def test_who_is_held_back_for_ten_seconds_is_disconnected(small: Target) -> None
             less.send(1, BEGIN)
             await less.expect(Begin)
 
-    attack(small, work)
 
-
-def test_half_deliveries_of_one_connection_have_a_limit_of_their_own(small: Target) -> None:
-    async def work() -> None:
+async def test_half_deliveries_of_one_connection_have_a_limit_of_their_own(small: Target) -> None:
+    async with under_attack(small):
         stranger = await Stranger.begin(small.endpoint)
         await half_deliveries(stranger, 250, patient=False)
         assert await told(stranger) in ("amqp:connection:forced", "amqp:resource-limit-exceeded")
         stranger.writer.transport.abort()
-
-    attack(small, work)
 
 
 async def fill(endpoint: Endpoint, queue: str, count: int) -> None:
@@ -172,8 +166,8 @@ def credit(window: int) -> Flow:
     )
 
 
-def test_sessions_whose_windows_stay_shut_are_bounded_together(small: Target) -> None:
-    async def work() -> None:
+async def test_sessions_whose_windows_stay_shut_are_bounded_together(small: Target) -> None:
+    async with under_attack(small):
         await fill(small.endpoint, "deaf", 400)
         async with await Stranger.open(small.endpoint) as stranger:
             for channel in range(100):
@@ -182,11 +176,9 @@ def test_sessions_whose_windows_stay_shut_are_bounded_together(small: Target) ->
                 stranger.send(channel, credit(window=0))
             assert await told(stranger) == "amqp:connection:forced"
 
-    attack(small, work)
 
-
-def test_receivers_that_do_not_read_are_bounded_together(small: Target) -> None:
-    async def work() -> None:
+async def test_receivers_that_do_not_read_are_bounded_together(small: Target) -> None:
+    async with under_attack(small):
         await fill(small.endpoint, "deaf", 500)
         before = metric(small, "bendybus_memory_disconnects_total")
         strangers = []
@@ -204,11 +196,9 @@ def test_receivers_that_do_not_read_are_bounded_together(small: Target) -> None:
         for stranger in strangers:
             stranger.writer.transport.abort()
 
-    attack(small, work)
 
-
-def test_large_messages_of_many_senders_all_arrive(small: Target) -> None:
-    async def work() -> None:
+async def test_large_messages_of_many_senders_all_arrive(small: Target) -> None:
+    async with under_attack(small):
         # 12 senders of 12 MB at once are more than the server may hold: some have to wait, none is lost.
         async def send() -> None:
             async with await Client.connect(small.endpoint) as client:
@@ -217,5 +207,3 @@ def test_large_messages_of_many_senders_all_arrive(small: Target) -> None:
                 assert await sender.send(*[message] * 50) == [Accepted()] * 50
 
         await asyncio.gather(*(send() for _ in range(12)))
-
-    attack(small, work)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import hmac
@@ -50,28 +49,25 @@ def sign(server: ServerProcess, path: str, expires_at_s: float) -> str:
     )
 
 
-def test_without_a_sasl_layer_there_is_no_right_until_a_token_brings_one(
+async def test_without_a_sasl_layer_there_is_no_right_until_a_token_brings_one(
     server: ServerProcess, new_queue: NewQueue, kind: Kind
 ) -> None:
     """As the JavaScript SDK connects when its connection string has a signature."""
     queue = new_queue(kind)
 
-    async def work() -> None:
-        endpoint = Endpoint.parse(server.connection_string)
-        async with await Client.connect(endpoint, login=False, sasl_mechanism=None) as client:
-            for attach in (client.sender, client.receiver):
-                with pytest.raises(LinkRefused) as refused:
-                    await attach(queue)
-                assert refused.value.condition == "amqp:unauthorized-access"
-            cbs = await client.requester("$cbs")
-            token = sign(server, queue, time.time() + 600)
-            audience = f"sb://127.0.0.1:{server.port}/{queue}"
-            answer = await cbs.ask("put-token", token, type="servicebus.windows.net:sastoken", name=audience)
-            assert answer.application_properties["status-code"] == 202
-            await (await client.sender(queue)).send(encode_message(data=b"x"))
-            assert len(await (await client.receiver(queue, deletes=True)).drain(5)) == 1
-
-    asyncio.run(work())
+    endpoint = Endpoint.parse(server.connection_string)
+    async with await Client.connect(endpoint, login=False, sasl_mechanism=None) as client:
+        for attach in (client.sender, client.receiver):
+            with pytest.raises(LinkRefused) as refused:
+                await attach(queue)
+            assert refused.value.condition == "amqp:unauthorized-access"
+        cbs = await client.requester("$cbs")
+        token = sign(server, queue, time.time() + 600)
+        audience = f"sb://127.0.0.1:{server.port}/{queue}"
+        answer = await cbs.ask("put-token", token, type="servicebus.windows.net:sastoken", name=audience)
+        assert answer.application_properties["status-code"] == 202
+        await (await client.sender(queue)).send(encode_message(data=b"x"))
+        assert len(await (await client.receiver(queue, deletes=True)).drain(5)) == 1
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -302,54 +301,49 @@ def test_bad_requests_below_a_topic_are_told_what_is_wrong(
 # -- over AMQP --------------------------------------------------------------------------
 
 
-def test_rules_are_added_told_and_removed_over_amqp(
+async def test_rules_are_added_told_and_removed_over_amqp(
     server: ServerProcess, admin: ServiceBusAdministrationClient, name: str
 ) -> None:  # P-35
     admin.create_topic(name, enable_partitioning=True)
     admin.create_subscription(name, "s")
 
-    async def work() -> None:
-        client = await Client.connect(Endpoint.parse(server.connection_string))
-        node = await client.requester(f"{name}/Subscriptions/s/$management")
+    client = await Client.connect(Endpoint.parse(server.connection_string))
+    node = await client.requester(f"{name}/Subscriptions/s/$management")
 
-        async def ask(operation: str, body: object) -> tuple[object, object, Any]:
-            answer = await node.ask(f"com.microsoft:{operation}", body)
-            told = answer.application_properties
-            return told["statusCode"], told.get("errorCondition"), answer.value
+    async def ask(operation: str, body: object) -> tuple[object, object, Any]:
+        answer = await node.ask(f"com.microsoft:{operation}", body)
+        told = answer.application_properties
+        return told["statusCode"], told.get("errorCondition"), answer.value
 
-        rule = {"sql-filter": {"expression": "n = 1"}, "sql-rule-action": {"expression": "SET m = 2"}}
-        assert (await ask("add-rule", {"rule-name": "r", "rule-description": rule}))[0] == 200
-        again = await ask("add-rule", {"rule-name": "R", "rule-description": rule})
-        assert again[:2] == (409, "com.microsoft:entity-already-exists")
-        bad = {"sql-filter": {"expression": "n ="}}
-        assert (await ask("add-rule", {"rule-name": "b", "rule-description": bad}))[:2] == (
-            *(400, "com.microsoft:argument-error"),
-        )
-        status, _, body = await ask("enumerate-rules", {"skip": 1, "top": 2**31 - 1})
-        (told,) = body["rules"]
-        described = told["rule-description"]
-        assert isinstance(described, Described) and isinstance(described.descriptor, ULong)
-        assert (status, described.value[2], described.value[0].value[0]) == (200, "r", "n = 1")
-        assert (await ask("enumerate-rules", {"skip": 5, "top": 10}))[0] == 204
-        assert (await ask("remove-rule", {"rule-name": "$Default"}))[0] == 200
-        assert (await ask("remove-rule", {"rule-name": "$Default"}))[:2] == (404, "amqp:not-found")
-        at_topic = await client.requester(f"{name}/$management")
-        refused = await at_topic.ask("com.microsoft:enumerate-rules", {"skip": 0, "top": 1})
-        assert refused.application_properties["errorCondition"] == "amqp:not-allowed"
-        peeked = await at_topic.ask(
-            "com.microsoft:peek-message", {"from-sequence-number": 1, "message-count": 1}
-        )
-        assert peeked.application_properties["statusCode"] == 400
-        client.cut()
-        # Who only listens may not change rules.
-        key, _ = RULES["Listens"]
-        endpoint = Endpoint.parse(server.connection_string)
-        listens = await Client.connect(Endpoint(endpoint.host, endpoint.port, "Listens", key))
-        node = await listens.requester(f"{name}/Subscriptions/s/$management")
-        assert (await ask("add-rule", {"rule-name": "x", "rule-description": rule}))[0] == 401
-        listens.cut()
-
-    asyncio.run(work())
+    rule = {"sql-filter": {"expression": "n = 1"}, "sql-rule-action": {"expression": "SET m = 2"}}
+    assert (await ask("add-rule", {"rule-name": "r", "rule-description": rule}))[0] == 200
+    again = await ask("add-rule", {"rule-name": "R", "rule-description": rule})
+    assert again[:2] == (409, "com.microsoft:entity-already-exists")
+    bad = {"sql-filter": {"expression": "n ="}}
+    assert (await ask("add-rule", {"rule-name": "b", "rule-description": bad}))[:2] == (
+        *(400, "com.microsoft:argument-error"),
+    )
+    status, _, body = await ask("enumerate-rules", {"skip": 1, "top": 2**31 - 1})
+    (told,) = body["rules"]
+    described = told["rule-description"]
+    assert isinstance(described, Described) and isinstance(described.descriptor, ULong)
+    assert (status, described.value[2], described.value[0].value[0]) == (200, "r", "n = 1")
+    assert (await ask("enumerate-rules", {"skip": 5, "top": 10}))[0] == 204
+    assert (await ask("remove-rule", {"rule-name": "$Default"}))[0] == 200
+    assert (await ask("remove-rule", {"rule-name": "$Default"}))[:2] == (404, "amqp:not-found")
+    at_topic = await client.requester(f"{name}/$management")
+    refused = await at_topic.ask("com.microsoft:enumerate-rules", {"skip": 0, "top": 1})
+    assert refused.application_properties["errorCondition"] == "amqp:not-allowed"
+    peeked = await at_topic.ask("com.microsoft:peek-message", {"from-sequence-number": 1, "message-count": 1})
+    assert peeked.application_properties["statusCode"] == 400
+    client.cut()
+    # Who only listens may not change rules.
+    key, _ = RULES["Listens"]
+    endpoint = Endpoint.parse(server.connection_string)
+    listens = await Client.connect(Endpoint(endpoint.host, endpoint.port, "Listens", key))
+    node = await listens.requester(f"{name}/Subscriptions/s/$management")
+    assert (await ask("add-rule", {"rule-name": "x", "rule-description": rule}))[0] == 401
+    listens.cut()
     assert [rule.name for rule in admin.list_rules(name, "s")] == ["r"]
 
 

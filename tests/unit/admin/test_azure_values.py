@@ -6,7 +6,7 @@ import pytest
 
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.topic_entities import SubscriptionDescription
-from fix_management import HOST, Api, InNamespace
+from fix_management import HOST, open_namespace
 
 SUBSCRIPTION, RULE, TOPIC = "SubscriptionDescription", "RuleDescription", "TopicDescription"
 UNLIMITED = "P10675199DT2H48M5.4775807S"
@@ -58,14 +58,12 @@ VALUES: dict[str, tuple[str, dict[str, str | None]]] = {
 
 @pytest.mark.parametrize("case", VALUES)
 @pytest.mark.parametrize("partitioned", ["true", "false"])
-def test_a_value_comes_back_as_azure_gives_it_back(
-    in_namespace: InNamespace, case: str, partitioned: str
-) -> None:
+async def test_a_value_comes_back_as_azure_gives_it_back(case: str, partitioned: str) -> None:
     sent, shown = VALUES[case]
     if "left out" in case:
         partitioned = "false"
 
-    async def work(api: Api) -> None:
+    async with open_namespace() as api:
         await api("PUT", "to")
         made = await api("PUT", "q", sent + of("EnablePartitioning", partitioned))
         assert made.status == 201, made.body
@@ -78,11 +76,9 @@ def test_a_value_comes_back_as_azure_gives_it_back(
         queue = api.broker.queues.get("q").description
         assert QueueDescription.from_record(queue.to_record()).as_sent == queue.as_sent
 
-    in_namespace(work)
 
-
-def test_a_forward_that_is_a_url_means_the_entity(in_namespace: InNamespace) -> None:
-    async def work(api: Api) -> None:
+async def test_a_forward_that_is_a_url_means_the_entity() -> None:
+    async with open_namespace() as api:
         await api("PUT", "To/it")
         await api("PUT", "t", kind=TOPIC)
         url = f"sb://{HOST}/to/IT"
@@ -97,8 +93,6 @@ def test_a_forward_that_is_a_url_means_the_entity(in_namespace: InNamespace) -> 
             assert taken_away.text("ForwardTo") is None
         subscription = api.broker.topics.get_subscription("t", "s").description
         assert SubscriptionDescription.from_record(subscription.to_record()).as_sent == subscription.as_sent
-
-    in_namespace(work)
 
 
 def typed(kind: str, text: str, schema: str = "http://www.w3.org/2001/XMLSchema") -> str:
@@ -129,14 +123,14 @@ FILTERS: dict[str, str] = {
 
 
 @pytest.mark.parametrize("case", FILTERS)
-def test_a_rule_comes_back_as_it_was_sent(in_namespace: InNamespace, case: str) -> None:
+async def test_a_rule_comes_back_as_it_was_sent(case: str) -> None:
     inner = SQL + FILTERS[case]
     if "Parameters" not in inner:
         inner = inner.replace("@k", "1")
     text = f'<Filter i:type="SqlFilter">{inner}</Filter>'
     action = f'<Action i:type="SqlRuleAction">{inner.replace("a = ", "SET a = ")}</Action>'
 
-    async def work(api: Api) -> None:
+    async with open_namespace() as api:
         await api("PUT", "t", kind=TOPIC)
         await api("PUT", "t/Subscriptions/s", kind=SUBSCRIPTION)
         path = "t/Subscriptions/s/Rules/r"
@@ -149,22 +143,18 @@ def test_a_rule_comes_back_as_it_was_sent(in_namespace: InNamespace, case: str) 
         again = SubscriptionDescription.from_record(kept.to_record())
         assert again.rule("r").filter.preprocessing == (True if case == "preprocessing" else None)  # type: ignore[union-attr]
 
-    in_namespace(work)
 
-
-def test_only_the_rule_of_a_new_subscription_has_empty_parameters(in_namespace: InNamespace) -> None:
-    async def work(api: Api) -> None:
+async def test_only_the_rule_of_a_new_subscription_has_empty_parameters() -> None:
+    async with open_namespace() as api:
         await api("PUT", "t", kind=TOPIC)
         await api("PUT", "t/Subscriptions/s", kind=SUBSCRIPTION)
         await api("PUT", "t/Subscriptions/s/Rules/all", '<Filter i:type="TrueFilter"/>', kind=RULE)
         assert "<Parameters/>" in (await api("GET", "t/Subscriptions/s/Rules/$Default")).body
         assert "<Parameters" not in (await api("GET", "t/Subscriptions/s/Rules/all")).body
 
-    in_namespace(work)
 
-
-def test_an_entry_and_a_list_have_the_shape_of_azures(in_namespace: InNamespace) -> None:
-    async def work(api: Api) -> None:
+async def test_an_entry_and_a_list_have_the_shape_of_azures() -> None:
+    async with open_namespace() as api:
         await api("PUT", "t", kind=TOPIC)
         made = await api("PUT", "t/Subscriptions/s", kind=SUBSCRIPTION)
         assert made.text("AccessedAt") == made.text("CreatedAt")
@@ -191,5 +181,3 @@ def test_an_entry_and_a_list_have_the_shape_of_azures(in_namespace: InNamespace)
         assert topic.text("name") == "ns"
         assert (topic.text("published") or "").count(".") == 0
         assert "Alias" not in (await api("GET", "$namespaceinfo")).body
-
-    in_namespace(work)

@@ -62,22 +62,19 @@ def opens(ring: KeyRing, name: str, key: str) -> bool:
     return bool(ring.opened_by(name, key))
 
 
-def test_a_namespace_rule_opens_at_once_and_after_a_restart(tmp_path: Path) -> None:
-    async def make(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
+async def test_a_namespace_rule_opens_at_once_and_after_a_restart(tmp_path: Path) -> None:
+    async with open_rules(tmp_path) as (broker, ring, book):
         rule, is_new = await book.put("", "shop", ["Send"], "first-key", None)
         assert is_new and len(rule.secondary_key) == 44
         assert opens(ring, "shop", "first-key") and opens(ring, "shop", rule.secondary_key)
 
-    async def look(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
+    async with open_rules(tmp_path) as (_broker, ring, book):
         assert [rule.name for rule in book.rules()] == [ROOT_RULE_NAME, "shop"]
         assert opens(ring, "shop", "first-key")
 
-    in_broker(tmp_path, make)
-    in_broker(tmp_path, look)
 
-
-def test_a_regenerated_key_closes_the_old_one_and_leaves_the_other(tmp_path: Path) -> None:
-    async def work(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
+async def test_a_regenerated_key_closes_the_old_one_and_leaves_the_other(tmp_path: Path) -> None:
+    async with open_rules(tmp_path) as (broker, ring, book):
         await broker.queues.create(QueueDescription(EntityPath("Orders")))
         for scope in ("", "orders"):
             before, _ = await book.put(scope, "shop", ["Send"], None, None)
@@ -90,13 +87,11 @@ def test_a_regenerated_key_closes_the_old_one_and_leaves_the_other(tmp_path: Pat
             await book.remove(scope, "shop")
             assert not opens(ring, "shop", after.primary_key)
 
-    in_broker(tmp_path, work)
 
-
-def test_an_entitys_rules_come_and_go_with_it(tmp_path: Path) -> None:
+async def test_an_entitys_rules_come_and_go_with_it(tmp_path: Path) -> None:
     rule = AuthorizationRule("shop", ("Send",), "k")
 
-    async def work(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
+    async with open_rules(tmp_path) as (broker, ring, book):
         await broker.queues.create(QueueDescription(EntityPath("q"), authorization_rules=(rule,)))
         assert [each.scope for each in ring.opened_by("shop", "k")] == ["q"]
         await broker.queues.delete("q")
@@ -104,11 +99,9 @@ def test_an_entitys_rules_come_and_go_with_it(tmp_path: Path) -> None:
         with pytest.raises(RuleNotFound, match="has no authorization rule 'shop'"):
             book.find("", "shop")
 
-    in_broker(tmp_path, work)
 
-
-def test_the_root_rule_is_one_of_twelve_and_stays(tmp_path: Path) -> None:
-    async def work(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
+async def test_the_root_rule_is_one_of_twelve_and_stays(tmp_path: Path) -> None:
+    async with open_rules(tmp_path) as (_broker, ring, book):
         for number in range(11):
             await book.put("", f"r{number}", ["Send"], None, None)
         with pytest.raises(QuotaExceeded, match="would have 13 authorization rules; at most 12"):
@@ -119,27 +112,22 @@ def test_the_root_rule_is_one_of_twelve_and_stays(tmp_path: Path) -> None:
         with pytest.raises(InvalidOperation):
             await book.remove("", ROOT_RULE_NAME)
 
-    in_broker(tmp_path, work)
 
-
-def test_the_root_keys_can_be_changed_where_the_data_folder_keeps_them(tmp_path: Path) -> None:
-    async def change(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
+async def test_the_root_keys_can_be_changed_where_the_data_folder_keeps_them(tmp_path: Path) -> None:
+    async with open_rules(tmp_path) as (broker, ring, book):
         rule = await book.regenerate("", ROOT_RULE_NAME, "secondary")
         assert {"secondary": rule.secondary_key} == KEPT
         assert not opens(ring, ROOT_RULE_NAME, "root-secondary")
         assert opens(ring, ROOT_RULE_NAME, "root-primary")
         assert opens(ring, ROOT_RULE_NAME, rule.secondary_key)
 
-    async def refused(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
+    async with open_rules(tmp_path, RootRule("k", "k")) as (_broker, ring, book):
         with pytest.raises(InvalidOperation, match="set where the server is started"):
             await book.regenerate("", ROOT_RULE_NAME, "primary")
 
-    in_broker(tmp_path, change)
-    in_broker(tmp_path, refused, RootRule("k", "k"))
 
-
-def test_a_file_brings_its_rules_and_leaves_the_others(tmp_path: Path) -> None:
-    async def work(broker: Broker, ring: KeyRing, book: RuleBook) -> None:
+async def test_a_file_brings_its_rules_and_leaves_the_others(tmp_path: Path) -> None:
+    async with open_rules(tmp_path) as (_broker, _ring, book):
         mine, _ = await book.put("", "mine", ["Send"], None, None)
         asked = AuthorizationRule("shop", ("Send",), "from-the-file")
         await book.bring("", [asked])
@@ -149,5 +137,3 @@ def test_a_file_brings_its_rules_and_leaves_the_others(tmp_path: Path) -> None:
         found = book.find("", "shop")
         assert (found.primary_key, found.secondary_key) == ("from-the-file", second.secondary_key)
         assert book.find("", "mine") == mine
-
-    in_broker(tmp_path, work)

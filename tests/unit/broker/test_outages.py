@@ -14,7 +14,7 @@ from bendybus.domain.commands import Complete, Enqueue, Enqueued, Peek, Tick
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.errors import PartitionMoved, StoreCorrupted, StoreUnavailable
 from bendybus.names import SequenceNumber
-from fix_broker import Yard, message
+from fix_broker import Yard, message, open_yard
 
 UNAVAILABLE = Availability.UNAVAILABLE
 AWAY = StoreUnavailable("no route to host")
@@ -36,8 +36,8 @@ async def stall(yard: Yard, *texts: str) -> None:
     await yard.at_the_gate()
 
 
-def test_a_stalled_commit_is_answered_in_bounded_time(in_yard):  # P-17
-    async def test(yard: Yard) -> None:
+async def test_a_stalled_commit_is_answered_in_bounded_time():  # P-17
+    async with open_yard() as yard:
         await stall(yard)
         yard.host.submit(Enqueue([message("behind it")]), yard.replies.append)
         yard.pass_time(1.6)
@@ -46,11 +46,9 @@ def test_a_stalled_commit_is_answered_in_bounded_time(in_yard):  # P-17
         assert [type(reply) for reply in yard.replies] == [StoreUnavailable, StoreUnavailable]
         assert yard.host.availability is UNAVAILABLE
 
-    in_yard(test)
 
-
-def test_a_stall_makes_only_its_own_partitions_unavailable(in_yard):  # P-04 P-27
-    async def test(yard: Yard) -> None:
+async def test_a_stall_makes_only_its_own_partitions_unavailable():  # P-04 P-27
+    async with open_yard(partitions=4, stores=2) as yard:
         await stall(yard)
         yard.pass_time(3)
         assert states(yard) == [UNAVAILABLE, Availability.AVAILABLE] * 2
@@ -59,11 +57,9 @@ def test_a_stall_makes_only_its_own_partitions_unavailable(in_yard):  # P-04 P-2
         with pytest.raises(StoreUnavailable, match="retry"):
             await yard.queue.hosts[2].ask(Enqueue([message()]))
 
-    in_yard(test, partitions=4, stores=2)
 
-
-def test_a_slow_store_is_passed_over_before_anything_is_given_up(in_yard):  # P-16 P-33
-    async def test(yard: Yard) -> None:
+async def test_a_slow_store_is_passed_over_before_anything_is_given_up():  # P-16 P-33
+    async with open_yard(partitions=2, stores=2) as yard:
         await stall(yard)
         yard.pass_time(1.4)
         assert yard.attached.state is StoreState.SLOW
@@ -77,22 +73,18 @@ def test_a_slow_store_is_passed_over_before_anything_is_given_up(in_yard):  # P-
         assert isinstance(yard.replies[0], Enqueued)
         assert not yard.queue.limited
 
-    in_yard(test, partitions=2, stores=2)
 
-
-def test_where_all_are_slow_a_slow_one_is_taken(in_yard):  # P-16
-    async def test(yard: Yard) -> None:
+async def test_where_all_are_slow_a_slow_one_is_taken():  # P-16
+    async with open_yard(partitions=2) as yard:
         await stall(yard)
         yard.pass_time(1.4)
         assert {yard.queue.place(None).number for _ in range(4)} == {0, 1}
 
-    in_yard(test, partitions=2)
 
-
-def test_what_a_stall_reported_as_failed_is_taken_back_when_it_was_stored_late(in_yard):  # P-16
+async def test_what_a_stall_reported_as_failed_is_taken_back_when_it_was_stored_late():  # P-16
     """The sender has sent it again, or it went to another partition."""
 
-    async def test(yard: Yard) -> None:
+    async with open_yard() as yard:
         await yard.host.ask(Enqueue([message("before")]))
         await stall(yard, "late", "late too")
         yard.pass_time(3)
@@ -105,11 +97,9 @@ def test_what_a_stall_reported_as_failed_is_taken_back_when_it_was_stored_late(i
         reply = await yard.host.ask(Enqueue([message("after")]))
         assert reply == Enqueued(SequenceNumber(4), 1)
 
-    in_yard(test)
 
-
-def test_what_failed_and_never_came_to_be_stored_takes_nothing_back(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_what_failed_and_never_came_to_be_stored_takes_nothing_back():
+    async with open_yard() as yard:
         yard.store.fails_once = AWAY
         yard.host.submit(Enqueue([message("lost")]), yard.replies.append)
         await yard.settled()
@@ -119,11 +109,9 @@ def test_what_failed_and_never_came_to_be_stored_takes_nothing_back(in_yard):
         await yard.recovered()
         assert [each.sequence_number for each in lock(yard)] == [1, 2]
 
-    in_yard(test)
 
-
-def test_messages_of_another_owner_are_never_taken_back(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_messages_of_another_owner_are_never_taken_back():
+    async with open_yard() as yard:
         await stall(yard)
         yard.pass_time(3)
         yard.store.open_gate()
@@ -133,13 +121,11 @@ def test_messages_of_another_owner_are_never_taken_back(in_yard):
         await yard.recovered()
         assert len(lock(yard)) == 1
 
-    in_yard(test)
 
-
-def test_nothing_lands_after_the_partition_was_claimed_again(in_yard):
+async def test_nothing_lands_after_the_partition_was_claimed_again():
     """A commit that was given up either is there when the partition is loaded, or never."""
 
-    async def test(yard: Yard) -> None:
+    async with open_yard() as yard:
         await stall(yard)
         yard.pass_time(3)
         yard.attached.recover()
@@ -149,22 +135,18 @@ def test_nothing_lands_after_the_partition_was_claimed_again(in_yard):
         await yard.recovered()
         assert [len(group[0].stored) for group in yard.store.groups[:1]] == [1]
 
-    in_yard(test)
 
-
-def test_an_answer_that_comes_after_the_stall_was_declared_is_given_once(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_an_answer_that_comes_after_the_stall_was_declared_is_given_once():
+    async with open_yard() as yard:
         await stall(yard)
         yard.pass_time(3)
         yard.store.open_gate()
         await yard.recovered()
         assert [type(reply) for reply in yard.replies] == [StoreUnavailable]
 
-    in_yard(test)
 
-
-def test_a_failing_store_takes_all_its_partitions_with_it_and_they_come_back_together(in_yard):  # P-04
-    async def test(yard: Yard) -> None:
+async def test_a_failing_store_takes_all_its_partitions_with_it_and_they_come_back_together():  # P-04
+    async with open_yard(partitions=3) as yard:
         for host in yard.queue.hosts:
             await host.ask(Enqueue([message("kept")]))
         yard.store.outage = AWAY
@@ -175,11 +157,9 @@ def test_a_failing_store_takes_all_its_partitions_with_it_and_they_come_back_tog
         await yard.recovered()
         assert [len(lock(yard, number)) for number in range(3)] == [1, 1, 1]
 
-    in_yard(test, partitions=3)
 
-
-def test_a_store_that_is_away_is_probed_once_for_all_its_partitions(in_yard, monkeypatch):
-    async def test(yard: Yard) -> None:
+async def test_a_store_that_is_away_is_probed_once_for_all_its_partitions(monkeypatch):
+    async with open_yard(partitions=5) as yard:
         yard.store.outage = AWAY
         with pytest.raises(StoreUnavailable):
             await yard.host.ask(Enqueue([message()]))
@@ -196,11 +176,10 @@ def test_a_store_that_is_away_is_probed_once_for_all_its_partitions(in_yard, mon
         await yard.recovered()
         assert claims == [5, 5]
 
-    in_yard(test, partitions=5)
 
-
-def test_an_outage_is_told_once_and_so_is_its_end(in_yard, caplog):
-    async def test(yard: Yard) -> None:
+async def test_an_outage_is_told_once_and_so_is_its_end(caplog):
+    caplog.set_level(logging.INFO)
+    async with open_yard(partitions=3) as yard:
         yard.store.outage = AWAY
         for host in yard.queue.hosts:
             host.submit(Enqueue([message()]), yard.replies.append)
@@ -212,26 +191,22 @@ def test_an_outage_is_told_once_and_so_is_its_end(in_yard, caplog):
         yard.store.outage = None
         await yard.recovered()
 
-    caplog.set_level(logging.INFO)
-    in_yard(test, partitions=3)
     told = [record.getMessage() for record in caplog.records]
     assert len([text for text in told if "away" in text]) <= 2, told
     assert len([text for text in told if "is back after" in text]) == 1
 
 
-def test_a_moved_partition_does_not_make_its_store_unavailable(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_a_moved_partition_does_not_make_its_store_unavailable():
+    async with open_yard(partitions=2) as yard:
         yard.store.fails_once = PartitionMoved("claimed")
         yard.host.submit(Enqueue([message()]), yard.replies.append)
         await yard.settled()
         assert states(yard) == [UNAVAILABLE, Availability.AVAILABLE]
         assert yard.attached.state is StoreState.AVAILABLE
 
-    in_yard(test, partitions=2)
 
-
-def test_a_damaged_partition_leaves_the_others_of_its_store_alone(in_yard, monkeypatch):
-    async def test(yard: Yard) -> None:
+async def test_a_damaged_partition_leaves_the_others_of_its_store_alone(monkeypatch):
+    async with open_yard(partitions=2) as yard:
         damaged = yard.queue.hosts[0].key
         real = yard.store.load
 
@@ -252,11 +227,9 @@ def test_a_damaged_partition_leaves_the_others_of_its_store_alone(in_yard, monke
         assert yard.attached.state is StoreState.DAMAGED
         assert yard.host.availability is not Availability.AVAILABLE
 
-    in_yard(test, partitions=2)
 
-
-def test_a_settlement_in_a_stalled_store_is_answered_and_the_message_comes_again(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_a_settlement_in_a_stalled_store_is_answered_and_the_message_comes_again():
+    async with open_yard() as yard:
         await yard.host.ask(Enqueue([message("one")]))
         (held,) = lock(yard)
         yard.store.shut()
@@ -268,8 +241,6 @@ def test_a_settlement_in_a_stalled_store_is_answered_and_the_message_comes_again
         yard.store.open_gate()
         await yard.recovered()
         assert [each.sequence_number for each in lock(yard)] == [1]
-
-    in_yard(test)
 
 
 # -- reads and loads ------------------------------------------------------------------
@@ -294,8 +265,8 @@ class Hung:
         self._go.set()
 
 
-def test_a_stalled_read_is_answered_and_its_store_is_away(in_yard, monkeypatch):  # P-27
-    async def test(yard: Yard) -> None:
+async def test_a_stalled_read_is_answered_and_its_store_is_away(monkeypatch):  # P-27
+    async with open_yard() as yard:
         yard.cache._limit = 0
         await yard.host.ask(Enqueue([message("cold")]))
         hung = Hung(yard.store.read)
@@ -314,11 +285,9 @@ def test_a_stalled_read_is_answered_and_its_store_is_away(in_yard, monkeypatch):
         await yard.recovered()
         assert await yard.host.payloads(lock(yard)) == [b"cold"]
 
-    in_yard(test)
 
-
-def test_a_load_that_takes_long_holds_up_nobody_and_is_used_when_it_comes(in_yard, monkeypatch):  # P-16
-    async def test(yard: Yard) -> None:
+async def test_a_load_that_takes_long_holds_up_nobody_and_is_used_when_it_comes(monkeypatch):  # P-16
+    async with open_yard() as yard:
         await yard.host.ask(Enqueue([message("kept")]))
         hung = Hung(yard.store.load)
         monkeypatch.setattr(yard.store, "load", hung)
@@ -342,11 +311,9 @@ def test_a_load_that_takes_long_holds_up_nobody_and_is_used_when_it_comes(in_yar
             await asyncio.sleep(0.001)
         assert len(lock(yard)) == 1
 
-    in_yard(test)
 
-
-def test_an_errand_in_a_stalled_store_is_refused_in_bounded_time_and_never_done_later(in_yard):  # P-32
-    async def test(yard: Yard) -> None:
+async def test_an_errand_in_a_stalled_store_is_refused_in_bounded_time_and_never_done_later():  # P-32
+    async with open_yard() as yard:
         done = []
         await stall(yard)
         errand = asyncio.ensure_future(yard.attached.run(lambda: done.append("late")))
@@ -360,11 +327,9 @@ def test_an_errand_in_a_stalled_store_is_refused_in_bounded_time_and_never_done_
         await yard.recovered()
         assert done == []
 
-    in_yard(test)
 
-
-def test_an_idle_store_that_hangs_is_noticed(in_yard, monkeypatch):  # P-33
-    async def test(yard: Yard) -> None:
+async def test_an_idle_store_that_hangs_is_noticed(monkeypatch):  # P-33
+    async with open_yard() as yard:
         hung = Hung(yard.store.tidy)
         monkeypatch.setattr(yard.store, "tidy", hung)
         await hung.reached()
@@ -373,13 +338,11 @@ def test_an_idle_store_that_hangs_is_noticed(in_yard, monkeypatch):  # P-33
         hung.let_go()
         await yard.recovered()
 
-    in_yard(test)
 
-
-def test_a_store_that_is_away_is_not_tidied(in_yard, monkeypatch):
+async def test_a_store_that_is_away_is_not_tidied(monkeypatch):
     """It may never have been open; and its errors would be told every second."""
 
-    async def test(yard: Yard) -> None:
+    async with open_yard() as yard:
         monkeypatch.setattr(writer, "TIDY_AFTER_S", 0.001)
         tidied = []
         monkeypatch.setattr(yard.store, "tidy", lambda: tidied.append(yard.attached.state))
@@ -393,22 +356,18 @@ def test_a_store_that_is_away_is_not_tidied(in_yard, monkeypatch):
             await asyncio.sleep(0.001)
         assert StoreState.AWAY not in tidied
 
-    in_yard(test)
 
-
-def test_timers_of_others_run_on_beside_a_stalled_store(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_timers_of_others_run_on_beside_a_stalled_store():
+    async with open_yard(partitions=2, stores=2) as yard:
         await stall(yard)
         await yard.queue.hosts[1].ask(Enqueue([message("one")]))
         yard.pass_time(3)
         assert lock(yard, 1)
         assert await yard.queue.hosts[1].ask(Tick()) is not None
 
-    in_yard(test, partitions=2, stores=2)
 
-
-def test_a_store_that_fails_as_soon_as_it_is_back_is_tried_ever_more_seldom(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_a_store_that_fails_as_soon_as_it_is_back_is_tried_ever_more_seldom():
+    async with open_yard() as yard:
         delays = []
         for _ in range(7):
             yard.store.fails_once = AWAY
@@ -418,50 +377,46 @@ def test_a_store_that_fails_as_soon_as_it_is_back_is_tried_ever_more_seldom(in_y
             await yard.recovered()
         assert delays == [1, 2, 4, 8, 16, 30, 30]
 
-    in_yard(test)
 
-
-def test_stopping_does_not_wait_for_a_store_that_is_stuck(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_stopping_does_not_wait_for_a_store_that_is_stuck():
+    async with open_yard() as yard:
         await stall(yard)
         yard.pass_time(3)
         yard.attached.stop()
         assert yard.attached.writer._thread.is_alive()
 
-    in_yard(test)
-
 
 # -- damage -------------------------------------------------------------------------
 
 
-def test_a_store_that_meets_damage_says_so_until_none_is_met_any_more(in_yard, caplog):  # P-33
-    async def test(yard: Yard) -> None:
-        yard.store.fails_once = StoreCorrupted("gated.db is damaged: page 7")
-        with pytest.raises(StoreUnavailable):
-            await yard.host.ask(Enqueue([message()]))
-        assert yard.attached.state is StoreState.DAMAGED
-        assert yard.attached.reason == "gated.db is damaged: page 7"
-        assert yard.attached.damages == 1
-        assert yard.queue.limited
-        # Only what met the damage is lost: the other partitions go on.
-        assert states(yard) == [UNAVAILABLE, Availability.AVAILABLE]
-        await yard.queue.hosts[1].ask(Enqueue([message()]))
-        yard.pass_time(60)
-        assert yard.attached.state is StoreState.DAMAGED, "one partition is still not loaded"
-        await yard.attached.recovered()
-        await yard.loaded()
-        yard.pass_time(1)
-        assert yard.attached.state is StoreState.AVAILABLE
-        assert yard.attached.reason == ""
-        assert not yard.queue.limited
-
+async def test_a_store_that_meets_damage_says_so_until_none_is_met_any_more(caplog):  # P-33
     with caplog.at_level(logging.ERROR):
-        in_yard(test, partitions=2)
+        async with open_yard(partitions=2) as yard:
+            yard.store.fails_once = StoreCorrupted("gated.db is damaged: page 7")
+            with pytest.raises(StoreUnavailable):
+                await yard.host.ask(Enqueue([message()]))
+            assert yard.attached.state is StoreState.DAMAGED
+            assert yard.attached.reason == "gated.db is damaged: page 7"
+            assert yard.attached.damages == 1
+            assert yard.queue.limited
+            # Only what met the damage is lost: the other partitions go on.
+            assert states(yard) == [UNAVAILABLE, Availability.AVAILABLE]
+            await yard.queue.hosts[1].ask(Enqueue([message()]))
+            yard.pass_time(60)
+            assert yard.attached.state is StoreState.DAMAGED, "one partition is still not loaded"
+            await yard.attached.recovered()
+            await yard.loaded()
+            yard.pass_time(1)
+            assert yard.attached.state is StoreState.AVAILABLE
+            assert yard.attached.reason == ""
+            assert not yard.queue.limited
+
     assert "store gated is damaged" in caplog.text
 
 
-def test_damage_that_is_met_in_an_idle_moment_or_a_read_is_told(in_yard, monkeypatch):  # P-33
-    async def test(yard: Yard) -> None:
+async def test_damage_that_is_met_in_an_idle_moment_or_a_read_is_told(monkeypatch):  # P-33
+    async with open_yard() as yard:
+
         def damaged(*_: object) -> bool:
             raise StoreCorrupted("gated.db is damaged: page 7")
 
@@ -477,5 +432,3 @@ def test_damage_that_is_met_in_an_idle_moment_or_a_read_is_told(in_yard, monkeyp
             await asyncio.sleep(0.001)
         yard.attached.fail(StoreUnavailable("gone altogether"))
         assert yard.attached.state is StoreState.AWAY
-
-    in_yard(test)

@@ -12,7 +12,7 @@ from bendybus.domain.commands import Abandon, Enqueue, Release
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.errors import BrokerError, StoreUnavailable
 from bendybus.names import Instant
-from fix_broker import Yard, message
+from fix_broker import Yard, message, open_yard
 
 MAIN = SubQueue.MAIN
 
@@ -53,8 +53,8 @@ def numbers(messages: list[Message]) -> list[int]:
 
 
 @pytest.mark.parametrize("limit", [0, 1 << 20], ids=["in the store", "in memory"])
-def test_what_matches_is_locked_and_the_rest_is_not_touched(in_yard, limit):
-    async def test(yard: Yard) -> None:
+async def test_what_matches_is_locked_and_the_rest_is_not_touched(limit):
+    async with open_yard() as yard:
         yard.cache._limit = limit
         await put(yard, "y1", "n1", "y2", "n2")
         watched = Watched(yard)
@@ -63,11 +63,9 @@ def test_what_matches_is_locked_and_the_rest_is_not_touched(in_yard, limit):
         rest = yard.host.lock(10, 1000, MAIN)
         assert [(each.sequence_number, each.delivery_count) for each in rest] == [(2, 0), (4, 0)]
 
-    in_yard(test)
 
-
-def test_each_message_is_looked_at_once(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_each_message_is_looked_at_once():
+    async with open_yard() as yard:
         watched = Watched(yard)
         await put(yard, "n1", "n2")
         assert await watched.lock() == []
@@ -75,11 +73,9 @@ def test_each_message_is_looked_at_once(in_yard):
         assert numbers(await watched.lock()) == [4]
         assert watched.seen == ["n1", "n2", "n3", "y4"]
 
-    in_yard(test)
 
-
-def test_only_what_came_back_is_looked_at_again(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_only_what_came_back_is_looked_at_again():
+    async with open_yard() as yard:
         await put(yard, *(f"n{each}" for each in range(50)), "y1", "y2")
         watched = Watched(yard)
         first, second = await watched.lock()
@@ -91,11 +87,9 @@ def test_only_what_came_back_is_looked_at_again(in_yard):
         assert [each.delivery_count for each in again] == [0, 1]
         assert watched.seen == ["y1", "y2"]
 
-    in_yard(test)
 
-
-def test_a_page_at_a_time_is_looked_at(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_a_page_at_a_time_is_looked_at():
+    async with open_yard() as yard:
         await put(yard, *["n"] * (2 * PAGE_MAX + 1))
         watched = Watched(yard)
         for looked_at in (PAGE_MAX, 2 * PAGE_MAX, 2 * PAGE_MAX + 1):
@@ -104,11 +98,10 @@ def test_a_page_at_a_time_is_looked_at(in_yard):
             assert len(watched.seen) == looked_at
         assert not watched.scan.is_behind
 
-    in_yard(test)
 
-
-def test_large_messages_are_looked_at_one_by_one_again_too(in_yard, monkeypatch):
-    async def test(yard: Yard) -> None:
+async def test_large_messages_are_looked_at_one_by_one_again_too(monkeypatch):
+    monkeypatch.setattr(scans, "PAGE_BYTES_MAX", 100)
+    async with open_yard() as yard:
         await put(yard, "y" * 60, "y" * 60)
         watched = Watched(yard)
         held = await watched.lock()
@@ -118,12 +111,9 @@ def test_large_messages_are_looked_at_one_by_one_again_too(in_yard, monkeypatch)
         assert (len(watched.seen), watched.scan.is_behind) == (1, True)
         assert len(await watched.lock()) == 2
 
-    monkeypatch.setattr(scans, "PAGE_BYTES_MAX", 100)
-    in_yard(test)
 
-
-def test_what_was_found_waits_for_credit_and_may_be_taken_by_others(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_what_was_found_waits_for_credit_and_may_be_taken_by_others():
+    async with open_yard() as yard:
         await put(yard, "y1", "y2", "y3")
         watched = Watched(yard)
         assert numbers(await watched.lock(1)) == [1]
@@ -131,11 +121,10 @@ def test_what_was_found_waits_for_credit_and_may_be_taken_by_others(in_yard):
         assert numbers(await watched.lock(5)) == [3]
         assert watched.seen == ["y1", "y2", "y3"]
 
-    in_yard(test)
 
-
-def test_when_too_much_comes_back_the_scan_goes_back(in_yard, monkeypatch):
-    async def test(yard: Yard) -> None:
+async def test_when_too_much_comes_back_the_scan_goes_back(monkeypatch):
+    monkeypatch.setattr(scans, "AGAIN_MAX", 1)
+    async with open_yard() as yard:
         await put(yard, "n", "y1", "n", "y2", "n")
         watched = Watched(yard)
         held = await watched.lock()
@@ -143,12 +132,9 @@ def test_when_too_much_comes_back_the_scan_goes_back(in_yard, monkeypatch):
         assert numbers(await watched.lock()) == numbers(held)
         assert watched.seen[5:] == ["y1", "n", "y2", "n"]
 
-    monkeypatch.setattr(scans, "AGAIN_MAX", 1)
-    in_yard(test)
 
-
-def test_after_a_failed_commit_everything_is_looked_at_again(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_after_a_failed_commit_everything_is_looked_at_again():
+    async with open_yard() as yard:
         await put(yard, "n", "y")
         watched = Watched(yard)
         await watched.lock()
@@ -159,11 +145,12 @@ def test_after_a_failed_commit_everything_is_looked_at_again(in_yard):
         await yard.recovered()
         assert numbers(await watched.lock()) == [2]
 
-    in_yard(test)
 
+async def test_what_cannot_be_read_now_is_looked_at_later():
+    def failing() -> list[bytes | None]:
+        raise StoreUnavailable("away")
 
-def test_what_cannot_be_read_now_is_looked_at_later(in_yard):
-    async def test(yard: Yard) -> None:
+    async with open_yard() as yard:
         yard.cache._limit = 0
         await put(yard, "y")
         watched = Watched(yard)
@@ -174,14 +161,9 @@ def test_what_cannot_be_read_now_is_looked_at_later(in_yard):
         await yard.recovered()
         assert numbers(await watched.lock()) == [1]
 
-    def failing() -> list[bytes | None]:
-        raise StoreUnavailable("away")
 
-    in_yard(test)
-
-
-def test_what_has_expired_is_not_locked(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_what_has_expired_is_not_locked():
+    async with open_yard() as yard:
         late = message("y1")
         late.expires_at = Instant(yard.queue.now() + 20)
         await yard.host.ask(Enqueue([late, message("y2")]))
@@ -192,14 +174,10 @@ def test_what_has_expired_is_not_locked(in_yard):
             await asyncio.sleep(0.001)
         assert numbers(await watched.lock()) == [2]
 
-    in_yard(test)
 
-
-def test_a_closed_scan_is_told_no_more(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_a_closed_scan_is_told_no_more():
+    async with open_yard() as yard:
         watched = Watched(yard)
         assert yard.host.scans
         watched.scan.close()
         assert not yard.host.scans
-
-    in_yard(test)

@@ -11,11 +11,11 @@ from bendybus.broker.lifecycle import Availability
 from bendybus.domain.commands import Enqueue
 from bendybus.domain.messages import SubQueue
 from bendybus.errors import StoreUnavailable
-from fix_broker import Yard, message
+from fix_broker import message, open_yard
 
 
-def test_what_arrives_during_a_commit_shares_the_next_one(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_what_arrives_during_a_commit_shares_the_next_one():
+    async with open_yard(partitions=2) as yard:
         yard.store.shut()
         yard.host.submit(Enqueue([message()]), yard.replies.append)
         await yard.at_the_gate()
@@ -27,11 +27,9 @@ def test_what_arrives_during_a_commit_shares_the_next_one(in_yard):
         assert sizes == [[1], [3, 2]]
         assert len(yard.replies) == 6
 
-    in_yard(test, partitions=2)
 
-
-def test_answers_come_in_the_order_of_submission(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_answers_come_in_the_order_of_submission():
+    async with open_yard() as yard:
         order: list[int] = []
         yard.store.shut()
         for number in range(10):
@@ -40,11 +38,10 @@ def test_answers_come_in_the_order_of_submission(in_yard):
         await yard.settled()
         assert order == list(range(10))
 
-    in_yard(test)
 
+async def test_a_callback_that_fails_costs_no_other_its_answer(caplog):
+    async with open_yard() as yard:
 
-def test_a_callback_that_fails_costs_no_other_its_answer(in_yard, caplog):
-    async def test(yard: Yard) -> None:
         def broken(_: object) -> None:
             raise ZeroDivisionError
 
@@ -55,12 +52,11 @@ def test_a_callback_that_fails_costs_no_other_its_answer(in_yard, caplog):
         await yard.settled()
         assert len(yard.replies) == 1
 
-    in_yard(test)
     assert "a callback failed" in caplog.text
 
 
-def test_draining_waits_for_the_commit_after_the_one_under_way(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_draining_waits_for_the_commit_after_the_one_under_way():
+    async with open_yard() as yard:
         yard.store.shut()
         yard.host.submit(Enqueue([message()]), yard.replies.append)
         await yard.at_the_gate()
@@ -75,11 +71,9 @@ def test_draining_waits_for_the_commit_after_the_one_under_way(in_yard):
         await drained
         assert len(yard.replies) == 2
 
-    in_yard(test)
 
-
-def test_a_load_waits_for_what_was_submitted_before_it(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_a_load_waits_for_what_was_submitted_before_it():
+    async with open_yard() as yard:
         yard.store.shut()
         yard.host.submit(Enqueue([message()]), yard.replies.append)
         yard.host._fail(StoreUnavailable("read error"))
@@ -90,14 +84,10 @@ def test_a_load_waits_for_what_was_submitted_before_it(in_yard):
         await yard.loaded()
         assert yard.host.available(SubQueue.MAIN) == 1
 
-    in_yard(test)
 
-
-def test_errands_run_in_the_writers_thread_and_tell_what_happened(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_errands_run_in_the_writers_thread_and_tell_what_happened():
+    async with open_yard() as yard:
         name = await yard.attached.writer.run(lambda: threading.current_thread().name)
         assert name == "writer-gated"
         with pytest.raises(ZeroDivisionError):
             await yard.attached.writer.run(lambda: 1 // 0)
-
-    in_yard(test)

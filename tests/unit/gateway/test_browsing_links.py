@@ -14,7 +14,7 @@ from bendybus.gateway.browser import Browser
 from bendybus.gateway.selective_receiver import SelectiveReceiver
 from bendybus.gateway.source_filters import Selection
 from bendybus.names import Instant
-from fix_broker import Yard
+from fix_broker import Yard, open_yard
 from unit.gateway.test_receiver import FakeConnection, FakeLink, put, slow_and_quick, waiting
 
 MAIN = SubQueue.MAIN
@@ -63,8 +63,8 @@ async def put_numbered(host: PartitionHost, numbers: range) -> None:
     await host.ask(Enqueue(messages))
 
 
-def test_a_browser_passes_over_a_partition_that_is_away_and_shows_it_when_it_is_back(in_yard):  # P-27
-    async def test(yard: Yard) -> None:
+async def test_a_browser_passes_over_a_partition_that_is_away_and_shows_it_when_it_is_back():  # P-27
+    async with open_yard(partitions=2, stores=2) as yard:
         gate = await slow_and_quick(yard)
         browser, link = browser_on(yard, 5, drain=True)
         browser.flow()
@@ -79,11 +79,9 @@ def test_a_browser_passes_over_a_partition_that_is_away_and_shows_it_when_it_is_
         browser.wake()
         await until(lambda: link.sent == ["quick", "slow"])
 
-    in_yard(test, partitions=2, stores=2)
 
-
-def test_a_browser_goes_page_by_page_and_takes_nothing(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_a_browser_goes_page_by_page_and_takes_nothing():
+    async with open_yard() as yard:
         await put(yard, 0, *map(str, range(250)))
         browser, link = browser_on(yard, 1000, drain=True)
         browser.flow()
@@ -92,11 +90,9 @@ def test_a_browser_goes_page_by_page_and_takes_nothing(in_yard):
         assert link.sent == [str(number) for number in range(250)]
         assert waiting(yard) == 250
 
-    in_yard(test)
 
-
-def test_a_browser_begins_again_when_its_queue_was_emptied(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_a_browser_begins_again_when_its_queue_was_emptied():
+    async with open_yard() as yard:
         await put(yard, 0, "a")
         browser, link = browser_on(yard, 1000)
         browser.flow()
@@ -105,11 +101,9 @@ def test_a_browser_begins_again_when_its_queue_was_emptied(in_yard):
         browser.wake()
         await until(lambda: link.sent == ["a", "a"])
 
-    in_yard(test)
 
-
-def test_a_selective_receiver_does_not_wait_for_a_stalled_store(in_yard):  # P-27
-    async def test(yard: Yard) -> None:
+async def test_a_selective_receiver_does_not_wait_for_a_stalled_store():  # P-27
+    async with open_yard(partitions=2, stores=2) as yard:
         gate = await slow_and_quick(yard)
         receiver, link = selective_on(yard, "JMSMessageID LIKE '%k'", 5, drain=True)
         receiver.flow()
@@ -121,11 +115,9 @@ def test_a_selective_receiver_does_not_wait_for_a_stalled_store(in_yard):  # P-2
         gate.set()
         await yard.recovered()
 
-    in_yard(test, partitions=2, stores=2)
 
-
-def test_a_selective_receiver_looks_at_a_page_of_each_partition_in_a_turn(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_a_selective_receiver_looks_at_a_page_of_each_partition_in_a_turn():
+    async with open_yard(partitions=2) as yard:
         for number, host in enumerate(yard.queue.hosts):
             await put_numbered(host, range(1000 * number, 1000 * number + 350))
         receiver, link = selective_on(yard, "n = 349 OR n = 1349", 5, drain=True)
@@ -135,11 +127,9 @@ def test_a_selective_receiver_looks_at_a_page_of_each_partition_in_a_turn(in_yar
         assert sorted(link.sent) == ["1349", "349"]
         assert waiting(yard) == 698
 
-    in_yard(test, partitions=2)
 
-
-def test_a_selective_receiver_without_credit_does_not_look(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_a_selective_receiver_without_credit_does_not_look():
+    async with open_yard() as yard:
         await put_numbered(yard.host, range(500))
         receiver, link = selective_on(yard, "n >= 0", 10)
         receiver.flow()
@@ -153,5 +143,3 @@ def test_a_selective_receiver_without_credit_does_not_look(in_yard):
         assert link.sent == [str(number) for number in range(210)]
         receiver.close()
         assert not yard.host.scans
-
-    in_yard(test)

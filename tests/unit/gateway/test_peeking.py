@@ -11,13 +11,13 @@ from bendybus.envelope import admit
 from bendybus.gateway.management.messages import OPERATIONS
 from bendybus.gateway.management.operation import Managed
 from bendybus.names import EntityPath, Instant
-from fix_broker import Yard
+from fix_broker import open_yard
 
 
-def test_a_peek_shows_messages_as_they_were_when_it_looked(in_yard):
+async def test_a_peek_shows_messages_as_they_were_when_it_looked():
     # Found by a simulation: while the payload was read, the message left for another queue, and was
     # shown under the number that it had in the outbox.
-    async def test(yard: Yard) -> None:
+    async with open_yard() as yard:
         sent, _ = admit(encode_message(data=b"x"), Instant(0), yard.queue.description)
         await yard.host.ask(Enqueue([sent]))
         sent.payload = None
@@ -32,5 +32,3 @@ def test_a_peek_shows_messages_as_they_were_when_it_looked(in_yard):
         assert found is not None
         (entry,) = found["messages"]
         assert decode_message(entry["message"]).message_annotations["x-opt-sequence-number"] == 1
-
-    in_yard(test)

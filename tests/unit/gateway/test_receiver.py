@@ -19,7 +19,7 @@ from bendybus.gateway.holdings import Holdings
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.settlement import refused
 from bendybus.names import Instant, SequenceNumber
-from fix_broker import GatedStore, Yard
+from fix_broker import GatedStore, Yard, open_yard
 from fix_holdings import holdings_in
 
 MAIN = SubQueue.MAIN
@@ -99,19 +99,17 @@ async def slow_and_quick(yard: Yard) -> threading.Event:
     return hold_reads(yard.store)
 
 
-def test_a_receive_asks_all_partitions(in_yard):  # P-25
-    async def test(yard: Yard) -> None:
+async def test_a_receive_asks_all_partitions():  # P-25
+    async with open_yard(partitions=3) as yard:
         await put(yard, 0, "a")
         await put(yard, 2, "b")
         receiver, link = receiver_on(yard, credit=5)
         receiver.flow()
         assert sorted(link.sent) == ["a", "b"]
 
-    in_yard(test, partitions=3)
 
-
-def test_credit_is_never_exceeded(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_credit_is_never_exceeded():
+    async with open_yard(partitions=3) as yard:
         for partition in range(3):
             await put(yard, partition, *(f"{partition}{number}" for number in range(4)))
         receiver, link = receiver_on(yard, credit=5)
@@ -119,11 +117,9 @@ def test_credit_is_never_exceeded(in_yard):
         assert len(link.sent) == 5
         assert waiting(yard) == 7
 
-    in_yard(test, partitions=3)
 
-
-def test_a_stalled_store_holds_up_neither_a_drain_nor_what_others_have(in_yard):  # P-27
-    async def test(yard: Yard) -> None:
+async def test_a_stalled_store_holds_up_neither_a_drain_nor_what_others_have():  # P-27
+    async with open_yard(partitions=2, stores=2) as yard:
         gate = await slow_and_quick(yard)
         receiver, link = receiver_on(yard, credit=5, drain=True)
         receiver.flow()
@@ -139,11 +135,9 @@ def test_a_stalled_store_holds_up_neither_a_drain_nor_what_others_have(in_yard):
         await yard.read_back()
         assert link.sent == ["quick", "slow"]
 
-    in_yard(test, partitions=2, stores=2)
 
-
-def test_a_read_behind_a_long_load_holds_up_no_drain_and_is_asked_for_again(in_yard, monkeypatch):  # P-27
-    async def test(yard: Yard) -> None:
+async def test_a_read_behind_a_long_load_holds_up_no_drain_and_is_asked_for_again(monkeypatch):  # P-27
+    async with open_yard(partitions=2) as yard:
         yard.cache._limit = 0
         await put(yard, 0, "cold")
         gate, begun, load = threading.Event(), threading.Event(), yard.store.load
@@ -170,8 +164,6 @@ def test_a_read_behind_a_long_load_holds_up_no_drain_and_is_asked_for_again(in_y
         await yard.read_back()
         assert link.sent == ["cold"]
 
-    in_yard(test, partitions=2)
-
 
 def test_a_settlement_in_a_partition_that_is_away_is_told_that_its_lock_is_lost():
     told = refused(StoreUnavailable("store-1 is away"))
@@ -180,8 +172,8 @@ def test_a_settlement_in_a_partition_that_is_away_is_told_that_its_lock_is_lost(
     assert isinstance(refused(InvalidOperation("no")), InvalidOperation)
 
 
-def test_one_partition_gives_its_oldest_first(in_yard):  # P-26
-    async def test(yard: Yard) -> None:
+async def test_one_partition_gives_its_oldest_first():  # P-26
+    async with open_yard() as yard:
         await put(yard, 0, *"abcdef")
         receiver, link = receiver_on(yard, credit=4)
         receiver.flow()
@@ -189,22 +181,18 @@ def test_one_partition_gives_its_oldest_first(in_yard):  # P-26
         receiver.flow()
         assert link.sent == list("abcdef")
 
-    in_yard(test)
 
-
-def test_who_waits_is_woken_by_a_message(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_who_waits_is_woken_by_a_message():
+    async with open_yard(partitions=2) as yard:
         receiver, link = receiver_on(yard, credit=1)
         receiver.flow()
         await put(yard, 1, "a", "b")
         assert link.sent == ["a"]
         assert waiting(yard) == 1
 
-    in_yard(test, partitions=2)
 
-
-def test_waiting_receivers_take_turns(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_waiting_receivers_take_turns():
+    async with open_yard() as yard:
         both = [receiver_on(yard, credit=10) for _ in range(2)]
         for receiver, _ in both:
             receiver.flow()
@@ -212,11 +200,9 @@ def test_waiting_receivers_take_turns(in_yard):
         await put(yard, 0, "b")
         assert [link.sent for _, link in both] == [["a"], ["b"]]
 
-    in_yard(test)
 
-
-def test_a_slow_store_delays_only_its_own_messages(in_yard):  # P-27
-    async def test(yard: Yard) -> None:
+async def test_a_slow_store_delays_only_its_own_messages():  # P-27
+    async with open_yard(partitions=2) as yard:
         gate = await slow_and_quick(yard)
         receiver, link = receiver_on(yard, credit=2)
         receiver.flow()
@@ -225,11 +211,9 @@ def test_a_slow_store_delays_only_its_own_messages(in_yard):  # P-27
         await yard.read_back()
         assert link.sent == ["quick", "slow"]
 
-    in_yard(test, partitions=2)
 
-
-def test_receive_and_delete_takes_what_is_ready_and_removes_no_more_than_its_credit(in_yard):  # P-27
-    async def test(yard: Yard) -> None:
+async def test_receive_and_delete_takes_what_is_ready_and_removes_no_more_than_its_credit():  # P-27
+    async with open_yard(partitions=2, stores=2) as yard:
         gate = await slow_and_quick(yard)
         receiver, link = receiver_on(yard, credit=1, snd_settle_mode=1)
         receiver.flow()
@@ -246,11 +230,9 @@ def test_receive_and_delete_takes_what_is_ready_and_removes_no_more_than_its_cre
         assert link.sent == ["quick", "slow"]
         assert list(yard.host.partition.confirmed()) == []
 
-    in_yard(test, partitions=2, stores=2)
 
-
-def test_receive_and_delete_removes_where_the_store_answers(in_yard):  # P-27
-    async def test(yard: Yard) -> None:
+async def test_receive_and_delete_removes_where_the_store_answers():  # P-27
+    async with open_yard(partitions=2, stores=2) as yard:
         await put(yard, 0, "slow")
         await put(yard, 1, "quick")
         for attached in (yard.attached, *yard.others):
@@ -268,11 +250,9 @@ def test_receive_and_delete_removes_where_the_store_answers(in_yard):  # P-27
         receiver.close()
         assert yard.host.available(MAIN) == 1
 
-    in_yard(test, partitions=2, stores=2)
 
-
-def test_what_was_overtaken_is_kept_for_the_next_credit(in_yard):  # P-25
-    async def test(yard: Yard) -> None:
+async def test_what_was_overtaken_is_kept_for_the_next_credit():  # P-25
+    async with open_yard(partitions=2) as yard:
         gate = await slow_and_quick(yard)
         receiver, link = receiver_on(yard, credit=1)
         receiver.flow()
@@ -286,11 +266,9 @@ def test_what_was_overtaken_is_kept_for_the_next_credit(in_yard):  # P-25
         receiver.flow()
         assert link.sent == ["quick", "slow"]
 
-    in_yard(test, partitions=2)
 
-
-def test_what_was_kept_goes_back_uncounted_when_the_link_goes(in_yard):  # P-28
-    async def test(yard: Yard) -> None:
+async def test_what_was_kept_goes_back_uncounted_when_the_link_goes():  # P-28
+    async with open_yard(partitions=2) as yard:
         gate = await slow_and_quick(yard)
         receiver, _ = receiver_on(yard, credit=1)
         receiver.flow()
@@ -300,11 +278,9 @@ def test_what_was_kept_goes_back_uncounted_when_the_link_goes(in_yard):  # P-28
         (message,) = yard.queue.hosts[0].lock(1, 1 << 20, MAIN)
         assert message.delivery_count == 0
 
-    in_yard(test, partitions=2)
 
-
-def test_what_is_kept_too_long_goes_back_before_its_lock_runs_out(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_what_is_kept_too_long_goes_back_before_its_lock_runs_out():
+    async with open_yard() as yard:
         yard.cache._limit = 0
         await put(yard, 0, "a")
         receiver, link = receiver_on(yard, credit=1)
@@ -319,11 +295,9 @@ def test_what_is_kept_too_long_goes_back_before_its_lock_runs_out(in_yard):
         receiver.tick(Instant(kept.message.locked_until - 20_000))
         assert waiting(yard) == 1
 
-    in_yard(test)
 
-
-def test_what_is_kept_is_not_sent_once_its_lock_is_lost(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_what_is_kept_is_not_sent_once_its_lock_is_lost():
+    async with open_yard() as yard:
         yard.cache._limit = 0
         await put(yard, 0, "a")
         receiver, link = receiver_on(yard, credit=1)
@@ -340,11 +314,9 @@ def test_what_is_kept_is_not_sent_once_its_lock_is_lost(in_yard):
         receiver.flow()
         assert link.sent == []
 
-    in_yard(test)
 
-
-def test_a_receiver_that_cannot_be_written_to_takes_nothing(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_a_receiver_that_cannot_be_written_to_takes_nothing():
+    async with open_yard() as yard:
         await put(yard, 0, "a")
         receiver, link = receiver_on(yard, credit=1)
         receiver._connection.writable = False
@@ -352,11 +324,9 @@ def test_a_receiver_that_cannot_be_written_to_takes_nothing(in_yard):
         assert link.sent == []
         assert waiting(yard) == 1
 
-    in_yard(test)
 
-
-def test_a_crowded_link_goes_on_when_something_is_settled(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_a_crowded_link_goes_on_when_something_is_settled():
+    async with open_yard() as yard:
         await put(yard, 0, "a", "b")
         receiver, link = receiver_on(yard, credit=1)
         link.crowded = True
@@ -366,11 +336,9 @@ def test_a_crowded_link_goes_on_when_something_is_settled(in_yard):
         receiver.outcomes(OutcomesReceived(link, [], Accepted(), settled=True))
         assert link.sent == ["a", "b"]
 
-    in_yard(test)
 
-
-def test_a_drain_is_answered_after_everything_available(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_a_drain_is_answered_after_everything_available():
+    async with open_yard() as yard:
         await put(yard, 0, "a")
         receiver, link = receiver_on(yard, credit=5)
         link.drain = True
@@ -380,13 +348,11 @@ def test_a_drain_is_answered_after_everything_available(in_yard):
         await put(yard, 0, "b")
         assert link.sent == ["a"]
 
-    in_yard(test)
 
-
-def test_a_drain_waits_for_partitions_that_are_loading(in_yard):
+async def test_a_drain_waits_for_partitions_that_are_loading():
     """A client that comes right after a restart must not be told that there is nothing."""
 
-    async def test(yard: Yard) -> None:
+    async with open_yard(partitions=2) as yard:
         await put(yard, 1, "a")
         yard.queue.hosts[1].load()
         receiver, link = receiver_on(yard, credit=5)
@@ -398,11 +364,9 @@ def test_a_drain_waits_for_partitions_that_are_loading(in_yard):
         assert link.sent == ["a"]
         assert link.drains_answered == 1
 
-    in_yard(test, partitions=2)
 
-
-def test_receive_and_delete_sends_only_what_is_durably_gone(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_receive_and_delete_sends_only_what_is_durably_gone():
+    async with open_yard() as yard:
         await put(yard, 0, "a")
         receiver, link = receiver_on(yard, credit=1, snd_settle_mode=1)
         yard.store.shut()
@@ -413,5 +377,3 @@ def test_receive_and_delete_sends_only_what_is_durably_gone(in_yard):
         await yard.settled()
         assert link.sent == ["a"]
         assert yard.queue.hosts[0].partition.size_bytes == 0
-
-    in_yard(test)

@@ -17,7 +17,7 @@ from bendybus.gateway.holdings import UNANSWERED_COPIES
 from bendybus.gateway.memory_budget import MemoryBudget
 from bendybus.gateway.sender import Sender
 from bendybus.gateway.transactions import Transactions
-from fix_broker import Yard
+from fix_broker import Yard, open_yard
 from fix_holdings import holdings_in
 
 AWAY = StoreUnavailable("away")
@@ -68,8 +68,8 @@ def spread(yard: Yard) -> list[int]:
     return [host.available(SubQueue.MAIN) for host in yard.queue.hosts]
 
 
-def test_keyless_messages_of_one_read_stay_together_and_reads_take_turns(in_yard):  # P-16
-    async def test(yard: Yard) -> None:
+async def test_keyless_messages_of_one_read_stay_together_and_reads_take_turns():  # P-16
+    async with open_yard(partitions=4) as yard:
         sender, link, _ = sender_on(yard)
         for read in range(3):
             sender.deliveries([delivery(read * 10 + number) for number in range(5)])
@@ -77,11 +77,9 @@ def test_keyless_messages_of_one_read_stay_together_and_reads_take_turns(in_yard
         assert spread(yard) == [5, 5, 5, 0]
         assert set(link.outcomes.values()) == {"accepted"}
 
-    in_yard(test, partitions=4)
 
-
-def test_a_key_decides_the_partition(in_yard):  # P-12
-    async def test(yard: Yard) -> None:
+async def test_a_key_decides_the_partition():  # P-12
+    async with open_yard(partitions=4) as yard:
         sender, _, _ = sender_on(yard)
         keys = [f"key-{number}" for number in range(20)]
         sender.deliveries([delivery(number, key) for number, key in enumerate(keys)])
@@ -89,11 +87,9 @@ def test_a_key_decides_the_partition(in_yard):  # P-12
         places = [partition_of(key, 4) for key in keys]
         assert spread(yard) == [places.count(number) for number in range(4)]
 
-    in_yard(test, partitions=4)
 
-
-def test_nothing_is_answered_before_it_is_durable(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_nothing_is_answered_before_it_is_durable():
+    async with open_yard() as yard:
         sender, link, connection = sender_on(yard)
         yard.store.shut()
         sender.deliveries([delivery(1)])
@@ -105,11 +101,9 @@ def test_nothing_is_answered_before_it_is_durable(in_yard):
         assert link.outcomes == {1: "accepted"}
         assert connection.unanswered == 0
 
-    in_yard(test)
 
-
-def test_a_keyless_send_moves_on_from_a_partition_that_is_away(in_yard):  # P-16
-    async def test(yard: Yard) -> None:
+async def test_a_keyless_send_moves_on_from_a_partition_that_is_away():  # P-16
+    async with open_yard(partitions=2) as yard:
         sender, link, _ = sender_on(yard)
         yard.queue.hosts[0]._fail(AWAY)
         sender.deliveries([delivery(1)])
@@ -117,11 +111,9 @@ def test_a_keyless_send_moves_on_from_a_partition_that_is_away(in_yard):  # P-16
         assert link.outcomes == {1: "accepted"}
         assert spread(yard) == [0, 1]
 
-    in_yard(test, partitions=2)
 
-
-def test_a_keyless_send_moves_on_when_its_commit_fails(in_yard):  # P-16
-    async def test(yard: Yard) -> None:
+async def test_a_keyless_send_moves_on_when_its_commit_fails():  # P-16
+    async with open_yard(partitions=2, stores=2) as yard:
         sender, link, _ = sender_on(yard)
         yard.store.fails_once = AWAY
         sender.deliveries([delivery(1)])
@@ -130,13 +122,11 @@ def test_a_keyless_send_moves_on_when_its_commit_fails(in_yard):  # P-16
         assert link.outcomes == {1: "accepted"}
         assert spread(yard) == [0, 1]
 
-    in_yard(test, partitions=2, stores=2)
 
-
-def test_a_keyless_send_moves_on_from_a_stalled_store_and_is_not_stored_twice(in_yard):  # P-16
+async def test_a_keyless_send_moves_on_from_a_stalled_store_and_is_not_stored_twice():  # P-16
     """Nor mixed up: the stalled store still reads what it was given, and writes down where it keeps it."""
 
-    async def test(yard: Yard) -> None:
+    async with open_yard(partitions=2, stores=2) as yard:
         sender, link, _ = sender_on(yard)
         yard.store.shut()
         sender.deliveries([delivery(1), delivery(2)])
@@ -156,11 +146,9 @@ def test_a_keyless_send_moves_on_from_a_stalled_store_and_is_not_stored_twice(in
         await stays.ask(Complete([message.lock_token for message in held]))
         assert [host.store.store.load(host.key).messages for host in yard.queue.hosts] == [[], []]
 
-    in_yard(test, partitions=2, stores=2)
 
-
-def test_a_keyed_send_to_a_partition_that_is_away_is_retryable_and_others_go_on(in_yard):  # P-17
-    async def test(yard: Yard) -> None:
+async def test_a_keyed_send_to_a_partition_that_is_away_is_retryable_and_others_go_on():  # P-17
+    async with open_yard(partitions=2) as yard:
         sender, link, _ = sender_on(yard)
         yard.queue.hosts[0]._fail(AWAY)
         keys = {partition_of(f"k{number}", 2): f"k{number}" for number in range(20)}
@@ -168,22 +156,18 @@ def test_a_keyed_send_to_a_partition_that_is_away_is_retryable_and_others_go_on(
         await yard.settled()
         assert link.outcomes == {1: "com.microsoft:timeout", 2: "accepted"}
 
-    in_yard(test, partitions=2)
 
-
-def test_when_all_are_away_the_send_is_refused_as_retryable(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_when_all_are_away_the_send_is_refused_as_retryable():
+    async with open_yard(partitions=2) as yard:
         sender, link, _ = sender_on(yard)
         for host in yard.queue.hosts:
             host._fail(AWAY)
         sender.deliveries([delivery(1)])
         assert link.outcomes == {1: "com.microsoft:timeout"}
 
-    in_yard(test, partitions=2)
 
-
-def test_a_bad_delivery_costs_its_neighbours_nothing(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_a_bad_delivery_costs_its_neighbours_nothing():
+    async with open_yard() as yard:
         sender, link, _ = sender_on(yard)
         sender.deliveries(
             [
@@ -203,11 +187,9 @@ def test_a_bad_delivery_costs_its_neighbours_nothing(in_yard):
             5: "accepted",
         }
 
-    in_yard(test)
 
-
-def test_a_batch_is_one_delivery_of_many_messages_in_one_partition(in_yard):  # P-18
-    async def test(yard: Yard) -> None:
+async def test_a_batch_is_one_delivery_of_many_messages_in_one_partition():  # P-18
+    async with open_yard(partitions=3) as yard:
         sender, link, _ = sender_on(yard)
         inner = [delivery(number).payload for number in range(7)]
         sender.deliveries([delivery(1, payload=encode_message(data=inner), message_format=BATCH_FORMAT)])
@@ -215,11 +197,9 @@ def test_a_batch_is_one_delivery_of_many_messages_in_one_partition(in_yard):  # 
         assert link.outcomes == {1: "accepted"}
         assert spread(yard) == [7, 0, 0]
 
-    in_yard(test, partitions=3)
 
-
-def test_a_batch_of_one_message_is_not_taken_for_a_message(in_yard):  # P-18
-    async def test(yard: Yard) -> None:
+async def test_a_batch_of_one_message_is_not_taken_for_a_message():  # P-18
+    async with open_yard() as yard:
         sender, link, _ = sender_on(yard)
         inner = delivery(1).payload
         around = encode_message(properties=Properties(message_id="batch"), data=inner)
@@ -230,11 +210,9 @@ def test_a_batch_of_one_message_is_not_taken_for_a_message(in_yard):  # P-18
         first, second = yard.host.lock(2, 10_000, SubQueue.MAIN)
         assert Stored.of(first.payload).bare == Stored.of(second.payload).bare == inner
 
-    in_yard(test)
 
-
-def test_with_duplicate_detection_an_id_is_a_key_and_comes_once(in_yard):  # P-15
-    async def test(yard: Yard) -> None:
+async def test_with_duplicate_detection_an_id_is_a_key_and_comes_once():  # P-15
+    async with open_yard(partitions=4, requires_duplicate_detection=True) as yard:
         sender, link, _ = sender_on(yard)
         for _ in range(2):
             sender.deliveries([delivery(number) for number in range(20)])
@@ -243,11 +221,9 @@ def test_with_duplicate_detection_an_id_is_a_key_and_comes_once(in_yard):  # P-1
         assert spread(yard) == [places.count(number) for number in range(4)]
         assert set(link.outcomes.values()) == {"accepted"}
 
-    in_yard(test, partitions=4, requires_duplicate_detection=True)
 
-
-def test_what_still_fits_the_quota_is_taken(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_what_still_fits_the_quota_is_taken():
+    async with open_yard() as yard:
         sender, link, _ = sender_on(yard)
         partition = yard.host.partition
         size = len(delivery(1).payload) + 40
@@ -257,5 +233,3 @@ def test_what_still_fits_the_quota_is_taken(in_yard):
         said = list(link.outcomes.values())
         assert said.count("amqp:resource-limit-exceeded") + said.count("accepted") == 5
         assert 1 <= said.count("accepted") < 5
-
-    in_yard(test)

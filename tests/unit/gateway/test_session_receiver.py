@@ -19,7 +19,7 @@ from bendybus.gateway.holdings import Holdings
 from bendybus.gateway.session_filters import SESSION_FILTER, wanted_session
 from bendybus.gateway.session_receiver import SessionReceiver
 from bendybus.names import Instant, LockToken, SessionId, SessionKey
-from fix_broker import GatedStore, Yard
+from fix_broker import GatedStore, Yard, open_yard
 from fix_holdings import holdings_in
 
 MAIN = SubQueue.MAIN
@@ -101,8 +101,8 @@ def hold_reads(store: GatedStore) -> threading.Event:
     return gate
 
 
-def test_what_was_read_for_credit_that_is_gone_goes_back_in_order(in_yard):  # P-13
-    async def test(yard: Yard) -> None:
+async def test_what_was_read_for_credit_that_is_gone_goes_back_in_order():  # P-13
+    async with open_yard(requires_session=True) as yard:
         yard.cache._limit = 0
         await put(yard, "1", "2", "3")
         gate = hold_reads(yard.store)
@@ -120,11 +120,9 @@ def test_what_was_read_for_credit_that_is_gone_goes_back_in_order(in_yard):  # P
         assert link.sent == ["1", "2", "3"]
         assert [message.delivery_count for message in yard.host.partition.confirmed()] == [0, 0, 0]
 
-    in_yard(test, requires_session=True)
 
-
-def test_a_link_that_closes_while_its_payloads_are_read_gives_all_back(in_yard):  # P-28
-    async def test(yard: Yard) -> None:
+async def test_a_link_that_closes_while_its_payloads_are_read_gives_all_back():  # P-28
+    async with open_yard(requires_session=True) as yard:
         yard.cache._limit = 0
         await put(yard, "1", "2")
         gate = hold_reads(yard.store)
@@ -139,11 +137,9 @@ def test_a_link_that_closes_while_its_payloads_are_read_gives_all_back(in_yard):
         assert yard.host.available(MAIN) == 1
         assert yard.host.partition.counts().locked == 0
 
-    in_yard(test, requires_session=True)
 
-
-def test_holders_are_told_when_their_partition_is_read_anew(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_holders_are_told_when_their_partition_is_read_anew():
+    async with open_yard(requires_session=True) as yard:
         await put(yard, "1")
         receiver, link, connection = receiver_on(yard)
         link.credit = 1
@@ -154,11 +150,9 @@ def test_holders_are_told_when_their_partition_is_read_anew(in_yard):
         assert isinstance(reason, SessionLockLost)
         assert "'s'" in str(reason)
 
-    in_yard(test, requires_session=True)
 
-
-def test_a_named_session_waits_for_a_partition_that_is_being_read(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_a_named_session_waits_for_a_partition_that_is_being_read():
+    async with open_yard(requires_session=True) as yard:
         await put(yard, "1")
         yard.host.load()
         _, link, _ = receiver_on(yard)
@@ -169,14 +163,10 @@ def test_a_named_session_waits_for_a_partition_that_is_being_read(in_yard):
         await yard.read_back()
         assert link.sent == ["1"]
 
-    in_yard(test, requires_session=True)
 
-
-def test_who_waits_for_the_next_session_is_served_first_come_first_served(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_who_waits_for_the_next_session_is_served_first_come_first_served():
+    async with open_yard(partitions=3, requires_session=True) as yard:
         _, first, _ = receiver_on(yard, None)
         _, second, _ = receiver_on(yard, None)
         await put(yard, "1")
         assert (first.accepted, second.accepted) == (True, False)
-
-    in_yard(test, partitions=3, requires_session=True)

@@ -17,7 +17,7 @@ from bendybus.errors import StoreUnavailable
 from bendybus.http_bodies import RequestBody
 from bendybus.names import Instant
 from bendybus.rest.receiving import Received, Reception
-from fix_broker import GatedStore, Yard
+from fix_broker import GatedStore, Yard, open_yard
 
 MAIN = SubQueue.MAIN
 
@@ -71,34 +71,28 @@ async def waiting(yard: Yard, count: int) -> None:
         await asyncio.sleep(0)
 
 
-def test_an_empty_queue_gives_nothing_at_once(in_yard):
-    async def work(yard: Yard) -> None:
+async def test_an_empty_queue_gives_nothing_at_once():
+    async with open_yard(4) as yard:
         assert await ask(yard) is None
 
-    in_yard(work, 4)
 
-
-def test_when_every_message_is_locked_the_answer_is_nothing(in_yard):  # P-29
-    async def work(yard: Yard) -> None:
+async def test_when_every_message_is_locked_the_answer_is_nothing():  # P-29
+    async with open_yard(4) as yard:
         await put(yard, 2, "a")
         assert await ask(yard) is not None
         assert await ask(yard) is None
 
-    in_yard(work, 4)
 
-
-def test_every_partition_is_asked(in_yard):  # P-25
-    async def work(yard: Yard) -> None:
+async def test_every_partition_is_asked():  # P-25
+    async with open_yard(4) as yard:
         for partition in range(4):
             await put(yard, partition, str(partition))
         received = [await ask(yard) for _ in range(4)]
         assert sorted(one.shown.body for one in received if one) == [b"0", b"1", b"2", b"3"]
 
-    in_yard(work, 4)
 
-
-def test_who_waits_first_is_served_first(in_yard):
-    async def work(yard: Yard) -> None:
+async def test_who_waits_first_is_served_first():
+    async with open_yard(4) as yard:
         first = asyncio.create_task(ask(yard, 60))
         await waiting(yard, 1)
         second = asyncio.create_task(ask(yard, 60))
@@ -112,11 +106,9 @@ def test_who_waits_first_is_served_first(in_yard):
         assert received is not None and received.shown.body == b"b"
         assert not yard.queue._waiting[MAIN]
 
-    in_yard(work, 4)
 
-
-def test_a_message_given_back_goes_to_who_waits(in_yard):
-    async def work(yard: Yard) -> None:
+async def test_a_message_given_back_goes_to_who_waits():
+    async with open_yard() as yard:
         await put(yard, 0, "a")
         first = await ask(yard)
         assert first is not None
@@ -126,19 +118,15 @@ def test_a_message_given_back_goes_to_who_waits(in_yard):
         received = await second
         assert received is not None and received.lock_token != first.lock_token
 
-    in_yard(work)
 
-
-def test_time_ends_a_wait(in_yard):
-    async def work(yard: Yard) -> None:
+async def test_time_ends_a_wait():
+    async with open_yard() as yard:
         assert await ask(yard, 0.01) is None
         assert not yard.queue._waiting[MAIN]
 
-    in_yard(work)
 
-
-def test_a_client_that_hangs_up_waits_no_more(in_yard):  # P-28
-    async def work(yard: Yard) -> None:
+async def test_a_client_that_hangs_up_waits_no_more():  # P-28
+    async with open_yard() as yard:
         client = Client()
         request = asyncio.create_task(ask(yard, 60, client=client))
         await waiting(yard, 1)
@@ -148,11 +136,9 @@ def test_a_client_that_hangs_up_waits_no_more(in_yard):  # P-28
         received = await ask(yard)
         assert received is not None
 
-    in_yard(work)
 
-
-def test_what_was_locked_for_a_client_that_has_gone_comes_again_uncounted(in_yard):  # P-28
-    async def work(yard: Yard) -> None:
+async def test_what_was_locked_for_a_client_that_has_gone_comes_again_uncounted():  # P-28
+    async with open_yard() as yard:
         await put(yard, 0, "a")
         first, client = await ask(yard), Client()
         assert first is not None
@@ -167,11 +153,9 @@ def test_what_was_locked_for_a_client_that_has_gone_comes_again_uncounted(in_yar
         assert received is not None
         assert b'"DeliveryCount":1,' in dict(received.shown.headers)[b"BrokerProperties"]
 
-    in_yard(work)
 
-
-def test_stopping_sends_everybody_away(in_yard):
-    async def work(yard: Yard) -> None:
+async def test_stopping_sends_everybody_away():
+    async with open_yard() as yard:
         reception, client = Reception(), Client()
         await client.body.read(0, "")
         request = asyncio.create_task(reception.receive(yard.queue, MAIN, 60, client.body, deletes=False))
@@ -181,11 +165,9 @@ def test_stopping_sends_everybody_away(in_yard):
         assert await request is None
         client.body.close()
 
-    in_yard(work)
 
-
-def test_a_deleted_message_is_given_once_its_removal_is_durable(in_yard):
-    async def work(yard: Yard) -> None:
+async def test_a_deleted_message_is_given_once_its_removal_is_durable():
+    async with open_yard() as yard:
         await put(yard, 0, "a")
         yard.store.shut()
         request = asyncio.create_task(ask(yard, deletes=True))
@@ -196,17 +178,13 @@ def test_a_deleted_message_is_given_once_its_removal_is_durable(in_yard):
         assert received is not None and received.shown.body == b"a"
         assert await ask(yard) is None
 
-    in_yard(work)
 
-
-def test_a_removal_that_fails_is_an_error_and_no_message(in_yard):
-    async def work(yard: Yard) -> None:
+async def test_a_removal_that_fails_is_an_error_and_no_message():
+    async with open_yard() as yard:
         await put(yard, 0, "a")
         yard.store.fails_once = OSError("disk full")
         with pytest.raises(StoreUnavailable):
             await ask(yard, deletes=True)
-
-    in_yard(work)
 
 
 class SlowReads:
@@ -233,8 +211,8 @@ async def make_cold(yard: Yard) -> None:
 
 
 @pytest.mark.parametrize("deletes", [False, True])
-def test_a_message_that_is_ready_does_not_wait_for_one_that_is_being_read(in_yard, deletes):  # P-27
-    async def work(yard: Yard) -> None:
+async def test_a_message_that_is_ready_does_not_wait_for_one_that_is_being_read(deletes):  # P-27
+    async with open_yard(2, 2) as yard:
         await put(yard, 0, "slow")
         await make_cold(yard)
         await put(yard, 1, "quick")
@@ -248,12 +226,10 @@ def test_a_message_that_is_ready_does_not_wait_for_one_that_is_being_read(in_yar
         received = await ask(yard, deletes=deletes)
         assert received is not None and received.shown.body == b"slow"
 
-    in_yard(work, 2, 2)
-
 
 @pytest.mark.parametrize("partitions", [2, 16])
-def test_a_message_is_removed_where_the_store_answers(in_yard, partitions):  # P-27
-    async def work(yard: Yard) -> None:
+async def test_a_message_is_removed_where_the_store_answers(partitions):  # P-27
+    async with open_yard(partitions, 2) as yard:
         await put(yard, 0, "slow")
         await put(yard, 1, "quick")
         for attached in (yard.attached, *yard.others):
@@ -267,11 +243,9 @@ def test_a_message_is_removed_where_the_store_answers(in_yard, partitions):  # P
         received = await ask(yard, deletes=True)
         assert received is not None and received.shown.body == b"slow"
 
-    in_yard(work, partitions, 2)
 
-
-def test_a_stalled_store_is_passed_over_while_there_is_time(in_yard):  # P-27
-    async def work(yard: Yard) -> None:
+async def test_a_stalled_store_is_passed_over_while_there_is_time():  # P-27
+    async with open_yard(2, 2) as yard:
         yard.cache._limit = 0
         await put(yard, 0, "stuck")
         reads = SlowReads(yard.store)
@@ -285,11 +259,9 @@ def test_a_stalled_store_is_passed_over_while_there_is_time(in_yard):  # P-27
         assert received is not None and received.sequence_number >> 48 == 1
         reads.go.set()
 
-    in_yard(work, 2, 2)
 
-
-def test_a_client_that_goes_while_a_store_reads_leaves_no_lock(in_yard):  # P-28
-    async def work(yard: Yard) -> None:
+async def test_a_client_that_goes_while_a_store_reads_leaves_no_lock():  # P-28
+    async with open_yard() as yard:
         await put(yard, 0, "a")
         await make_cold(yard)
         slow, client = SlowReads(yard.store), Client()
@@ -301,11 +273,9 @@ def test_a_client_that_goes_while_a_store_reads_leaves_no_lock(in_yard):  # P-28
         received = await ask(yard)
         assert received is not None and received.shown.body == b"a"
 
-    in_yard(work)
 
-
-def test_a_lock_lost_while_a_store_reads_is_no_answer(in_yard):
-    async def work(yard: Yard) -> None:
+async def test_a_lock_lost_while_a_store_reads_is_no_answer():
+    async with open_yard() as yard:
         await put(yard, 0, "a")
         await make_cold(yard)
         slow = SlowReads(yard.store)
@@ -318,5 +288,3 @@ def test_a_lock_lost_while_a_store_reads_is_no_answer(in_yard):
         await yard.host.ask(Complete([message.lock_token]))
         slow.go.set()
         assert await request is None
-
-    in_yard(work)
