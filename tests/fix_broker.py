@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-
-import pytest
 
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.partition_host import PartitionHost
@@ -148,27 +146,3 @@ async def open_yard(partitions: int = 1, stores: int = 1, **properties: object) 
         yard.store.open_gate()
         for attached in (yard.attached, *yard.others):
             attached.stop()
-
-
-@pytest.fixture
-def in_yard() -> Callable[..., None]:
-    """Run a test's coroutine against a fresh yard."""
-
-    def run(
-        test: Callable[[Yard], Coroutine[None, None, None]],
-        partitions: int = 1,
-        stores: int = 1,
-        **properties: object,
-    ) -> None:
-        async def whole() -> None:
-            yard = await make_yard(partitions, stores, **properties)
-            try:
-                await test(yard)
-            finally:
-                yard.store.open_gate()
-                for attached in (yard.attached, *yard.others):
-                    attached.stop()
-
-        asyncio.run(whole())
-
-    return run

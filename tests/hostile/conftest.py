@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -50,7 +50,6 @@ RULES: Final = {
 }
 
 UnderAttack: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
-Attack: TypeAlias = Callable[[Callable[[], Awaitable[None]]], None]
 
 
 class Target:
@@ -151,29 +150,6 @@ async def bystander_at_work(target: Target) -> AsyncIterator[None]:
         try:
             await bystander.complete(1)
             yield
-            await bystander.complete(1)
-        finally:
-            bystander.leaving = True
-            await bystander.working
-    # Newcomers are welcome, too.
-    async with await Client.connect(target.endpoint) as newcomer:
-        await newcomer.sender("bystander")
-
-
-@pytest.fixture
-def attack(target: Target) -> Iterator[Attack]:
-    target.forget_peak()
-    yield lambda work: asyncio.run(_among_bystanders(target, work))
-    assert target.peak_mib < RESIDENT_MIB_MAX
-    target.process.refuse_trouble()
-
-
-async def _among_bystanders(target: Target, work: Callable[[], Awaitable[None]]) -> None:
-    async with await Client.connect(target.endpoint) as client:
-        target.bystander = bystander = Bystander(client)
-        try:
-            await bystander.complete(1)
-            await work()
             await bystander.complete(1)
         finally:
             bystander.leaving = True

@@ -7,7 +7,6 @@ tables here: a route or an operation that has no entry fails the test, so none c
 from __future__ import annotations
 
 import ast
-import asyncio
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -387,14 +386,6 @@ async def attach(client: Client, address: str, sends: bool) -> str | None:
     except LinkRefused as refused:
         return refused.condition
     return None
-
-
-def with_client(house: House, work: Callable[[Client], Any]) -> None:
-    async def whole() -> None:
-        async with await Client.connect(house.endpoint, login=False) as client:
-            await work(client)
-
-    asyncio.run(whole())
 
 
 @pytest.mark.parametrize(

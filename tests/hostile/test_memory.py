@@ -6,7 +6,7 @@ import asyncio
 import re
 import socket
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -15,7 +15,7 @@ from bendybus.amqp.message import encode_message
 from bendybus.amqp.performatives import Accepted, Begin, Flow, Transfer
 from fix_client import Client, Endpoint
 from fix_server import ServerProcess, namespace
-from hostile.conftest import Target, _among_bystanders, bystander_at_work
+from hostile.conftest import Target, bystander_at_work
 from hostile.stranger import BEGIN, Stranger, from_node, to_node
 
 MEMORY_MIB = 64
@@ -68,21 +68,6 @@ async def under_attack(target: Target) -> AsyncIterator[None]:
     target.process.refuse_trouble()
 
 
-def attack(target: Target, work: Callable[[], Awaitable[None]]) -> None:
-    """With a bystander; afterwards nothing is held any more, and never was too much."""
-    target.forget_peak()
-
-    async def until_empty() -> None:
-        await work()
-        # The bystander holds a few messages now and then.
-        await used(target, lambda held: held < 100_000)
-
-    asyncio.run(_among_bystanders(target, until_empty))
-    asyncio.run(used(target, lambda held: held == 0))
-    assert target.peak_mib < PEAK_MIB_MAX
-    target.process.refuse_trouble()
-
-
 async def half_deliveries(stranger: Stranger, count: int, *, patient: bool = True) -> None:
     """Begin a delivery on each of so many links. Who is not patient leaves them with the socket."""
     for handle in range(count):
@@ -123,19 +108,19 @@ async def test_half_deliveries_of_many_connections_are_bounded_together(small: T
 
 
 async def test_who_is_held_back_for_ten_seconds_is_disconnected(small: Target) -> None:
-    async with under_attack(small):
+    async with (
+        under_attack(small),
+        await Stranger.begin(small.endpoint) as large,
+        await Stranger.begin(small.endpoint) as less,
+    ):
         # 55 MB together, which is above 80 %: nobody is disconnected for it at once.
-        async with (
-            await Stranger.begin(small.endpoint) as large,
-            await Stranger.begin(small.endpoint) as less,
-        ):
-            await half_deliveries(large, 160)
-            await half_deliveries(less, 90)
-            await used(small, lambda held: held > MEMORY_MIB * MIB * 8 // 10)
-            assert await told(large) == "amqp:connection:forced"
-            # There is room again, so the other one is alive.
-            less.send(1, BEGIN)
-            await less.expect(Begin)
+        await half_deliveries(large, 160)
+        await half_deliveries(less, 90)
+        await used(small, lambda held: held > MEMORY_MIB * MIB * 8 // 10)
+        assert await told(large) == "amqp:connection:forced"
+        # There is room again, so the other one is alive.
+        less.send(1, BEGIN)
+        await less.expect(Begin)
 
 
 async def test_half_deliveries_of_one_connection_have_a_limit_of_their_own(small: Target) -> None:

@@ -73,15 +73,14 @@ async def test_a_message_beyond_the_limit_is_rejected_and_the_link_lives_on(
 async def test_a_message_of_the_largest_size_goes_through_in_many_frames(
     under_attack: UnderAttack, endpoint: Endpoint
 ) -> None:
-    async with under_attack():
-        # Frames as small as AMQP allows: over 500 of them each way.
-        async with await Client.connect(endpoint, max_frame_size=512) as client:
-            sender, receiver = await both_ends(client, "plain")
-            body = bytes(range(256)) * (LARGEST_MESSAGE // 256 - 1)
-            assert await sender.send(encode_message(data=body)) == [Accepted()]
-            deliveries = await receiver.receive()
-            assert decode_message(deliveries[0].payload).data == [body]
-            assert await receiver.settled_as(deliveries) == [Accepted()]
+    # Frames as small as AMQP allows: over 500 of them each way.
+    async with under_attack(), await Client.connect(endpoint, max_frame_size=512) as client:
+        sender, receiver = await both_ends(client, "plain")
+        body = bytes(range(256)) * (LARGEST_MESSAGE // 256 - 1)
+        assert await sender.send(encode_message(data=body)) == [Accepted()]
+        deliveries = await receiver.receive()
+        assert decode_message(deliveries[0].payload).data == [body]
+        assert await receiver.settled_as(deliveries) == [Accepted()]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from azure.servicebus.management import QueueProperties, ServiceBusAdministratio
 from bendybus.auth.sas import make_token
 from fix_server import RULES, Kind, ServerProcess, StartServer, namespace
 from interop.conftest import Connect
-from interop.sdk import CROSSWISE, LoopThread
+from interop.sdk import CROSSWISE
 
 Raw: TypeAlias = Callable[..., tuple[int, ElementTree.Element]]
 
@@ -138,20 +138,13 @@ def test_a_queue_is_created_shown_updated_and_deleted(
         admin.get_queue(name)
 
 
-def test_the_asynchronous_client_manages_too(
-    server: ServerProcess, name: str, loop_thread: LoopThread
-) -> None:
-    async def work() -> list[str]:
-        client = AsyncAdministrationClient.from_connection_string(
-            server.connection_string, connection_verify=str(server.certificate)
-        )
-        async with client:
-            await client.create_queue(name)
-            listed = [queue.name async for queue in client.list_queues()]
-            await client.delete_queue(name)
-            return listed
-
-    assert name in loop_thread.run(work())
+async def test_the_asynchronous_client_manages_too(server: ServerProcess, name: str) -> None:
+    async with AsyncAdministrationClient.from_connection_string(
+        server.connection_string, connection_verify=str(server.certificate)
+    ) as client:
+        await client.create_queue(name)
+        assert name in [queue.name async for queue in client.list_queues()]
+        await client.delete_queue(name)
 
 
 def test_what_is_there_or_not_there_is_said_so(admin: ServiceBusAdministrationClient, name: str) -> None:

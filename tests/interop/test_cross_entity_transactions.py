@@ -17,18 +17,9 @@ from bendybus.domain.routing import partition_of
 from bendybus.engine.deliveries import Delivery
 from fix_client import LinkRefused
 from fix_kinds import Stand, on_each_kind, on_partitioned_kinds
-from fix_transactions import NOT_ALLOWED, Room, Test, at_table, condition, message, run, text_of
+from fix_transactions import NOT_ALLOWED, Room, at_table, condition, message, text_of
 
 DESTINATION = "com.microsoft:transfer-destination-address"
-
-
-def across(stand: Stand, test: Test) -> None:
-    """With all links on one session, which the coordinator began."""
-    run(Room(stand.server), test, spans_entities=True)
-
-
-def apart(stand: Stand, test: Test) -> None:
-    run(Room(stand.server), test)
 
 
 def partition(delivery: Delivery) -> int:

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
-
 import pytest
 
 from bendybus.amqp.message import DecodedMessage, Properties, encode_message
 from bendybus.amqp.types import Int, Timestamp
 from bendybus.broker.clock import now
 from fix_client import Client, Endpoint, Requester
-from fix_server import Kind, ServerProcess, StartServer
+from fix_server import Kind, StartServer
 
 OPERATION = "com.microsoft:batch-delete-messages"
-
-
-def run(server: ServerProcess, test: Callable[[Client], Coroutine[Any, Any, None]]) -> None:
-    async def whole() -> None:
-        async with await Client.connect(Endpoint.parse(server.connection_string)) as client:
-            await test(client)
-
-    asyncio.run(whole())
 
 
 async def send(client: Client, queue: str, number: int) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -15,9 +15,6 @@ from fix_server import ServerProcess, namespace
 
 KINDS = ("plain", "parts")
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
-
-Work: TypeAlias = Callable[[Client, str], Awaitable[None]]
-Run: TypeAlias = Callable[[Work], None]
 
 
 @pytest.fixture(scope="module")
@@ -51,21 +48,6 @@ def client(server: ServerProcess, loop_runner: asyncio.Runner) -> Iterator[Clien
     client = loop_runner.run(Client.connect(Endpoint.parse(server.connection_string)))
     yield client
     loop_runner.run(client.close())
-
-
-@pytest.fixture
-def run(server: ServerProcess) -> Run:
-    """With one partition and with sixteen, one after the other."""
-
-    def run(work: Work) -> None:
-        async def both() -> None:
-            for kind in KINDS:
-                async with await Client.connect(Endpoint.parse(server.connection_string)) as client:
-                    await work(client, kind)
-
-        asyncio.run(both())
-
-    return run
 
 
 def value_of(answer: DecodedMessage) -> Any:

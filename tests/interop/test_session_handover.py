@@ -5,10 +5,8 @@ Premium alone has them, as on Azure.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Iterator
 
 import pytest
 
@@ -23,9 +21,6 @@ EXCLUSIVE = Symbol("com.microsoft:session-filter")
 FILTER = Symbol("com.microsoft:non-exclusive-session-filter:list")
 DESCRIPTOR = ULong(0x137000000E)
 LOST = "com.microsoft:session-lock-lost"
-
-Work: TypeAlias = Callable[[Endpoint, str], Awaitable[None]]
-Run: TypeAlias = Callable[[Work], None]
 
 
 @pytest.fixture(scope="module")
@@ -52,17 +47,6 @@ def endpoint(premium: ServerProcess) -> Endpoint:
 def queue(numbers: Iterator[int]) -> str:
     """A queue that no other test uses."""
     return f"queue-{next(numbers)}"
-
-
-@pytest.fixture
-def run(premium: ServerProcess, numbers: Iterator[int]) -> Run:
-    """At a queue of its own."""
-    queue = f"queue-{next(numbers)}"
-
-    def run(work: Work) -> None:
-        asyncio.run(work(Endpoint.parse(premium.connection_string), queue))  # type: ignore[arg-type]
-
-    return run
 
 
 def asking(session_id: str | None, token: uuid.UUID | None = None) -> dict[str, object]:

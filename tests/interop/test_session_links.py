@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Iterator
 
 import pytest
 
@@ -24,8 +22,6 @@ DESCRIPTOR = ULong(0x137000000C)
 # .NET ticks at the start of 2020 and of 2100.
 TICKS_2020, TICKS_2100 = 637_134_336_000_000_000, 662_380_416_000_000_000
 
-Work: TypeAlias = Callable[[Endpoint, str], Awaitable[None]]
-Run: TypeAlias = Callable[[Work], None]
 KINDS = ("plain", "parts")
 
 
@@ -42,11 +38,6 @@ def _namespace_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
     yield server
     server.stop()
     server.refuse_trouble()
-
-
-@pytest.fixture(scope="module")
-def numbers() -> Iterator[int]:
-    return iter(range(13))
 
 
 @pytest.fixture(params=KINDS)
@@ -69,21 +60,6 @@ def queue(kind: str, unused: dict[str, Iterator[int]]) -> str:
 @pytest.fixture
 def endpoint(server: ServerProcess) -> Endpoint:
     return Endpoint.parse(server.connection_string)
-
-
-@pytest.fixture
-def run(server: ServerProcess, numbers: Iterator[int]) -> Run:
-    """On each kind of queue, one after the other."""
-    number = next(numbers)
-
-    def run(work: Work) -> None:
-        async def both() -> None:
-            for kind in ("plain", "parts"):
-                await work(Endpoint.parse(server.connection_string), f"{kind}-{number}")
-
-        asyncio.run(both())
-
-    return run
 
 
 def message(session_id: str | None, text: str = "x") -> bytes:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -22,9 +21,6 @@ SELECTOR = "apache.org:selector-filter:string"
 SELECTOR_CODE = ULong(0x0000_468C_0000_0004)
 NO_LOCAL_CODE = ULong(0x0000_468C_0000_0003)
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
-
-Work: TypeAlias = Callable[[Client, str], Awaitable[None]]
-Run: TypeAlias = Callable[[Work], None]
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +54,6 @@ LISTENER = {"Name": "listener", "PrimaryKey": "listen-key", "Rights": ["Listen"]
 SENDER = {"Name": "sender", "PrimaryKey": "send-key", "Rights": ["Send"]}
 
 
-@pytest.fixture(scope="module")
-def numbers() -> Iterator[int]:
-    return iter(range(1, QUEUES))
-
-
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -85,22 +76,6 @@ def client(server: ServerProcess, loop_runner: asyncio.Runner) -> Iterator[Clien
     client = loop_runner.run(Client.connect(Endpoint.parse(server.connection_string)))
     yield client
     loop_runner.run(client.close())
-
-
-@pytest.fixture
-def run(server: ServerProcess, numbers: Iterator[int]) -> Run:
-    """On a queue of each kind, one after the other."""
-    number = next(numbers)
-
-    def run(work: Work) -> None:
-        async def both() -> None:
-            for kind in KINDS:
-                async with await Client.connect(Endpoint.parse(server.connection_string)) as client:
-                    await work(client, f"{kind}-{number}")
-
-        asyncio.run(both())
-
-    return run
 
 
 def message(

@@ -24,7 +24,6 @@ from azure.servicebus.management import (
 from bendybus.amqp.types import Described, ULong
 from fix_client import Client, Endpoint
 from fix_server import RULES, Kind, ServerProcess, StartServer
-from interop.sdk import LoopThread
 from interop.test_administration import Raw, administration, entry, raw  # noqa: F401 - a fixture
 
 _numbers = count()
@@ -125,19 +124,16 @@ def test_old_versions_do_not_see_partitioned_topics(  # P-10
     assert raw("PUT", f"/{name}-b?api-version=2013-08", body)[0] == 400
 
 
-def test_the_asynchronous_client_does_the_same(
-    server: ServerProcess, admin: ServiceBusAdministrationClient, name: str, loop_thread: LoopThread
+async def test_the_asynchronous_client_does_the_same(
+    server: ServerProcess, admin: ServiceBusAdministrationClient, name: str
 ) -> None:
-    async def work() -> list[str | None]:
-        async with AsyncAdministrationClient.from_connection_string(
-            server.connection_string, connection_verify=str(server.certificate), retry_total=0
-        ) as client:
-            await client.create_topic(name)
-            await client.create_subscription(name, "s")
-            await client.create_rule(name, "s", "r", filter=SqlRuleFilter("a = 1"))
-            return [rule.name async for rule in client.list_rules(name, "s")]
-
-    assert loop_thread.run(work()) == ["$Default", "r"]
+    async with AsyncAdministrationClient.from_connection_string(
+        server.connection_string, connection_verify=str(server.certificate), retry_total=0
+    ) as client:
+        await client.create_topic(name)
+        await client.create_subscription(name, "s")
+        await client.create_rule(name, "s", "r", filter=SqlRuleFilter("a = 1"))
+        assert [rule.name async for rule in client.list_rules(name, "s")] == ["$Default", "r"]
 
 
 # -- subscriptions --------------------------------------------------------------------

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from bendybus.store.sqlite.catalog import SqliteCatalog
 
 KEPT: dict[str, str] = {}
 ROOT = RootRule("root-primary", "root-secondary", KEPT.__setitem__)
-Work = Callable[[Broker, KeyRing, RuleBook], Awaitable[None]]
 
 
 @contextmanager
@@ -44,31 +42,17 @@ async def open_rules(path: Path, root: RootRule = ROOT) -> AsyncIterator[tuple[B
         await broker.stop()
 
 
-def in_broker(path: Path, work: Work, root: RootRule = ROOT) -> None:
-    async def whole() -> None:
-        with catalog_at(path / "catalog.db") as catalog:
-            broker = Broker(catalog, [MemoryStore("m")])
-            broker.start()
-            ring = KeyRing()
-            book = RuleBook(broker, ring, root)
-            book.open()
-            await work(broker, ring, book)
-            await broker.stop()
-
-    asyncio.run(whole())
-
-
 def opens(ring: KeyRing, name: str, key: str) -> bool:
     return bool(ring.opened_by(name, key))
 
 
 async def test_a_namespace_rule_opens_at_once_and_after_a_restart(tmp_path: Path) -> None:
-    async with open_rules(tmp_path) as (broker, ring, book):
+    async with open_rules(tmp_path) as (_, ring, book):
         rule, is_new = await book.put("", "shop", ["Send"], "first-key", None)
         assert is_new and len(rule.secondary_key) == 44
         assert opens(ring, "shop", "first-key") and opens(ring, "shop", rule.secondary_key)
 
-    async with open_rules(tmp_path) as (_broker, ring, book):
+    async with open_rules(tmp_path) as (_, ring, book):
         assert [rule.name for rule in book.rules()] == [ROOT_RULE_NAME, "shop"]
         assert opens(ring, "shop", "first-key")
 
@@ -101,7 +85,7 @@ async def test_an_entitys_rules_come_and_go_with_it(tmp_path: Path) -> None:
 
 
 async def test_the_root_rule_is_one_of_twelve_and_stays(tmp_path: Path) -> None:
-    async with open_rules(tmp_path) as (_broker, ring, book):
+    async with open_rules(tmp_path) as (_, ring, book):
         for number in range(11):
             await book.put("", f"r{number}", ["Send"], None, None)
         with pytest.raises(QuotaExceeded, match="would have 13 authorization rules; at most 12"):
@@ -114,14 +98,14 @@ async def test_the_root_rule_is_one_of_twelve_and_stays(tmp_path: Path) -> None:
 
 
 async def test_the_root_keys_can_be_changed_where_the_data_folder_keeps_them(tmp_path: Path) -> None:
-    async with open_rules(tmp_path) as (broker, ring, book):
+    async with open_rules(tmp_path) as (_, ring, book):
         rule = await book.regenerate("", ROOT_RULE_NAME, "secondary")
         assert {"secondary": rule.secondary_key} == KEPT
         assert not opens(ring, ROOT_RULE_NAME, "root-secondary")
         assert opens(ring, ROOT_RULE_NAME, "root-primary")
         assert opens(ring, ROOT_RULE_NAME, rule.secondary_key)
 
-    async with open_rules(tmp_path, RootRule("k", "k")) as (_broker, ring, book):
+    async with open_rules(tmp_path, RootRule("k", "k")) as (_, ring, book):
         with pytest.raises(InvalidOperation, match="set where the server is started"):
             await book.regenerate("", ROOT_RULE_NAME, "primary")
 

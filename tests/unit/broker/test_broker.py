@@ -65,24 +65,6 @@ def open_broker(catalog, stores):
     return opened
 
 
-@pytest.fixture
-def with_broker(catalog, stores):
-    """Run a coroutine against a broker started on these stores; each call is another start."""
-
-    def run(test, **options):
-        async def whole():
-            broker = Broker(catalog, options.pop("stores", stores), **options)
-            broker.start()
-            try:
-                return await test(broker)
-            finally:
-                await broker.stop()
-
-        return asyncio.run(whole())
-
-    return run
-
-
 async def recovered(broker: Broker, name: str) -> None:
     """The store has been probed, now rather than in a second, and its partitions are loaded."""
     (store,) = [each for each in broker.stores if each.name == name]
@@ -371,11 +353,12 @@ async def test_a_namespace_has_a_hundred_partitioned_queues_at_most(open_broker,
         await broker.queues.create(ORDERS)
 
 
-def test_the_namespace_remembers_when_it_was_made(with_broker):
-    async def look(broker):
-        return broker.created_at
+async def test_the_namespace_remembers_when_it_was_made(open_broker):
+    async with open_broker() as broker:
+        created_at = broker.created_at
 
-    assert with_broker(look) == with_broker(look) > 0
+    async with open_broker() as broker:
+        assert broker.created_at == created_at > 0
 
 
 async def test_emptying_takes_everything_out_and_leaves_the_entities(open_broker, catalog, stores):  # B-08

@@ -65,26 +65,6 @@ def open_broker(catalog, stores):
     return opened
 
 
-@pytest.fixture
-def with_broker(catalog, stores):
-    """Run a coroutine against a broker started on these stores; each call is another start."""
-
-    def run(test, tier=Tier.STANDARD):
-        async def whole():
-            broker = Broker(catalog, stores, contents=AmqpContents(), tier=tier)
-            broker.start()
-            try:
-                return await test(broker)
-            finally:
-                for store in stores:
-                    store.open_gate()
-                await broker.stop()
-
-        return asyncio.run(whole())
-
-    return run
-
-
 def acting(action, topic="news", **properties):
     return SubscriptionDescription.of(
         topic, "all", rules=(rule("act", TrueFilter(), action),), max_delivery_count=10, **properties

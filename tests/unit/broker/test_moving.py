@@ -154,13 +154,6 @@ def held_by(store: MessagingStore) -> list[tuple[str, int, int]]:
     ]
 
 
-def run(test: Awaitable[None]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(test, 60)
-
-    asyncio.run(bounded())
-
-
 # -- what moves ---------------------------------------------------------------------------
 
 

@@ -57,28 +57,6 @@ def open_broker(tmp_path, stores):
     catalog.close()
 
 
-@pytest.fixture
-def with_broker(tmp_path, stores):
-    catalog = SqliteCatalog(tmp_path / "catalog.db")
-    catalog.open()
-
-    def run(test, **options):
-        async def whole():
-            broker = Broker(catalog, stores, contents=AmqpContents(), **options)
-            broker.start()
-            try:
-                return await test(broker)
-            finally:
-                for store in stores:
-                    store.open_gate()
-                await broker.stop()
-
-        return asyncio.run(whole())
-
-    yield run
-    catalog.close()
-
-
 async def make(broker, description, *names, **properties):
     topic = await broker.topics.create(description)
     made = [

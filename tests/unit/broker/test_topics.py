@@ -75,26 +75,6 @@ def open_broker(catalog, stores):
     return opened
 
 
-@pytest.fixture
-def with_broker(catalog, stores):
-    """Run a coroutine against a broker started on these stores; each call is another start."""
-
-    def run(test, **options):
-        async def whole():
-            broker = Broker(catalog, stores, contents=AmqpContents(), **options)
-            broker.start()
-            try:
-                return await test(broker)
-            finally:
-                for store in stores:
-                    store.open_gate()
-                await broker.stop()
-
-        return asyncio.run(whole())
-
-    return run
-
-
 async def plain(broker, *names, **properties):
     """The unpartitioned topic and some subscriptions to it."""
     topic = await broker.topics.create(PLAIN)
@@ -288,14 +268,14 @@ async def test_rules_hold_from_the_next_message(open_broker):
         assert [each.name for each in some.description.rules] == ["R"]
 
 
-def test_topics_survive_a_restart(with_broker):
-    async def first(broker):
+async def test_topics_survive_a_restart(open_broker):
+    async with open_broker() as broker:
         topic = await broker.topics.create(NEWS)
         await broker.topics.create_subscription(subscription("red", "news", rules=(rule("r", "n = 1"),)))
         await publish(topic, "a", "b", n=1)
-        return broker.entities.record("news").generation
+        generation = broker.entities.record("news").generation
 
-    async def second(broker):
+    async with open_broker() as broker:
         found = broker.find("NEWS/subscriptions/Red")
         assert found.path == "News/Subscriptions/red"
         assert await bodies(found) == ["a", "b"]
@@ -303,9 +283,7 @@ def test_topics_survive_a_restart(with_broker):
         await publish(topic, "c", n=1)
         await publish(topic, "d", n=2)
         assert sorted(await bodies(found)) == ["a", "b", "c"]
-        return broker.entities.record("news").generation
-
-    assert with_broker(first) == with_broker(second)
+        assert broker.entities.record("news").generation == generation
 
 
 async def test_deleting_a_topic_takes_everything_with_it(open_broker, stores, catalog):  # P-32
@@ -499,19 +477,17 @@ async def test_scheduled_messages_wait_at_the_topic_and_meet_the_rules_when_due(
         assert len(store._bodies) == 2  # the changed copy's own, and the one that was there all along
 
 
-def test_scheduled_messages_survive_a_restart_and_fire_once(with_broker):
-    async def first(broker):
+async def test_scheduled_messages_survive_a_restart_and_fire_once(open_broker):
+    async with open_broker() as broker:
         topic, _ = await plain(broker, "one")
         await publish(topic, "later", due=Instant(now() + 200))
 
-    async def second(broker):
-        one = broker.find("plain/subscriptions/one")
-        while not await bodies(one):
-            await asyncio.sleep(0.02)
-        return await bodies(one)
-
-    with_broker(first)
-    assert with_broker(second) == with_broker(second) == ["later"]
+    for _ in range(2):
+        async with open_broker() as broker:
+            one = broker.find("plain/subscriptions/one")
+            while not await bodies(one):
+                await asyncio.sleep(0.02)
+            assert await bodies(one) == ["later"]
 
 
 async def test_scheduled_messages_are_cancelled_by_their_number(open_broker):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ import uvloop
 from bendybus.server.listener import Listener
 from bendybus.server.tls import self_made_certificate, server_context
 
-Run = Callable[[Awaitable[None]], None]
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -90,18 +89,6 @@ def loop_runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
     factory = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}[request.param]
     with asyncio.Runner(loop_factory=factory) as runner:
         yield runner
-
-
-@pytest.fixture(params=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Runs one coroutine to its end on either event loop, and no longer than ten seconds."""
-    factory = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}[request.param]
-
-    def run_once(work: Awaitable[None]) -> None:
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(asyncio.wait_for(work, 10))
-
-    return run_once
 
 
 @pytest.fixture(scope="session")

@@ -149,8 +149,8 @@ def test_an_answer_that_drips_in_is_given_up(site: Site, monkeypatch: pytest.Mon
         fetch(site.url)
 
 
-def test_settings_that_name_no_issuer_load_nothing() -> None:
-    assert asyncio.run(trusted_issuer(Settings(), AsyncExitStack())) is None
+async def test_settings_that_name_no_issuer_load_nothing() -> None:
+    assert await trusted_issuer(Settings(), AsyncExitStack()) is None
 
 
 @pytest.mark.parametrize(
