@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import groupby
 
@@ -27,7 +26,6 @@ from bendybus.errors import (
 )
 from bendybus.names import EntityPath, PartitionNumber
 from bendybus.store.memory import MemoryStore
-from bendybus.store.sqlite.catalog import SqliteCatalog
 from fix_broker import message
 
 UNAVAILABLE = Availability.UNAVAILABLE
@@ -37,32 +35,8 @@ PLAIN = QueueDescription(EntityPath("plain"))
 
 
 @pytest.fixture
-def catalog(tmp_path):
-    catalog = SqliteCatalog(tmp_path / "catalog.db")
-    catalog.open()
-    yield catalog
-    catalog.close()
-
-
-@pytest.fixture
 def stores():
     return [MemoryStore(name) for name in ("a", "b", "c")]
-
-
-@pytest.fixture
-def open_broker(catalog, stores):
-    """Start a broker on these stores; each call is another start."""
-
-    @asynccontextmanager
-    async def opened(**options):
-        broker = Broker(catalog, options.pop("stores", stores), **options)
-        broker.start()
-        try:
-            yield broker
-        finally:
-            await broker.stop()
-
-    return opened
 
 
 async def recovered(broker: Broker, name: str) -> None:

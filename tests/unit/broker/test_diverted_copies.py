@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import asynccontextmanager
 
 import pytest
 
 from bendybus.amqp.message import Properties, decode_message, encode_message
 from bendybus.broker import transactions
-from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.domain.commands import Complete, Enqueue
 from bendybus.domain.entities import QueueDescription, Tier
@@ -19,10 +17,8 @@ from bendybus.domain.messages import SubQueue
 from bendybus.domain.routing import partition_of
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
 from bendybus.envelope import admit
-from bendybus.envelope.contents import AmqpContents
 from bendybus.errors import StoreUnavailable
 from bendybus.names import EntityPath
-from bendybus.store.sqlite.catalog import SqliteCatalog
 from fix_broker import GatedStore
 from fix_topics import bodies, held, publish, rule
 
@@ -35,34 +31,8 @@ TO_SESSION = "SET sys.SessionId = 'ada'"
 
 
 @pytest.fixture
-def catalog(tmp_path):
-    catalog = SqliteCatalog(tmp_path / "catalog.db")
-    catalog.open()
-    yield catalog
-    catalog.close()
-
-
-@pytest.fixture
 def stores():
     return [GatedStore("left"), GatedStore("right")]
-
-
-@pytest.fixture
-def open_broker(catalog, stores):
-    """Start a broker on these stores; each call is another start."""
-
-    @asynccontextmanager
-    async def opened(tier=Tier.STANDARD):
-        broker = Broker(catalog, stores, contents=AmqpContents(), tier=tier)
-        broker.start()
-        try:
-            yield broker
-        finally:
-            for store in stores:
-                store.open_gate()
-            await broker.stop()
-
-    return opened
 
 
 def acting(action, topic="news", **properties):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
@@ -25,14 +24,6 @@ from bendybus.store.sqlite.catalog import SqliteCatalog
 
 ORDERS = QueueDescription(EntityPath("orders"), enable_partitioning=True)
 PLAIN = QueueDescription(EntityPath("plain"))
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[SqliteCatalog]:
-    catalog = SqliteCatalog(tmp_path / "catalog.db")
-    catalog.open()
-    yield catalog
-    catalog.close()
 
 
 @pytest.fixture

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -31,14 +30,6 @@ BARE = b"\x00\x53\x73\xc0\x04\x01\xa1\x01m\x00\x53\x75\xa0\x01x"
 @pytest.fixture
 def stores() -> list[GatedStore]:
     return [GatedStore("left"), GatedStore("right")]
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[SqliteCatalog]:
-    catalog = SqliteCatalog(tmp_path / "catalog.db")
-    catalog.open()
-    yield catalog
-    catalog.close()
 
 
 @asynccontextmanager

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
 from bendybus.amqp.message import Properties, encode_message
 from bendybus.broker import transactions
-from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import Availability
@@ -19,42 +17,14 @@ from bendybus.domain.messages import SubQueue
 from bendybus.domain.session_commands import SetSessionState
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
 from bendybus.envelope import admit
-from bendybus.envelope.contents import AmqpContents
 from bendybus.errors import StoreUnavailable
 from bendybus.names import EntityPath, Instant
-from bendybus.store.sqlite.catalog import SqliteCatalog
-from fix_broker import GatedStore
 from fix_topics import bodies, encoded, publish
 
 UNAVAILABLE = Availability.UNAVAILABLE
 STALLED = StoreUnavailable("it has not answered for 2.0 s")
 PLAIN = TopicDescription(EntityPath("plain"))
 NEWS = TopicDescription(EntityPath("news"), enable_partitioning=True)
-
-
-@pytest.fixture
-def stores():
-    return [GatedStore(name) for name in ("a", "b", "c")]
-
-
-@pytest.fixture
-def open_broker(tmp_path, stores):
-    catalog = SqliteCatalog(tmp_path / "catalog.db")
-    catalog.open()
-
-    @asynccontextmanager
-    async def opened(**options):
-        broker = Broker(catalog, stores, contents=AmqpContents(), **options)
-        broker.start()
-        try:
-            yield broker
-        finally:
-            for store in stores:
-                store.open_gate()
-            await broker.stop()
-
-    yield opened
-    catalog.close()
 
 
 async def make(broker, description, *names, **properties):
