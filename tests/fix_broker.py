@@ -59,7 +59,7 @@ class GatedStore(MemoryStore):
 
 
 @dataclass
-class Yard:
+class GatedQueue:
     """A queue whose partitions live in gated stores: all in one, unless the test wants more of them."""
 
     store: GatedStore
@@ -115,7 +115,7 @@ class Yard:
             await asyncio.sleep(0.001)
 
 
-async def make_yard(partitions: int = 1, stores: int = 1, **properties: object) -> Yard:
+async def make_gated_queue(partitions: int = 1, stores: int = 1, **properties: object) -> GatedQueue:
     gated = [GatedStore("gated" if not number else f"gated-{number}") for number in range(stores)]
     description = QueueDescription(EntityPath("orders"), **properties)
     attached = [AttachedStore(store, asyncio.get_running_loop()) for store in gated]
@@ -130,7 +130,7 @@ async def make_yard(partitions: int = 1, stores: int = 1, **properties: object) 
     for host in queue.hosts:
         host.load()
         await host.ask(Peek(SequenceNumber(0), 0))
-    return Yard(gated[0], attached[0], queue, cache, others=attached[1:])
+    return GatedQueue(gated[0], attached[0], queue, cache, others=attached[1:])
 
 
 def message(text: str = "x") -> Message:
@@ -138,11 +138,13 @@ def message(text: str = "x") -> Message:
 
 
 @asynccontextmanager
-async def open_yard(partitions: int = 1, stores: int = 1, **properties: object) -> AsyncIterator[Yard]:
-    yard = await make_yard(partitions, stores, **properties)
+async def gated_queue(
+    partitions: int = 1, stores: int = 1, **properties: object
+) -> AsyncIterator[GatedQueue]:
+    gated = await make_gated_queue(partitions, stores, **properties)
     try:
-        yield yard
+        yield gated
     finally:
-        yard.store.open_gate()
-        for attached in (yard.attached, *yard.others):
+        gated.store.open_gate()
+        for attached in (gated.attached, *gated.others):
             attached.stop()

@@ -23,7 +23,7 @@ from bendybus.amqp.message import encode_message
 from fix_client import Client, Endpoint, LinkRefused
 from fix_server import RULES, Kind, NewQueue, ServerProcess, StartServer
 from interop.conftest import Connect
-from interop.sdk import CROSSWISE, AsyncSdk, Desk, Sdk
+from interop.sdk import CROSSWISE, AsyncSdk, Sdk, SdkQueue
 
 ROOT = "RootManageSharedAccessKey"
 
@@ -119,7 +119,7 @@ class UntruthfulAsync(Untruthful):
 def test_a_link_ends_with_its_token(
     server: ServerProcess, sdk_pairs: list[tuple[Sdk, Kind]], new_queue: NewQueue, pool: ThreadPoolExecutor
 ) -> None:
-    desks = []
+    sdk_queues = []
     for sdk, kind in sdk_pairs:
         queue = new_queue(kind)
         token = sign(server, queue, time.time() + 4)
@@ -130,33 +130,35 @@ def test_a_link_ends_with_its_token(
             connection_verify=str(server.certificate),
             transport_type=TransportType.Amqp,
         )
-        desks.append(Desk(sdk, client, queue))
-        assert desks[-1].is_empty()
-    for desk in desks:
+        sdk_queues.append(SdkQueue(sdk, client, queue))
+        assert sdk_queues[-1].is_empty()
+    for sdk_queue in sdk_queues:
         with pytest.raises(ServiceBusAuthorizationError, match="'Listen' claim"):
-            desk.receive_one()
-        desk.close_with(pool)
+            sdk_queue.receive_one()
+        sdk_queue.close_with(pool)
 
 
 @CROSSWISE
 def test_who_may_send_may_not_listen(server: ServerProcess, connect: Connect, queue: str) -> None:
-    desk = connect(with_key(server, "Sends", RULES["Sends"][0]), queue)
-    desk.send("x")
+    sdk_queue = connect(with_key(server, "Sends", RULES["Sends"][0]), queue)
+    sdk_queue.send("x")
     with pytest.raises(ServiceBusAuthorizationError, match="'Listen' claim"):
-        desk.receive_one()
+        sdk_queue.receive_one()
 
 
 @CROSSWISE
 def test_who_may_listen_may_not_send(server: ServerProcess, connect: Connect, queue: str) -> None:
-    desk = connect(with_key(server, "Listens", RULES["Listens"][0]), queue)
-    assert desk.is_empty()
+    sdk_queue = connect(with_key(server, "Listens", RULES["Listens"][0]), queue)
+    assert sdk_queue.is_empty()
     with pytest.raises(ServiceBusAuthorizationError, match="'Send' claim"):
-        desk.send("x")
+        sdk_queue.send("x")
 
 
-@pytest.mark.parametrize("use", [lambda desk: desk.send("x"), Desk.receive_one], ids=["send", "receive"])
+@pytest.mark.parametrize(
+    "use", [lambda sdk_queue: sdk_queue.send("x"), SdkQueue.receive_one], ids=["send", "receive"]
+)
 def test_an_unknown_entity_is_not_found(
-    server: ServerProcess, connect: Connect, use: Callable[[Desk], object]
+    server: ServerProcess, connect: Connect, use: Callable[[SdkQueue], object]
 ) -> None:
     with pytest.raises(MessagingEntityNotFoundError, match="entity 'nowhere' could not be found"):
         use(connect(server.connection_string, "nowhere"))

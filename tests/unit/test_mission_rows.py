@@ -32,7 +32,9 @@ DECORATORS = {
 }
 FIXTURES = {
     **dict.fromkeys(("outage", "outages", "small_stands"), EACH),
-    **dict.fromkeys(("kind", "desk", "make_desk", "make_desks", "once", "room", "rest", "queue"), STANDARD),
+    **dict.fromkeys(
+        ("kind", "sdk_queue", "make_sdk_queue", "make_sdk_queues", "once", "room", "rest", "queue"), STANDARD
+    ),
 }
 
 

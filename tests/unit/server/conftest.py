@@ -40,7 +40,7 @@ class Echo(asyncio.Protocol):
         self.lost.set_result(exc)
 
 
-class House:
+class RunningListener:
     """A running listener, its port, and the protocols it has made."""
 
     def __init__(self, listener: Listener, port: int, protocols: list[Echo]) -> None:
@@ -80,7 +80,7 @@ class House:
         return rest
 
 
-OpenHouse = Callable[..., AbstractAsyncContextManager[House]]
+RunListener = Callable[..., AbstractAsyncContextManager[RunningListener]]
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
@@ -108,11 +108,11 @@ def client_tls(certificate: tuple[Path, Path]) -> ssl.SSLContext:
 
 
 @pytest.fixture
-def house(server_tls: ssl.SSLContext) -> OpenHouse:
+def run_listener(server_tls: ssl.SSLContext) -> RunListener:
     """Opens a listener with echoing stubs; keyword arguments go to `Listener`."""
 
     @asynccontextmanager
-    async def opened(**settings: Any) -> AsyncIterator[House]:
+    async def opened(**settings: Any) -> AsyncIterator[RunningListener]:
         protocols: list[Echo] = []
 
         def stub(greeting: bytes) -> Echo:
@@ -121,10 +121,10 @@ def house(server_tls: ssl.SSLContext) -> OpenHouse:
 
         defaults = {"amqp": lambda: stub(b"amqp"), "http": lambda: stub(b"http"), "tls": server_tls}
         listener = Listener(**(defaults | settings))
-        opened_house = House(listener, await listener.listen("127.0.0.1", 0), protocols)
+        running = RunningListener(listener, await listener.listen("127.0.0.1", 0), protocols)
         try:
-            yield opened_house
+            yield running
         finally:
-            await opened_house.close()
+            await running.close()
 
     return opened

@@ -49,8 +49,8 @@ class Bytes(asyncio.Protocol):
 
 
 @pytest.fixture
-def bridge(house):
-    """A house whose WebSockets lead to `Bytes` protocols, collected in `bridged`."""
+def bridge(run_listener):
+    """A listener whose WebSockets lead to `Bytes` protocols, collected in `bridged`."""
 
     @asynccontextmanager
     async def opened():
@@ -65,19 +65,19 @@ def bridge(house):
 
         app = http_app(amqp=amqp, health=lambda: Health(True), metrics=metrics)
         host = HttpHost(app)
-        async with house(http=host.protocol) as open_house:
-            open_house.bridged = bridged
-            yield open_house
+        async with run_listener(http=host.protocol) as running:
+            running.bridged = bridged
+            yield running
             await host.close(grace_s=1)
 
     return opened
 
 
-def _connect(open_house, path="/$servicebus/websocket", tls=None, subprotocols=("AMQPWSB10",)):
+def _connect(running, path="/$servicebus/websocket", tls=None, subprotocols=("AMQPWSB10",)):
     scheme = "wss" if tls else "ws"
     host = "localhost" if tls else "127.0.0.1"
     return websockets.connect(
-        f"{scheme}://{host}:{open_house.port}{path}",
+        f"{scheme}://{host}:{running.port}{path}",
         ssl=tls,
         host="127.0.0.1",
         subprotocols=list(subprotocols) or None,
@@ -95,13 +95,13 @@ async def _read(client, count: int) -> bytes:
 @pytest.mark.parametrize("ending", ["", "/"])
 @pytest.mark.parametrize("start", ["/$servicebus", "/%24servicebus"])
 async def test_the_stream_flows_both_ways_with_and_without_tls(bridge, client_tls, start, ending) -> None:
-    async with bridge() as open_house:
+    async with bridge() as running:
         for tls in (None, client_tls):
-            async with _connect(open_house, f"{start}/websocket{ending}", tls) as client:
+            async with _connect(running, f"{start}/websocket{ending}", tls) as client:
                 assert client.subprotocol == "AMQPWSB10"
                 await client.send(HEADER)
                 assert await _read(client, 8) == HEADER
-            assert await open_house.bridged[-1].lost is None
+            assert await running.bridged[-1].lost is None
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ async def test_the_stream_flows_both_ways_with_and_without_tls(bridge, client_tl
     ],
 )
 async def test_the_subprotocol_that_was_offered_comes_back(bridge, offered, answered) -> None:
-    async with bridge() as open_house, _connect(open_house, subprotocols=offered) as client:
+    async with bridge() as running, _connect(running, subprotocols=offered) as client:
         assert client.subprotocol == answered
         await client.send(HEADER)
         assert await _read(client, 8) == HEADER
@@ -123,8 +123,8 @@ async def test_the_subprotocol_that_was_offered_comes_back(bridge, offered, answ
 
 async def test_a_client_may_name_the_whole_address(bridge) -> None:
     # As the Java SDK does. "A server MUST accept the absolute-form in requests" [RFC 9112 3.2.2]
-    async with bridge() as open_house:
-        reader, writer = await asyncio.open_connection("127.0.0.1", open_house.port)
+    async with bridge() as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
         writer.write(
             b"GET https://127.0.0.1/$servicebus/websocket HTTP/1.1\r\nConnection: Upgrade,Keep-Alive\r\n"
             b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -138,7 +138,7 @@ async def test_a_client_may_name_the_whole_address(bridge) -> None:
 
 
 async def test_messages_are_pieces_of_one_stream(bridge) -> None:
-    async with bridge() as open_house, _connect(open_house) as client:
+    async with bridge() as running, _connect(running) as client:
         sent = b"".join(bytes([number % 251]) * 1000 for number in range(300))
         for start in range(0, len(sent), 4096):
             await client.send(sent[start : start + 4096])
@@ -146,11 +146,11 @@ async def test_messages_are_pieces_of_one_stream(bridge) -> None:
         await client.send([b"frag", b"", b"mented"])
         expected = sent + b"fragmented"
         assert await _read(client, len(expected)) == expected
-        assert open_house.bridged[0].received == expected
+        assert running.bridged[0].received == expected
 
 
 async def test_no_message_is_longer_than_clients_read_by_default(bridge) -> None:
-    async with bridge() as open_house, _connect(open_house) as client:
+    async with bridge() as running, _connect(running) as client:
         await client.send(b"x" * 1_000_000)
         lengths = []
         while sum(lengths) < 1_000_000:
@@ -160,57 +160,57 @@ async def test_no_message_is_longer_than_clients_read_by_default(bridge) -> None
 
 @pytest.mark.parametrize("subprotocols", [(), ("mqtt",), ("AMQP",)])
 async def test_any_other_subprotocol_is_refused(bridge, subprotocols) -> None:
-    async with bridge() as open_house:
+    async with bridge() as running:
         with pytest.raises(websockets.InvalidStatus) as refused:
-            await _connect(open_house, subprotocols=subprotocols)
+            await _connect(running, subprotocols=subprotocols)
         assert refused.value.response.status_code == 400
         assert b"AMQPWSB10 or amqp" in refused.value.response.body
-        assert open_house.bridged == []
+        assert running.bridged == []
 
 
 async def test_a_websocket_anywhere_else_is_a_404(bridge) -> None:
-    async with bridge() as open_house:
+    async with bridge() as running:
         with pytest.raises(websockets.InvalidStatus) as refused:
-            await _connect(open_house, "/somewhere/else")
+            await _connect(running, "/somewhere/else")
         assert refused.value.response.status_code == 404
 
 
 async def test_the_protocols_last_words_reach_the_client(bridge) -> None:
-    async with bridge() as open_house, _connect(open_house) as client:
+    async with bridge() as running, _connect(running) as client:
         await client.send(b"close, please")
         assert await client.recv() == b"bye"
         with pytest.raises(websockets.ConnectionClosedOK):
             await client.recv()
-        assert await open_house.bridged[0].lost is None
+        assert await running.bridged[0].lost is None
 
 
 async def test_text_is_not_accepted(bridge) -> None:
-    async with bridge() as open_house, _connect(open_house) as client:
+    async with bridge() as running, _connect(running) as client:
         await client.send("text")
         with pytest.raises(websockets.ConnectionClosedError) as closed:
             await client.recv()
         assert closed.value.rcvd.code == 1003
-        await open_house.bridged[0].lost
+        await running.bridged[0].lost
 
 
 async def test_a_failing_protocol_loses_its_own_connection_and_no_other(bridge) -> None:
-    async with bridge() as open_house, _connect(open_house) as other, _connect(open_house) as client:
+    async with bridge() as running, _connect(running) as other, _connect(running) as client:
         await client.send(b"fail, please")
         with pytest.raises(websockets.ConnectionClosedError) as closed:
             await client.recv()
         assert closed.value.rcvd.code == 1011
-        assert isinstance(await open_house.bridged[1].lost, RuntimeError)
+        assert isinstance(await running.bridged[1].lost, RuntimeError)
         await other.send(b"well")
         assert await other.recv() == b"well"
 
 
 async def test_a_client_that_vanishes_is_noticed(bridge) -> None:
-    async with bridge() as open_house:
-        client = await _connect(open_house)
+    async with bridge() as running:
+        client = await _connect(running)
         await client.send(HEADER)
         await client.recv()
         client.transport.abort()
-        await open_house.bridged[0].lost
+        await running.bridged[0].lost
         await client.wait_closed()
 
 
