@@ -85,7 +85,7 @@ def partitions_of(found):
 async def test_copies_of_one_session_meet_in_its_partition(
     open_broker, count, requires_session, action
 ):  # P-13
-    async with open_broker(KINDS[count]) as broker:
+    async with open_broker(tier=KINDS[count]) as broker:
         topic, subscription = await made(broker, action, requires_session=requires_session)
         assert len(topic.hosts) == count
         texts = [str(number) for number in range(48)]
