@@ -14,6 +14,7 @@ pytest_plugins = [
     "pytester",
     "fix_async",
     "fix_broker",
+    "fix_leaks",
     "fix_postgres",
     "fix_server",
     "fix_kinds",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
@@ -123,16 +122,6 @@ def connect(sdk: Sdk, pool: ThreadPoolExecutor) -> Iterator[Connect]:
     yield make
     for sdk_queue in sdk_queues:
         sdk_queue.close_with(pool)
-
-
-@pytest.fixture
-def broken_connections() -> Iterator[None]:
-    """For tests that break connections: the SDK leaves a broken one's socket to the garbage collector.
-
-    Collected here, inside the test that knows of it: `pytest.mark.filterwarnings` holds until then.
-    """
-    yield
-    gc.collect()
 
 
 @pytest.fixture

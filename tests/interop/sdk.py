@@ -30,6 +30,7 @@ from azure.servicebus import (
 from fix_server import Kind, ServerProcess
 
 __all__ = [
+    "BREAKS_CONNECTIONS",
     "CROSSWISE",
     "AsyncSdk",
     "SdkQueue",
@@ -49,6 +50,9 @@ OPTIONS: Final[dict[str, Any]] = {"retry_total": 0, "retry_backoff_factor": 0.05
 CROSSWISE: Final = pytest.mark.parametrize(
     ("sdk", "kind"), [("sync", Kind.UNPARTITIONED), ("async", Kind.PARTITIONED)], indirect=True
 )
+
+# For tests that break connections: the SDK leaves the socket of a broken one to the garbage collector.
+BREAKS_CONNECTIONS: Final = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 # Long enough for a loaded machine; who waits for something that comes does not wait so long.
 PATIENCE_S: Final = 20

@@ -15,14 +15,11 @@ from azure.servicebus.exceptions import OperationTimeoutError
 
 from faults.disasters import Disk
 from fix_server import ServerProcess, StartServer, namespace
-from interop.sdk import ConnectTo, Sdk, SdkQueue, SyncSdk
+from interop.sdk import BREAKS_CONNECTIONS, ConnectTo, Sdk, SdkQueue, SyncSdk
 from interop.test_administration import administration
 from interop.test_outages import AWAY, PARTITIONED, STORES, everything, key_of, states, until, until_back
 
-pytestmark = [
-    pytest.mark.usefixtures("broken_connections"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = BREAKS_CONNECTIONS
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from fix_server import Kind, NewQueue, ServerProcess, Shape, StartServer
 from interop.conftest import Connect
-from interop.sdk import CROSSWISE, Sdk, SdkQueue, open_all
+from interop.sdk import BREAKS_CONNECTIONS, CROSSWISE, Sdk, SdkQueue, open_all
 
 PARTITION_SHIFT = 48
 
@@ -103,8 +103,7 @@ def test_a_message_with_neither_id_nor_key_is_refused(once: SdkQueue) -> None:
 
 
 @CROSSWISE
-@pytest.mark.usefixtures("broken_connections")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@BREAKS_CONNECTIONS
 def test_a_crash_does_not_make_the_queue_forget(
     start_server: StartServer, kind: Kind, connect: Connect
 ) -> None:  # B-08

@@ -26,13 +26,10 @@ from azure.servicebus.management import EntityAvailabilityStatus, QueuePropertie
 from bendybus.auth.sas import make_token
 from bendybus.domain.routing import partition_of
 from fix_server import RULES, ServerProcess, StartServer
-from interop.sdk import ConnectTo, Sdk, SdkQueue, SyncSdk, receive
+from interop.sdk import BREAKS_CONNECTIONS, ConnectTo, Sdk, SdkQueue, SyncSdk, receive
 from interop.test_administration import administration
 
-pytestmark = [
-    pytest.mark.usefixtures("broken_connections"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = BREAKS_CONNECTIONS
 
 PARTITIONS = 16
 STORES = 4

@@ -15,12 +15,9 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from fix_server import Kind, ServerProcess, StartServer
 from interop.conftest import Connect
-from interop.sdk import CROSSWISE, Sdk, SdkQueue, open_all, receive
+from interop.sdk import BREAKS_CONNECTIONS, CROSSWISE, Sdk, SdkQueue, open_all, receive
 
-pytestmark = [
-    pytest.mark.usefixtures("broken_connections"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = BREAKS_CONNECTIONS
 
 RETRIES = {"retry_total": 20, "retry_backoff_factor": 0.1, "retry_backoff_max": 0.2}
 

@@ -12,7 +12,7 @@ from azure.servicebus.exceptions import MessageNotFoundError, ServiceBusError
 
 from fix_server import Kind, ServerProcess, StartServer
 from interop.conftest import Connect
-from interop.sdk import CROSSWISE, SdkQueue
+from interop.sdk import BREAKS_CONNECTIONS, CROSSWISE, SdkQueue
 
 PARTITION_SHIFT = 48
 
@@ -135,8 +135,7 @@ def test_who_may_only_listen_can_neither_schedule_nor_cancel(
 
 
 @CROSSWISE
-@pytest.mark.usefixtures("broken_connections")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@BREAKS_CONNECTIONS
 def test_a_restart_forgets_no_schedule_and_makes_up_for_what_it_slept_through(
     start_server: StartServer, kind: Kind, connect: Connect
 ) -> None:  # B-08
