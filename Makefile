@@ -7,6 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 3
 
+# Byte code is kept wherever these commands run: without it, each start of a server compiles all its modules.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help run demo test style types tests interop faults fuzz cluster bench clean
 

@@ -5,17 +5,27 @@ Hypothesis may take its time: how fast an example is says more about the machine
 
 from __future__ import annotations
 
+import os
+import sys
+
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = [
     "pytester",
+    "fix_async",
     "fix_broker",
+    "fix_leaks",
     "fix_postgres",
     "fix_server",
     "fix_kinds",
     "fix_workers",
     "fix_management",
 ]
+
+# The tests start hundreds of Python processes. Without byte code each compiles all that it imports, which
+# takes half of the time to start a server and most of that of a worker of Spark.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-
-import pytest
 
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.partition_host import PartitionHost
@@ -60,7 +59,7 @@ class GatedStore(MemoryStore):
 
 
 @dataclass
-class Yard:
+class GatedQueue:
     """A queue whose partitions live in gated stores: all in one, unless the test wants more of them."""
 
     store: GatedStore
@@ -116,7 +115,7 @@ class Yard:
             await asyncio.sleep(0.001)
 
 
-async def make_yard(partitions: int = 1, stores: int = 1, **properties: object) -> Yard:
+async def make_gated_queue(partitions: int = 1, stores: int = 1, **properties: object) -> GatedQueue:
     gated = [GatedStore("gated" if not number else f"gated-{number}") for number in range(stores)]
     description = QueueDescription(EntityPath("orders"), **properties)
     attached = [AttachedStore(store, asyncio.get_running_loop()) for store in gated]
@@ -131,32 +130,21 @@ async def make_yard(partitions: int = 1, stores: int = 1, **properties: object) 
     for host in queue.hosts:
         host.load()
         await host.ask(Peek(SequenceNumber(0), 0))
-    return Yard(gated[0], attached[0], queue, cache, others=attached[1:])
+    return GatedQueue(gated[0], attached[0], queue, cache, others=attached[1:])
 
 
 def message(text: str = "x") -> Message:
     return Message(text.encode(), size=len(text))
 
 
-@pytest.fixture
-def in_yard() -> Callable[..., None]:
-    """Run a test's coroutine against a fresh yard."""
-
-    def run(
-        test: Callable[[Yard], Coroutine[None, None, None]],
-        partitions: int = 1,
-        stores: int = 1,
-        **properties: object,
-    ) -> None:
-        async def whole() -> None:
-            yard = await make_yard(partitions, stores, **properties)
-            try:
-                await test(yard)
-            finally:
-                yard.store.open_gate()
-                for attached in (yard.attached, *yard.others):
-                    attached.stop()
-
-        asyncio.run(whole())
-
-    return run
+@asynccontextmanager
+async def gated_queue(
+    partitions: int = 1, stores: int = 1, **properties: object
+) -> AsyncIterator[GatedQueue]:
+    gated = await make_gated_queue(partitions, stores, **properties)
+    try:
+        yield gated
+    finally:
+        gated.store.open_gate()
+        for attached in (gated.attached, *gated.others):
+            attached.stop()

@@ -11,13 +11,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import ssl
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, cast
 
 from bendybus.amqp.frames import encode_frame
-from bendybus.amqp.message import DecodedMessage, Properties, decode_message, encode_message
 from bendybus.amqp.performatives import (
     RCV_FIRST,
     RCV_SECOND,
@@ -25,11 +22,6 @@ from bendybus.amqp.performatives import (
     SENDER,
     SND_SETTLED,
     SND_UNSETTLED,
-    Accepted,
-    Declare,
-    Declared,
-    DeliveryState,
-    Discharge,
     Error,
     Performative,
     Source,
@@ -39,7 +31,6 @@ from bendybus.amqp.performatives import Coordinator as CoordinatorTarget
 from bendybus.amqp.types import Symbol
 from bendybus.engine.config import ConnectionConfig
 from bendybus.engine.connection import Connection
-from bendybus.engine.deliveries import Delivery
 from bendybus.engine.events import (
     ConnectionClosed,
     ConnectionFailed,
@@ -60,6 +51,19 @@ from bendybus.engine.receiving import ReceivingLink
 from bendybus.engine.sasl import plain_response
 from bendybus.engine.sending import SendingLink
 from bendybus.engine.session import Session
+from fix_links import (
+    ConnectionLost,
+    Coordinator,
+    LinkEnd,
+    LinkRefused,
+    Receiver,
+    Requester,
+    Sender,
+    T,
+    refuse,
+    resolve,
+    wrapper,
+)
 
 __all__ = [
     "Client",
@@ -72,28 +76,8 @@ __all__ = [
     "Sender",
 ]
 
-T = TypeVar("T")
-
 # A server on the same machine that has not answered by then never will.
 ANSWER_TIMEOUT_S = 20.0
-
-
-class ConnectionLost(Exception):
-    """The connection went before the answer came; `error` is the server's last word, if it had one."""
-
-    def __init__(self, error: Error | None = None) -> None:
-        super().__init__(str(error) if error is not None else "the connection was cut off")
-        self.error = error
-
-
-class LinkRefused(Exception):
-    def __init__(self, error: Error | None) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-    @property
-    def condition(self) -> str | None:
-        return None if self.error is None else self.error.condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +315,7 @@ class Client(asyncio.Protocol):
         self._awaited[future] = None
         future.add_done_callback(self._awaited.pop)
         if self.lost:
-            _refuse([future], ConnectionLost(self.last_word))
+            refuse([future], ConnectionLost(self.last_word))
         return future
 
     async def wait(self, future: asyncio.Future[T]) -> T:
@@ -367,7 +351,7 @@ class Client(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
         self._writable.set()
-        _refuse(tuple(self._awaited), ConnectionLost(self.last_word))
+        refuse(tuple(self._awaited), ConnectionLost(self.last_word))
         for ended in (self._ended, *self._session_ends.values()):
             if not ended.done():
                 ended.set_result(self.last_word)
@@ -375,29 +359,29 @@ class Client(asyncio.Protocol):
     def _handle(self, event: Event) -> None:
         match event:
             case DeliveriesReceived(link, deliveries):
-                _wrapper(link, Receiver).arrived(deliveries)
+                wrapper(link, Receiver).arrived(deliveries)
             case DeliveriesSettled(link, deliveries, state):
-                _wrapper(link, Receiver).settled(deliveries, state)
+                wrapper(link, Receiver).settled(deliveries, state)
             case DeliveriesAnswered(link, deliveries, state):
-                _wrapper(link, Receiver).answered_as(deliveries, state)
+                wrapper(link, Receiver).answered_as(deliveries, state)
             case OutcomesReceived(link, sent, state):
-                _wrapper(link, Sender).outcomes([delivery.tag for delivery in sent], state)
+                wrapper(link, Sender).outcomes([delivery.tag for delivery in sent], state)
                 if not event.settled:
                     link.settle(sent, state)
             case LinkFlow(link):
-                _wrapper(link, Sender).flowed()
+                wrapper(link, Sender).flowed()
             case LinkDrained(link):
-                _wrapper(link, Receiver).drained()
+                wrapper(link, Receiver).drained()
             case LinkAttached(link):
-                cast(_Half, link.context).answered()
+                cast(LinkEnd, link.context).answered()
             case LinkDetached(link, error):
-                cast(_Half, link.context).gone(error)
+                cast(LinkEnd, link.context).gone(error)
             case SessionBegun(session):
-                _resolve(self._begun[session], None)
+                resolve(self._begun[session], None)
             case SessionEnded(session, error):
-                _resolve(self._session_ends[session], error)
+                resolve(self._session_ends[session], error)
             case ConnectionOpened():
-                _resolve(self._opened, None)
+                resolve(self._opened, None)
             case ConnectionClosed(error):
                 self.last_word = error
                 self.flush()
@@ -405,252 +389,3 @@ class Client(asyncio.Protocol):
             case ConnectionFailed(failure):
                 self.last_word = Error(failure.condition, f"this client gave up: {failure}")
                 self.transport.close()
-
-
-class _Half:
-    """What a sender and a receiver share: being attached, and being gone."""
-
-    def __init__(self, client: Client, link: SendingLink | ReceivingLink) -> None:
-        self.client = client
-        link.context = self
-        self._link = link
-        self._attached = client.future()
-        self._detached: asyncio.Future[Error | None] = client.future()
-        client.flush()
-
-    async def attached(self) -> None:
-        await self.client.wait(self._attached)
-
-    async def detached(self) -> Error | None:
-        """Wait until the server detaches the link; its reason."""
-        return await self.client.wait(self._detached)
-
-    @property
-    def is_gone(self) -> bool:
-        return self._detached.done()
-
-    def detach(self) -> None:
-        self._link.detach()
-        self.client.flush()
-
-    def answered(self) -> None:
-        remote = self._link.remote
-        assert remote is not None
-        if remote.source is not None and remote.target is not None:
-            _resolve(self._attached, None)
-
-    def gone(self, error: Error | None) -> None:
-        _resolve(self._detached, error)
-        _refuse((self._attached,), LinkRefused(error))
-
-
-class Sender(_Half):
-    def __init__(self, client: Client, link: SendingLink) -> None:
-        super().__init__(client, link)
-        self.link = link
-        self._count = 0
-        self._flowed = client.future()
-        self._outcomes: dict[bytes, asyncio.Future[DeliveryState | None]] = {}
-
-    @property
-    def unanswered(self) -> int:
-        return len(self._outcomes)
-
-    async def credit(self) -> int:
-        """Wait for credit; how much there is."""
-        while self.link.credit <= 0:
-            if self.client.lost:
-                raise ConnectionLost(self.client.last_word)
-            if self._flowed.done():
-                self._flowed = self.client.future()
-            await self.client.wait(self._flowed)
-        return self.link.credit
-
-    def post(
-        self,
-        payload: bytes,
-        *,
-        message_format: int = 0,
-        settled: bool = False,
-        state: DeliveryState | None = None,
-    ) -> asyncio.Future[DeliveryState | None]:
-        """Send now; the future gives the outcome. There must be credit; `client.flush` is yours to call."""
-        self._count += 1
-        tag = self._count.to_bytes(8, "big")
-        outcome = self.client.future()
-        taken = self.link.send(
-            ((tag, b"", payload),), settled=settled, message_format=message_format, state=state
-        )
-        assert taken == 1, "no credit"
-        if settled:
-            outcome.set_result(None)
-        else:
-            self._outcomes[tag] = outcome
-        return outcome
-
-    async def send(
-        self, *payloads: bytes, message_format: int = 0, state: DeliveryState | None = None
-    ) -> list[DeliveryState | None]:
-        """Send all of them, within the credit; their outcomes."""
-        posted = []
-        for payload in payloads:
-            if self.link.credit <= 0:
-                self.client.flush()
-                await self.credit()
-            posted.append(self.post(payload, message_format=message_format, state=state))
-        self.client.flush()
-        return [await self.client.wait(outcome) for outcome in posted]
-
-    def flowed(self) -> None:
-        _resolve(self._flowed, None)
-
-    def outcomes(self, tags: Sequence[bytes], state: DeliveryState | None) -> None:
-        for tag in tags:
-            _resolve(self._outcomes.pop(tag), state)
-
-    def gone(self, error: Error | None) -> None:
-        super().gone(error)
-        _refuse((self._flowed, *self._outcomes.values()), LinkRefused(error))
-
-
-class Coordinator(Sender):
-    """Declares and discharges transactions."""
-
-    async def declare(self) -> bytes:
-        (declared,) = await self.send(encode_message(value=Declare()))
-        assert isinstance(declared, Declared), declared
-        return declared.txn_id
-
-    async def commit(self, txn_id: bytes) -> DeliveryState | None:
-        return (await self.send(encode_message(value=Discharge(txn_id, False))))[0]
-
-    async def roll_back(self, txn_id: bytes) -> DeliveryState | None:
-        return (await self.send(encode_message(value=Discharge(txn_id, True))))[0]
-
-
-class Receiver(_Half):
-    def __init__(self, client: Client, link: ReceivingLink) -> None:
-        super().__init__(client, link)
-        self.link = link
-        self.waiting: deque[Delivery] = deque()
-        self.settled_ids: set[int] = set()
-        self._arrived = client.future()
-        self._drained = client.future()
-        self._outcomes: dict[int, asyncio.Future[DeliveryState | None]] = {}
-
-    def grant(self, credit: int, *, drain: bool = False) -> None:
-        self.link.grant(credit, drain=drain)
-        self.client.flush()
-
-    async def receive(self, count: int = 1) -> list[Delivery]:
-        """The next `count` deliveries."""
-        while len(self.waiting) < count:
-            await self._next_arrival()
-        return [self.waiting.popleft() for _ in range(count)]
-
-    async def receive_some(self) -> list[Delivery]:
-        """All that has arrived, at least one."""
-        while not self.waiting:
-            await self._next_arrival()
-        arrived, self.waiting = list(self.waiting), deque()
-        return arrived
-
-    async def drain(self, credit: int) -> list[Delivery]:
-        """What the server has now, up to `credit`."""
-        self._drained = self.client.future()
-        self.grant(credit, drain=True)
-        await self.client.wait(self._drained)
-        arrived, self.waiting = list(self.waiting), deque()
-        return arrived
-
-    def settle(
-        self, deliveries: Sequence[Delivery], state: DeliveryState | None = None
-    ) -> list[asyncio.Future[DeliveryState | None]]:
-        """Ask for this outcome (accepted, if none is named); the futures give what the server answers."""
-        asked = []
-        for delivery in deliveries:
-            self._outcomes[delivery.delivery_id] = outcome = self.client.future()
-            asked.append(outcome)
-        self.link.propose(deliveries, Accepted() if state is None else state)
-        self.client.flush()
-        return asked
-
-    async def settled_as(
-        self, deliveries: Sequence[Delivery], state: DeliveryState | None = None
-    ) -> list[DeliveryState | None]:
-        """`settle`, and wait for the answers."""
-        return [await self.client.wait(answer) for answer in self.settle(deliveries, state)]
-
-    async def _next_arrival(self) -> None:
-        if self._arrived.done():
-            self._arrived = self.client.future()
-        if self.client.lost:
-            raise ConnectionLost(self.client.last_word)
-        await self.client.wait(self._arrived)
-
-    def arrived(self, deliveries: Sequence[Delivery]) -> None:
-        self.waiting += deliveries
-        _resolve(self._arrived, None)
-
-    def settled(self, deliveries: Sequence[Delivery], state: DeliveryState | None) -> None:
-        self.settled_ids.update(delivery.delivery_id for delivery in deliveries)
-        self.answered_as(deliveries, state)
-
-    def answered_as(self, deliveries: Sequence[Delivery], state: DeliveryState | None) -> None:
-        """In a transaction the answer comes before the settlement, which then answers nothing."""
-        for delivery in deliveries:
-            outcome = self._outcomes.pop(delivery.delivery_id, None)
-            if outcome is not None:
-                _resolve(outcome, state)
-
-    def is_settled(self, delivery: Delivery) -> bool:
-        """Whether the server has settled it."""
-        return delivery.delivery_id in self.settled_ids
-
-    def drained(self) -> None:
-        _resolve(self._drained, None)
-
-    def gone(self, error: Error | None) -> None:
-        super().gone(error)
-        _refuse((self._arrived, self._drained, *self._outcomes.values()), LinkRefused(error))
-
-
-class Requester:
-    """Request and response over a pair of links."""
-
-    def __init__(self, sender: Sender, replies: Receiver) -> None:
-        self.sender = sender
-        self.replies = replies
-        self._numbers = itertools.count(1)
-
-    def encode(self, body: object, properties: Mapping[str, object]) -> bytes:
-        return encode_message(
-            properties=Properties(message_id=f"request-{next(self._numbers)}", reply_to="replies"),
-            application_properties=properties,
-            value=body,
-        )
-
-    async def ask(self, operation: str, body: object = None, **properties: object) -> DecodedMessage:
-        """One request, one answer."""
-        request = self.encode({} if body is None else body, {"operation": operation, **properties})
-        await self.sender.send(request)
-        self.replies.link.top_up(100)
-        (reply,) = await self.replies.receive()
-        return decode_message(reply.payload)
-
-
-def _wrapper(link: SendingLink | ReceivingLink, kind: type[T]) -> T:
-    assert isinstance(link.context, kind), link
-    return link.context
-
-
-def _resolve(future: asyncio.Future[T], result: T) -> None:
-    if not future.done():
-        future.set_result(result)
-
-
-def _refuse(futures: Iterable[asyncio.Future[Any]], reason: Exception) -> None:
-    for future in futures:
-        if not future.done():
-            future.set_exception(reason)
-            future.exception()  # asyncio complains of those that nobody asks for

@@ -23,6 +23,7 @@ from bendybus.amqp.frames import (
 )
 from bendybus.amqp.performatives import (
     SENDER,
+    Attach,
     Begin,
     Open,
     Performative,
@@ -32,7 +33,14 @@ from bendybus.amqp.performatives import (
 )
 from bendybus.engine.config import ConnectionConfig
 from bendybus.engine.connection import Connection
-from bendybus.engine.events import Event, LinkAttached, SaslInitReceived, SessionBegun
+from bendybus.engine.deliveries import Delivery, Outgoing
+from bendybus.engine.events import (
+    DeliveriesReceived,
+    Event,
+    LinkAttached,
+    SaslInitReceived,
+    SessionBegun,
+)
 from bendybus.engine.link import Link
 from bendybus.engine.receiving import ReceivingLink
 from bendybus.engine.sending import SendingLink
@@ -226,3 +234,28 @@ def pair() -> WiredPair:
 @pytest.fixture
 def peer() -> RawPeer:
     return RawPeer().open()
+
+
+def messages(count: int, size: int = 10) -> list[Outgoing]:
+    return [(bytes([number]) * 16, b"head", bytes([number]) * size) for number in range(count)]
+
+
+def delivered(pair: WiredPair) -> list[Delivery]:
+    return [delivery for event in pair.server_saw(DeliveriesReceived) for delivery in event.deliveries]
+
+
+def received_by_client(pair: WiredPair) -> list[Delivery]:
+    return [delivery for event in pair.client_saw(DeliveriesReceived) for delivery in event.deliveries]
+
+
+def receiving_link(peer: RawPeer, *, max_message_size: int | None = None) -> ReceivingLink:
+    peer.begin()
+    (attached,) = peer.send(
+        0, Attach(name="l", handle=0, role=SENDER, source=Source(address="s"), target=Target(address="t"))
+    )
+    assert isinstance(attached, LinkAttached)
+    assert isinstance(attached.link, ReceivingLink)
+    attached.link.accept(max_message_size=max_message_size)
+    attached.link.grant(100)
+    peer.answers()
+    return attached.link

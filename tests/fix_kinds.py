@@ -8,6 +8,7 @@ name: a test so marked shows its rows on all three, one marked `on_partitioned_k
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -118,12 +119,18 @@ Body: TypeAlias = Callable[..., None]
 
 
 def _run_at(kinds: Sequence[int], body: Body) -> Body:
+    def run(stand: Stand, **fixtures: Any) -> None:
+        """In a thread; a coroutine gets a loop there."""
+        done = body(stand, **fixtures)
+        if inspect.iscoroutine(done):
+            asyncio.run(done)
+
     def test(stands: Sequence[Stand], **fixtures: Any) -> None:
         chosen = [stand for stand in stands if stand.partitions in kinds]
         with ThreadPoolExecutor(len(chosen)) as pool:
-            runs = [(stand, pool.submit(body, stand, **fixtures)) for stand in chosen]
-        for stand, run in runs:
-            error = run.exception()
+            runs = [(stand, pool.submit(run, stand, **fixtures)) for stand in chosen]
+        for stand, attempt in runs:
+            error = attempt.exception()
             if error is not None:
                 error.add_note(f"at entities of {stand.partitions} partitions")
                 raise error

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 from xml.etree import ElementTree
-
-import pytest
 
 from bendybus.admin.routes import management_routes
 from bendybus.auth.key_ring import AccessRule, KeyRing
@@ -95,23 +93,11 @@ class Api:
         return Answer(sent[0]["status"], shown, b"".join(part.get("body", b"") for part in sent[1:]).decode())
 
 
-Work = Callable[[Api], Awaitable[None]]
-InNamespace = Callable[..., None]
-
-
-@pytest.fixture
-def in_namespace() -> InNamespace:
-    """Runs one coroutine with the API of a namespace that lives as long as that."""
-
-    def run(work: Work, tier: Tier = Tier.STANDARD) -> None:
-        async def whole() -> None:
-            broker = Broker(MemoryCatalog(), [MemoryStore("m")], tier=tier)
-            broker.start()
-            try:
-                await work(Api(broker))
-            finally:
-                await broker.stop()
-
-        asyncio.run(whole())
-
-    return run
+@asynccontextmanager
+async def open_namespace(tier: Tier = Tier.STANDARD) -> AsyncIterator[Api]:
+    broker = Broker(MemoryCatalog(), [MemoryStore("m")], tier=tier)
+    broker.start()
+    try:
+        yield Api(broker)
+    finally:
+        await broker.stop()

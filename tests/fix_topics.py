@@ -9,10 +9,16 @@ from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Topic
 from bendybus.domain.commands import Enqueue, Enqueued, Given, Peek, Reply
 from bendybus.domain.duplicates import Identities
-from bendybus.domain.filters import Filter, RuleDescription, SqlFilter, SqlRuleAction
+from bendybus.domain.filters import (
+    Filter,
+    RuleDescription,
+    SqlFilter,
+    SqlRuleAction,
+)
 from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
 from bendybus.envelope import admit, render
-from bendybus.names import Instant, SequenceNumber
+from bendybus.names import EntityPath, Instant, SequenceNumber
 
 
 def rule(name: str, what: str | Filter, action: str | None = None) -> RuleDescription:
@@ -59,3 +65,18 @@ async def held(queue: Queue, subqueue: SubQueue = SubQueue.MAIN) -> list[tuple[M
 
 async def bodies(queue: Queue, subqueue: SubQueue = SubQueue.MAIN) -> list[str]:
     return [decode_message(payload).data[0].decode() for _, payload in await held(queue, subqueue)]
+
+
+NEWS = TopicDescription(EntityPath("News"), enable_partitioning=True)
+PLAIN = TopicDescription(EntityPath("plain"))
+
+
+def subscription(name="all", topic="plain", **properties):
+    return SubscriptionDescription.of(topic, name, **properties)
+
+
+async def plain(broker, *names, **properties):
+    """The unpartitioned topic and some subscriptions to it."""
+    topic = await broker.topics.create(PLAIN)
+    made = [await broker.topics.create_subscription(subscription(name, **properties)) for name in names]
+    return topic, made

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from bendybus.amqp.message import Properties, decode_message, encode_message
 from bendybus.amqp.performatives import Accepted, DeliveryState, Modified, Rejected, TransactionalState
@@ -17,8 +16,6 @@ from fix_client import Client, Coordinator, Endpoint, Receiver, Requester, Sende
 from fix_server import ServerProcess
 
 NOT_ALLOWED = "amqp:not-allowed"
-
-Test: TypeAlias = Callable[["Table"], Coroutine[Any, Any, None]]
 
 
 def message(
@@ -143,14 +140,6 @@ async def at_table(room: Room, *, spans_entities: bool = False) -> AsyncIterator
             yield Table(room, client, await client.coordinator(session))
         finally:
             client.begin = begin
-
-
-def run(room: Room, test: Test, **options: bool) -> None:
-    async def whole() -> None:
-        async with at_table(room, **options) as table:
-            await test(table)
-
-    asyncio.run(whole())
 
 
 def lock_tokens(*deliveries: Delivery) -> Any:

@@ -19,15 +19,30 @@ FOLDER: Final = Path(__file__).parent
 SPARK: Final = "spark"
 # By how long their files take; all that is not named is quick.
 LONG: Final = (SPARK, "faults", "interop", "cli")
+# Files that take more than twenty seconds, the longest first: they are begun before the others of LONG.
+LONG_FILES: Final = (
+    "interop/test_outages.py",
+    "interop/test_moving.py",
+    "interop/test_restarts.py",
+    "interop/test_damage.py",
+    "interop/test_forwarding.py",
+    "interop/test_rules.py",
+    "interop/test_sessions.py",
+    "interop/test_administration.py",
+    "interop/test_scheduling.py",
+    "interop/test_duplicates.py",
+)
 
 
 def _part(path: Path) -> str:
     return path.relative_to(FOLDER).parts[0]
 
 
-def _turn(item: pytest.Item) -> int:
-    part = _part(item.path)
-    return LONG.index(part) if part in LONG else len(LONG)
+def _turn(item: pytest.Item) -> tuple[int, int]:
+    part, file = _part(item.path), item.path.relative_to(FOLDER).as_posix()
+    if file in LONG_FILES:
+        return 1, LONG_FILES.index(file)
+    return (0, 0) if part == SPARK else (2, LONG.index(part) if part in LONG else len(LONG))
 
 
 @pytest.hookimpl(trylast=True)

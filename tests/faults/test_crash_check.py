@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from faults.crash_check import CrashCheck
@@ -11,10 +10,10 @@ SEED = 20260
 KILLS = 3
 
 
-def test_kills_under_load_lose_repeat_reorder_and_halve_nothing(tmp_path: Path) -> None:
+async def test_kills_under_load_lose_repeat_reorder_and_halve_nothing(tmp_path: Path) -> None:
     # P-12, P-13, P-15, P-16, P-18, P-23, P-26, P-34, B-08
     check = CrashCheck(tmp_path, SEED)
-    verdicts = asyncio.run(check.run(KILLS))
+    verdicts = await check.run(KILLS)
     for name, verdict in verdicts.items():
         assert verdict.violations == [], name
         assert verdict.acknowledged and verdict.completed, name

@@ -24,7 +24,7 @@ from faults.simulation.world import World
 
 TESTS = Path(__file__).parents[1]
 
-SEEDS = 32
+SEEDS = 16
 SEEDS_AT_ONCE = 8
 
 # Each has a seed to begin with that finds it; should plans change, one of the next will.

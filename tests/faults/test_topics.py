@@ -78,19 +78,16 @@ def _message(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("partitioned", [True, False])
-def test_copies_are_stored_together_or_not_at_all(start_server: StartServer, partitioned: bool) -> None:
+async def test_copies_are_stored_together_or_not_at_all(start_server: StartServer, partitioned: bool) -> None:
     properties = {"EnablePartitioning": partitioned}
     topic = {"Name": "news", "Properties": properties, "Subscriptions": SUBSCRIPTIONS}
     server = start_server({}, None, topics=[topic])
     load = Load(server)
     for _ in range(KILLS):
-        asyncio.run(load.one_life())
+        await load.one_life()
         server.start()
 
-    async def collect() -> list[Counter[int]]:
-        return [await load.received(name) for name in ("all", "too", "even")]
-
-    everything, too, even = asyncio.run(collect())
+    everything, too, even = [await load.received(name) for name in ("all", "too", "even")]
     assert set(everything.values()) == {1}
     assert everything == too
     assert load.accepted <= set(everything) <= set(range(load.sent))

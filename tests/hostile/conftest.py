@@ -1,9 +1,9 @@
 """A server under attack, and a well-behaved client at work on it meanwhile.
 
-`attack` runs a test's coroutine. While it runs, and once more after it, the
-bystander sends and receives on a connection of its own, and nothing may happen
-to its traffic. Afterwards the server's memory must be within bounds (its peak,
-not just what is left) and its log free of tracebacks.
+`async with under_attack():` holds what a test does to the server. Meanwhile, and
+once more after it, the bystander sends and receives on a connection of its own,
+and nothing may happen to its traffic. Afterwards the server's memory must be
+within bounds (its peak, not just what is left) and its log free of tracebacks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -48,7 +49,7 @@ RULES: Final = {
     "guarded": [{"Name": "listener", "PrimaryKey": "listen-key", "Rights": ["Listen"]}],
 }
 
-Attack: TypeAlias = Callable[[Callable[[], Awaitable[None]]], None]
+UnderAttack: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
 
 
 class Target:
@@ -135,19 +136,20 @@ def endpoint(target: Target) -> Endpoint:
 
 
 @pytest.fixture
-def attack(target: Target) -> Iterator[Attack]:
+def under_attack(target: Target) -> Iterator[UnderAttack]:
     target.forget_peak()
-    yield lambda work: asyncio.run(_among_bystanders(target, work))
+    yield lambda: bystander_at_work(target)
     assert target.peak_mib < RESIDENT_MIB_MAX
     target.process.refuse_trouble()
 
 
-async def _among_bystanders(target: Target, work: Callable[[], Awaitable[None]]) -> None:
+@asynccontextmanager
+async def bystander_at_work(target: Target) -> AsyncIterator[None]:
     async with await Client.connect(target.endpoint) as client:
         target.bystander = bystander = Bystander(client)
         try:
             await bystander.complete(1)
-            await work()
+            yield
             await bystander.complete(1)
         finally:
             bystander.leaving = True

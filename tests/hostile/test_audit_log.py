@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 from contextlib import suppress
@@ -78,10 +77,10 @@ async def be_refused(server: ServerProcess) -> None:
             assert stranger.recv(100) == b""
 
 
-def whole_story(server: ServerProcess) -> None:
+async def whole_story(server: ServerProcess) -> None:
     change_entities(server)
-    asyncio.run(change_rules(server))
-    asyncio.run(be_refused(server))
+    await change_rules(server)
+    await be_refused(server)
     server.stop()
 
 
@@ -117,11 +116,11 @@ def refuse_secrets(text: str, server: ServerProcess) -> None:
         assert secret not in text, secret
 
 
-def test_every_line_of_the_log_is_json_and_tells_who_did_what(start_server: StartServer) -> None:
+async def test_every_line_of_the_log_is_json_and_tells_who_did_what(start_server: StartServer) -> None:
     server = start_server(
         *({"kept": {}}, {"": [LISTENS]}), *("--development", "--log-format", "json"), topics=[TOPIC]
     )
-    whole_story(server)
+    await whole_story(server)
     text = server.log.read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     assert all({"time", "level", "logger"} <= line.keys() for line in lines)
@@ -130,13 +129,13 @@ def test_every_line_of_the_log_is_json_and_tells_who_did_what(start_server: Star
     refuse_secrets(text, server)
 
 
-def test_the_audit_log_has_a_file_of_its_own_whatever_the_level_of_the_log(
+async def test_the_audit_log_has_a_file_of_its_own_whatever_the_level_of_the_log(
     start_server: StartServer, tmp_path: Path
 ) -> None:
     file = tmp_path / "audit.jsonl"
     options = ("--development", "--log-level", "error", "--audit-log", str(file))
     server = start_server({"kept": {}}, {"": [LISTENS]}, *options, topics=[TOPIC])
-    whole_story(server)
+    await whole_story(server)
     check_story([json.loads(line) for line in file.read_text().splitlines()])
     refuse_secrets(file.read_text(), server)
     assert "bendybus.audit" not in server.log.read_text()

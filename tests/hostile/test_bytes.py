@@ -19,7 +19,7 @@ from bendybus.engine.config import ConnectionConfig
 from bendybus.engine.sasl import plain_response
 from fix_client import Endpoint
 from fix_server import ServerProcess, namespace
-from hostile.conftest import Attack, Target
+from hostile.conftest import Target, UnderAttack
 from hostile.stranger import BEGIN, Stranger, to_node
 
 HALF_OPEN = 10_000
@@ -49,17 +49,14 @@ def framed(body: bytes, *, size: int | None = None, doff: int = 2, channel: int 
 
 
 @pytest.mark.parametrize("body", UNPARSABLE.values(), ids=UNPARSABLE.keys())
-def test_an_unparsable_frame_closes_the_connection_with_a_reason(
-    attack: Attack, endpoint: Endpoint, body: bytes
+async def test_an_unparsable_frame_closes_the_connection_with_a_reason(
+    under_attack: UnderAttack, endpoint: Endpoint, body: bytes
 ) -> None:
-    async def work() -> None:
-        async with await Stranger.open(endpoint) as stranger:
-            stranger.write(framed(body))
-            error = await stranger.farewell()
-            assert error is not None
-            assert error.condition in ("amqp:decode-error", "amqp:illegal-state", "amqp:not-implemented")
-
-    attack(work)
+    async with under_attack(), await Stranger.open(endpoint) as stranger:
+        stranger.write(framed(body))
+        error = await stranger.farewell()
+        assert error is not None
+        assert error.condition in ("amqp:decode-error", "amqp:illegal-state", "amqp:not-implemented")
 
 
 @pytest.mark.parametrize(
@@ -77,20 +74,19 @@ def test_an_unparsable_frame_closes_the_connection_with_a_reason(
     ],
     ids=["a gigabyte", "one byte too large", "size 0", "size 7", "body in the header", "body behind the end"],
 )
-def test_an_impossible_frame_size_is_refused_before_any_byte_is_kept(
-    attack: Attack, endpoint: Endpoint, head: bytes, condition: str
+async def test_an_impossible_frame_size_is_refused_before_any_byte_is_kept(
+    under_attack: UnderAttack, endpoint: Endpoint, head: bytes, condition: str
 ) -> None:
-    async def work() -> None:
-        async with await Stranger.open(endpoint) as stranger:
-            stranger.write(head)
-            error = await stranger.farewell()
-            assert error is not None and error.condition == condition
-
-    attack(work)
+    async with under_attack(), await Stranger.open(endpoint) as stranger:
+        stranger.write(head)
+        error = await stranger.farewell()
+        assert error is not None and error.condition == condition
 
 
-def test_random_bytes_after_a_header_lose_the_connection(attack: Attack, endpoint: Endpoint) -> None:
-    async def work() -> None:
+async def test_random_bytes_after_a_header_lose_the_connection(
+    under_attack: UnderAttack, endpoint: Endpoint
+) -> None:
+    async with under_attack():
         noise = random.Random(7)
         for header in (SASL_HEADER, AMQP_HEADER) * 20:
             async with await Stranger.call(endpoint) as stranger:
@@ -98,11 +94,11 @@ def test_random_bytes_after_a_header_lose_the_connection(attack: Attack, endpoin
                 stranger.write(header + b"\xff" + noise.randbytes(2000))
                 await stranger.hung_up()
 
-    attack(work)
 
-
-def test_random_bytes_in_well_formed_frames_lose_the_connection(attack: Attack, endpoint: Endpoint) -> None:
-    async def work() -> None:
+async def test_random_bytes_in_well_formed_frames_lose_the_connection(
+    under_attack: UnderAttack, endpoint: Endpoint
+) -> None:
+    async with under_attack():
         noise = random.Random(8)
         for _ in range(40):
             async with await Stranger.open(endpoint) as stranger:
@@ -110,22 +106,17 @@ def test_random_bytes_in_well_formed_frames_lose_the_connection(attack: Attack, 
                 error = await stranger.farewell()
                 assert error is not None
 
-    attack(work)
-
 
 @pytest.mark.parametrize(
     "header", [b"AMQP\x00\x00\x09\x01", b"AMQP\x00\x01\x01\x00", b"AMQP\x02\x01\x00\x00"]
 )
-def test_another_protocol_header_is_answered_with_the_one_that_is_served(
-    attack: Attack, endpoint: Endpoint, header: bytes
+async def test_another_protocol_header_is_answered_with_the_one_that_is_served(
+    under_attack: UnderAttack, endpoint: Endpoint, header: bytes
 ) -> None:
-    async def work() -> None:
-        async with await Stranger.call(endpoint) as stranger:
-            stranger.write(header)
-            # "the server MUST send a protocol header with a supported protocol version" [AMQP 2.2]
-            assert await stranger.hung_up() == SASL_HEADER
-
-    attack(work)
+    async with under_attack(), await Stranger.call(endpoint) as stranger:
+        stranger.write(header)
+        # "the server MUST send a protocol header with a supported protocol version" [AMQP 2.2]
+        assert await stranger.hung_up() == SASL_HEADER
 
 
 @pytest.mark.parametrize(
@@ -138,21 +129,20 @@ def test_another_protocol_header_is_answered_with_the_one_that_is_served(
     ],
     ids=["wrong key", "no zeros", "no text", "not offered"],
 )
-def test_a_login_that_proves_nothing_is_refused(attack: Attack, endpoint: Endpoint, init: SaslInit) -> None:
-    async def work() -> None:
-        async with await Stranger.call(endpoint) as stranger:
-            stranger.write(SASL_HEADER + encode_frame(0, init, frame_type=SASL))
-            outcome = await stranger.expect(SaslOutcome)
-            assert outcome.code == 1
-            assert await stranger.farewell() is None
-
-    attack(work)
-
-
-def test_a_client_that_waits_for_no_answer_is_answered_all_the_same(
-    attack: Attack, endpoint: Endpoint
+async def test_a_login_that_proves_nothing_is_refused(
+    under_attack: UnderAttack, endpoint: Endpoint, init: SaslInit
 ) -> None:
-    async def work() -> None:
+    async with under_attack(), await Stranger.call(endpoint) as stranger:
+        stranger.write(SASL_HEADER + encode_frame(0, init, frame_type=SASL))
+        outcome = await stranger.expect(SaslOutcome)
+        assert outcome.code == 1
+        assert await stranger.farewell() is None
+
+
+async def test_a_client_that_waits_for_no_answer_is_answered_all_the_same(
+    under_attack: UnderAttack, endpoint: Endpoint
+) -> None:
+    async with under_attack():
         login = SaslInit("PLAIN", plain_response(endpoint.key_name, endpoint.key))
         async with await Stranger.call(endpoint) as stranger:
             stranger.write(
@@ -166,16 +156,11 @@ def test_a_client_that_waits_for_no_answer_is_answered_all_the_same(
             attached = await stranger.expect(Attach)
             assert attached.target is not None
 
-    attack(work)
 
-
-def test_frames_before_login_are_refused(attack: Attack, endpoint: Endpoint) -> None:
-    async def work() -> None:
-        async with await Stranger.call(endpoint) as stranger:
-            stranger.write(SASL_HEADER + encode_frame(0, BEGIN))
-            await stranger.hung_up()
-
-    attack(work)
+async def test_frames_before_login_are_refused(under_attack: UnderAttack, endpoint: Endpoint) -> None:
+    async with under_attack(), await Stranger.call(endpoint) as stranger:
+        stranger.write(SASL_HEADER + encode_frame(0, BEGIN))
+        await stranger.hung_up()
 
 
 @pytest.mark.parametrize(
@@ -196,20 +181,19 @@ def test_frames_before_login_are_refused(attack: Attack, endpoint: Endpoint) -> 
         "a broken verb", "an endless path", "ssh", "zeros",
     ],
 )  # fmt: skip
-def test_garbage_of_other_protocols_is_hung_up_on(attack: Attack, endpoint: Endpoint, opening: bytes) -> None:
-    async def work() -> None:
-        async with await Stranger.call(endpoint) as stranger:
-            stranger.write(opening)
-            said = await stranger.hung_up()
-            assert b"500" not in said[:20]
-
-    attack(work)
-
-
-def test_a_client_that_vanishes_in_the_middle_of_anything_is_forgotten(
-    attack: Attack, endpoint: Endpoint, target: Target
+async def test_garbage_of_other_protocols_is_hung_up_on(
+    under_attack: UnderAttack, endpoint: Endpoint, opening: bytes
 ) -> None:
-    async def work() -> None:
+    async with under_attack(), await Stranger.call(endpoint) as stranger:
+        stranger.write(opening)
+        said = await stranger.hung_up()
+        assert b"500" not in said[:20]
+
+
+async def test_a_client_that_vanishes_in_the_middle_of_anything_is_forgotten(
+    under_attack: UnderAttack, endpoint: Endpoint, target: Target
+) -> None:
+    async with under_attack():
         conversation = (
             SASL_HEADER
             + encode_frame(0, SaslInit("ANONYMOUS"), frame_type=SASL)
@@ -225,8 +209,6 @@ def test_a_client_that_vanishes_in_the_middle_of_anything_is_forgotten(
         async with asyncio.timeout(10):
             while target.descriptors > before:
                 await asyncio.sleep(0.01)
-
-    attack(work)
 
 
 # -- those who never come to the point -------------------------------------------------
@@ -268,7 +250,7 @@ SLOW = {
 }
 
 
-def test_who_never_comes_to_the_point_is_hung_up_on(hurried: ServerProcess) -> None:
+async def test_who_never_comes_to_the_point_is_hung_up_on(hurried: ServerProcess) -> None:
     async def slow(opening: bytes, more: bytes) -> None:
         async with await Stranger.call(Endpoint.parse(hurried.connection_string)) as stranger:
             stranger.write(opening)
@@ -280,14 +262,11 @@ def test_who_never_comes_to_the_point_is_hung_up_on(hurried: ServerProcess) -> N
                 await asyncio.wait((listening,), timeout=0.02)
             await listening
 
-    async def work() -> None:
-        await asyncio.gather(*(slow(*words) for words in SLOW.values()))
-
-    asyncio.run(work())
+    await asyncio.gather(*(slow(*words) for words in SLOW.values()))
 
 
-def test_ten_thousand_silent_connections_keep_nobody_out(
-    attack: Attack, endpoint: Endpoint, target: Target
+async def test_ten_thousand_silent_connections_keep_nobody_out(
+    under_attack: UnderAttack, endpoint: Endpoint, target: Target
 ) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # The machine's hard limit may not allow so many; then as many as it does.
@@ -305,32 +284,29 @@ def test_ten_thousand_silent_connections_keep_nobody_out(
         caller.bind((f"127.0.0.{2 + index % 8}", 0))
         await asyncio.get_running_loop().sock_connect(caller, (endpoint.host, endpoint.port))
 
-    async def work() -> None:
-        for start in range(0, number, 500):
-            await asyncio.gather(*map(call, range(start, min(start + 500, number))))
-        async with asyncio.timeout(10):
-            while target.descriptors < number:
-                await asyncio.sleep(0.05)
-        async with await Stranger.begin(endpoint):
-            pass
-
     try:
-        attack(work)
+        async with under_attack():
+            for start in range(0, number, 500):
+                await asyncio.gather(*map(call, range(start, min(start + 500, number))))
+            async with asyncio.timeout(10):
+                while target.descriptors < number:
+                    await asyncio.sleep(0.05)
+            async with await Stranger.begin(endpoint):
+                pass
+
     finally:
         for caller in silent:
             caller.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_connection_that_opens_and_attaches_nothing_costs_only_itself(
-    attack: Attack, endpoint: Endpoint
+async def test_a_connection_that_opens_and_attaches_nothing_costs_only_itself(
+    under_attack: UnderAttack, endpoint: Endpoint
 ) -> None:
-    async def work() -> None:
+    async with under_attack():
         idle = [await Stranger.begin(endpoint) for _ in range(200)]
         for stranger in idle:
             stranger.send(1, BEGIN)
             await stranger.expect(Begin)
         for stranger in idle:
             await stranger.__aexit__()
-
-    attack(work)

@@ -10,7 +10,7 @@ import pytest
 from bendybus.amqp.message import DecodedMessage
 from bendybus.auth.sas import make_token
 from fix_client import Client, Endpoint, LinkRefused
-from hostile.conftest import Attack
+from hostile.conftest import UnderAttack
 
 HOUR_S = 3600
 
@@ -33,29 +33,25 @@ async def refusal(client: Client, address: str, *, sends: bool) -> str | None:
 
 
 @pytest.mark.parametrize("address", ["target", "target/$management", "target/$DeadLetterQueue", "nowhere"])
-def test_without_a_token_every_link_is_refused(attack: Attack, endpoint: Endpoint, address: str) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint, login=False) as client:
-            # Whether an entity exists is not told to those who may not use it.
-            assert await refusal(client, address, sends=True) == UNAUTHORIZED
-            assert await refusal(client, address, sends=False) == UNAUTHORIZED
+async def test_without_a_token_every_link_is_refused(
+    under_attack: UnderAttack, endpoint: Endpoint, address: str
+) -> None:
+    async with under_attack(), await Client.connect(endpoint, login=False) as client:
+        # Whether an entity exists is not told to those who may not use it.
+        assert await refusal(client, address, sends=True) == UNAUTHORIZED
+        assert await refusal(client, address, sends=False) == UNAUTHORIZED
 
-    attack(work)
 
-
-def test_a_token_for_one_entity_opens_no_other(attack: Attack, endpoint: Endpoint) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint, login=False) as client:
-            token = make_token("sb://localhost/other", "other-only", "other-key", in_an_hour())
-            answer = await put(client, token, "sb://localhost/other")
-            assert answer.application_properties["status-code"] == 202
-            assert await refusal(client, "target", sends=True) == UNAUTHORIZED
-            assert await refusal(client, "others", sends=True) == UNAUTHORIZED
-            assert await refusal(client, "OTHER/../target", sends=True) == UNAUTHORIZED
-            await client.sender("other")
-            await client.receiver("Other/$DeadLetterQueue")
-
-    attack(work)
+async def test_a_token_for_one_entity_opens_no_other(under_attack: UnderAttack, endpoint: Endpoint) -> None:
+    async with under_attack(), await Client.connect(endpoint, login=False) as client:
+        token = make_token("sb://localhost/other", "other-only", "other-key", in_an_hour())
+        answer = await put(client, token, "sb://localhost/other")
+        assert answer.application_properties["status-code"] == 202
+        assert await refusal(client, "target", sends=True) == UNAUTHORIZED
+        assert await refusal(client, "others", sends=True) == UNAUTHORIZED
+        assert await refusal(client, "OTHER/../target", sends=True) == UNAUTHORIZED
+        await client.sender("other")
+        await client.receiver("Other/$DeadLetterQueue")
 
 
 @pytest.mark.parametrize(
@@ -69,19 +65,20 @@ def test_a_token_for_one_entity_opens_no_other(attack: Attack, endpoint: Endpoin
         (("sb://localhost/other", "other-only", "other-key", -1), "sb://localhost/other", "expired"),
     ],
 )
-def test_a_token_that_does_not_hold_is_answered_with_401(
-    attack: Attack, endpoint: Endpoint, token: tuple[str, str, str, int], audience: str, reason: str
+async def test_a_token_that_does_not_hold_is_answered_with_401(
+    under_attack: UnderAttack,
+    endpoint: Endpoint,
+    token: tuple[str, str, str, int],
+    audience: str,
+    reason: str,
 ) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint, login=False) as client:
-            resource, rule, key, lifetime_s = token
-            text = make_token(resource, rule, key, int(time.time()) + lifetime_s)
-            answer = await put(client, text, audience)
-            assert answer.application_properties["status-code"] == 401
-            assert reason in str(answer.application_properties["status-description"])
-            assert await refusal(client, "other", sends=True) == UNAUTHORIZED
-
-    attack(work)
+    async with under_attack(), await Client.connect(endpoint, login=False) as client:
+        resource, rule, key, lifetime_s = token
+        text = make_token(resource, rule, key, int(time.time()) + lifetime_s)
+        answer = await put(client, text, audience)
+        assert answer.application_properties["status-code"] == 401
+        assert reason in str(answer.application_properties["status-description"])
+        assert await refusal(client, "other", sends=True) == UNAUTHORIZED
 
 
 @pytest.mark.parametrize(
@@ -97,49 +94,42 @@ def test_a_token_that_does_not_hold_is_answered_with_401(
     ],
     ids=lambda token: f"{token[:30]} ({len(token)})",
 )
-def test_text_that_is_no_token_is_answered_with_401(attack: Attack, endpoint: Endpoint, token: str) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint, login=False) as client:
-            answer = await put(client, token, "sb://localhost/target")
-            assert answer.application_properties["status-code"] == 401
-            assert len(str(answer.application_properties["status-description"])) < 2000
-
-    attack(work)
+async def test_text_that_is_no_token_is_answered_with_401(
+    under_attack: UnderAttack, endpoint: Endpoint, token: str
+) -> None:
+    async with under_attack(), await Client.connect(endpoint, login=False) as client:
+        answer = await put(client, token, "sb://localhost/target")
+        assert answer.application_properties["status-code"] == 401
+        assert len(str(answer.application_properties["status-description"])) < 2000
 
 
 @pytest.mark.parametrize("token", [None, 5, {"a": "map"}, b"bytes"])
-def test_a_token_of_the_wrong_type_is_answered_with_400(
-    attack: Attack, endpoint: Endpoint, token: object
+async def test_a_token_of_the_wrong_type_is_answered_with_400(
+    under_attack: UnderAttack, endpoint: Endpoint, token: object
 ) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint, login=False) as client:
-            requester = await client.requester("$cbs")
-            answer = await requester.ask("put-token", token, name="sb://localhost/target")
-            assert answer.application_properties["status-code"] == 400
-
-    attack(work)
+    async with under_attack(), await Client.connect(endpoint, login=False) as client:
+        requester = await client.requester("$cbs")
+        answer = await requester.ask("put-token", token, name="sb://localhost/target")
+        assert answer.application_properties["status-code"] == 400
 
 
-def test_a_rule_that_may_only_listen_cannot_send(attack: Attack, endpoint: Endpoint) -> None:
-    async def work() -> None:
+async def test_a_rule_that_may_only_listen_cannot_send(under_attack: UnderAttack, endpoint: Endpoint) -> None:
+    async with under_attack():
         listener = replace(endpoint, key_name="listener", key="listen-key")
         async with await Client.connect(listener) as client:
             assert await refusal(client, "guarded", sends=True) == UNAUTHORIZED
             assert await refusal(client, "target", sends=False) == UNAUTHORIZED
             await client.receiver("guarded")
 
-    attack(work)
 
-
-def test_links_are_closed_when_their_token_runs_out(attack: Attack, endpoint: Endpoint) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint, login=False) as client:
-            soon = int(time.time()) + 2
-            token = make_token("sb://localhost/other", "other-only", "other-key", soon)
-            answer = await put(client, token, "sb://localhost/other")
-            assert answer.application_properties["status-code"] == 202
-            receiver = await client.receiver("other", credit=10)
-            error = await receiver.detached()
-            assert error is not None and error.condition == UNAUTHORIZED
-
-    attack(work)
+async def test_links_are_closed_when_their_token_runs_out(
+    under_attack: UnderAttack, endpoint: Endpoint
+) -> None:
+    async with under_attack(), await Client.connect(endpoint, login=False) as client:
+        soon = int(time.time()) + 2
+        token = make_token("sb://localhost/other", "other-only", "other-key", soon)
+        answer = await put(client, token, "sb://localhost/other")
+        assert answer.application_properties["status-code"] == 202
+        receiver = await client.receiver("other", credit=10)
+        error = await receiver.detached()
+        assert error is not None and error.condition == UNAUTHORIZED

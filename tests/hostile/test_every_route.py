@@ -7,7 +7,6 @@ tables here: a route or an operation that has no entry fails the test, so none c
 from __future__ import annotations
 
 import ast
-import asyncio
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -214,7 +213,9 @@ def name_of(route: BaseRoute) -> str:
     return type(route).__name__
 
 
-def test_every_http_route_of_a_server_has_an_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_http_route_of_a_server_has_an_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[Any] = []
 
     def noted(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -228,11 +229,8 @@ def test_every_http_route_of_a_server_has_an_entry(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(front, "http_app", noted(front.http_app))
     monkeypatch.setattr(front, "Router", noted(front.Router))
 
-    async def start() -> None:
-        async with Server(Settings(data=tmp_path / "data", port=0, admin_port=None)):
-            pass
-
-    asyncio.run(start())
+    async with Server(Settings(data=tmp_path / "data", port=0, admin_port=None)):
+        pass
     assert len(made) == 2
     assert {name_of(route) for router in made for route in router.routes} == set(ROUTES)
 
@@ -264,7 +262,7 @@ def test_every_kind_of_link_has_an_entry() -> None:
 
 
 @dataclass(frozen=True)
-class House:
+class GuardedServer:
     endpoint: Endpoint
 
     def key(self, rule: str, scope: str) -> str:
@@ -288,7 +286,7 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedServer]:
     rules = {
         scope: [
             {"Name": name, "PrimaryKey": f"key-of-{name}-over-{scope}", "Rights": rights}
@@ -297,44 +295,44 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         for scope in ("q", "other", "")
     }
     config = namespace({"q": {}, "other": {}}, rules)
-    server = ServerProcess(tmp_path_factory.mktemp("house"), config)
+    server = ServerProcess(tmp_path_factory.mktemp("guarded"), config)
     server.start()
-    yield House(Endpoint.parse(server.connection_string))
+    yield GuardedServer(Endpoint.parse(server.connection_string))
     assert server.stop() == 0
     server.refuse_trouble()
 
 
-def strangers(house: House, right: str, scope: str) -> Iterator[tuple[str, str | None]]:
+def strangers(guarded: GuardedServer, right: str, scope: str) -> Iterator[tuple[str, str | None]]:
     """Those who may not, by what is wrong with them; `scope` is the entity in question."""
     yield "no token", None
     yield "nothing", ""
     yield "another scheme", "Basic cm9vdDpyb290"
-    root = house.endpoint.key_name
-    yield "of another namespace", house.token(root, "", key="key-of-another-namespace")
-    yield "bad signature", house.token("owns", scope, key="guessed")
-    yield "expired", house.token("owns", scope, lifetime_s=-1)
-    yield "expired root", house.token(root, "", lifetime_s=-1)
-    yield "unknown rule", house.token("nobody", scope, key=house.key("owns", scope))
-    yield "for another entity", house.token("owns", "other")
-    yield "of another entity", house.token("owns", "other", path=scope)
-    yield "of another entity, for all", house.token("owns", "other", path="")
-    yield "for what is below", house.token("owns", scope, path=f"{scope}/below/this")
-    yield "for a namesake", house.token(root, "", path=f"{scope}2")
-    yield "by dots", house.token("owns", "other", path=f"other/../{scope}")
+    root = guarded.endpoint.key_name
+    yield "of another namespace", guarded.token(root, "", key="key-of-another-namespace")
+    yield "bad signature", guarded.token("owns", scope, key="guessed")
+    yield "expired", guarded.token("owns", scope, lifetime_s=-1)
+    yield "expired root", guarded.token(root, "", lifetime_s=-1)
+    yield "unknown rule", guarded.token("nobody", scope, key=guarded.key("owns", scope))
+    yield "for another entity", guarded.token("owns", "other")
+    yield "of another entity", guarded.token("owns", "other", path=scope)
+    yield "of another entity, for all", guarded.token("owns", "other", path="")
+    yield "for what is below", guarded.token("owns", scope, path=f"{scope}/below/this")
+    yield "for a namesake", guarded.token(root, "", path=f"{scope}2")
+    yield "by dots", guarded.token("owns", "other", path=f"other/../{scope}")
     yield "from somebody we do not know", f"Bearer {Provider('ES256').token(OWNER)}"
     if right == "operator":
-        yield "root", house.token(root, "")
-        yield "root, as the operator", house.token("$operator", "", key=house.endpoint.key)
+        yield "root", guarded.token(root, "")
+        yield "root, as the operator", guarded.token("$operator", "", key=guarded.endpoint.key)
     if right in OTHERS:
-        yield "wrong claim", house.token(OTHERS[right], scope)
+        yield "wrong claim", guarded.token(OTHERS[right], scope)
 
 
 @pytest.mark.parametrize("asked", EVERYTHING, ids=str)
-def test_no_stranger_gets_through_an_http_route(house: House, asked: Asked) -> None:
+def test_no_stranger_gets_through_an_http_route(guarded: GuardedServer, asked: Asked) -> None:
     scope = "" if asked in (*OF_THE_NAMESPACE, *FAULTS, *STORES, *METRICS, *BACKUPS) else "q"
     refusal = b'{"error":' if asked in (*FAULTS, *STORES, *BACKUPS) else b"<Error><Code>401</Code>"
-    for kind, token in strangers(house, asked.right, scope):
-        status, body = house.ask(asked.method, asked.path, token)
+    for kind, token in strangers(guarded, asked.right, scope):
+        status, body = guarded.ask(asked.method, asked.path, token)
         assert status in (401, 403), kind
         # The management API tells a key without Manage nothing, as Azure does.
         silent = asked.method == "HEAD" or (kind == "wrong claim" and not body)
@@ -342,8 +340,8 @@ def test_no_stranger_gets_through_an_http_route(house: House, asked: Asked) -> N
     # And the one who may is let in: to an entity that does not exist, as nothing is to change.
     path = asked.path.replace("q", "nowhere", 1) if scope else asked.path
     if scope or asked.right == "any":
-        holder = house.token(HOLDERS[asked.right], "", path=path.split("?")[0])
-        assert house.ask(asked.method, path, holder)[0] not in (401, 403, 500)
+        holder = guarded.token(HOLDERS[asked.right], "", path=path.split("?")[0])
+        assert guarded.ask(asked.method, path, holder)[0] not in (401, 403, 500)
 
 
 DETOURS: Final = [
@@ -362,11 +360,11 @@ DETOURS: Final = [
 
 @pytest.mark.parametrize("asked", EVERYTHING, ids=str)
 @pytest.mark.parametrize("detour", DETOURS)
-def test_no_path_leads_out_of_what_a_token_is_for(house: House, asked: Asked, detour: str) -> None:
+def test_no_path_leads_out_of_what_a_token_is_for(guarded: GuardedServer, asked: Asked, detour: str) -> None:
     path, _, query = asked.path.partition("?")
     path = detour.format(path) + (f"?{query}" if query else "")
-    for token in (house.token("owns", "other"), house.token(house.endpoint.key_name, "")):
-        assert house.ask(asked.method, path, token)[0] in (401, 403)
+    for token in (guarded.token("owns", "other"), guarded.token(guarded.endpoint.key_name, "")):
+        assert guarded.ask(asked.method, path, token)[0] in (401, 403)
 
 
 # -- AMQP ---------------------------------------------------------------------------------
@@ -392,50 +390,40 @@ async def attach(client: Client, address: str, sends: bool) -> str | None:
     return None
 
 
-def with_client(house: House, work: Callable[[Client], Any]) -> None:
-    async def whole() -> None:
-        async with await Client.connect(house.endpoint, login=False) as client:
-            await work(client)
-
-    asyncio.run(whole())
-
-
 @pytest.mark.parametrize(
     ("kind", "sends", "right"),
     [(kind, sends, right) for (kind, sends), right in LINKS.items() if right is not None],
     ids=str,
 )
-def test_no_stranger_gets_a_link(house: House, kind: NodeKind, sends: bool, right: str) -> None:
-    async def work(client: Client) -> None:
+async def test_no_stranger_gets_a_link(
+    guarded: GuardedServer, kind: NodeKind, sends: bool, right: str
+) -> None:
+    async with await Client.connect(guarded.endpoint, login=False) as client:
         for address in ADDRESSES[kind]:
             assert await attach(client, address, sends) == UNAUTHORIZED
-        for who, token in strangers(house, right, "q"):
+        for who, token in strangers(guarded, right, "q"):
             if token and who not in ("wrong claim", "for what is below"):
                 assert await put(client, token, "q") == 401, who
         for audience, status in (("other", 202), ("other/q", 202), ("q2", 404), ("q/below", 202)):
-            assert await put(client, house.token(house.endpoint.key_name, ""), audience) == status
-        assert await put(client, house.token("owns", "other"), "other/../q") == 401
+            assert await put(client, guarded.token(guarded.endpoint.key_name, ""), audience) == status
+        assert await put(client, guarded.token("owns", "other"), "other/../q") == 401
         if right in OTHERS:
-            assert await put(client, house.token(OTHERS[right]), "q") == 202
+            assert await put(client, guarded.token(OTHERS[right]), "q") == 202
         for address in (*ADDRESSES[kind], *(f"other/../{each}" for each in ADDRESSES[kind])):
             assert await attach(client, address, sends) == UNAUTHORIZED, address
 
-    with_client(house, work)
-
-    async def allowed(client: Client) -> None:
-        assert await put(client, house.token(HOLDERS[right]), "q") == 202
+    async with await Client.connect(guarded.endpoint, login=False) as client:
+        assert await put(client, guarded.token(HOLDERS[right]), "q") == 202
         assert await attach(client, ADDRESSES[kind][0], sends) is None
 
-    with_client(house, allowed)
 
-
-def test_no_stranger_sends_through_one_entity_to_another(house: House) -> None:
+async def test_no_stranger_sends_through_one_entity_to_another(guarded: GuardedServer) -> None:
     """Anybody may attach a coordinator: Java does so before it has a token, and alone it is of no use."""
 
-    async def work(client: Client) -> None:
+    async with await Client.connect(guarded.endpoint, login=False) as client:
         await client.coordinator()
         assert await attach(client, "q", SENDS) == UNAUTHORIZED
-        assert await put(client, house.token("sends"), "q") == 202
+        assert await put(client, guarded.token("sends"), "q") == 202
         session = await client.begin()
         link = session.attach(
             "via",
@@ -448,40 +436,35 @@ def test_no_stranger_sends_through_one_entity_to_another(house: House) -> None:
             await Sender(client, cast(SendingLink, link)).attached()
         assert refused.value.condition == UNAUTHORIZED
 
-    with_client(house, work)
 
-
-def test_no_stranger_logs_in_with_a_name_and_a_key(house: House) -> None:
-    async def work() -> None:
-        for name, key in ((house.endpoint.key_name, "guessed"), ("nobody", house.endpoint.key), ("", "")):
-            stranger = Endpoint(house.endpoint.host, house.endpoint.port, name, key)
-            with pytest.raises(ConnectionLost):
-                await Client.connect(stranger)
-        listener = Endpoint(house.endpoint.host, house.endpoint.port, "listens", house.key("listens", "q"))
-        async with await Client.connect(listener) as client:
-            assert await attach(client, "q", SENDS) == UNAUTHORIZED
-            assert await attach(client, "other", RECEIVES) == UNAUTHORIZED
-            assert await attach(client, "q", RECEIVES) is None
-
-    asyncio.run(work())
+async def test_no_stranger_logs_in_with_a_name_and_a_key(guarded: GuardedServer) -> None:
+    for name, key in ((guarded.endpoint.key_name, "guessed"), ("nobody", guarded.endpoint.key), ("", "")):
+        stranger = Endpoint(guarded.endpoint.host, guarded.endpoint.port, name, key)
+        with pytest.raises(ConnectionLost):
+            await Client.connect(stranger)
+    listener = Endpoint(guarded.endpoint.host, guarded.endpoint.port, "listens", guarded.key("listens", "q"))
+    async with await Client.connect(listener) as client:
+        assert await attach(client, "q", SENDS) == UNAUTHORIZED
+        assert await attach(client, "other", RECEIVES) == UNAUTHORIZED
+        assert await attach(client, "q", RECEIVES) is None
 
 
 @pytest.mark.parametrize("operation", sorted(OPERATIONS))
-def test_no_management_operation_is_done_for_who_lacks_its_right(house: House, operation: str) -> None:
+async def test_no_management_operation_is_done_for_who_lacks_its_right(
+    guarded: GuardedServer, operation: str
+) -> None:
     right = MANAGEMENT_RIGHTS[operation]
 
-    async def work(client: Client) -> None:
+    async with await Client.connect(guarded.endpoint, login=False) as client:
         for address in ADDRESSES[NodeKind.MANAGEMENT]:
-            assert await put(client, house.token(OTHERS[right]), "q") == 202
+            assert await put(client, guarded.token(OTHERS[right]), "q") == 202
             requester = await client.requester(address)
             answer = await requester.ask(operation, {})
             assert answer.application_properties["statusCode"] == 401
             assert answer.application_properties["errorCondition"] == UNAUTHORIZED
             # With the right it is the empty request that is wrong. On another link: the first one stands on
             # a right that this token takes away, and is closed for that.
-            assert await put(client, house.token(HOLDERS[right]), "q") == 202
+            assert await put(client, guarded.token(HOLDERS[right]), "q") == 202
             requester = await client.requester(address)
             answer = await requester.ask(operation, {})
             assert answer.application_properties["statusCode"] not in (401, 403, 500)
-
-    with_client(house, work)

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from bendybus.auth.sas import make_token
 from bendybus.domain.properties import QUEUE
 from fix_client import Endpoint
-from hostile.conftest import Attack
+from hostile.conftest import UnderAttack
 
 # A server on the same machine that has not answered by then never will.
 ANSWER_TIMEOUT_S: Final = 10.0
@@ -123,13 +123,6 @@ def never(status: int) -> bool:
     return False
 
 
-def under_attack(attack: Attack, work: Callable[[], Any]) -> None:
-    async def whole() -> None:
-        await asyncio.to_thread(work)
-
-    attack(whole)
-
-
 # -- what is known to do harm elsewhere --------------------------------------------------------
 
 LAUGHS: Final = (
@@ -174,17 +167,22 @@ BODIES: Final[dict[str, bytes]] = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_a_body_that_is_known_to_do_harm_is_refused(attack: Attack, endpoint: Endpoint, name: str) -> None:
+async def test_a_body_that_is_known_to_do_harm_is_refused(
+    under_attack: UnderAttack, endpoint: Endpoint, name: str
+) -> None:
     def work() -> None:
         answer = call(endpoint, request(path=f"/fuzz/harm{QUERY}", body=BODIES[name]))
         assert judged(answer, never) in (400, 413)
         assert b"root:" not in answer
 
-    under_attack(attack, work)
+    async with under_attack():
+        await asyncio.to_thread(work)
 
 
 @pytest.mark.parametrize("name", [*PROPERTIES, "AuthorizationRules"])
-def test_a_property_of_the_wrong_type_is_refused(attack: Attack, endpoint: Endpoint, name: str) -> None:
+async def test_a_property_of_the_wrong_type_is_refused(
+    under_attack: UnderAttack, endpoint: Endpoint, name: str
+) -> None:
     free = {"UserMetadata", "ForwardTo", "ForwardDeadLetteredMessagesTo"}
     wrong = ["9" * 5000, "<x/>", "&#xfffd;" * 2000] + (
         [] if name in free else ["-1", "NaN", "1e999", "P", "\u0661"]
@@ -201,7 +199,8 @@ def test_a_property_of_the_wrong_type_is_refused(attack: Attack, endpoint: Endpo
             )
             judged(call(endpoint, request(path=f"/fuzz/{name}{QUERY}", body=body)), allowed)
 
-    under_attack(attack, work)
+    async with under_attack():
+        await asyncio.to_thread(work)
 
 
 CHUNKED: Final = b"PUT /fuzz/x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -241,11 +240,14 @@ BY_HAND: Final[dict[str, bytes]] = {
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_a_request_that_is_not_http_is_refused(attack: Attack, endpoint: Endpoint, name: str) -> None:
+async def test_a_request_that_is_not_http_is_refused(
+    under_attack: UnderAttack, endpoint: Endpoint, name: str
+) -> None:
     def work() -> None:
         assert judged(call(endpoint, BY_HAND[name]), never) != 500
 
-    under_attack(attack, work)
+    async with under_attack():
+        await asyncio.to_thread(work)
 
 
 # -- what nobody has thought of ----------------------------------------------------------------
@@ -331,7 +333,9 @@ headers = st.lists(
 )
 
 
-def test_no_request_however_odd_is_answered_with_500(attack: Attack, endpoint: Endpoint) -> None:
+async def test_no_request_however_odd_is_answered_with_500(
+    under_attack: UnderAttack, endpoint: Endpoint
+) -> None:
     @FUZZED
     @given(verbs, tails, queries, headers, bodies)
     def each(method: str, tail: str, query: str, sent: list[tuple[bytes, bytes]], body: bytes) -> None:
@@ -345,20 +349,24 @@ def test_no_request_however_odd_is_answered_with_500(attack: Attack, endpoint: E
         elif not answer.startswith(b"HTTP/1.1 100"):
             judged(answer)
 
-    under_attack(attack, each)
+    async with under_attack():
+        await asyncio.to_thread(each)
 
 
-def test_no_description_however_odd_is_answered_with_500(attack: Attack, endpoint: Endpoint) -> None:
+async def test_no_description_however_odd_is_answered_with_500(
+    under_attack: UnderAttack, endpoint: Endpoint
+) -> None:
     @FUZZED
     @given(documents, st.booleans())
     def each(body: bytes, updates: bool) -> None:
         sent = [(b"If-Match", b"*")] if updates else []
         judged(call(endpoint, request(path=f"/fuzz/x{QUERY}", body=body, headers=sent)))
 
-    under_attack(attack, each)
+    async with under_attack():
+        await asyncio.to_thread(each)
 
 
-def test_no_bytes_however_odd_harm_anybody(attack: Attack, endpoint: Endpoint) -> None:
+async def test_no_bytes_however_odd_harm_anybody(under_attack: UnderAttack, endpoint: Endpoint) -> None:
     good = request(body=ENTRY.format("").encode())
     chunked = CHUNKED + b"5\r\nhello\r\n0\r\n\r\n"
 
@@ -380,4 +388,5 @@ def test_no_bytes_however_odd_harm_anybody(attack: Attack, endpoint: Endpoint) -
         if is_whole(answer) and not answer.startswith(b"HTTP/1.1 1"):
             judged(answer)
 
-    under_attack(attack, each)
+    async with under_attack():
+        await asyncio.to_thread(each)

@@ -25,7 +25,7 @@ from bendybus.amqp.performatives import (
 )
 from bendybus.engine.config import ConnectionConfig
 from fix_client import Client, Endpoint, LinkRefused
-from hostile.conftest import LARGEST_MESSAGE, Attack, Target
+from hostile.conftest import LARGEST_MESSAGE, Target, UnderAttack
 from hostile.stranger import BEGIN, Stranger, from_node, to_node
 
 CONFIG = ConnectionConfig(container_id="")
@@ -49,67 +49,60 @@ async def fill(endpoint: Endpoint, queue: str, count: int = BACKLOG) -> None:
 # -- sessions ----------------------------------------------------------------------------
 
 
-def test_a_session_beyond_channel_max_closes_the_connection(attack: Attack, endpoint: Endpoint) -> None:
-    async def work() -> None:
-        async with await Stranger.open(endpoint) as stranger:
-            for channel in range(CONFIG.channel_max + 2):
-                stranger.send(channel, BEGIN)
-            error = await stranger.farewell()
-            assert error is not None and error.condition == "amqp:connection:framing-error"
-
-    attack(work)
-
-
-def test_a_second_begin_on_a_channel_closes_the_connection(attack: Attack, endpoint: Endpoint) -> None:
-    async def work() -> None:
-        async with await Stranger.begin(endpoint) as stranger:
-            stranger.send(0, BEGIN)
-            error = await stranger.farewell()
-            assert error is not None and error.condition == "amqp:illegal-state"
-
-    attack(work)
-
-
-def test_a_frame_on_a_channel_without_a_session_closes_the_connection(
-    attack: Attack, endpoint: Endpoint
+async def test_a_session_beyond_channel_max_closes_the_connection(
+    under_attack: UnderAttack, endpoint: Endpoint
 ) -> None:
-    async def work() -> None:
-        async with await Stranger.begin(endpoint) as stranger:
-            stranger.send(7, to_node("target"))
-            error = await stranger.farewell()
-            assert error is not None and error.condition == "amqp:not-allowed"
+    async with under_attack(), await Stranger.open(endpoint) as stranger:
+        for channel in range(CONFIG.channel_max + 2):
+            stranger.send(channel, BEGIN)
+        error = await stranger.farewell()
+        assert error is not None and error.condition == "amqp:connection:framing-error"
 
-    attack(work)
+
+async def test_a_second_begin_on_a_channel_closes_the_connection(
+    under_attack: UnderAttack, endpoint: Endpoint
+) -> None:
+    async with under_attack(), await Stranger.begin(endpoint) as stranger:
+        stranger.send(0, BEGIN)
+        error = await stranger.farewell()
+        assert error is not None and error.condition == "amqp:illegal-state"
+
+
+async def test_a_frame_on_a_channel_without_a_session_closes_the_connection(
+    under_attack: UnderAttack, endpoint: Endpoint
+) -> None:
+    async with under_attack(), await Stranger.begin(endpoint) as stranger:
+        stranger.send(7, to_node("target"))
+        error = await stranger.farewell()
+        assert error is not None and error.condition == "amqp:not-allowed"
 
 
 # -- links -------------------------------------------------------------------------------
 
 
-def test_a_link_beyond_handle_max_closes_the_connection(attack: Attack, endpoint: Endpoint) -> None:
-    async def work() -> None:
-        async with await Stranger.begin(endpoint) as stranger:
-            # The 257th is one too many; those behind it are not read, and the farewell comes all the same.
-            for handle in range(600):
-                stranger.send(0, to_node("target", handle))
-            error = await stranger.farewell()
-            # "MUST close the connection with a framing-error error-code" [AMQP 2.7.2]
-            assert error is not None and error.condition == "amqp:connection:framing-error"
+async def test_a_link_beyond_handle_max_closes_the_connection(
+    under_attack: UnderAttack, endpoint: Endpoint
+) -> None:
+    async with under_attack(), await Stranger.begin(endpoint) as stranger:
+        # The 257th is one too many; those behind it are not read, and the farewell comes all the same.
+        for handle in range(600):
+            stranger.send(0, to_node("target", handle))
+        error = await stranger.farewell()
+        # "MUST close the connection with a framing-error error-code" [AMQP 2.7.2]
+        assert error is not None and error.condition == "amqp:connection:framing-error"
 
-    attack(work)
 
-
-def test_links_beyond_a_connections_share_end_their_session(attack: Attack, endpoint: Endpoint) -> None:
-    async def work() -> None:
-        async with await Stranger.open(endpoint) as stranger:
-            for channel in range(CONFIG.links_max // 256 + 1):
-                stranger.send(channel, BEGIN)
-                for handle in range(256):
-                    stranger.send(channel, to_node("target", handle))
-                await stranger.drain()
-            end = await stranger.expect(End)
-            assert end.error is not None and end.error.condition == "amqp:resource-limit-exceeded"
-
-    attack(work)
+async def test_links_beyond_a_connections_share_end_their_session(
+    under_attack: UnderAttack, endpoint: Endpoint
+) -> None:
+    async with under_attack(), await Stranger.open(endpoint) as stranger:
+        for channel in range(CONFIG.links_max // 256 + 1):
+            stranger.send(channel, BEGIN)
+            for handle in range(256):
+                stranger.send(channel, to_node("target", handle))
+            await stranger.drain()
+        end = await stranger.expect(End)
+        assert end.error is not None and end.error.condition == "amqp:resource-limit-exceeded"
 
 
 @pytest.mark.parametrize(
@@ -120,16 +113,13 @@ def test_links_beyond_a_connections_share_end_their_session(attack: Attack, endp
     ],
     ids=["its handle", "its name"],
 )
-def test_a_link_that_takes_anothers_place_ends_the_session(
-    attack: Attack, endpoint: Endpoint, second: Attach, condition: str
+async def test_a_link_that_takes_anothers_place_ends_the_session(
+    under_attack: UnderAttack, endpoint: Endpoint, second: Attach, condition: str
 ) -> None:
-    async def work() -> None:
-        async with await Stranger.attach(endpoint, to_node("target")) as stranger:
-            stranger.send(0, second)
-            end = await stranger.expect(End)
-            assert end.error is not None and end.error.condition == condition
-
-    attack(work)
+    async with under_attack(), await Stranger.attach(endpoint, to_node("target")) as stranger:
+        stranger.send(0, second)
+        end = await stranger.expect(End)
+        assert end.error is not None and end.error.condition == condition
 
 
 @pytest.mark.parametrize(
@@ -140,19 +130,16 @@ def test_a_link_that_takes_anothers_place_ends_the_session(
         Detach(handle=9),
     ],
 )
-def test_a_handle_without_a_link_ends_the_session(
-    attack: Attack, endpoint: Endpoint, frame: Transfer | Flow | Detach
+async def test_a_handle_without_a_link_ends_the_session(
+    under_attack: UnderAttack, endpoint: Endpoint, frame: Transfer | Flow | Detach
 ) -> None:
-    async def work() -> None:
-        async with await Stranger.attach(endpoint, to_node("target")) as stranger:
-            stranger.send(0, frame)
-            end = await stranger.expect(End)
-            assert end.error is not None and end.error.condition == "amqp:session:unattached-handle"
-            # The connection goes on.
-            stranger.send(5, BEGIN)
-            await stranger.expect(Begin)
-
-    attack(work)
+    async with under_attack(), await Stranger.attach(endpoint, to_node("target")) as stranger:
+        stranger.send(0, frame)
+        end = await stranger.expect(End)
+        assert end.error is not None and end.error.condition == "amqp:session:unattached-handle"
+        # The connection goes on.
+        stranger.send(5, BEGIN)
+        await stranger.expect(Begin)
 
 
 UNKNOWN = "The messaging entity 'nowhere' could not be found."
@@ -180,150 +167,126 @@ UNKNOWN = "The messaging entity 'nowhere' could not be found."
     ],
     ids=lambda value: value.name[:30] if isinstance(value, Attach) else value,
 )
-def test_an_attach_to_what_is_not_there_is_refused_and_the_session_goes_on(
-    attack: Attack, endpoint: Endpoint, attach: Attach, condition: str
+async def test_an_attach_to_what_is_not_there_is_refused_and_the_session_goes_on(
+    under_attack: UnderAttack, endpoint: Endpoint, attach: Attach, condition: str
 ) -> None:
-    async def work() -> None:
-        async with await Stranger.begin(endpoint) as stranger:
-            stranger.send(0, attach)
-            answer = await stranger.expect(Attach)
-            assert answer.source is None and answer.target is None
-            detach = await stranger.expect(Detach)
-            assert detach.closed and detach.error is not None and detach.error.condition == condition
-            assert len(detach.error.description or "") < 2000
-            stranger.send(0, Detach(handle=attach.handle, closed=True))
-            stranger.send(0, to_node("target", 1))
-            assert (await stranger.expect(Attach)).target is not None
-
-    attack(work)
+    async with under_attack(), await Stranger.begin(endpoint) as stranger:
+        stranger.send(0, attach)
+        answer = await stranger.expect(Attach)
+        assert answer.source is None and answer.target is None
+        detach = await stranger.expect(Detach)
+        assert detach.closed and detach.error is not None and detach.error.condition == condition
+        assert len(detach.error.description or "") < 2000
+        stranger.send(0, Detach(handle=attach.handle, closed=True))
+        stranger.send(0, to_node("target", 1))
+        assert (await stranger.expect(Attach)).target is not None
 
 
-def test_a_missing_entity_is_named_in_the_sentence_that_clients_look_for(
-    attack: Attack, endpoint: Endpoint
+async def test_a_missing_entity_is_named_in_the_sentence_that_clients_look_for(
+    under_attack: UnderAttack, endpoint: Endpoint
 ) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint) as client:
-            with pytest.raises(LinkRefused) as refused:
-                await client.sender("nowhere")
-            assert refused.value.error is not None and refused.value.error.description == UNKNOWN
-
-    attack(work)
+    async with under_attack(), await Client.connect(endpoint) as client:
+        with pytest.raises(LinkRefused) as refused:
+            await client.sender("nowhere")
+        assert refused.value.error is not None and refused.value.error.description == UNKNOWN
 
 
 # -- sending without end -----------------------------------------------------------------
 
 
-def test_a_never_ending_delivery_is_counted_and_not_kept(
-    attack: Attack, endpoint: Endpoint, target: Target
+async def test_a_never_ending_delivery_is_counted_and_not_kept(
+    under_attack: UnderAttack, endpoint: Endpoint, target: Target
 ) -> None:
-    async def work() -> None:
-        async with await Stranger.attach(endpoint, to_node("target")) as stranger:
-            before = target.peak_mib
-            piece = b"x" * 200_000
-            stranger.send(
-                0, Transfer(handle=0, delivery_id=0, delivery_tag=b"t", message_format=0, more=True)
-            )
-            for _ in range(1000):  # 200 MB
-                stranger.send(0, Transfer(handle=0, more=True), piece)
+    async with under_attack(), await Stranger.attach(endpoint, to_node("target")) as stranger:
+        before = target.peak_mib
+        piece = b"x" * 200_000
+        stranger.send(0, Transfer(handle=0, delivery_id=0, delivery_tag=b"t", message_format=0, more=True))
+        for _ in range(1000):  # 200 MB
+            stranger.send(0, Transfer(handle=0, more=True), piece)
+            await stranger.drain()
+        stranger.send(0, Transfer(handle=0, more=False), piece)
+        answer = await stranger.expect(Disposition)
+        assert isinstance(answer.state, Rejected) and answer.state.error is not None
+        assert answer.state.error.condition == "amqp:link:message-size-exceeded"
+
+        assert target.peak_mib - before < 20
+
+
+async def test_deliveries_far_beyond_the_credit_detach_the_link(
+    under_attack: UnderAttack, endpoint: Endpoint
+) -> None:
+    async with under_attack(), await Stranger.attach(endpoint, to_node("guarded")) as stranger:
+        frames = (
+            Transfer(handle=0, delivery_id=number, delivery_tag=b"%d" % number, more=True, aborted=True)
+            for number in range(30_000)
+        )
+        for frame in frames:
+            # With some bytes in each, no single read holds more frames than the session's window.
+            stranger.send(0, frame, bytes(150))
+            if not frame.delivery_id or frame.delivery_id % 1000 == 0:
                 await stranger.drain()
-            stranger.send(0, Transfer(handle=0, more=False), piece)
-            answer = await stranger.expect(Disposition)
-            assert isinstance(answer.state, Rejected) and answer.state.error is not None
-            assert answer.state.error.condition == "amqp:link:message-size-exceeded"
-
-            assert target.peak_mib - before < 20
-
-    attack(work)
+        detach = await stranger.expect(Detach)
+        assert detach.error is not None
+        assert detach.error.condition == "amqp:link:transfer-limit-exceeded"
 
 
-def test_deliveries_far_beyond_the_credit_detach_the_link(attack: Attack, endpoint: Endpoint) -> None:
-    async def work() -> None:
-        async with await Stranger.attach(endpoint, to_node("guarded")) as stranger:
-            frames = (
-                Transfer(handle=0, delivery_id=number, delivery_tag=b"%d" % number, more=True, aborted=True)
-                for number in range(30_000)
-            )
-            for frame in frames:
-                # With some bytes in each, no single read holds more frames than the session's window.
-                stranger.send(0, frame, bytes(150))
-                if not frame.delivery_id or frame.delivery_id % 1000 == 0:
-                    await stranger.drain()
-            detach = await stranger.expect(Detach)
-            assert detach.error is not None
-            assert detach.error.condition == "amqp:link:transfer-limit-exceeded"
-
-    attack(work)
-
-
-def test_a_transfer_on_a_receivers_link_detaches_it(attack: Attack, endpoint: Endpoint) -> None:
-    async def work() -> None:
-        async with await Stranger.attach(endpoint, from_node("target")) as stranger:
-            stranger.send(0, Transfer(handle=0, delivery_id=0, delivery_tag=b"t"), encode_message(data=b"x"))
-            detach = await stranger.expect(Detach)
-            assert detach.error is not None and detach.error.condition == "amqp:not-allowed"
-
-    attack(work)
+async def test_a_transfer_on_a_receivers_link_detaches_it(
+    under_attack: UnderAttack, endpoint: Endpoint
+) -> None:
+    async with under_attack(), await Stranger.attach(endpoint, from_node("target")) as stranger:
+        stranger.send(0, Transfer(handle=0, delivery_id=0, delivery_tag=b"t"), encode_message(data=b"x"))
+        detach = await stranger.expect(Detach)
+        assert detach.error is not None and detach.error.condition == "amqp:not-allowed"
 
 
 # -- receiving without taking ------------------------------------------------------------
 
 
-def test_dispositions_for_deliveries_nobody_sent_are_passed_over(attack: Attack, endpoint: Endpoint) -> None:
-    async def work() -> None:
-        async with await Stranger.attach(endpoint, from_node("target")) as stranger:
-            outcomes = (Accepted(), Rejected(), Modified(undeliverable_here=True), None)
-            for role, settled, state in itertools.product((SENDER, RECEIVER), (True, False), outcomes):
-                for first, last in ((0, None), (5, 5), (0, 2**32 - 1), (2**32 - 1, 3), (9, 2)):
-                    stranger.send(
-                        0, Disposition(role=role, first=first, last=last, settled=settled, state=state)
-                    )
-            stranger.send(1, BEGIN)
-            answer = await stranger.next()
-            assert isinstance(answer, Begin)
-
-    attack(work)
-
-
-def test_credit_of_two_thousand_million_is_served_as_far_as_there_is_something(
-    attack: Attack, endpoint: Endpoint
+async def test_dispositions_for_deliveries_nobody_sent_are_passed_over(
+    under_attack: UnderAttack, endpoint: Endpoint
 ) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint) as client:
-            sender = await client.sender("parts")
-            messages = [encode_message(data=b"%d" % number) for number in range(3000)]
-            receiver = await client.receiver("parts", credit=CREDIT_MAX)
-            await sender.send(*messages)
-            # Thousands are open at once; then they are settled in one go.
-            deliveries = await receiver.receive(3000)
-            assert set(await receiver.settled_as(deliveries)) == {Accepted()}
-
-    attack(work)
+    async with under_attack(), await Stranger.attach(endpoint, from_node("target")) as stranger:
+        outcomes = (Accepted(), Rejected(), Modified(undeliverable_here=True), None)
+        for role, settled, state in itertools.product((SENDER, RECEIVER), (True, False), outcomes):
+            for first, last in ((0, None), (5, 5), (0, 2**32 - 1), (2**32 - 1, 3), (9, 2)):
+                stranger.send(0, Disposition(role=role, first=first, last=last, settled=settled, state=state))
+        stranger.send(1, BEGIN)
+        answer = await stranger.next()
+        assert isinstance(answer, Begin)
 
 
-def test_thousands_of_unsettled_deliveries_come_again_after_their_connection(
-    attack: Attack, endpoint: Endpoint
+async def test_credit_of_two_thousand_million_is_served_as_far_as_there_is_something(
+    under_attack: UnderAttack, endpoint: Endpoint
 ) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint) as client:
-            sender = await client.sender("parts")
-            await sender.send(*[encode_message(data=b"x")] * 2000)
-            receiver = await client.receiver("parts", credit=CREDIT_MAX)
-            deliveries = await receiver.receive(2000)
-            # Outcomes one by one, last first, each in a disposition of its own.
-            released = [
-                receiver.settle([each], Modified(delivery_failed=True))[0] for each in deliveries[::-1]
-            ]
-            await asyncio.wait(released)
-            again = await receiver.receive(2000)
-            assert set(await receiver.settled_as(again)) == {Accepted()}
-
-    attack(work)
+    async with under_attack(), await Client.connect(endpoint) as client:
+        sender = await client.sender("parts")
+        messages = [encode_message(data=b"%d" % number) for number in range(3000)]
+        receiver = await client.receiver("parts", credit=CREDIT_MAX)
+        await sender.send(*messages)
+        # Thousands are open at once; then they are settled in one go.
+        deliveries = await receiver.receive(3000)
+        assert set(await receiver.settled_as(deliveries)) == {Accepted()}
 
 
-def test_a_receiver_that_never_reads_its_socket_holds_up_its_own_messages_only(
-    attack: Attack, endpoint: Endpoint, target: Target
+async def test_thousands_of_unsettled_deliveries_come_again_after_their_connection(
+    under_attack: UnderAttack, endpoint: Endpoint
 ) -> None:
-    async def work() -> None:
+    async with under_attack(), await Client.connect(endpoint) as client:
+        sender = await client.sender("parts")
+        await sender.send(*[encode_message(data=b"x")] * 2000)
+        receiver = await client.receiver("parts", credit=CREDIT_MAX)
+        deliveries = await receiver.receive(2000)
+        # Outcomes one by one, last first, each in a disposition of its own.
+        released = [receiver.settle([each], Modified(delivery_failed=True))[0] for each in deliveries[::-1]]
+        await asyncio.wait(released)
+        again = await receiver.receive(2000)
+        assert set(await receiver.settled_as(again)) == {Accepted()}
+
+
+async def test_a_receiver_that_never_reads_its_socket_holds_up_its_own_messages_only(
+    under_attack: UnderAttack, endpoint: Endpoint, target: Target
+) -> None:
+    async with under_attack():
         await fill(endpoint, "deaf")
         target.forget_peak()
         before = target.peak_mib
@@ -335,13 +298,11 @@ def test_a_receiver_that_never_reads_its_socket_holds_up_its_own_messages_only(
             assert target.peak_mib - before < 40
             client.cut()
 
-    attack(work)
 
-
-def test_a_session_with_its_window_shut_holds_up_its_own_messages_only(
-    attack: Attack, endpoint: Endpoint, target: Target
+async def test_a_session_with_its_window_shut_holds_up_its_own_messages_only(
+    under_attack: UnderAttack, endpoint: Endpoint, target: Target
 ) -> None:
-    async def work() -> None:
+    async with under_attack():
         await fill(endpoint, "shut")
         target.forget_peak()
         before = target.peak_mib
@@ -373,23 +334,18 @@ def test_a_session_with_its_window_shut_holds_up_its_own_messages_only(
             while received < BACKLOG:
                 received += not (await stranger.expect(Transfer)).more
 
-    attack(work)
 
-
-def test_a_sender_that_never_reads_its_outcomes_is_not_read_for_ever(
-    attack: Attack, endpoint: Endpoint, target: Target
+async def test_a_sender_that_never_reads_its_outcomes_is_not_read_for_ever(
+    under_attack: UnderAttack, endpoint: Endpoint, target: Target
 ) -> None:
-    async def work() -> None:
-        async with await Stranger.attach(endpoint, to_node("target")) as stranger:
-            stranger.writer.transport.pause_reading()
-            before = target.peak_mib
-            message = encode_message(data=b"x")
-            # Every second number, so that no two outcomes are told in one range.
-            for number in range(20_000):
-                stranger.send(0, Transfer(handle=0, delivery_id=2 * number, delivery_tag=b"t"), message)
-                if number % 500 == 0:
-                    await asyncio.sleep(0)
-            await target.busy_for(rounds=50)
-            assert target.peak_mib - before < 40
-
-    attack(work)
+    async with under_attack(), await Stranger.attach(endpoint, to_node("target")) as stranger:
+        stranger.writer.transport.pause_reading()
+        before = target.peak_mib
+        message = encode_message(data=b"x")
+        # Every second number, so that no two outcomes are told in one range.
+        for number in range(20_000):
+            stranger.send(0, Transfer(handle=0, delivery_id=2 * number, delivery_tag=b"t"), message)
+            if number % 500 == 0:
+                await asyncio.sleep(0)
+        await target.busy_for(rounds=50)
+        assert target.peak_mib - before < 40

@@ -6,7 +6,8 @@ import asyncio
 import re
 import socket
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -14,7 +15,7 @@ from bendybus.amqp.message import encode_message
 from bendybus.amqp.performatives import Accepted, Begin, Flow, Transfer
 from fix_client import Client, Endpoint
 from fix_server import ServerProcess, namespace
-from hostile.conftest import Target, _among_bystanders
+from hostile.conftest import Target, bystander_at_work
 from hostile.stranger import BEGIN, Stranger, from_node, to_node
 
 MEMORY_MIB = 64
@@ -54,17 +55,15 @@ async def used(target: Target, wanted: Callable[[int], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
-def attack(target: Target, work: Callable[[], Awaitable[None]]) -> None:
+@asynccontextmanager
+async def under_attack(target: Target) -> AsyncIterator[None]:
     """With a bystander; afterwards nothing is held any more, and never was too much."""
     target.forget_peak()
-
-    async def until_empty() -> None:
-        await work()
+    async with bystander_at_work(target):
+        yield
         # The bystander holds a few messages now and then.
         await used(target, lambda held: held < 100_000)
-
-    asyncio.run(_among_bystanders(target, until_empty))
-    asyncio.run(used(target, lambda held: held == 0))
+    await used(target, lambda held: held == 0)
     assert target.peak_mib < PEAK_MIB_MAX
     target.process.refuse_trouble()
 
@@ -92,8 +91,8 @@ def test_the_limit_is_shown(small: Target) -> None:
     assert metric(small, "bendybus_memory_limit_bytes") == MEMORY_MIB * MIB
 
 
-def test_half_deliveries_of_many_connections_are_bounded_together(small: Target) -> None:
-    async def work() -> None:
+async def test_half_deliveries_of_many_connections_are_bounded_together(small: Target) -> None:
+    async with under_attack(small):
         before = metric(small, "bendybus_memory_disconnects_total")
         # 20 MB each: the third comes near the limit, the fourth is beyond it.
         strangers = [await Stranger.begin(small.endpoint) for _ in range(4)]
@@ -107,35 +106,29 @@ def test_half_deliveries_of_many_connections_are_bounded_together(small: Target)
             stranger.writer.transport.abort()
         assert metric(small, "bendybus_memory_disconnects_total") > before
 
-    attack(small, work)
 
-
-def test_who_is_held_back_for_ten_seconds_is_disconnected(small: Target) -> None:
-    async def work() -> None:
+async def test_who_is_held_back_for_ten_seconds_is_disconnected(small: Target) -> None:
+    async with (
+        under_attack(small),
+        await Stranger.begin(small.endpoint) as large,
+        await Stranger.begin(small.endpoint) as less,
+    ):
         # 55 MB together, which is above 80 %: nobody is disconnected for it at once.
-        async with (
-            await Stranger.begin(small.endpoint) as large,
-            await Stranger.begin(small.endpoint) as less,
-        ):
-            await half_deliveries(large, 160)
-            await half_deliveries(less, 90)
-            await used(small, lambda held: held > MEMORY_MIB * MIB * 8 // 10)
-            assert await told(large) == "amqp:connection:forced"
-            # There is room again, so the other one is alive.
-            less.send(1, BEGIN)
-            await less.expect(Begin)
-
-    attack(small, work)
+        await half_deliveries(large, 160)
+        await half_deliveries(less, 90)
+        await used(small, lambda held: held > MEMORY_MIB * MIB * 8 // 10)
+        assert await told(large) == "amqp:connection:forced"
+        # There is room again, so the other one is alive.
+        less.send(1, BEGIN)
+        await less.expect(Begin)
 
 
-def test_half_deliveries_of_one_connection_have_a_limit_of_their_own(small: Target) -> None:
-    async def work() -> None:
+async def test_half_deliveries_of_one_connection_have_a_limit_of_their_own(small: Target) -> None:
+    async with under_attack(small):
         stranger = await Stranger.begin(small.endpoint)
         await half_deliveries(stranger, 250, patient=False)
         assert await told(stranger) in ("amqp:connection:forced", "amqp:resource-limit-exceeded")
         stranger.writer.transport.abort()
-
-    attack(small, work)
 
 
 async def fill(endpoint: Endpoint, queue: str, count: int) -> None:
@@ -158,8 +151,8 @@ def credit(window: int) -> Flow:
     )
 
 
-def test_sessions_whose_windows_stay_shut_are_bounded_together(small: Target) -> None:
-    async def work() -> None:
+async def test_sessions_whose_windows_stay_shut_are_bounded_together(small: Target) -> None:
+    async with under_attack(small):
         await fill(small.endpoint, "deaf", 400)
         async with await Stranger.open(small.endpoint) as stranger:
             for channel in range(100):
@@ -168,11 +161,9 @@ def test_sessions_whose_windows_stay_shut_are_bounded_together(small: Target) ->
                 stranger.send(channel, credit(window=0))
             assert await told(stranger) == "amqp:connection:forced"
 
-    attack(small, work)
 
-
-def test_receivers_that_do_not_read_are_bounded_together(small: Target) -> None:
-    async def work() -> None:
+async def test_receivers_that_do_not_read_are_bounded_together(small: Target) -> None:
+    async with under_attack(small):
         await fill(small.endpoint, "deaf", 500)
         before = metric(small, "bendybus_memory_disconnects_total")
         strangers = []
@@ -190,11 +181,9 @@ def test_receivers_that_do_not_read_are_bounded_together(small: Target) -> None:
         for stranger in strangers:
             stranger.writer.transport.abort()
 
-    attack(small, work)
 
-
-def test_large_messages_of_many_senders_all_arrive(small: Target) -> None:
-    async def work() -> None:
+async def test_large_messages_of_many_senders_all_arrive(small: Target) -> None:
+    async with under_attack(small):
         # 12 senders of 12 MB at once are more than the server may hold: some have to wait, none is lost.
         async def send() -> None:
             async with await Client.connect(small.endpoint) as client:
@@ -203,5 +192,3 @@ def test_large_messages_of_many_senders_all_arrive(small: Target) -> None:
                 assert await sender.send(*[message] * 50) == [Accepted()] * 50
 
         await asyncio.gather(*(send() for _ in range(12)))
-
-    attack(small, work)

@@ -11,7 +11,7 @@ from bendybus.amqp.message import BATCH_FORMAT, Header, Properties, decode_messa
 from bendybus.amqp.performatives import Accepted, DeliveryState, Error, Modified, Rejected
 from bendybus.amqp.types import Array, Described, Symbol, ULong
 from fix_client import Client, Endpoint, Receiver, Sender
-from hostile.conftest import LARGEST_MESSAGE, Attack
+from hostile.conftest import LARGEST_MESSAGE, UnderAttack
 
 QUEUES = ("plain", "parts")
 SECTION = b"\x00\x53"
@@ -55,38 +55,32 @@ async def link_lives_on(sender: Sender, receiver: Receiver) -> None:
 
 @pytest.mark.parametrize("size", [LARGEST_MESSAGE + 1, 257 * 1024, 1024 * 1024, 10 * 1024 * 1024])
 @pytest.mark.parametrize("queue", QUEUES)
-def test_a_message_beyond_the_limit_is_rejected_and_the_link_lives_on(
-    attack: Attack, endpoint: Endpoint, queue: str, size: int
+async def test_a_message_beyond_the_limit_is_rejected_and_the_link_lives_on(
+    under_attack: UnderAttack, endpoint: Endpoint, queue: str, size: int
 ) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint) as client:
-            sender, receiver = await both_ends(client, queue)
-            assert sender.link.remote is not None
-            assert sender.link.remote.max_message_size == LARGEST_MESSAGE
-            overhead = len(encode_message(data=b"x" * 300)) - 300
-            message = encode_message(data=b"x" * (size - overhead))
-            assert len(message) == size
-            (outcome,) = await sender.send(message)
-            assert condition_of(outcome) == "amqp:link:message-size-exceeded"
-            await link_lives_on(sender, receiver)
-
-    attack(work)
+    async with under_attack(), await Client.connect(endpoint) as client:
+        sender, receiver = await both_ends(client, queue)
+        assert sender.link.remote is not None
+        assert sender.link.remote.max_message_size == LARGEST_MESSAGE
+        overhead = len(encode_message(data=b"x" * 300)) - 300
+        message = encode_message(data=b"x" * (size - overhead))
+        assert len(message) == size
+        (outcome,) = await sender.send(message)
+        assert condition_of(outcome) == "amqp:link:message-size-exceeded"
+        await link_lives_on(sender, receiver)
 
 
-def test_a_message_of_the_largest_size_goes_through_in_many_frames(
-    attack: Attack, endpoint: Endpoint
+async def test_a_message_of_the_largest_size_goes_through_in_many_frames(
+    under_attack: UnderAttack, endpoint: Endpoint
 ) -> None:
-    async def work() -> None:
-        # Frames as small as AMQP allows: over 500 of them each way.
-        async with await Client.connect(endpoint, max_frame_size=512) as client:
-            sender, receiver = await both_ends(client, "plain")
-            body = bytes(range(256)) * (LARGEST_MESSAGE // 256 - 1)
-            assert await sender.send(encode_message(data=body)) == [Accepted()]
-            deliveries = await receiver.receive()
-            assert decode_message(deliveries[0].payload).data == [body]
-            assert await receiver.settled_as(deliveries) == [Accepted()]
-
-    attack(work)
+    # Frames as small as AMQP allows: over 500 of them each way.
+    async with under_attack(), await Client.connect(endpoint, max_frame_size=512) as client:
+        sender, receiver = await both_ends(client, "plain")
+        body = bytes(range(256)) * (LARGEST_MESSAGE // 256 - 1)
+        assert await sender.send(encode_message(data=body)) == [Accepted()]
+        deliveries = await receiver.receive()
+        assert decode_message(deliveries[0].payload).data == [body]
+        assert await receiver.settled_as(deliveries) == [Accepted()]
 
 
 @pytest.mark.parametrize(
@@ -109,41 +103,37 @@ def test_a_message_of_the_largest_size_goes_through_in_many_frames(
         "large key of another type",
     ],
 )
-def test_a_key_that_cannot_be_one_is_rejected(
-    attack: Attack,
+async def test_a_key_that_cannot_be_one_is_rejected(
+    under_attack: UnderAttack,
     endpoint: Endpoint,
     properties: Properties | None,
     annotations: dict[str, object] | None,
     condition: str,
 ) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint) as client:
-            sender, receiver = await both_ends(client, "parts")
-            (outcome,) = await sender.send(
-                encode_message(properties=properties, message_annotations=annotations, data=b"x")
-            )
-            assert condition_of(outcome) == condition
-            await link_lives_on(sender, receiver)
-
-    attack(work)
+    async with under_attack(), await Client.connect(endpoint) as client:
+        sender, receiver = await both_ends(client, "parts")
+        (outcome,) = await sender.send(
+            encode_message(properties=properties, message_annotations=annotations, data=b"x")
+        )
+        assert condition_of(outcome) == condition
+        await link_lives_on(sender, receiver)
 
 
-def test_two_keys_that_differ_are_an_invalid_operation(attack: Attack, endpoint: Endpoint) -> None:
+async def test_two_keys_that_differ_are_an_invalid_operation(
+    under_attack: UnderAttack, endpoint: Endpoint
+) -> None:
     # P-14
-    async def work() -> None:
-        async with await Client.connect(endpoint) as client:
-            sender, receiver = await both_ends(client, "parts")
-            (outcome,) = await sender.send(
-                encode_message(
-                    properties=Properties(group_id="one"),
-                    message_annotations={"x-opt-partition-key": "another"},
-                    data=b"x",
-                )
+    async with under_attack(), await Client.connect(endpoint) as client:
+        sender, receiver = await both_ends(client, "parts")
+        (outcome,) = await sender.send(
+            encode_message(
+                properties=Properties(group_id="one"),
+                message_annotations={"x-opt-partition-key": "another"},
+                data=b"x",
             )
-            assert condition_of(outcome) == "amqp:not-allowed"
-            await link_lives_on(sender, receiver)
-
-    attack(work)
+        )
+        assert condition_of(outcome) == "amqp:not-allowed"
+        await link_lives_on(sender, receiver)
 
 
 # -- malformed ---------------------------------------------------------------------------
@@ -172,18 +162,15 @@ MALFORMED = {
 
 @pytest.mark.parametrize("message_format", [0, BATCH_FORMAT], ids=["alone", "in a batch"])
 @pytest.mark.parametrize("message", MALFORMED.values(), ids=MALFORMED.keys())
-def test_a_malformed_message_is_rejected_and_stores_nothing(
-    attack: Attack, endpoint: Endpoint, message: bytes, message_format: int
+async def test_a_malformed_message_is_rejected_and_stores_nothing(
+    under_attack: UnderAttack, endpoint: Endpoint, message: bytes, message_format: int
 ) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint) as client:
-            sender, receiver = await both_ends(client, "plain")
-            payload = encode_message(data=[GOOD, message, GOOD]) if message_format else message
-            (outcome,) = await sender.send(payload, message_format=message_format)
-            assert condition_of(outcome) == "com.microsoft:argument-error"
-            await link_lives_on(sender, receiver)
-
-    attack(work)
+    async with under_attack(), await Client.connect(endpoint) as client:
+        sender, receiver = await both_ends(client, "plain")
+        payload = encode_message(data=[GOOD, message, GOOD]) if message_format else message
+        (outcome,) = await sender.send(payload, message_format=message_format)
+        assert condition_of(outcome) == "com.microsoft:argument-error"
+        await link_lives_on(sender, receiver)
 
 
 @pytest.mark.parametrize(
@@ -198,48 +185,37 @@ def test_a_malformed_message_is_rejected_and_stores_nothing(
     ids=["nothing", "an envelope", "no data", "a value", "cut off"],
 )
 @pytest.mark.parametrize("queue", QUEUES)
-def test_a_batch_without_whole_messages_is_rejected_as_a_whole(
-    attack: Attack, endpoint: Endpoint, queue: str, batch: bytes
+async def test_a_batch_without_whole_messages_is_rejected_as_a_whole(
+    under_attack: UnderAttack, endpoint: Endpoint, queue: str, batch: bytes
 ) -> None:
     # P-18
-    async def work() -> None:
-        async with await Client.connect(endpoint) as client:
-            sender, receiver = await both_ends(client, queue)
-            (outcome,) = await sender.send(batch, message_format=BATCH_FORMAT)
-            assert condition_of(outcome) == "com.microsoft:argument-error"
-            await link_lives_on(sender, receiver)
-
-    attack(work)
+    async with under_attack(), await Client.connect(endpoint) as client:
+        sender, receiver = await both_ends(client, queue)
+        (outcome,) = await sender.send(batch, message_format=BATCH_FORMAT)
+        assert condition_of(outcome) == "com.microsoft:argument-error"
+        await link_lives_on(sender, receiver)
 
 
-def test_a_batch_with_two_keys_is_an_invalid_operation_where_keys_matter(
-    attack: Attack, endpoint: Endpoint
+async def test_a_batch_with_two_keys_is_an_invalid_operation_where_keys_matter(
+    under_attack: UnderAttack, endpoint: Endpoint
 ) -> None:
     # P-18
-    async def work() -> None:
-        async with await Client.connect(endpoint) as client:
-            sender, receiver = await both_ends(client, "parts")
-            keyed = [
-                encode_message(message_annotations={"x-opt-partition-key": key}, data=b"x") for key in "ab"
-            ]
-            (outcome,) = await sender.send(encode_message(data=keyed), message_format=BATCH_FORMAT)
-            assert condition_of(outcome) == "amqp:not-allowed"
-            await link_lives_on(sender, receiver)
-
-    attack(work)
+    async with under_attack(), await Client.connect(endpoint) as client:
+        sender, receiver = await both_ends(client, "parts")
+        keyed = [encode_message(message_annotations={"x-opt-partition-key": key}, data=b"x") for key in "ab"]
+        (outcome,) = await sender.send(encode_message(data=keyed), message_format=BATCH_FORMAT)
+        assert condition_of(outcome) == "amqp:not-allowed"
+        await link_lives_on(sender, receiver)
 
 
-def test_the_outcomes_of_good_and_bad_messages_sent_together_are_their_own(
-    attack: Attack, endpoint: Endpoint
+async def test_the_outcomes_of_good_and_bad_messages_sent_together_are_their_own(
+    under_attack: UnderAttack, endpoint: Endpoint
 ) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint) as client:
-            sender, receiver = await both_ends(client, "parts")
-            outcomes = await sender.send(*[GOOD, b"\x40"] * 20)
-            assert [type(outcome) for outcome in outcomes] == [Accepted, Rejected] * 20
-            assert await receiver.settled_as(await receiver.receive(20)) == [Accepted()] * 20
-
-    attack(work)
+    async with under_attack(), await Client.connect(endpoint) as client:
+        sender, receiver = await both_ends(client, "parts")
+        outcomes = await sender.send(*[GOOD, b"\x40"] * 20)
+        assert [type(outcome) for outcome in outcomes] == [Accepted, Rejected] * 20
+        assert await receiver.settled_as(await receiver.receive(20)) == [Accepted()] * 20
 
 
 # -- strange, and to be passed on ----------------------------------------------------------
@@ -298,8 +274,8 @@ STRANGE = {
 
 @pytest.mark.parametrize("queue", QUEUES)
 @pytest.mark.parametrize("message", STRANGE.values(), ids=STRANGE.keys())
-def test_a_strange_message_harms_nobody_on_its_way_to_the_dead_letters(
-    attack: Attack, endpoint: Endpoint, queue: str, message: bytes
+async def test_a_strange_message_harms_nobody_on_its_way_to_the_dead_letters(
+    under_attack: UnderAttack, endpoint: Endpoint, queue: str, message: bytes
 ) -> None:
     """Taken or refused; taken, it can be received, abandoned, dead-lettered, received again and completed."""
 
@@ -319,7 +295,8 @@ def test_a_strange_message_harms_nobody_on_its_way_to_the_dead_letters(
             assert await dead.settled_as(await dead.receive()) == [Accepted()]
             await link_lives_on(sender, receiver)
 
-    attack(work)
+    async with under_attack():
+        await work()
 
 
 TOO_LONG = "r" * 5000
@@ -336,43 +313,37 @@ TOO_LONG = "r" * 5000
     ],
     ids=["reason", "description", "with the reason", "with abandon", "with defer"],
 )
-def test_a_settlement_with_more_to_say_than_is_kept_is_refused_and_the_lock_stays(
-    attack: Attack, endpoint: Endpoint, outcome: DeliveryState
+async def test_a_settlement_with_more_to_say_than_is_kept_is_refused_and_the_lock_stays(
+    under_attack: UnderAttack, endpoint: Endpoint, outcome: DeliveryState
 ) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint) as client:
-            sender, receiver = await both_ends(client, "plain")
-            await sender.send(encode_message(data=b"x"))
+    async with under_attack(), await Client.connect(endpoint) as client:
+        sender, receiver = await both_ends(client, "plain")
+        await sender.send(encode_message(data=b"x"))
+        deliveries = await receiver.receive()
+        (answer,) = await receiver.settled_as(deliveries, outcome)
+        assert condition_of(answer) == "com.microsoft:argument-error"
+        # The delivery is settled on the link; the lock still serves the management node.
+        token = UUID(bytes_le=deliveries[0].tag)
+        requester = await client.requester("plain/$management")
+        completed = await requester.ask(
+            "com.microsoft:update-disposition",
+            {"disposition-status": "completed", "lock-tokens": Array(UUID, [token])},
+        )
+        assert completed.application_properties["statusCode"] == 200
+        await link_lives_on(sender, receiver)
+
+
+async def test_what_is_said_in_many_settlements_of_one_message_is_bounded(
+    under_attack: UnderAttack, endpoint: Endpoint
+) -> None:
+    async with under_attack(), await Client.connect(endpoint) as client:
+        sender, receiver = await both_ends(client, "plain")
+        await sender.send(encode_message(data=b"x"))
+        for number in range(4):
+            said = Modified(message_annotations={f"{number}": "v" * 20_000})
             deliveries = await receiver.receive()
-            (answer,) = await receiver.settled_as(deliveries, outcome)
-            assert condition_of(answer) == "com.microsoft:argument-error"
-            # The delivery is settled on the link; the lock still serves the management node.
-            token = UUID(bytes_le=deliveries[0].tag)
-            requester = await client.requester("plain/$management")
-            completed = await requester.ask(
-                "com.microsoft:update-disposition",
-                {"disposition-status": "completed", "lock-tokens": Array(UUID, [token])},
-            )
-            assert completed.application_properties["statusCode"] == 200
-            await link_lives_on(sender, receiver)
-
-    attack(work)
-
-
-def test_what_is_said_in_many_settlements_of_one_message_is_bounded(
-    attack: Attack, endpoint: Endpoint
-) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint) as client:
-            sender, receiver = await both_ends(client, "plain")
-            await sender.send(encode_message(data=b"x"))
-            for number in range(4):
-                said = Modified(message_annotations={f"{number}": "v" * 20_000})
-                deliveries = await receiver.receive()
-                (answer,) = await receiver.settled_as(deliveries, said)
-                assert (type(answer) is Modified) == (number < 3)
-
-    attack(work)
+            (answer,) = await receiver.settled_as(deliveries, said)
+            assert (type(answer) is Modified) == (number < 3)
 
 
 @pytest.mark.parametrize(
@@ -385,21 +356,18 @@ def test_what_is_said_in_many_settlements_of_one_message_is_bounded(
     ],
     ids=["a reason that is no text", "no reason", "nested properties", "strange properties"],
 )
-def test_a_strange_settlement_harms_nobody(
-    attack: Attack, endpoint: Endpoint, outcome: DeliveryState
+async def test_a_strange_settlement_harms_nobody(
+    under_attack: UnderAttack, endpoint: Endpoint, outcome: DeliveryState
 ) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint) as client:
-            sender, receiver = await both_ends(client, "plain")
-            await sender.send(encode_message(application_properties={"mine": 1}, data=b"x"))
-            (answer,) = await receiver.settled_as(await receiver.receive(), outcome)
-            assert type(answer) is type(outcome) and getattr(answer, "error", None) is None
-            again = receiver
-            if isinstance(outcome, Rejected):
-                again = await client.receiver("plain/$DeadLetterQueue", credit=1)
-            deliveries = await again.receive()
-            assert decode_message(deliveries[0].payload).application_properties["mine"] == 1
-            assert await again.settled_as(deliveries) == [Accepted()]
-            await link_lives_on(sender, receiver)
-
-    attack(work)
+    async with under_attack(), await Client.connect(endpoint) as client:
+        sender, receiver = await both_ends(client, "plain")
+        await sender.send(encode_message(application_properties={"mine": 1}, data=b"x"))
+        (answer,) = await receiver.settled_as(await receiver.receive(), outcome)
+        assert type(answer) is type(outcome) and getattr(answer, "error", None) is None
+        again = receiver
+        if isinstance(outcome, Rejected):
+            again = await client.receiver("plain/$DeadLetterQueue", credit=1)
+        deliveries = await again.receive()
+        assert decode_message(deliveries[0].payload).application_properties["mine"] == 1
+        assert await again.settled_as(deliveries) == [Accepted()]
+        await link_lives_on(sender, receiver)

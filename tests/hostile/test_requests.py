@@ -12,7 +12,7 @@ from bendybus.amqp.performatives import Accepted, Modified, Rejected
 from bendybus.amqp.types import Array, Int
 from bendybus.gateway.attaching import TOKEN_SIZE_MAX
 from fix_client import Client, Endpoint, Requester
-from hostile.conftest import LARGEST_MESSAGE, Attack, Target
+from hostile.conftest import LARGEST_MESSAGE, Target, UnderAttack
 
 PEEK = "com.microsoft:peek-message"
 RECEIVE_DEFERRED = "com.microsoft:receive-by-sequence-number"
@@ -37,73 +37,64 @@ async def ask_without_end(requester: Requester, count: int, operation: str, body
 
 
 @pytest.mark.parametrize("reads", [True, False], ids=["gives no credit", "never reads"])
-def test_a_thousand_requests_whose_answers_nobody_takes_cost_little(
-    attack: Attack, endpoint: Endpoint, target: Target, reads: bool
+async def test_a_thousand_requests_whose_answers_nobody_takes_cost_little(
+    under_attack: UnderAttack, endpoint: Endpoint, target: Target, reads: bool
 ) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint) as client:
-            sender = await client.sender("peeked")
-            assert await sender.send(*[LARGE] * 4) == [Accepted()] * 4
-            requester = await client.requester("peeked/$management")
-            if reads:
-                requester.replies.grant(0)
-            else:
-                requester.replies.grant(2**31)
-                client.transport.pause_reading()
-            target.forget_peak()
-            before = target.peak_mib
-            # Each answer has 256 KB; all of them together, 250 MB.
-            await ask_without_end(
-                requester, 1000, PEEK, {"from-sequence-number": 0, "message-count": Int(5000)}
-            )
-            await target.busy_for(rounds=50)
-            assert target.peak_mib - before < 60
-            if reads:
-                # Who asks again and takes the answer gets it.
-                requester.replies.waiting.clear()
-                requester.replies.grant(2000)
-                await requester.ask(PEEK, {"from-sequence-number": 0, "message-count": Int(1)})
-            client.cut()
-
-    attack(work)
+    async with under_attack(), await Client.connect(endpoint) as client:
+        sender = await client.sender("peeked")
+        assert await sender.send(*[LARGE] * 4) == [Accepted()] * 4
+        requester = await client.requester("peeked/$management")
+        if reads:
+            requester.replies.grant(0)
+        else:
+            requester.replies.grant(2**31)
+            client.transport.pause_reading()
+        target.forget_peak()
+        before = target.peak_mib
+        # Each answer has 256 KB; all of them together, 250 MB.
+        await ask_without_end(requester, 1000, PEEK, {"from-sequence-number": 0, "message-count": Int(5000)})
+        await target.busy_for(rounds=50)
+        assert target.peak_mib - before < 60
+        if reads:
+            # Who asks again and takes the answer gets it.
+            requester.replies.waiting.clear()
+            requester.replies.grant(2000)
+            await requester.ask(PEEK, {"from-sequence-number": 0, "message-count": Int(1)})
+        client.cut()
 
 
-def test_a_peek_reads_no_more_than_it_answers(attack: Attack, endpoint: Endpoint, target: Target) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint) as client:
-            sender = await client.sender("peeked")
-            for _ in range(4):
-                assert await sender.send(*[LARGE] * 60) == [Accepted()] * 60
-            target.forget_peak()
-            before = target.peak_mib
-            requester = await client.requester("peeked/$management")
-            answer = await requester.ask(PEEK, {"from-sequence-number": 0, "message-count": Int(5000)})
-            assert isinstance(answer.value, dict) and len(answer.value["messages"]) == 1
-            assert target.peak_mib - before < 20
-
-    attack(work)
-
-
-def test_one_deferred_message_asked_for_a_thousand_times_is_answered_once(
-    attack: Attack, endpoint: Endpoint, target: Target
+async def test_a_peek_reads_no_more_than_it_answers(
+    under_attack: UnderAttack, endpoint: Endpoint, target: Target
 ) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint) as client:
-            sender = await client.sender("target")
-            receiver = await client.receiver("target", credit=1)
-            assert await sender.send(LARGE) == [Accepted()]
-            deliveries = await receiver.receive()
-            number = decode_message(deliveries[0].payload).message_annotations["x-opt-sequence-number"]
-            await receiver.settled_as(deliveries, Modified(undeliverable_here=True))
-            requester = await client.requester("target/$management")
-            target.forget_peak()
-            before = target.peak_mib
-            asked = {"sequence-numbers": Array(int, [number] * 1000), "receiver-settle-mode": 0}
-            answer = await requester.ask(RECEIVE_DEFERRED, asked)
-            assert isinstance(answer.value, dict) and len(answer.value["messages"]) == 1
-            assert target.peak_mib - before < 20
+    async with under_attack(), await Client.connect(endpoint) as client:
+        sender = await client.sender("peeked")
+        for _ in range(4):
+            assert await sender.send(*[LARGE] * 60) == [Accepted()] * 60
+        target.forget_peak()
+        before = target.peak_mib
+        requester = await client.requester("peeked/$management")
+        answer = await requester.ask(PEEK, {"from-sequence-number": 0, "message-count": Int(5000)})
+        assert isinstance(answer.value, dict) and len(answer.value["messages"]) == 1
+        assert target.peak_mib - before < 20
 
-    attack(work)
+
+async def test_one_deferred_message_asked_for_a_thousand_times_is_answered_once(
+    under_attack: UnderAttack, endpoint: Endpoint, target: Target
+) -> None:
+    async with under_attack(), await Client.connect(endpoint) as client:
+        sender = await client.sender("target")
+        receiver = await client.receiver("target", credit=1)
+        assert await sender.send(LARGE) == [Accepted()]
+        deliveries = await receiver.receive()
+        number = decode_message(deliveries[0].payload).message_annotations["x-opt-sequence-number"]
+        await receiver.settled_as(deliveries, Modified(undeliverable_here=True))
+        requester = await client.requester("target/$management")
+        target.forget_peak()
+        before = target.peak_mib
+        asked = {"sequence-numbers": Array(int, [number] * 1000), "receiver-settle-mode": 0}
+        answer = await requester.ask(RECEIVE_DEFERRED, asked)
+        assert isinstance(answer.value, dict) and len(answer.value["messages"]) == 1
+        assert target.peak_mib - before < 20
 
 
 @pytest.mark.parametrize(
@@ -143,18 +134,20 @@ def test_one_deferred_message_asked_for_a_thousand_times_is_answered_once(
         (CANCEL, {"sequence-numbers": ["1"]}, 400, "com.microsoft:argument-error"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_answered_with_its_error(
-    attack: Attack, endpoint: Endpoint, operation: str, body: object, status: int, condition: str | None
+async def test_a_request_that_makes_no_sense_is_answered_with_its_error(
+    under_attack: UnderAttack,
+    endpoint: Endpoint,
+    operation: str,
+    body: object,
+    status: int,
+    condition: str | None,
 ) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint) as client:
-            requester = await client.requester("other/$management")
-            answer = await requester.ask(operation, body)
-            assert answer.application_properties["statusCode"] == status
-            assert answer.application_properties.get("errorCondition") == condition
-            assert len(str(answer.application_properties["statusDescription"])) < 2000
-
-    attack(work)
+    async with under_attack(), await Client.connect(endpoint) as client:
+        requester = await client.requester("other/$management")
+        answer = await requester.ask(operation, body)
+        assert answer.application_properties["statusCode"] == status
+        assert answer.application_properties.get("errorCondition") == condition
+        assert len(str(answer.application_properties["statusDescription"])) < 2000
 
 
 @pytest.mark.parametrize(
@@ -173,48 +166,44 @@ def test_a_request_that_makes_no_sense_is_answered_with_its_error(
     ],
     ids=lambda value: f"{len(value)} bytes",
 )
-def test_a_malformed_request_is_rejected_or_answered_and_the_next_one_served(
-    attack: Attack, endpoint: Endpoint, request_: bytes
+async def test_a_malformed_request_is_rejected_or_answered_and_the_next_one_served(
+    under_attack: UnderAttack, endpoint: Endpoint, request_: bytes
 ) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint) as client:
-            for node, operation in (("other/$management", PEEK), ("$cbs", "put-token")):
-                requester = await client.requester(node)
-                (outcome,) = await requester.sender.send(request_)
-                if isinstance(outcome, Rejected):
-                    assert outcome.error is not None
-                    # No token is that long.
-                    too_large = node == "$cbs" and len(request_) > TOKEN_SIZE_MAX
-                    name = "amqp:link:message-size-exceeded" if too_large else "com.microsoft:argument-error"
-                    assert outcome.error.condition == name
-                else:
-                    assert isinstance(outcome, Accepted)
-                    (reply,) = await requester.replies.receive()
-                    properties = decode_message(reply.payload).application_properties
-                    assert 400 in (properties.get("statusCode"), properties.get("status-code"))
-                answer = await requester.ask(operation, {"from-sequence-number": 0, "message-count": Int(1)})
-                assert answer.application_properties
-
-    attack(work)
+    async with under_attack(), await Client.connect(endpoint) as client:
+        for node, operation in (("other/$management", PEEK), ("$cbs", "put-token")):
+            requester = await client.requester(node)
+            (outcome,) = await requester.sender.send(request_)
+            if isinstance(outcome, Rejected):
+                assert outcome.error is not None
+                # No token is that long.
+                too_large = node == "$cbs" and len(request_) > TOKEN_SIZE_MAX
+                name = "amqp:link:message-size-exceeded" if too_large else "com.microsoft:argument-error"
+                assert outcome.error.condition == name
+            else:
+                assert isinstance(outcome, Accepted)
+                (reply,) = await requester.replies.receive()
+                properties = decode_message(reply.payload).application_properties
+                assert 400 in (properties.get("statusCode"), properties.get("status-code"))
+            answer = await requester.ask(operation, {"from-sequence-number": 0, "message-count": Int(1)})
+            assert answer.application_properties
 
 
-def test_a_client_that_asks_and_vanishes_leaves_nothing_behind(attack: Attack, endpoint: Endpoint) -> None:
-    async def work() -> None:
+async def test_a_client_that_asks_and_vanishes_leaves_nothing_behind(
+    under_attack: UnderAttack, endpoint: Endpoint
+) -> None:
+    async with under_attack():
         for _ in range(20):
             client = await Client.connect(endpoint)
             requester = await client.requester("peeked/$management")
             await ask_without_end(requester, 30, PEEK, {"from-sequence-number": 0, "message-count": Int(10)})
             client.cut()
 
-    attack(work)
 
-
-def test_a_request_without_a_link_for_its_answer_is_dropped(attack: Attack, endpoint: Endpoint) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint) as client:
-            sender = await client.sender("other/$management")
-            body = {"from-sequence-number": 0, "message-count": Int(1)}
-            message = encode_message(application_properties={"operation": PEEK}, value=body)
-            assert await sender.send(*[message] * 10) == [Accepted()] * 10
-
-    attack(work)
+async def test_a_request_without_a_link_for_its_answer_is_dropped(
+    under_attack: UnderAttack, endpoint: Endpoint
+) -> None:
+    async with under_attack(), await Client.connect(endpoint) as client:
+        sender = await client.sender("other/$management")
+        body = {"from-sequence-number": 0, "message-count": Int(1)}
+        message = encode_message(application_properties={"operation": PEEK}, value=body)
+        assert await sender.send(*[message] * 10) == [Accepted()] * 10

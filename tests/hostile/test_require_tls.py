@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import os
 import ssl
@@ -43,34 +42,28 @@ def endpoint(server: ServerProcess) -> Endpoint:
 
 
 @pytest.mark.parametrize("layer", ["sasl", "amqp"])
-def test_plain_amqp_is_refused_and_told_why(endpoint: Endpoint, layer: str) -> None:
-    async def work() -> None:
-        async with await Stranger.call(endpoint) as stranger:
-            if layer == "sasl":
-                anonymous = SaslInit("ANONYMOUS", b"", endpoint.host)
-                stranger.write(SASL_HEADER + encode_frame(0, anonymous, frame_type=SASL))
-            stranger.write(AMQP_HEADER)
-            stranger.send(0, Open(container_id="stranger", hostname=endpoint.host))
-            close = await stranger.expect(Close)
-            assert close.error is not None and close.error.condition == "amqp:not-allowed"
-            assert REFUSAL in str(close.error.description)
-            stranger.send(0, Close())
-            assert await stranger.hung_up() == b""
-
-    asyncio.run(work())
+async def test_plain_amqp_is_refused_and_told_why(endpoint: Endpoint, layer: str) -> None:
+    async with await Stranger.call(endpoint) as stranger:
+        if layer == "sasl":
+            anonymous = SaslInit("ANONYMOUS", b"", endpoint.host)
+            stranger.write(SASL_HEADER + encode_frame(0, anonymous, frame_type=SASL))
+        stranger.write(AMQP_HEADER)
+        stranger.send(0, Open(container_id="stranger", hostname=endpoint.host))
+        close = await stranger.expect(Close)
+        assert close.error is not None and close.error.condition == "amqp:not-allowed"
+        assert REFUSAL in str(close.error.description)
+        stranger.send(0, Close())
+        assert await stranger.hung_up() == b""
 
 
-def test_no_key_is_asked_for_without_tls(endpoint: Endpoint) -> None:
-    async def work() -> None:
-        async with await Stranger.call(endpoint) as stranger:
-            stranger.write(SASL_HEADER)
-            offered = await stranger.expect(SaslMechanisms)
-            assert "PLAIN" not in map(str, offered.sasl_server_mechanisms)
-            init = SaslInit("PLAIN", plain_response(endpoint.key_name, endpoint.key), endpoint.host)
-            stranger.write(encode_frame(0, init, frame_type=SASL))
-            await stranger.hung_up()
-
-    asyncio.run(work())
+async def test_no_key_is_asked_for_without_tls(endpoint: Endpoint) -> None:
+    async with await Stranger.call(endpoint) as stranger:
+        stranger.write(SASL_HEADER)
+        offered = await stranger.expect(SaslMechanisms)
+        assert "PLAIN" not in map(str, offered.sasl_server_mechanisms)
+        init = SaslInit("PLAIN", plain_response(endpoint.key_name, endpoint.key), endpoint.host)
+        stranger.write(encode_frame(0, init, frame_type=SASL))
+        await stranger.hung_up()
 
 
 def test_plain_http_is_refused_but_for_health(server: ServerProcess) -> None:

@@ -27,7 +27,7 @@ from bendybus.amqp.performatives import (
 )
 from bendybus.auth.sas import make_token
 from fix_client import Client, Endpoint, LinkRefused, Requester
-from hostile.conftest import Attack, Target
+from hostile.conftest import Target, UnderAttack
 from hostile.stranger import BEGIN, Stranger, from_node, to_node
 
 RESOURCE_LIMIT = "amqp:resource-limit-exceeded"
@@ -59,97 +59,85 @@ async def put(requester: Requester, endpoint: Endpoint, entity: str, *, key: str
     return status
 
 
-def test_one_link_each_way_to_cbs_is_all_that_a_client_without_a_token_gets(
-    attack: Attack, endpoint: Endpoint
+async def test_one_link_each_way_to_cbs_is_all_that_a_client_without_a_token_gets(
+    under_attack: UnderAttack, endpoint: Endpoint
 ) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint, login=False) as client:
-            requester = await client.requester("$cbs")
-            for another in (client.sender, client.receiver):
-                with pytest.raises(LinkRefused) as refused:
-                    await another("$cbs")
-                assert refused.value.condition == RESOURCE_LIMIT
-            # The pair that there is goes on, and a good token lifts the limits.
-            assert await put(requester, endpoint, "other", key="wrong") == 401
-            assert await put(requester, endpoint, "other") == 202
-            await client.requester("$cbs")
-
-    attack(work)
+    async with under_attack(), await Client.connect(endpoint, login=False) as client:
+        requester = await client.requester("$cbs")
+        for another in (client.sender, client.receiver):
+            with pytest.raises(LinkRefused) as refused:
+                await another("$cbs")
+            assert refused.value.condition == RESOURCE_LIMIT
+        # The pair that there is goes on, and a good token lifts the limits.
+        assert await put(requester, endpoint, "other", key="wrong") == 401
+        assert await put(requester, endpoint, "other") == 202
+        await client.requester("$cbs")
 
 
-def test_a_closed_link_to_cbs_makes_room_for_the_next(attack: Attack, endpoint: Endpoint) -> None:
+async def test_a_closed_link_to_cbs_makes_room_for_the_next(
+    under_attack: UnderAttack, endpoint: Endpoint
+) -> None:
     # Go's SDK opens a session with both links for every token, and closes it again.
-    async def work() -> None:
-        async with await Client.connect(endpoint, login=False) as client:
-            for _ in range(5):
-                requester = await client.requester("$cbs")
-                assert await put(requester, endpoint, "other", key="wrong") == 401
-                session = requester.sender.link.session
-                session.end()
-                client.flush()
-                await client.session_ended(session)
-
-    attack(work)
-
-
-def test_an_entity_is_refused_as_unauthorized_before_a_token_and_open_after_it(
-    attack: Attack, endpoint: Endpoint
-) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint, login=False) as client:
+    async with under_attack(), await Client.connect(endpoint, login=False) as client:
+        for _ in range(5):
             requester = await client.requester("$cbs")
-            for _ in range(LINKS_MAX + 1):
-                with pytest.raises(LinkRefused) as refused:
-                    await client.sender("other")
-                assert refused.value.condition == "amqp:unauthorized-access"
-            assert await put(requester, endpoint, "other") == 202
-            sender = await client.sender("other")
-            assert await sender.send(encode_message(data=b"x")) == [Accepted()]
-
-    attack(work)
+            assert await put(requester, endpoint, "other", key="wrong") == 401
+            session = requester.sender.link.session
+            session.end()
+            client.flush()
+            await client.session_ended(session)
 
 
-def test_a_token_lifts_the_limits_of_sessions_and_links(attack: Attack, endpoint: Endpoint) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint, login=False) as client:
-            # As Java's SDK does: the sessions of its entities first, then the one for tokens.
-            sessions = [await client.begin() for _ in range(100)]
-            assert await put(await client.requester("$cbs"), endpoint, "other") == 202
-            sessions += [await client.begin() for _ in range(SESSIONS_MAX)]
-            for session in sessions[: 3 * LINKS_MAX]:
-                await client.sender("other", session)
-
-    attack(work)
-
-
-def test_sessions_beyond_those_of_any_client_cost_a_stranger_its_connection(
-    attack: Attack, endpoint: Endpoint
+async def test_an_entity_is_refused_as_unauthorized_before_a_token_and_open_after_it(
+    under_attack: UnderAttack, endpoint: Endpoint
 ) -> None:
-    async def work() -> None:
-        async with await unproved(endpoint) as stranger:
-            for channel in range(1, SESSIONS_MAX + 1):
-                stranger.send(channel, BEGIN)
-            error = await stranger.farewell()
-            assert error is not None and error.condition == RESOURCE_LIMIT
+    async with under_attack(), await Client.connect(endpoint, login=False) as client:
+        requester = await client.requester("$cbs")
+        for _ in range(LINKS_MAX + 1):
+            with pytest.raises(LinkRefused) as refused:
+                await client.sender("other")
+            assert refused.value.condition == "amqp:unauthorized-access"
+        assert await put(requester, endpoint, "other") == 202
+        sender = await client.sender("other")
+        assert await sender.send(encode_message(data=b"x")) == [Accepted()]
 
-    attack(work)
 
-
-def test_refused_links_that_are_never_detached_cost_a_stranger_its_session(
-    attack: Attack, endpoint: Endpoint
+async def test_a_token_lifts_the_limits_of_sessions_and_links(
+    under_attack: UnderAttack, endpoint: Endpoint
 ) -> None:
-    async def work() -> None:
-        async with await unproved(endpoint) as stranger:
-            for handle in range(LINKS_MAX + 1):
-                stranger.send(0, to_node("other", handle))
-            end = await stranger.expect(End)
-            assert end.error is not None and end.error.condition == RESOURCE_LIMIT
+    async with under_attack(), await Client.connect(endpoint, login=False) as client:
+        # As Java's SDK does: the sessions of its entities first, then the one for tokens.
+        sessions = [await client.begin() for _ in range(100)]
+        assert await put(await client.requester("$cbs"), endpoint, "other") == 202
+        sessions += [await client.begin() for _ in range(SESSIONS_MAX)]
+        for session in sessions[: 3 * LINKS_MAX]:
+            await client.sender("other", session)
 
-    attack(work)
+
+async def test_sessions_beyond_those_of_any_client_cost_a_stranger_its_connection(
+    under_attack: UnderAttack, endpoint: Endpoint
+) -> None:
+    async with under_attack(), await unproved(endpoint) as stranger:
+        for channel in range(1, SESSIONS_MAX + 1):
+            stranger.send(channel, BEGIN)
+        error = await stranger.farewell()
+        assert error is not None and error.condition == RESOURCE_LIMIT
 
 
-def test_half_deliveries_to_cbs_take_no_memory(attack: Attack, endpoint: Endpoint, target: Target) -> None:
-    async def work() -> None:
+async def test_refused_links_that_are_never_detached_cost_a_stranger_its_session(
+    under_attack: UnderAttack, endpoint: Endpoint
+) -> None:
+    async with under_attack(), await unproved(endpoint) as stranger:
+        for handle in range(LINKS_MAX + 1):
+            stranger.send(0, to_node("other", handle))
+        end = await stranger.expect(End)
+        assert end.error is not None and end.error.condition == RESOURCE_LIMIT
+
+
+async def test_half_deliveries_to_cbs_take_no_memory(
+    under_attack: UnderAttack, endpoint: Endpoint, target: Target
+) -> None:
+    async with under_attack():
         target.forget_peak()
         before = target.peak_mib
         async with await unproved(endpoint) as stranger:
@@ -171,32 +159,24 @@ def test_half_deliveries_to_cbs_take_no_memory(attack: Attack, endpoint: Endpoin
             await target.busy_for(rounds=20)
         assert target.peak_mib - before < 20
 
-    attack(work)
+
+async def test_a_token_beyond_64_kb_is_refused_by_name(under_attack: UnderAttack, endpoint: Endpoint) -> None:
+    async with under_attack(), await Client.connect(endpoint, login=False) as client:
+        requester = await client.requester("$cbs")
+        message = encode_message(
+            application_properties={"operation": "put-token"}, value="x" * TOKEN_SIZE_MAX
+        )
+        (outcome,) = await requester.sender.send(message)
+        assert isinstance(outcome, Rejected) and outcome.error is not None
+        assert outcome.error.condition == "amqp:link:message-size-exceeded"
+        assert await put(requester, endpoint, "other") == 202
 
 
-def test_a_token_beyond_64_kb_is_refused_by_name(attack: Attack, endpoint: Endpoint) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint, login=False) as client:
-            requester = await client.requester("$cbs")
-            message = encode_message(
-                application_properties={"operation": "put-token"}, value="x" * TOKEN_SIZE_MAX
-            )
-            (outcome,) = await requester.sender.send(message)
-            assert isinstance(outcome, Rejected) and outcome.error is not None
-            assert outcome.error.condition == "amqp:link:message-size-exceeded"
-            assert await put(requester, endpoint, "other") == 202
-
-    attack(work)
-
-
-def test_the_size_of_a_link_to_cbs_is_told(attack: Attack, endpoint: Endpoint) -> None:
-    async def work() -> None:
-        async with await unproved(endpoint) as stranger:
-            stranger.send(0, to_node("$cbs"))
-            answer = await stranger.expect(Attach)
-            assert answer.max_message_size == TOKEN_SIZE_MAX
-
-    attack(work)
+async def test_the_size_of_a_link_to_cbs_is_told(under_attack: UnderAttack, endpoint: Endpoint) -> None:
+    async with under_attack(), await unproved(endpoint) as stranger:
+        stranger.send(0, to_node("$cbs"))
+        answer = await stranger.expect(Attach)
+        assert answer.max_message_size == TOKEN_SIZE_MAX
 
 
 # -- floods ----------------------------------------------------------------------------------
@@ -238,47 +218,41 @@ async def last_word(stranger: Stranger) -> Close | None:
 
 
 @pytest.mark.parametrize("kind", FLOODS)
-def test_a_stranger_that_floods_is_dropped_by_name_and_the_others_are_served_meanwhile(
-    attack: Attack, endpoint: Endpoint, target: Target, kind: str
+async def test_a_stranger_that_floods_is_dropped_by_name_and_the_others_are_served_meanwhile(
+    under_attack: UnderAttack, endpoint: Endpoint, target: Target, kind: str
 ) -> None:
-    async def work() -> None:
-        async with await unproved(endpoint) as stranger:
-            stranger.send(0, from_node("$cbs", 1))
-            stranger.send(0, to_node("$cbs", 0))
-            await stranger.expect(Attach)
-            closing = asyncio.ensure_future(last_word(stranger))
-            flooding = asyncio.ensure_future(flood(stranger, FLOODS[kind]))
-            try:
-                await target.busy_for(rounds=1)
-                assert not closing.done(), "the bystander was served only after the flood"
-                close = await closing
-                assert close is not None and close.error is not None
-                assert close.error.condition == RESOURCE_LIMIT
-            finally:
-                flooding.cancel()
-
-    attack(work)
-
-
-def test_a_client_with_a_key_that_floods_does_not_hold_up_the_others(
-    attack: Attack, endpoint: Endpoint, target: Target
-) -> None:
-    async def work() -> None:
-        async with await Stranger.begin(endpoint) as client:
-            flooding = asyncio.ensure_future(flood(client, FLOODS["flows"]))
-            listening = asyncio.ensure_future(client.hung_up())
-            await target.busy_for(rounds=10)
-            assert not flooding.done() and not listening.done()
+    async with under_attack(), await unproved(endpoint) as stranger:
+        stranger.send(0, from_node("$cbs", 1))
+        stranger.send(0, to_node("$cbs", 0))
+        await stranger.expect(Attach)
+        closing = asyncio.ensure_future(last_word(stranger))
+        flooding = asyncio.ensure_future(flood(stranger, FLOODS[kind]))
+        try:
+            await target.busy_for(rounds=1)
+            assert not closing.done(), "the bystander was served only after the flood"
+            close = await closing
+            assert close is not None and close.error is not None
+            assert close.error.condition == RESOURCE_LIMIT
+        finally:
             flooding.cancel()
-            listening.cancel()
-
-    attack(work)
 
 
-def test_a_newcomer_is_let_in_while_strangers_flood(
-    attack: Attack, endpoint: Endpoint, target: Target
+async def test_a_client_with_a_key_that_floods_does_not_hold_up_the_others(
+    under_attack: UnderAttack, endpoint: Endpoint, target: Target
 ) -> None:
-    async def work() -> None:
+    async with under_attack(), await Stranger.begin(endpoint) as client:
+        flooding = asyncio.ensure_future(flood(client, FLOODS["flows"]))
+        listening = asyncio.ensure_future(client.hung_up())
+        await target.busy_for(rounds=10)
+        assert not flooding.done() and not listening.done()
+        flooding.cancel()
+        listening.cancel()
+
+
+async def test_a_newcomer_is_let_in_while_strangers_flood(
+    under_attack: UnderAttack, endpoint: Endpoint, target: Target
+) -> None:
+    async with under_attack():
         strangers = [await unproved(endpoint) for _ in range(10)]
         closings = [asyncio.ensure_future(last_word(stranger)) for stranger in strangers]
         floods = [asyncio.ensure_future(flood(stranger, FLOODS["flows"])) for stranger in strangers]
@@ -289,8 +263,6 @@ def test_a_newcomer_is_let_in_while_strangers_flood(
             task.cancel()
         for stranger in strangers:
             await stranger.__aexit__()
-
-    attack(work)
 
 
 # -- over WebSocket --------------------------------------------------------------------------
@@ -309,47 +281,39 @@ POLICY_VIOLATION = 1008
     [b"\x82\x80" + NO_MASK, b"\x89\x80" + NO_MASK, b"\x8a\x80" + NO_MASK],
     ids=["empty messages", "pings", "pongs"],
 )
-def test_a_flood_of_frames_without_content_is_closed_by_name(
-    attack: Attack, endpoint: Endpoint, target: Target, frame: bytes
+async def test_a_flood_of_frames_without_content_is_closed_by_name(
+    under_attack: UnderAttack, endpoint: Endpoint, target: Target, frame: bytes
 ) -> None:
-    async def work() -> None:
-        async with await Stranger.call(endpoint) as stranger:
-            stranger.write(UPGRADE)
-            await stranger.reader.readuntil(b"\r\n\r\n")
-            flooding = asyncio.ensure_future(flood(stranger, frame))
-            said = asyncio.ensure_future(stranger.hung_up())
-            await target.busy_for(rounds=3)
-            answer = await said
-            flooding.cancel()
-            # A close frame: its code, then the reason. Pongs may stand before it.
-            position = answer.index(POLICY_VIOLATION.to_bytes(2))
-            assert b"pings and empty messages" in answer[position:]
-
-    attack(work)
+    async with under_attack(), await Stranger.call(endpoint) as stranger:
+        stranger.write(UPGRADE)
+        await stranger.reader.readuntil(b"\r\n\r\n")
+        flooding = asyncio.ensure_future(flood(stranger, frame))
+        said = asyncio.ensure_future(stranger.hung_up())
+        await target.busy_for(rounds=3)
+        answer = await said
+        flooding.cancel()
+        # A close frame: its code, then the reason. Pongs may stand before it.
+        position = answer.index(POLICY_VIOLATION.to_bytes(2))
+        assert b"pings and empty messages" in answer[position:]
 
 
-def test_a_stranger_that_sends_amqp_in_tiny_messages_is_dropped_by_name(
-    attack: Attack, endpoint: Endpoint, target: Target
+async def test_a_stranger_that_sends_amqp_in_tiny_messages_is_dropped_by_name(
+    under_attack: UnderAttack, endpoint: Endpoint, target: Target
 ) -> None:
-    async def work() -> None:
-        async with await Stranger.call(endpoint) as stranger:
-            stranger.write(UPGRADE)
-            await stranger.reader.readuntil(b"\r\n\r\n")
-            init = SaslInit("ANONYMOUS", b"", endpoint.host)
-            opened = Open(container_id="stranger".ljust(200), hostname=endpoint.host)
-            hello = (
-                SASL_HEADER + encode_frame(0, init, frame_type=SASL) + AMQP_HEADER + encode_frame(0, opened)
-            )
-            stranger.write(b"\x82\xfe" + len(hello).to_bytes(2) + NO_MASK + hello)
-            # Half of a heartbeat in each message.
-            flooding = asyncio.ensure_future(
-                flood(stranger, b"\x82\x84" + NO_MASK + b"\0\0\0\x08" + b"\x82\x84" + NO_MASK + b"\x02\0\0\0")
-            )
-            answer = await stranger.hung_up()
-            flooding.cancel()
-            assert RESOURCE_LIMIT.encode() in answer
-
-    attack(work)
+    async with under_attack(), await Stranger.call(endpoint) as stranger:
+        stranger.write(UPGRADE)
+        await stranger.reader.readuntil(b"\r\n\r\n")
+        init = SaslInit("ANONYMOUS", b"", endpoint.host)
+        opened = Open(container_id="stranger".ljust(200), hostname=endpoint.host)
+        hello = SASL_HEADER + encode_frame(0, init, frame_type=SASL) + AMQP_HEADER + encode_frame(0, opened)
+        stranger.write(b"\x82\xfe" + len(hello).to_bytes(2) + NO_MASK + hello)
+        # Half of a heartbeat in each message.
+        flooding = asyncio.ensure_future(
+            flood(stranger, b"\x82\x84" + NO_MASK + b"\0\0\0\x08" + b"\x82\x84" + NO_MASK + b"\x02\0\0\0")
+        )
+        answer = await stranger.hung_up()
+        flooding.cancel()
+        assert RESOURCE_LIMIT.encode() in answer
 
 
 # -- over HTTP -------------------------------------------------------------------------------
@@ -360,10 +324,10 @@ def test_a_stranger_that_sends_amqp_in_tiny_messages_is_dropped_by_name(
 SENT_AHEAD_MAX = 4 * 1024 * 1024
 
 
-def test_requests_that_are_sent_ahead_are_not_read_before_the_first_is_answered(
-    attack: Attack, endpoint: Endpoint, target: Target
+async def test_requests_that_are_sent_ahead_are_not_read_before_the_first_is_answered(
+    under_attack: UnderAttack, endpoint: Endpoint, target: Target
 ) -> None:
-    async def work() -> None:
+    async with under_attack():
         target.forget_peak()
         before = target.peak_mib
         async with await Stranger.call_with_small_buffers(endpoint, 16 * 1024) as stranger:
@@ -379,19 +343,17 @@ def test_requests_that_are_sent_ahead_are_not_read_before_the_first_is_answered(
             assert taken < SENT_AHEAD_MAX, "more was read than could be answered"
             assert target.peak_mib - before < 20
 
-    attack(work)
-
 
 # -- the log ---------------------------------------------------------------------------------
 
 
-def test_nothing_that_a_stranger_names_forges_a_line_of_the_log(
-    attack: Attack, endpoint: Endpoint, target: Target
+async def test_nothing_that_a_stranger_names_forges_a_line_of_the_log(
+    under_attack: UnderAttack, endpoint: Endpoint, target: Target
 ) -> None:
     forged = "2026-01-01 00:00:00,000 INFO bendybus.auth: everybody is let in"
     name = f"x'\r\n{forged}\n\x1b]0;title\x07\x1b[2J\u2028\u202e"
 
-    async def work() -> None:
+    async with under_attack():
         async with await unproved(endpoint) as stranger:
             stranger.send(0, to_node("other", 0, name=name))
             stranger.send(0, to_node(f"other{name}", 1))
@@ -403,23 +365,20 @@ def test_nothing_that_a_stranger_names_forges_a_line_of_the_log(
             await requester.ask("put-token", token, name=f"sb://{name}/other", type=name)
             await requester.ask(f"other{name}", token)
 
-    attack(work)
     log = target.process.log.read_bytes().decode()
     assert "everybody is let in" in log
     assert not any(line.startswith(forged) for line in log.splitlines())
     assert not set(log) & set("\r\x07\x1b\u2028\u202e")
 
 
-def test_a_flood_of_refusals_is_counted_in_the_log_and_not_written(
-    attack: Attack, endpoint: Endpoint, target: Target
+async def test_a_flood_of_refusals_is_counted_in_the_log_and_not_written(
+    under_attack: UnderAttack, endpoint: Endpoint, target: Target
 ) -> None:
-    async def work() -> None:
-        async with await unproved(endpoint) as stranger:
-            closing = asyncio.ensure_future(last_word(stranger))
-            flooding = asyncio.ensure_future(flood(stranger, FLOODS["refused attaches"]))
-            await closing
-            flooding.cancel()
-
     length = len(target.process.log.read_bytes())
-    attack(work)
+    async with under_attack(), await unproved(endpoint) as stranger:
+        closing = asyncio.ensure_future(last_word(stranger))
+        flooding = asyncio.ensure_future(flood(stranger, FLOODS["refused attaches"]))
+        await closing
+        flooding.cancel()
+
     assert len(target.process.log.read_bytes()) - length < 20_000

@@ -1,8 +1,7 @@
-"""Desks for tests: each of the two SDKs at each kind of queue."""
+"""Queues for tests, as the SDKs see them: each of the two SDKs at each kind of queue."""
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
@@ -10,11 +9,11 @@ from typing import Any, TypeAlias
 import pytest
 
 from fix_server import Kind, NewQueue, ServerProcess, Shape, StartServer
-from interop.sdk import AsyncSdk, Desk, LoopThread, Sdk, SitDown, SyncSdk, open_all
+from interop.sdk import AsyncSdk, ConnectTo, LoopThread, Sdk, SdkQueue, SyncSdk, open_all
 
-MakeDesk: TypeAlias = Callable[..., Desk]
-MakeDesks: TypeAlias = Callable[..., list[Desk]]
-Connect: TypeAlias = Callable[..., Desk]
+MakeSdkQueue: TypeAlias = Callable[..., SdkQueue]
+MakeSdkQueues: TypeAlias = Callable[..., list[SdkQueue]]
+Connect: TypeAlias = Callable[..., SdkQueue]
 
 
 @pytest.fixture(scope="session")
@@ -38,53 +37,53 @@ def sdk(request: pytest.FixtureRequest, loop_thread: LoopThread) -> Sdk:
 
 
 @pytest.fixture(scope="session")
-def _desks(pool: ThreadPoolExecutor) -> Iterator[dict[tuple[type, Kind], Desk]]:
-    """The desks that the next test may sit down at."""
-    desks: dict[tuple[type, Kind], Desk] = {}
-    yield desks
-    for closed in [closed for desk in desks.values() for closed in desk.close_with(pool)]:
+def _sdk_queues(pool: ThreadPoolExecutor) -> Iterator[dict[tuple[type, Kind], SdkQueue]]:
+    """The queues, empty and with open links, that the next test may use."""
+    sdk_queues: dict[tuple[type, Kind], SdkQueue] = {}
+    yield sdk_queues
+    for closed in [closed for sdk_queue in sdk_queues.values() for closed in sdk_queue.close_with(pool)]:
         closed.result()
 
 
 @pytest.fixture
-def desk(
+def sdk_queue(
     sdk: Sdk,
     kind: Kind,
     server: ServerProcess,
     new_queue: NewQueue,
     pool: ThreadPoolExecutor,
-    _desks: dict[tuple[type, Kind], Desk],
+    _sdk_queues: dict[tuple[type, Kind], SdkQueue],
     request: pytest.FixtureRequest,
-) -> Iterator[Desk]:
+) -> Iterator[SdkQueue]:
     """A queue that is empty, with a sender and receivers."""
     place = (type(sdk), kind)
-    desk = _desks.pop(place, None)
-    if desk is None:
-        desk = Desk(sdk, sdk.client(server.connection_string), new_queue(kind))
-        open_all(pool, desk)
+    sdk_queue = _sdk_queues.pop(place, None)
+    if sdk_queue is None:
+        sdk_queue = SdkQueue(sdk, sdk.client(server.connection_string), new_queue(kind))
+        open_all(pool, sdk_queue)
     failed_before = request.session.testsfailed
-    yield desk
-    if request.session.testsfailed == failed_before and desk.is_empty():
-        _desks[place] = desk
+    yield sdk_queue
+    if request.session.testsfailed == failed_before and sdk_queue.is_empty():
+        _sdk_queues[place] = sdk_queue
     else:
-        desk.close_with(pool)
+        sdk_queue.close_with(pool)
 
 
 @pytest.fixture
-def make_desk(
+def make_sdk_queue(
     sdk: Sdk, server: ServerProcess, new_queue: NewQueue, pool: ThreadPoolExecutor
-) -> Iterator[MakeDesk]:
-    """A desk at a queue that nobody else uses: `make_desk(kind)`."""
-    desks: list[Desk] = []
+) -> Iterator[MakeSdkQueue]:
+    """A queue that nobody else uses, with open links: `make_sdk_queue(kind)`."""
+    sdk_queues: list[SdkQueue] = []
 
-    def make(kind: Kind) -> Desk:
-        desks.append(Desk(sdk, sdk.client(server.connection_string), new_queue(kind)))
-        open_all(pool, desks[-1])
-        return desks[-1]
+    def make(kind: Kind) -> SdkQueue:
+        sdk_queues.append(SdkQueue(sdk, sdk.client(server.connection_string), new_queue(kind)))
+        open_all(pool, sdk_queues[-1])
+        return sdk_queues[-1]
 
     yield make
-    for desk in desks:
-        desk.close_with(pool)
+    for sdk_queue in sdk_queues:
+        sdk_queue.close_with(pool)
 
 
 @pytest.fixture
@@ -94,56 +93,46 @@ def sdk_pairs(loop_thread: LoopThread) -> list[tuple[Sdk, Kind]]:
 
 
 @pytest.fixture
-def make_desks(
+def make_sdk_queues(
     sdk_pairs: list[tuple[Sdk, Kind]], server: ServerProcess, new_queue: NewQueue, pool: ThreadPoolExecutor
-) -> Iterator[MakeDesks]:
-    """A desk for each of `sdk_pairs`, at a queue that nobody else uses: `make_desks(shape)`."""
-    desks: list[Desk] = []
+) -> Iterator[MakeSdkQueues]:
+    """A queue that nobody else uses, for each of `sdk_pairs`: `make_sdk_queues(shape)`."""
+    sdk_queues: list[SdkQueue] = []
 
-    def make(shape: Shape = Shape.USUAL) -> list[Desk]:
+    def make(shape: Shape = Shape.USUAL) -> list[SdkQueue]:
         for sdk, kind in sdk_pairs:
-            desks.append(Desk(sdk, sdk.client(server.connection_string), new_queue(kind, shape)))
-        open_all(pool, *desks)
-        return desks
+            sdk_queues.append(SdkQueue(sdk, sdk.client(server.connection_string), new_queue(kind, shape)))
+        open_all(pool, *sdk_queues)
+        return sdk_queues
 
     yield make
-    for desk in desks:
-        desk.close_with(pool)
+    for sdk_queue in sdk_queues:
+        sdk_queue.close_with(pool)
 
 
 @pytest.fixture
 def connect(sdk: Sdk, pool: ThreadPoolExecutor) -> Iterator[Connect]:
-    """A desk anywhere, with nothing opened yet: `connect(connection_string, queue, **options)`."""
-    desks: list[Desk] = []
+    """A queue anywhere, with nothing opened yet: `connect(connection_string, queue, **options)`."""
+    sdk_queues: list[SdkQueue] = []
 
-    def make(connection_string: str, queue: str, **options: Any) -> Desk:
-        desks.append(Desk(sdk, sdk.client(connection_string, **options), queue))
-        return desks[-1]
+    def make(connection_string: str, queue: str, **options: Any) -> SdkQueue:
+        sdk_queues.append(SdkQueue(sdk, sdk.client(connection_string, **options), queue))
+        return sdk_queues[-1]
 
     yield make
-    for desk in desks:
-        desk.close_with(pool)
+    for sdk_queue in sdk_queues:
+        sdk_queue.close_with(pool)
 
 
 @pytest.fixture
-def broken_connections() -> Iterator[None]:
-    """For tests that break connections: the SDK leaves a broken one's socket to the garbage collector.
+def connect_to(start_server: StartServer, sdk: Sdk, pool: ThreadPoolExecutor) -> Iterator[ConnectTo]:
+    """The queue `q` of a server; its links are closed before the server goes."""
+    sdk_queues: list[SdkQueue] = []
 
-    Collected here, inside the test that knows of it: `pytest.mark.filterwarnings` holds until then.
-    """
-    yield
-    gc.collect()
-
-
-@pytest.fixture
-def sit_down(start_server: StartServer, sdk: Sdk, pool: ThreadPoolExecutor) -> Iterator[SitDown]:
-    """A desk at queue `q`; left before the server goes, and so before the garbage is collected."""
-    desks: list[Desk] = []
-
-    def sit(server: ServerProcess) -> Desk:
-        desks.append(Desk(sdk, sdk.client(server.connection_string), "q"))
-        return desks[-1]
+    def sit(server: ServerProcess) -> SdkQueue:
+        sdk_queues.append(SdkQueue(sdk, sdk.client(server.connection_string), "q"))
+        return sdk_queues[-1]
 
     yield sit
-    for closed in [closed for desk in desks for closed in desk.close_with(pool)]:
+    for closed in [closed for sdk_queue in sdk_queues for closed in sdk_queue.close_with(pool)]:
         closed.result()

@@ -30,12 +30,13 @@ from azure.servicebus import (
 from fix_server import Kind, ServerProcess
 
 __all__ = [
+    "BREAKS_CONNECTIONS",
     "CROSSWISE",
     "AsyncSdk",
-    "Desk",
+    "SdkQueue",
     "LoopThread",
     "Sdk",
-    "SitDown",
+    "ConnectTo",
     "SyncSdk",
     "bodies",
     "open_all",
@@ -49,6 +50,9 @@ OPTIONS: Final[dict[str, Any]] = {"retry_total": 0, "retry_backoff_factor": 0.05
 CROSSWISE: Final = pytest.mark.parametrize(
     ("sdk", "kind"), [("sync", Kind.UNPARTITIONED), ("async", Kind.PARTITIONED)], indirect=True
 )
+
+# For tests that break connections: the SDK leaves the socket of a broken one to the garbage collector.
+BREAKS_CONNECTIONS: Final = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 # Long enough for a loaded machine; who waits for something that comes does not wait so long.
 PATIENCE_S: Final = 20
@@ -162,17 +166,17 @@ class AsyncSdk:
         return cast(AutoLockRenewer, Blocking(aio.AutoLockRenewer(), self._thread))
 
 
-class Desk:
+class SdkQueue:
     """One queue with a sender and receivers, opened when first used.
 
     Opening a link costs half a second and closing a receiver up to one, both asleep inside the SDK;
-    so a desk whose queue is left empty serves the next test as well (conftest.py).
+    so an object whose queue is left empty serves the next test as well (conftest.py).
     """
 
     def __init__(self, sdk: Sdk, client: ServiceBusClient, queue: str) -> None:
         self.sdk = sdk
         self.client = client
-        self.queue = queue
+        self.name = queue
         self._handles: dict[str, Any] = {}
 
     @property
@@ -197,7 +201,7 @@ class Desk:
 
     def _handle(self, name: str, make: Callable[..., Any], **options: Any) -> Any:
         if name not in self._handles:
-            self._handles[name] = make(self.queue, **options)
+            self._handles[name] = make(self.name, **options)
         return self._handles[name]
 
     def send(self, *contents: str, **properties: Any) -> None:
@@ -232,12 +236,12 @@ class Desk:
         return [pool.submit(handle.close) for handle in self._handles.values()]
 
 
-SitDown: TypeAlias = Callable[[ServerProcess], Desk]
+ConnectTo: TypeAlias = Callable[[ServerProcess], SdkQueue]
 
 
-def open_all(pool: ThreadPoolExecutor, *desks: Desk) -> None:
+def open_all(pool: ThreadPoolExecutor, *sdk_queues: SdkQueue) -> None:
     """Open senders and receivers now, all at once."""
-    handles = [handle for desk in desks for handle in (desk.sender, desk.receiver)]
+    handles = [handle for sdk_queue in sdk_queues for handle in (sdk_queue.sender, sdk_queue.receiver)]
     list(pool.map(lambda handle: handle.__enter__(), handles))
 
 

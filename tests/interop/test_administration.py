@@ -34,7 +34,7 @@ from azure.servicebus.management import QueueProperties, ServiceBusAdministratio
 from bendybus.auth.sas import make_token
 from fix_server import RULES, Kind, ServerProcess, StartServer, namespace
 from interop.conftest import Connect
-from interop.sdk import CROSSWISE, LoopThread
+from interop.sdk import CROSSWISE
 
 Raw: TypeAlias = Callable[..., tuple[int, ElementTree.Element]]
 
@@ -144,20 +144,13 @@ def test_a_queue_is_created_shown_updated_and_deleted(
         admin.get_queue(name)
 
 
-def test_the_asynchronous_client_manages_too(
-    server: ServerProcess, name: str, loop_thread: LoopThread
-) -> None:
-    async def work() -> list[str]:
-        client = AsyncAdministrationClient.from_connection_string(
-            server.connection_string, connection_verify=str(server.certificate)
-        )
-        async with client:
-            await client.create_queue(name)
-            listed = [queue.name async for queue in client.list_queues()]
-            await client.delete_queue(name)
-            return listed
-
-    assert name in loop_thread.run(work())
+async def test_the_asynchronous_client_manages_too(server: ServerProcess, name: str) -> None:
+    async with AsyncAdministrationClient.from_connection_string(
+        server.connection_string, connection_verify=str(server.certificate)
+    ) as client:
+        await client.create_queue(name)
+        assert name in [queue.name async for queue in client.list_queues()]
+        await client.delete_queue(name)
 
 
 def test_what_is_there_or_not_there_is_said_so(admin: ServiceBusAdministrationClient, name: str) -> None:
@@ -248,12 +241,12 @@ def test_a_queue_made_at_run_time_works_and_its_counts_are_summed(  # P-33
     admin: ServiceBusAdministrationClient, server: ServerProcess, connect: Connect, name: str, kind: Kind
 ) -> None:
     admin.create_queue(name, enable_partitioning=kind is Kind.PARTITIONED)
-    desk = connect(server.connection_string, name)
-    desk.send(*map(str, range(20)))
-    done, dead, put_aside, _locked, *_ = desk.receive(20)
-    desk.complete(done)
-    desk.receiver.dead_letter_message(dead)
-    desk.receiver.defer_message(put_aside)
+    sdk_queue = connect(server.connection_string, name)
+    sdk_queue.send(*map(str, range(20)))
+    done, dead, put_aside, _locked, *_ = sdk_queue.receive(20)
+    sdk_queue.complete(done)
+    sdk_queue.receiver.dead_letter_message(dead)
+    sdk_queue.receiver.defer_message(put_aside)
     runtime = admin.get_queue_runtime_properties(name)
     assert (runtime.active_message_count, runtime.dead_letter_message_count) == (17, 1)
     assert (runtime.total_message_count, runtime.scheduled_message_count) == (19, 0)
@@ -266,16 +259,16 @@ def test_who_waits_at_a_queue_that_is_deleted_is_told(
     admin: ServiceBusAdministrationClient, server: ServerProcess, connect: Connect, name: str, kind: Kind
 ) -> None:
     admin.create_queue(name, enable_partitioning=kind is Kind.PARTITIONED)
-    desk = connect(server.connection_string, name, **ONCE_MORE)
-    desk.send("one", "two")
-    first = desk.receive_one()
+    sdk_queue = connect(server.connection_string, name, **ONCE_MORE)
+    sdk_queue.send("one", "two")
+    first = sdk_queue.receive_one()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(lambda: [desk.receive(1), desk.receive(1)])
+        waiting = pool.submit(lambda: [sdk_queue.receive(1), sdk_queue.receive(1)])
         admin.delete_queue(name)
         with pytest.raises(NOT_FOUND):
             waiting.result()
     with pytest.raises(NOT_FOUND):
-        desk.send("three")
+        sdk_queue.send("three")
     # A namesake begins empty, and knows nothing of the old locks.
     admin.create_queue(name, enable_partitioning=kind is Kind.PARTITIONED)
     again = connect(server.connection_string, name)
@@ -289,19 +282,19 @@ def test_a_queue_that_is_disabled_lets_go_of_its_clients(
     admin: ServiceBusAdministrationClient, server: ServerProcess, connect: Connect, name: str, kind: Kind
 ) -> None:
     queue = admin.create_queue(name, enable_partitioning=kind is Kind.PARTITIONED)
-    desk = connect(server.connection_string, name, **ONCE_MORE)
-    desk.send("kept")
+    sdk_queue = connect(server.connection_string, name, **ONCE_MORE)
+    sdk_queue.send("kept")
     queue.status = "SendDisabled"
     admin.update_queue(queue)
     with pytest.raises(MessagingEntityDisabledError, match="SendDisabled"):
-        desk.send("refused")
-    message = desk.receive_one()
+        sdk_queue.send("refused")
+    message = sdk_queue.receive_one()
     assert str(message) == "kept"
-    desk.complete(message)
+    sdk_queue.complete(message)
     queue.status = "Active"
     admin.update_queue(queue)
-    desk.send("again")
-    desk.complete(desk.receive_one())
+    sdk_queue.send("again")
+    sdk_queue.complete(sdk_queue.receive_one())
 
 
 @pytest.mark.parametrize("kind", list(Kind))

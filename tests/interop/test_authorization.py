@@ -26,7 +26,7 @@ from bendybus.amqp.message import encode_message
 from fix_client import Client, Endpoint, LinkRefused
 from fix_server import RULES, Kind, NewQueue, ServerProcess, StartServer
 from interop.conftest import Connect
-from interop.sdk import CROSSWISE, AsyncSdk, Desk, Sdk
+from interop.sdk import CROSSWISE, AsyncSdk, Sdk, SdkQueue
 
 ROOT = "RootManageSharedAccessKey"
 
@@ -52,28 +52,25 @@ def sign(server: ServerProcess, path: str, expires_at_s: float) -> str:
     )
 
 
-def test_without_a_sasl_layer_there_is_no_right_until_a_token_brings_one(
+async def test_without_a_sasl_layer_there_is_no_right_until_a_token_brings_one(
     server: ServerProcess, new_queue: NewQueue, kind: Kind
 ) -> None:
     """As the JavaScript SDK connects when its connection string has a signature."""
     queue = new_queue(kind)
 
-    async def work() -> None:
-        endpoint = Endpoint.parse(server.connection_string)
-        async with await Client.connect(endpoint, login=False, sasl_mechanism=None) as client:
-            for attach in (client.sender, client.receiver):
-                with pytest.raises(LinkRefused) as refused:
-                    await attach(queue)
-                assert refused.value.condition == "amqp:unauthorized-access"
-            cbs = await client.requester("$cbs")
-            token = sign(server, queue, time.time() + 600)
-            audience = f"sb://127.0.0.1:{server.port}/{queue}"
-            answer = await cbs.ask("put-token", token, type="servicebus.windows.net:sastoken", name=audience)
-            assert answer.application_properties["status-code"] == 202
-            await (await client.sender(queue)).send(encode_message(data=b"x"))
-            assert len(await (await client.receiver(queue, deletes=True)).drain(5)) == 1
-
-    asyncio.run(work())
+    endpoint = Endpoint.parse(server.connection_string)
+    async with await Client.connect(endpoint, login=False, sasl_mechanism=None) as client:
+        for attach in (client.sender, client.receiver):
+            with pytest.raises(LinkRefused) as refused:
+                await attach(queue)
+            assert refused.value.condition == "amqp:unauthorized-access"
+        cbs = await client.requester("$cbs")
+        token = sign(server, queue, time.time() + 600)
+        audience = f"sb://127.0.0.1:{server.port}/{queue}"
+        answer = await cbs.ask("put-token", token, type="servicebus.windows.net:sastoken", name=audience)
+        assert answer.application_properties["status-code"] == 202
+        await (await client.sender(queue)).send(encode_message(data=b"x"))
+        assert len(await (await client.receiver(queue, deletes=True)).drain(5)) == 1
 
 
 @pytest.fixture
@@ -133,7 +130,7 @@ class UntruthfulAsync(Untruthful):
 def test_a_link_ends_with_its_token(
     server: ServerProcess, sdk_pairs: list[tuple[Sdk, Kind]], new_queue: NewQueue, pool: ThreadPoolExecutor
 ) -> None:
-    desks = []
+    sdk_queues = []
     for sdk, kind in sdk_pairs:
         queue = new_queue(kind)
         token = sign(server, queue, time.time() + 4)
@@ -144,33 +141,35 @@ def test_a_link_ends_with_its_token(
             connection_verify=str(server.certificate),
             transport_type=TransportType.Amqp,
         )
-        desks.append(Desk(sdk, client, queue))
-        assert desks[-1].is_empty()
-    for desk in desks:
+        sdk_queues.append(SdkQueue(sdk, client, queue))
+        assert sdk_queues[-1].is_empty()
+    for sdk_queue in sdk_queues:
         with pytest.raises(ServiceBusAuthorizationError, match="'Listen' claim"):
-            desk.receive_one()
-        desk.close_with(pool)
+            sdk_queue.receive_one()
+        sdk_queue.close_with(pool)
 
 
 @CROSSWISE
 def test_who_may_send_may_not_listen(server: ServerProcess, connect: Connect, queue: str) -> None:
-    desk = connect(with_key(server, "Sends", RULES["Sends"][0]), queue)
-    desk.send("x")
+    sdk_queue = connect(with_key(server, "Sends", RULES["Sends"][0]), queue)
+    sdk_queue.send("x")
     with pytest.raises(ServiceBusAuthorizationError, match="'Listen' claim"):
-        desk.receive_one()
+        sdk_queue.receive_one()
 
 
 @CROSSWISE
 def test_who_may_listen_may_not_send(server: ServerProcess, connect: Connect, queue: str) -> None:
-    desk = connect(with_key(server, "Listens", RULES["Listens"][0]), queue)
-    assert desk.is_empty()
+    sdk_queue = connect(with_key(server, "Listens", RULES["Listens"][0]), queue)
+    assert sdk_queue.is_empty()
     with pytest.raises(ServiceBusAuthorizationError, match="'Send' claim"):
-        desk.send("x")
+        sdk_queue.send("x")
 
 
-@pytest.mark.parametrize("use", [lambda desk: desk.send("x"), Desk.receive_one], ids=["send", "receive"])
+@pytest.mark.parametrize(
+    "use", [lambda sdk_queue: sdk_queue.send("x"), SdkQueue.receive_one], ids=["send", "receive"]
+)
 def test_a_token_for_an_entity_that_does_not_exist_is_answered_with_404(
-    server: ServerProcess, connect: Connect, use: Callable[[Desk], object]
+    server: ServerProcess, connect: Connect, use: Callable[[SdkQueue], object]
 ) -> None:
     """Azure's answer too; the Python SDK makes an authentication error of it."""
     with pytest.raises(ServiceBusAuthenticationError) as refused:
@@ -192,55 +191,49 @@ def test_a_subscription_that_does_not_exist_is_not_found(
             receiver.receive_messages(max_wait_time=20)
 
 
-def test_cbs_knows_the_paths_of_entities_and_of_their_parts(start_server: StartServer) -> None:
+async def test_cbs_knows_the_paths_of_entities_and_of_their_parts(start_server: StartServer) -> None:
     server = start_server({"q": {}, "deep/er/queue": {}})
     known = ("", "q", "Q", "q/$management", "q/$DeadLetterQueue", "q/$Transfer/$DeadLetterQueue/$management")
     known += ("deep/er/queue", "deep/er", "deep", "$management")
     unknown = ("nowhere", "nowhere/$management", "nowhere/$DeadLetterQueue", "qq", "dee")
     unknown += ("nowhere/Subscriptions/s", "nowhere/q")
 
-    async def work() -> None:
-        endpoint = Endpoint.parse(server.connection_string)
-        async with await Client.connect(endpoint, login=False) as client:
-            cbs = await client.requester("$cbs")
+    endpoint = Endpoint.parse(server.connection_string)
+    async with await Client.connect(endpoint, login=False) as client:
+        cbs = await client.requester("$cbs")
 
-            async def put(path: str) -> tuple[object, object]:
-                token, audience = sign(server, "", time.time() + 600), f"amqps://host:1/{path}"
-                answer = await cbs.ask("put-token", token, name=audience)
-                told = answer.application_properties
-                return told["status-code"], told["status-description"]
+        async def put(path: str) -> tuple[object, object]:
+            token, audience = sign(server, "", time.time() + 600), f"amqps://host:1/{path}"
+            answer = await cbs.ask("put-token", token, name=audience)
+            told = answer.application_properties
+            return told["status-code"], told["status-description"]
 
-            for path in known:
-                assert (await put(path))[0] == 202, path
-            for path in unknown:
-                says = f"The messaging entity 'sb://host/{path}' could not be found."
-                assert await put(path) == (404, says)
-
-    asyncio.run(work())
+        for path in known:
+            assert (await put(path))[0] == 202, path
+        for path in unknown:
+            says = f"The messaging entity 'sb://host/{path}' could not be found."
+            assert await put(path) == (404, says)
 
 
-def test_a_client_that_was_told_of_a_missing_entity_can_use_it_once_it_exists(
+async def test_a_client_that_was_told_of_a_missing_entity_can_use_it_once_it_exists(
     server: ServerProcess, admin: ServiceBusAdministrationClient
 ) -> None:
     """On the connection on which it was told."""
     name = f"later-{uuid4().hex}"
 
-    async def work() -> None:
-        endpoint = Endpoint.parse(server.connection_string)
-        async with await Client.connect(endpoint, login=False) as client:
-            cbs = await client.requester("$cbs")
-            token, audience = sign(server, "", time.time() + 600), f"sb://127.0.0.1:{server.port}/{name}"
-            for status in (404, 202):
-                answer = await cbs.ask("put-token", token, name=audience)
-                assert answer.application_properties["status-code"] == status
-                if status == 404:
-                    with pytest.raises(LinkRefused, match=f"'sb://[^/]+/{name}' could not be found") as told:
-                        await client.sender(name)
-                    assert told.value.condition == "amqp:not-found"
-                    await asyncio.to_thread(admin.create_queue, name)
-            await (await client.sender(name)).send(encode_message(data=b"x"))
-
-    asyncio.run(work())
+    endpoint = Endpoint.parse(server.connection_string)
+    async with await Client.connect(endpoint, login=False) as client:
+        cbs = await client.requester("$cbs")
+        token, audience = sign(server, "", time.time() + 600), f"sb://127.0.0.1:{server.port}/{name}"
+        for status in (404, 202):
+            answer = await cbs.ask("put-token", token, name=audience)
+            assert answer.application_properties["status-code"] == status
+            if status == 404:
+                with pytest.raises(LinkRefused, match=f"'sb://[^/]+/{name}' could not be found") as told:
+                    await client.sender(name)
+                assert told.value.condition == "amqp:not-found"
+                await asyncio.to_thread(admin.create_queue, name)
+        await (await client.sender(name)).send(encode_message(data=b"x"))
 
 
 def test_a_queues_own_rule_opens_that_queue_alone(start_server: StartServer) -> None:

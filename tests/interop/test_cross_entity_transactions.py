@@ -17,18 +17,9 @@ from bendybus.domain.routing import partition_of
 from bendybus.engine.deliveries import Delivery
 from fix_client import LinkRefused
 from fix_kinds import Stand, on_each_kind, on_partitioned_kinds
-from fix_transactions import NOT_ALLOWED, Room, Table, Test, condition, message, run, text_of
+from fix_transactions import NOT_ALLOWED, Room, at_table, condition, message, text_of
 
 DESTINATION = "com.microsoft:transfer-destination-address"
-
-
-def across(stand: Stand, test: Test) -> None:
-    """With all links on one session, which the coordinator began."""
-    run(Room(stand.server), test, spans_entities=True)
-
-
-def apart(stand: Stand, test: Test) -> None:
-    run(Room(stand.server), test)
 
 
 def partition(delivery: Delivery) -> int:
@@ -48,37 +39,29 @@ def batch(*messages: bytes) -> bytes:
     return encode_message(data=messages)
 
 
-def fill(stand: Stand, queue: str, *messages: bytes) -> None:
-    async def send(table: Table) -> None:
+async def fill(stand: Stand, queue: str, *messages: bytes) -> None:
+    async with at_table(Room(stand.server)) as table:
         assert await table.send(*messages, queue=queue) == [None] * len(messages)
 
-    apart(stand, send)
 
-
-def arrivals(stand: Stand, queue: str, texts: Sequence[str]) -> list[Delivery]:
+async def arrivals(stand: Stand, queue: str, texts: Sequence[str]) -> list[Delivery]:
     """All messages of a queue or subscription, which may still be on their way there."""
-    found: list[Delivery] = []
-
-    async def receive(table: Table) -> None:
-        receiver, deliveries = await table.receive(len(texts), queue)
-        await receiver.settled_as(deliveries)
-        found.extend(deliveries)
+    async with at_table(Room(stand.server)) as table:
+        receiver, found = await table.receive(len(texts), queue)
+        await receiver.settled_as(found)
         assert await table.contents(queue) == []
-
-    apart(stand, receive)
     assert sorted(map(text_of, found)) == sorted(texts)
     return found
 
 
 @on_each_kind
-def test_a_message_without_a_key_is_completed_with_sends_that_have_none(stand: Stand) -> None:  # P-37
+async def test_a_message_without_a_key_is_completed_with_sends_that_have_none(stand: Stand) -> None:  # P-37
     """As NServiceBus does it: sends first, to others and back, and then the message is completed."""
     queue, other, plain = stand.queue(), stand.queue(), stand.queue()
-    fill(stand, queue, message("order"))
+    await fill(stand, queue, message("order"))
     home = 0
 
-    async def test(table: Table) -> None:
-        nonlocal home
+    async with at_table(Room(stand.server), spans_entities=True) as table:
         receiver, [order] = await table.receive(1, queue)
         home = partition(order)
         with pytest.raises(LinkRefused) as refused:
@@ -93,21 +76,20 @@ def test_a_message_without_a_key_is_completed_with_sends_that_have_none(stand: S
         assert await table.settle(receiver, [order], txn) is None
         assert await table.coordinator.commit(txn) == Accepted()
 
-    across(stand, test)
-    by_text = {text_of(each): each for each in arrivals(stand, other, ["1", "2", "3", "4"])}
+    by_text = {text_of(each): each for each in await arrivals(stand, other, ["1", "2", "3", "4"])}
     if stand.partitioned:
         for text, key in (("1", "a"), ("2", "b"), ("3", "c")):
             assert partition(by_text[text]) == partition_of(key, stand.partitions)
-    arrivals(stand, plain, ["5"])
-    assert {partition(each) for each in arrivals(stand, queue, ["back", "again"])} == {home}
+    await arrivals(stand, plain, ["5"])
+    assert {partition(each) for each in await arrivals(stand, queue, ["back", "again"])} == {home}
 
 
 @on_each_kind
-def test_a_rollback_of_what_spans_entities_sends_nothing(stand: Stand) -> None:  # P-23 P-37
+async def test_a_rollback_of_what_spans_entities_sends_nothing(stand: Stand) -> None:  # P-23 P-37
     queue, other = stand.queue(), stand.queue()
-    fill(stand, queue, message("order"))
+    await fill(stand, queue, message("order"))
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server), spans_entities=True) as table:
         receiver, [order] = await table.receive(1, queue)
         txn = await table.coordinator.declare()
         assert await table.send(message("never"), txn=txn, queue=other) == [None]
@@ -116,18 +98,19 @@ def test_a_rollback_of_what_spans_entities_sends_nothing(stand: Stand) -> None: 
         (answer,) = await receiver.settled_as([order])
         assert condition(answer) is None
 
-    across(stand, test)
-    arrivals(stand, other, [])
-    arrivals(stand, queue, [])
+    await arrivals(stand, other, [])
+    await arrivals(stand, queue, [])
 
 
 @pytest.mark.parametrize("when", ["before the commit", "after the commit"])
 @on_each_kind
-def test_a_batch_of_any_keys_goes_with_the_message_that_is_settled(stand: Stand, when: str) -> None:  # P-37
+async def test_a_batch_of_any_keys_goes_with_the_message_that_is_settled(
+    stand: Stand, when: str
+) -> None:  # P-37
     queue, other = stand.queue(), stand.queue()
-    fill(stand, queue, message("order"))
+    await fill(stand, queue, message("order"))
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server), spans_entities=True) as table:
         receiver, [order] = await table.receive(1, queue)
         txn = await table.coordinator.declare()
         sender = await table.sender(other)
@@ -138,15 +121,16 @@ def test_a_batch_of_any_keys_goes_with_the_message_that_is_settled(stand: Stand,
         if when == "after the commit":
             assert await table.coordinator.commit(txn) == Accepted()
 
-    across(stand, test)
-    arrivals(stand, other, ["1", "2", "3"] if when == "after the commit" else [])
+    await arrivals(stand, other, ["1", "2", "3"] if when == "after the commit" else [])
 
 
 @on_partitioned_kinds
-def test_a_batch_of_two_ids_to_one_entity_is_told_of_the_keys_of_transactions(stand: Stand) -> None:  # P-20
+async def test_a_batch_of_two_ids_to_one_entity_is_told_of_the_keys_of_transactions(
+    stand: Stand,
+) -> None:  # P-20
     queue = stand.queue()
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server)) as table:
         sender = await table.sender(queue)
         for second, refused in (({"id": "2"}, True), ({"id": "1"}, False)):
             txn = await table.coordinator.declare()
@@ -156,17 +140,16 @@ def test_a_batch_of_two_ids_to_one_entity_is_told_of_the_keys_of_transactions(st
             assert not refused or "duplicate detection" not in str(sent)
             await table.coordinator.commit(txn)
 
-    apart(stand, test)
-    arrivals(stand, queue, ["1", "2"])
+    await arrivals(stand, queue, ["1", "2"])
 
 
 @on_each_kind
-def test_a_via_key_chooses_the_partition_and_the_own_key_the_destination(stand: Stand) -> None:  # P-37
+async def test_a_via_key_chooses_the_partition_and_the_own_key_the_destination(stand: Stand) -> None:  # P-37
     queue, other = stand.queue(), stand.queue()
     # Outside of a transaction the via key is the key, where there is no other.
-    fill(stand, queue, message("order", via="k"))
+    await fill(stand, queue, message("order", via="k"))
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server), spans_entities=True) as table:
         receiver, [order] = await table.receive(1, queue)
         if stand.partitioned:
             assert partition(order) == partition_of("k", stand.partitions)
@@ -181,9 +164,8 @@ def test_a_via_key_chooses_the_partition_and_the_own_key_the_destination(stand: 
         assert await table.settle(receiver, [order], txn) is None
         assert await table.coordinator.commit(txn) == Accepted()
 
-    across(stand, test)
-    by_text = {text_of(each): each for each in arrivals(stand, other, ["1", "2"])}
-    (back,) = arrivals(stand, queue, ["back"])
+    by_text = {text_of(each): each for each in await arrivals(stand, other, ["1", "2"])}
+    (back,) = await arrivals(stand, queue, ["back"])
     if stand.partitioned:
         assert partition(by_text["2"]) == partition_of("end", stand.partitions)
         assert partition(back) == partition_of("k", stand.partitions)
@@ -191,13 +173,13 @@ def test_a_via_key_chooses_the_partition_and_the_own_key_the_destination(stand: 
 
 @pytest.mark.parametrize("first", ["settlement", "send"])
 @on_each_kind
-def test_a_via_key_that_leads_elsewhere_is_refused_where_there_are_partitions(
+async def test_a_via_key_that_leads_elsewhere_is_refused_where_there_are_partitions(
     stand: Stand, first: str
 ) -> None:  # P-37
     queue, other = stand.queue(), stand.queue()
-    fill(stand, queue, message("order", key="k"))
+    await fill(stand, queue, message("order", key="k"))
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server), spans_entities=True) as table:
         receiver, [order] = await table.receive(1, queue)
         elsewhere = message("1", via=distant_key("k", max(stand.partitions, 2)))
         txn = await table.coordinator.declare()
@@ -211,18 +193,17 @@ def test_a_via_key_that_leads_elsewhere_is_refused_where_there_are_partitions(
         committed = await table.coordinator.commit(txn)
         assert condition(committed) == ("amqp:transaction:rollback" if stand.partitioned else None)
 
-    across(stand, test)
-    arrivals(stand, other, [] if stand.partitioned else ["1"])
+    await arrivals(stand, other, [] if stand.partitioned else ["1"])
 
 
 @on_partitioned_kinds
-def test_a_key_to_the_first_entity_must_lead_to_the_partition_of_the_transaction(
+async def test_a_key_to_the_first_entity_must_lead_to_the_partition_of_the_transaction(
     stand: Stand,
 ) -> None:  # P-37
     queue, other = stand.queue(), stand.queue()
-    fill(stand, queue, message("order", key="k"))
+    await fill(stand, queue, message("order", key="k"))
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server), spans_entities=True) as table:
         receiver, [order] = await table.receive(1, queue)
         txn = await table.coordinator.declare()
         assert await table.send(message("1"), txn=txn, queue=other) == [None]
@@ -231,29 +212,27 @@ def test_a_key_to_the_first_entity_must_lead_to_the_partition_of_the_transaction
         assert await table.send(distant, txn=txn, queue=queue) == [NOT_ALLOWED]
         assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
 
-    across(stand, test)
-    arrivals(stand, other, [])
+    await arrivals(stand, other, [])
 
 
 @on_each_kind
-def test_only_sends_to_others_leave_from_any_partition(stand: Stand) -> None:  # P-16 P-37
+async def test_only_sends_to_others_leave_from_any_partition(stand: Stand) -> None:  # P-16 P-37
     queue, other = stand.queue(), stand.queue()
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server), spans_entities=True) as table:
         await table.sender(queue)
         txn = await table.coordinator.declare()
         assert await table.send(message("1"), message("2", key="k"), txn=txn, queue=other) == [None, None]
         assert await table.coordinator.commit(txn) == Accepted()
 
-    across(stand, test)
-    arrivals(stand, other, ["1", "2"])
+    await arrivals(stand, other, ["1", "2"])
 
 
 @on_each_kind
-def test_without_a_settlement_messages_to_the_first_entity_need_keys(stand: Stand) -> None:  # P-19 P-20
+async def test_without_a_settlement_messages_to_the_first_entity_need_keys(stand: Stand) -> None:  # P-19 P-20
     queue = stand.queue()
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server), spans_entities=True) as table:
         for sent, refused in (
             ([message("no key")], True),
             ([message("1", id="1"), message("2", id="2")], True),
@@ -264,16 +243,15 @@ def test_without_a_settlement_messages_to_the_first_entity_need_keys(stand: Stan
             committed = await table.coordinator.commit(txn)
             assert condition(committed) == (NOT_ALLOWED if refused and stand.partitioned else None)
 
-    across(stand, test)
-    arrivals(stand, queue, ["by id"] if stand.partitioned else ["no key", "1", "2", "by id"])
+    await arrivals(stand, queue, ["by id"] if stand.partitioned else ["no key", "1", "2", "by id"])
 
 
 @on_each_kind
-def test_a_session_is_received_from_and_sent_elsewhere(stand: Stand) -> None:  # P-13 P-21 P-37
+async def test_a_session_is_received_from_and_sent_elsewhere(stand: Stand) -> None:  # P-13 P-21 P-37
     queue, other = stand.queue(requires_session=True), stand.queue(requires_session=True)
-    fill(stand, queue, message("order", session="s"))
+    await fill(stand, queue, message("order", session="s"))
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server), spans_entities=True) as table:
         wanted: dict[str, object] = {"com.microsoft:session-filter": "s"}
         receiver = await table.client.receiver(queue, credit=1, filter=wanted)
         order = await receiver.receive(1)
@@ -286,23 +264,20 @@ def test_a_session_is_received_from_and_sent_elsewhere(stand: Stand) -> None:  #
         assert await table.settle(receiver, order, txn) is None
         assert await table.coordinator.commit(txn) == Accepted()
 
-    async def after(table: Table) -> None:
+    async with at_table(Room(stand.server)) as table:
         receiver = await table.client.receiver(other, credit=1, filter={"com.microsoft:session-filter": "t"})
         assert [text_of(each) for each in await receiver.receive(1)] == ["1"]
-
-    across(stand, test)
-    apart(stand, after)
 
 
 # -- by the name of the destination --------------------------------------------------------
 
 
 @on_each_kind
-def test_a_link_may_name_the_queue_behind_the_one_it_sends_to(stand: Stand) -> None:  # P-23 P-34 P-37
+async def test_a_link_may_name_the_queue_behind_the_one_it_sends_to(stand: Stand) -> None:  # P-23 P-34 P-37
     queue, other = stand.queue(), stand.queue()
-    fill(stand, queue, message("order"))
+    await fill(stand, queue, message("order"))
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server)) as table:
         table.senders[other] = await table.client.sender(queue, properties={DESTINATION: other})
         receiver, [order] = await table.receive(1, queue)
         txn = await table.coordinator.declare()
@@ -315,9 +290,8 @@ def test_a_link_may_name_the_queue_behind_the_one_it_sends_to(stand: Stand) -> N
         assert await table.arrived(1, other) == ["outside of it"]
         assert await table.coordinator.commit(txn) == Accepted()
 
-    apart(stand, test)
-    arrivals(stand, other, ["in it", "keyless"])
-    arrivals(stand, queue, ["back"])
+    await arrivals(stand, other, ["in it", "keyless"])
+    await arrivals(stand, queue, ["back"])
 
 
 # -- a topic as the first entity -----------------------------------------------------------
@@ -326,12 +300,14 @@ def test_a_link_may_name_the_queue_behind_the_one_it_sends_to(stand: Stand) -> N
 @pytest.mark.parametrize("named", [False, True], ids=["by its place", "by name"])
 @pytest.mark.parametrize("settles", [False, True], ids=["sends only", "settles"])
 @on_each_kind
-def test_messages_go_through_a_topic(stand: Stand, settles: bool, named: bool) -> None:  # P-01 P-23 P-37
+async def test_messages_go_through_a_topic(
+    stand: Stand, settles: bool, named: bool
+) -> None:  # P-01 P-23 P-37
     """A sender to topic A, a receiver of A's subscription, and what is sent to topic B."""
     topic, other = stand.topic("s"), stand.topic("s")
-    fill(stand, topic, message("order"))
+    await fill(stand, topic, message("order"))
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server), spans_entities=not named) as table:
         await table.sender(topic)
         if named:
             table.senders[other] = await table.client.sender(topic, properties={DESTINATION: other})
@@ -350,21 +326,18 @@ def test_messages_go_through_a_topic(stand: Stand, settles: bool, named: bool) -
             await receiver.settled_as([order])
         assert await table.send(message("outside of it"), queue=other) == [None]
 
-    (apart if named else across)(stand, test)
-    arrivals(stand, f"{other}/Subscriptions/s", ["1", "2", "outside of it"])
-    arrivals(stand, f"{topic}/Subscriptions/s", ["back"] if settles else [])
+    await arrivals(stand, f"{other}/Subscriptions/s", ["1", "2", "outside of it"])
+    await arrivals(stand, f"{topic}/Subscriptions/s", ["back"] if settles else [])
 
 
 @on_each_kind
-def test_a_topic_without_subscriptions_says_why_nothing_goes_through_it(stand: Stand) -> None:  # P-37
+async def test_a_topic_without_subscriptions_says_why_nothing_goes_through_it(stand: Stand) -> None:  # P-37
     topic, other = stand.topic(), stand.queue()
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server), spans_entities=True) as table:
         await table.sender(topic)
         txn = await table.coordinator.declare()
         assert await table.send(message("1"), txn=txn, queue=other) == [None]
         refused = await table.coordinator.commit(txn)
         assert condition(refused) == NOT_ALLOWED
         assert "it has none" in str(refused)
-
-    across(stand, test)

@@ -15,14 +15,11 @@ from azure.servicebus.exceptions import OperationTimeoutError
 
 from faults.disasters import Disk
 from fix_server import ServerProcess, StartServer, namespace
-from interop.sdk import Desk, Sdk, SitDown, SyncSdk
+from interop.sdk import BREAKS_CONNECTIONS, ConnectTo, Sdk, SdkQueue, SyncSdk
 from interop.test_administration import administration
 from interop.test_outages import AWAY, PARTITIONED, STORES, everything, key_of, states, until, until_back
 
-pytestmark = [
-    pytest.mark.usefixtures("broken_connections"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = BREAKS_CONNECTIONS
 
 
 @pytest.fixture
@@ -48,13 +45,13 @@ def zero(log: Path) -> None:
 
 @pytest.mark.parametrize("damage", [flip_a_bit, zero])
 def test_a_start_says_that_a_store_ends_before_an_acknowledged_commit(
-    server_of_four: ServerProcess, sit_down: SitDown, damage: Callable[[Path], None]
+    server_of_four: ServerProcess, connect_to: ConnectTo, damage: Callable[[Path], None]
 ) -> None:  # S-01
     server = server_of_four
-    desk = sit_down(server)
+    sdk_queue = connect_to(server)
     for number in range(30):
-        desk.send(str(number), partition_key=key_of(AWAY))
-    desk.send("elsewhere", partition_key=key_of(0))
+        sdk_queue.send(str(number), partition_key=key_of(AWAY))
+    sdk_queue.send("elsewhere", partition_key=key_of(0))
     server.kill()
     store = server.data / f"store-{AWAY}.db"
     log = store.with_name(store.name + "-wal")
@@ -65,7 +62,7 @@ def test_a_start_says_that_a_store_ends_before_an_acknowledged_commit(
     assert states(server)[f"store-{AWAY}"] == "away"
     assert f"{store.name} ends before commit" in server.fresh_log
     assert "which was acknowledged" in server.fresh_log
-    again = sit_down(server)
+    again = connect_to(server)
     again.send("meanwhile", partition_key=key_of(2))
     with pytest.raises(OperationTimeoutError):
         again.send("refused", partition_key=key_of(AWAY))
@@ -78,12 +75,12 @@ def test_a_start_says_that_a_store_ends_before_an_acknowledged_commit(
 
 
 def test_the_loss_can_be_accepted_while_the_server_runs(
-    server_of_four: ServerProcess, sit_down: SitDown
+    server_of_four: ServerProcess, connect_to: ConnectTo
 ) -> None:
     server = server_of_four
-    desk = sit_down(server)
+    sdk_queue = connect_to(server)
     for number in range(30):
-        desk.send(f"{number:02}", partition_key=key_of(AWAY))
+        sdk_queue.send(f"{number:02}", partition_key=key_of(AWAY))
     server.kill()
     store = server.data / f"store-{AWAY}.db"
     flip_a_bit(store.with_name(store.name + "-wal"))
@@ -91,7 +88,7 @@ def test_the_loss_can_be_accepted_while_the_server_runs(
     assert states(server)[f"store-{AWAY}"] == "away"
     store.with_name(store.name + "-witness").unlink()
     until_back(server)
-    left = everything(sit_down(server))
+    left = everything(connect_to(server))
     assert 0 < len(left) < 30
     assert left == [f"{number:02}" for number in range(len(left))]
     server.expect_trouble("ends before commit")
@@ -103,24 +100,24 @@ def delete(store: Path) -> None:
 
 
 def test_sends_into_files_that_were_deleted_are_refused(
-    server_of_four: ServerProcess, sit_down: SitDown
+    server_of_four: ServerProcess, connect_to: ConnectTo
 ) -> None:  # S-01
     server = server_of_four
-    desk = sit_down(server)
-    desk.send("before", partition_key=key_of(AWAY))
+    sdk_queue = connect_to(server)
+    sdk_queue.send("before", partition_key=key_of(AWAY))
     delete(server.data / f"store-{AWAY}.db")
     # On a busy machine it may take a quarter of a second until the first is refused.
     with pytest.raises(OperationTimeoutError):
         for number in range(1000):
-            desk.send(str(number), partition_key=key_of(AWAY))
+            sdk_queue.send(str(number), partition_key=key_of(AWAY))
     assert states(server)[f"store-{AWAY}"] == "away"
-    desk.send("elsewhere", partition_key=key_of(0))
+    sdk_queue.send("elsewhere", partition_key=key_of(0))
     server.expect_trouble("is gone: it was deleted or moved")
     assert server.stop() == os.EX_OK
 
 
 def test_an_idle_store_whose_files_are_gone_shows_in_the_health(
-    server_of_four: ServerProcess, desk_of_four: Desk
+    server_of_four: ServerProcess, desk_of_four: SdkQueue
 ) -> None:
     desk_of_four.send("before", partition_key=key_of(AWAY))
     store = server_of_four.data / f"store-{AWAY}.db"
@@ -133,17 +130,17 @@ def test_an_idle_store_whose_files_are_gone_shows_in_the_health(
 
 
 @pytest.fixture
-def desk_of_four(server_of_four: ServerProcess, sit_down: SitDown) -> Desk:
-    return sit_down(server_of_four)
+def desk_of_four(server_of_four: ServerProcess, connect_to: ConnectTo) -> SdkQueue:
+    return connect_to(server_of_four)
 
 
 def test_a_damaged_page_shows_in_health_and_metrics(
-    server_of_four: ServerProcess, sit_down: SitDown
+    server_of_four: ServerProcess, connect_to: ConnectTo
 ) -> None:  # P-33
     server = server_of_four
-    desk = sit_down(server)
-    desk.send(*(f"{number:03}-" * 500 for number in range(40)), partition_key=key_of(AWAY))
-    desk.send("elsewhere", partition_key=key_of(0))
+    sdk_queue = connect_to(server)
+    sdk_queue.send(*(f"{number:03}-" * 500 for number in range(40)), partition_key=key_of(AWAY))
+    sdk_queue.send("elsewhere", partition_key=key_of(0))
     assert server.stop() == os.EX_OK
     store = server.data / f"store-{AWAY}.db"
     sound = store.read_bytes()
@@ -154,7 +151,7 @@ def test_a_damaged_page_shows_in_health_and_metrics(
         file.write(b"\xa5" * size)
 
     server.start()
-    again = sit_down(server)
+    again = connect_to(server)
     # Nothing notices until somebody wants what is on that page.
     again.receiver.receive_messages(100, max_wait_time=2)
     until(lambda: states(server)[f"store-{AWAY}"] == "damaged", "the damage is shown")
@@ -166,7 +163,7 @@ def test_a_damaged_page_shows_in_health_and_metrics(
 
 
 def test_a_full_disk_in_the_data_folder_does_not_keep_the_server_from_starting(
-    tmp_path: Path, sit_down: SitDown
+    tmp_path: Path, connect_to: ConnectTo
 ) -> None:
     try:
         disk = Disk(tmp_path / "data")
@@ -176,13 +173,13 @@ def test_a_full_disk_in_the_data_folder_does_not_keep_the_server_from_starting(
     server = ServerProcess(tmp_path, namespace({"q": PARTITIONED}), options)
     try:
         server.start()
-        sit_down(server).send("before", partition_key=key_of(AWAY))
+        connect_to(server).send("before", partition_key=key_of(AWAY))
         assert server.stop() == os.EX_OK
         disk.fill()
         server.start()
-        desk = sit_down(server)
-        desk.send("on a full disk", partition_key=key_of(0))
-        assert everything(desk) == ["before", "on a full disk"]
+        sdk_queue = connect_to(server)
+        sdk_queue.send("on a full disk", partition_key=key_of(0))
+        assert everything(sdk_queue) == ["before", "on a full disk"]
         with administration(server) as admin, pytest.raises(HttpResponseError) as refused:
             admin.create_queue("another")
         assert refused.value.status_code == 503

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
-
 import pytest
 
 from bendybus.amqp.message import DecodedMessage, Properties, encode_message
 from bendybus.amqp.types import Int, Timestamp
 from bendybus.broker.clock import now
 from fix_client import Client, Endpoint, Requester
-from fix_server import Kind, ServerProcess, StartServer
+from fix_server import Kind, StartServer
 
 OPERATION = "com.microsoft:batch-delete-messages"
-
-
-def run(server: ServerProcess, test: Callable[[Client], Coroutine[Any, Any, None]]) -> None:
-    async def whole() -> None:
-        async with await Client.connect(Endpoint.parse(server.connection_string)) as client:
-            await test(client)
-
-    asyncio.run(whole())
 
 
 async def send(client: Client, queue: str, number: int) -> None:
@@ -39,12 +27,12 @@ async def delete(requester: Requester, number: int, before: int | None = None) -
 
 @pytest.mark.parametrize("options", [(), ("--tier", "premium")], ids=["standard", "premium"])
 @pytest.mark.parametrize("kind", list(Kind))
-def test_messages_are_deleted_over_all_partitions(
+async def test_messages_are_deleted_over_all_partitions(
     start_server: StartServer, kind: Kind, options: tuple[str, ...]
 ) -> None:
     server = start_server({"q": {"EnablePartitioning": kind is Kind.PARTITIONED}}, None, *options)
 
-    async def test(client: Client) -> None:
+    async with await Client.connect(Endpoint.parse(server.connection_string)) as client:
         await send(client, "q", 50)
         requester = await client.requester("q/$management")
         assert (await delete(requester, 20)).value == {"message-count": 20}
@@ -52,23 +40,19 @@ def test_messages_are_deleted_over_all_partitions(
         assert (await delete(requester, 100)).value == {"message-count": 30}
         assert (await delete(requester, 100)).application_properties["statusCode"] == 204
 
-    run(server, test)
 
-
-def test_a_nonsensical_count_is_refused_by_name(start_server: StartServer) -> None:
-    async def test(client: Client) -> None:
+async def test_a_nonsensical_count_is_refused_by_name(start_server: StartServer) -> None:
+    async with await Client.connect(Endpoint.parse(start_server({"q": {}}).connection_string)) as client:
         requester = await client.requester("q/$management")
         for number in (0, -1):
             reply = await delete(requester, number)
             assert reply.application_properties["errorCondition"] == "com.microsoft:argument-error"
 
-    run(start_server({"q": {}}), test)
 
-
-def test_one_session_s_messages_are_deleted_and_no_other_s(start_server: StartServer) -> None:  # B-04
+async def test_one_session_s_messages_are_deleted_and_no_other_s(start_server: StartServer) -> None:  # B-04
     server = start_server({"q": {"EnablePartitioning": True, "RequiresSession": True}})
 
-    async def test(client: Client) -> None:
+    async with await Client.connect(Endpoint.parse(server.connection_string)) as client:
         sender = await client.sender("q")
         await sender.send(
             *(encode_message(properties=Properties(group_id=f"s{each % 2}"), data=b"x") for each in range(10))
@@ -78,5 +62,3 @@ def test_one_session_s_messages_are_deleted_and_no_other_s(start_server: StartSe
         assert (await requester.ask(OPERATION, body)).value == {"message-count": 5}
         assert (await requester.ask(OPERATION, body)).application_properties["statusCode"] == 204
         assert (await delete(requester, 100)).value == {"message-count": 5}
-
-    run(server, test)

@@ -13,7 +13,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from fix_server import Kind, NewQueue, ServerProcess, Shape, StartServer
 from interop.conftest import Connect
-from interop.sdk import CROSSWISE, Desk, Sdk, open_all
+from interop.sdk import BREAKS_CONNECTIONS, CROSSWISE, Sdk, SdkQueue, open_all
 
 PARTITION_SHIFT = 48
 
@@ -21,16 +21,16 @@ PARTITION_SHIFT = 48
 @pytest.fixture
 def once(
     sdk: Sdk, kind: Kind, server: ServerProcess, new_queue: NewQueue, pool: ThreadPoolExecutor
-) -> Iterator[Desk]:
-    """A desk at a queue with duplicate detection."""
-    desk = Desk(sdk, sdk.client(server.connection_string), new_queue(kind, Shape.ONCE))
-    open_all(pool, desk)
-    yield desk
-    desk.close_with(pool)
+) -> Iterator[SdkQueue]:
+    """A queue with duplicate detection."""
+    sdk_queue = SdkQueue(sdk, sdk.client(server.connection_string), new_queue(kind, Shape.ONCE))
+    open_all(pool, sdk_queue)
+    yield sdk_queue
+    sdk_queue.close_with(pool)
 
 
-def waiting(desk: Desk) -> list[str]:
-    return sorted(str(each) for each in desk.receiver.peek_messages(100, sequence_number=1))
+def waiting(sdk_queue: SdkQueue) -> list[str]:
+    return sorted(str(each) for each in sdk_queue.receiver.peek_messages(100, sequence_number=1))
 
 
 def message(content: str, message_id: str | None = None, **properties: Any) -> ServiceBusMessage:
@@ -40,7 +40,7 @@ def message(content: str, message_id: str | None = None, **properties: Any) -> S
     return made
 
 
-def test_a_duplicate_is_accepted_and_dropped(once: Desk) -> None:
+def test_a_duplicate_is_accepted_and_dropped(once: SdkQueue) -> None:
     once.send("first", message_id="m")
     once.send("again", message_id="m")
     once.send("other", message_id="n")
@@ -50,7 +50,7 @@ def test_a_duplicate_is_accepted_and_dropped(once: Desk) -> None:
     assert waiting(once) == []
 
 
-def test_a_batch_with_duplicates_keeps_the_first_of_each(once: Desk) -> None:
+def test_a_batch_with_duplicates_keeps_the_first_of_each(once: SdkQueue) -> None:
     once.send("known", message_id="1", partition_key="k")
     ids = ["1", "2", "3", "2", "4", "1"]
     once.sender.send_messages(
@@ -59,7 +59,7 @@ def test_a_batch_with_duplicates_keeps_the_first_of_each(once: Desk) -> None:
     assert waiting(once) == ["1", "2", "4", "known"]
 
 
-def test_scheduled_messages_take_part(once: Desk) -> None:
+def test_scheduled_messages_take_part(once: SdkQueue) -> None:
     due = datetime.now(UTC) + timedelta(minutes=5)
     numbers = once.sender.schedule_messages([message("scheduled", "m")], due)
     assert once.sender.schedule_messages([message("again", "m")], due) == [0]
@@ -69,14 +69,14 @@ def test_scheduled_messages_take_part(once: Desk) -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.UNPARTITIONED], indirect=True)
-def test_messages_without_an_id_are_all_kept(once: Desk) -> None:
+def test_messages_without_an_id_are_all_kept(once: SdkQueue) -> None:
     for _ in range(3):
         once.sender.send_messages(message("x"))
     assert waiting(once) == ["x"] * 3
 
 
 @pytest.mark.parametrize("kind", [Kind.PARTITIONED], indirect=True)
-def test_the_message_id_chooses_the_partition_where_copies_meet(once: Desk) -> None:  # P-15
+def test_the_message_id_chooses_the_partition_where_copies_meet(once: SdkQueue) -> None:  # P-15
     ids = [str(number) for number in range(40)]
     for each in (*ids, *ids):
         once.send(each, message_id=each)
@@ -88,14 +88,14 @@ def test_the_message_id_chooses_the_partition_where_copies_meet(once: Desk) -> N
 
 
 @pytest.mark.parametrize("kind", [Kind.PARTITIONED], indirect=True)
-def test_the_partition_key_is_part_of_what_a_message_is_known_by(once: Desk) -> None:
+def test_the_partition_key_is_part_of_what_a_message_is_known_by(once: SdkQueue) -> None:
     for content, key in (("a", "a"), ("b", "b"), ("again", "a")):
         once.send(content, message_id="m", partition_key=key)
     assert waiting(once) == ["a", "b"]
 
 
 @pytest.mark.parametrize("kind", [Kind.PARTITIONED], indirect=True)
-def test_a_message_with_neither_id_nor_key_is_refused(once: Desk) -> None:
+def test_a_message_with_neither_id_nor_key_is_refused(once: SdkQueue) -> None:
     with pytest.raises(ServiceBusError, match="must have either PartitionKey or MessageId"):
         once.sender.send_messages(message("unknown"))
     once.sender.send_messages(message("keyed", partition_key="k"))
@@ -103,8 +103,7 @@ def test_a_message_with_neither_id_nor_key_is_refused(once: Desk) -> None:
 
 
 @CROSSWISE
-@pytest.mark.usefixtures("broken_connections")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@BREAKS_CONNECTIONS
 def test_a_crash_does_not_make_the_queue_forget(
     start_server: StartServer, kind: Kind, connect: Connect
 ) -> None:  # B-08
@@ -113,6 +112,6 @@ def test_a_crash_does_not_make_the_queue_forget(
     connect(server.connection_string, "q").send("first", message_id="m")
     server.kill()
     server.start()
-    desk = connect(server.connection_string, "q")
-    desk.send("again", message_id="m")
-    assert waiting(desk) == ["first"]
+    sdk_queue = connect(server.connection_string, "q")
+    sdk_queue.send("again", message_id="m")
+    assert waiting(sdk_queue) == ["first"]

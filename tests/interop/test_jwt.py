@@ -15,7 +15,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from fix_jwt import ISSUER, OWNER, RECEIVER, SENDER, AsyncCredential, Credential, Provider
 from fix_server import ServerProcess, namespace
-from interop.sdk import CROSSWISE, AsyncSdk, Desk, Sdk
+from interop.sdk import CROSSWISE, AsyncSdk, Sdk, SdkQueue
 
 PROVIDER = Provider("RS256", "first")
 QUEUES = {"unpartitioned": {}, "partitioned": {"EnablePartitioning": True}, "rolled": {}}
@@ -39,7 +39,7 @@ def trusting(tmp_path_factory: pytest.TempPathFactory, key_file: Path) -> Iterat
     server.refuse_trouble()
 
 
-def desk_of(server: ServerProcess, sdk: Sdk, queue: str, provider: Provider, *roles: str) -> Desk:
+def desk_of(server: ServerProcess, sdk: Sdk, queue: str, provider: Provider, *roles: str) -> SdkQueue:
     credential = (AsyncCredential if isinstance(sdk, AsyncSdk) else Credential)(provider, *roles)
     client = sdk.client_with_credential(
         f"127.0.0.1:{server.port}",
@@ -48,7 +48,7 @@ def desk_of(server: ServerProcess, sdk: Sdk, queue: str, provider: Provider, *ro
         connection_verify=str(server.certificate),
         transport_type=TransportType.Amqp,
     )
-    return Desk(sdk, client, queue)
+    return SdkQueue(sdk, client, queue)
 
 
 @CROSSWISE
@@ -65,8 +65,8 @@ def test_roles_decide_what_a_credential_may_do(
     receiver.complete(message)
     with pytest.raises(ServiceBusAuthorizationError, match="'Send' claim"):
         receiver.send("x")
-    for desk in (sender, receiver):
-        desk.close_with(pool)
+    for sdk_queue in (sender, receiver):
+        sdk_queue.close_with(pool)
 
 
 @CROSSWISE
@@ -77,12 +77,12 @@ def test_a_role_that_is_worth_nothing_here_opens_nothing(
         (PROVIDER, "Reader", "No role in the token"),
         (Provider("RS256", "first"), OWNER, "no key of the issuer made it"),
     ):
-        desk = desk_of(trusting, sdk, kind, provider, role)
+        sdk_queue = desk_of(trusting, sdk, kind, provider, role)
         # So the SDK says "not authenticated" of a server that it was given an address for.
         with pytest.raises(ServiceBusConnectionError):
-            desk.send("x")
+            sdk_queue.send("x")
         assert reason in trusting.fresh_log
-        desk.close_with(pool)
+        sdk_queue.close_with(pool)
 
 
 def test_the_administration_client_takes_a_credential(trusting: ServerProcess) -> None:

@@ -16,6 +16,7 @@ from azure.servicebus import (
     ServiceBusClient,
     ServiceBusMessage,
     ServiceBusReceivedMessage,
+    ServiceBusReceiveMode,
 )
 
 from fix_postgres import PASSWORD_IN_URL, Postgres
@@ -122,12 +123,12 @@ class Traffic:
 
 
 def everything(server: ServerProcess, queue: str = "q") -> list[str]:
+    """All there is; it is deleted as it is received, since to complete thousands takes half a minute."""
     found: list[str] = []
-    with client_of(server) as client, client.get_queue_receiver(queue) as receiver:
+    mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+    with client_of(server) as client, client.get_queue_receiver(queue, receive_mode=mode) as receiver:
         while messages := receiver.receive_messages(200, max_wait_time=1):
-            for message in messages:
-                receiver.complete_message(message)
-                found.append(str(message))
+            found += map(str, messages)
     return found
 
 

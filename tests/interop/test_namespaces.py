@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import os
 import ssl
@@ -127,39 +126,30 @@ async def put_token(connection: Client, key: str) -> object:
     return answer.application_properties["status-code"]
 
 
-def test_a_connection_stays_in_the_namespace_of_its_first_token(two) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint(two, "shop"), login=False) as connection:
-            with pytest.raises(LinkRefused) as refused:
-                await connection.sender("orders")
-            assert refused.value.condition == "amqp:unauthorized-access"
-            assert await put_token(connection, KEYS["shop"]) == 202
-            assert await put_token(connection, KEYS["bank"]) == 401
+async def test_a_connection_stays_in_the_namespace_of_its_first_token(two) -> None:
+    async with await Client.connect(endpoint(two, "shop"), login=False) as connection:
+        with pytest.raises(LinkRefused) as refused:
             await connection.sender("orders")
+        assert refused.value.condition == "amqp:unauthorized-access"
+        assert await put_token(connection, KEYS["shop"]) == 202
+        assert await put_token(connection, KEYS["bank"]) == 401
+        await connection.sender("orders")
 
-    asyncio.run(work())
 
-
-def test_a_login_finds_its_namespace(two) -> None:
-    async def work() -> None:
-        async with await Client.connect(endpoint(two, "bank")) as connection:
-            sender = await connection.sender("orders")
-            await sender.send(encode_message(data=b"logged in"))
-
-    asyncio.run(work())
+async def test_a_login_finds_its_namespace(two) -> None:
+    async with await Client.connect(endpoint(two, "bank")) as connection:
+        sender = await connection.sender("orders")
+        await sender.send(encode_message(data=b"logged in"))
     assert taken(client(two, "localhost", KEYS["shop"])) == []
     assert taken(client(two, "localhost", KEYS["bank"])) == ["logged in"]
 
 
-def test_a_login_of_one_is_refused_by_the_name_of_the_other(two) -> None:
-    async def work() -> None:
-        with pytest.raises(ConnectionLost):
-            await Client.connect(endpoint(two, "bank"), hostname="shop.localhost")
-
-    asyncio.run(work())
+async def test_a_login_of_one_is_refused_by_the_name_of_the_other(two) -> None:
+    with pytest.raises(ConnectionLost):
+        await Client.connect(endpoint(two, "bank"), hostname="shop.localhost")
 
 
-def test_the_name_that_tls_was_asked_for_counts_too(two) -> None:
+async def test_the_name_that_tls_was_asked_for_counts_too(two) -> None:
     trust = ssl.create_default_context(cafile=two.certificate)
 
     async def log_in(name: str) -> None:
@@ -167,9 +157,9 @@ def test_the_name_that_tls_was_asked_for_counts_too(two) -> None:
         async with await Client.connect(endpoint(two, "bank"), **options) as connection:
             await connection.sender("orders")
 
-    asyncio.run(log_in("bank"))
+    await log_in("bank")
     with pytest.raises(ConnectionLost):
-        asyncio.run(log_in("shop"))
+        await log_in("shop")
 
 
 # -- HTTP ---------------------------------------------------------------------------

@@ -26,13 +26,10 @@ from azure.servicebus.management import EntityAvailabilityStatus, QueuePropertie
 from bendybus.auth.sas import make_token
 from bendybus.domain.routing import partition_of
 from fix_server import RULES, ServerProcess, StartServer
-from interop.sdk import Desk, Sdk, SitDown, SyncSdk, receive
+from interop.sdk import BREAKS_CONNECTIONS, ConnectTo, Sdk, SdkQueue, SyncSdk, receive
 from interop.test_administration import administration
 
-pytestmark = [
-    pytest.mark.usefixtures("broken_connections"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = BREAKS_CONNECTIONS
 
 PARTITIONS = 16
 STORES = 4
@@ -98,79 +95,79 @@ def own_server(start_server: StartServer) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def desk(own_server: ServerProcess, sit_down: SitDown) -> Desk:
-    return sit_down(own_server)
+def sdk_queue(own_server: ServerProcess, connect_to: ConnectTo) -> SdkQueue:
+    return connect_to(own_server)
 
 
-def everything(desk: Desk) -> list[str]:
+def everything(sdk_queue: SdkQueue) -> list[str]:
     """Take all there is, until nothing comes."""
     found: list[str] = []
-    while messages := desk.receiver.receive_messages(200, max_wait_time=2):
+    while messages := sdk_queue.receiver.receive_messages(200, max_wait_time=2):
         found += map(str, messages)
-        desk.complete(*messages)
+        sdk_queue.complete(*messages)
     return sorted(found)
 
 
 @pytest.mark.parametrize("fault", ["pause", "fail"])
 def test_one_store_away_is_felt_by_its_own_keys_alone_and_nothing_is_missing_afterwards(
-    own_server: ServerProcess, desk: Desk, fault: str
+    own_server: ServerProcess, sdk_queue: SdkQueue, fault: str
 ) -> None:  # P-04 P-16 P-17 P-27 P-33
     sent = [f"before {number}" for number in range(PARTITIONS)]
-    desk.send(*sent)
+    sdk_queue.send(*sent)
     switch(own_server, AWAY, fault)
     for number in range(2 * PARTITIONS):
         sent.append(f"keyless {number}")
-        desk.send(sent[-1])
+        sdk_queue.send(sent[-1])
     for store in range(STORES):
         if store == AWAY:
             with pytest.raises(OperationTimeoutError, match="'store-1' does not answer"):
-                desk.send("refused", partition_key=key_of(store))
+                sdk_queue.send("refused", partition_key=key_of(store))
         else:
             sent.append(f"keyed {store}")
-            desk.send(sent[-1], partition_key=key_of(store))
+            sdk_queue.send(sent[-1], partition_key=key_of(store))
     with administration(own_server) as admin:
         assert admin.get_queue("q").availability_status == EntityAvailabilityStatus.LIMITED
         assert admin.get_queue_runtime_properties("q").total_message_count == len(sent) - 4
-    peeked = desk.receiver.peek_messages(100, sequence_number=0)
+    peeked = sdk_queue.receiver.peek_messages(100, sequence_number=0)
     assert {(message.sequence_number or 0) >> 48 for message in peeked} == set(range(16)) - {1, 5, 9, 13}
-    received = receive(desk.receiver, 20)
-    desk.complete(*received)
+    received = receive(sdk_queue.receiver, 20)
+    sdk_queue.complete(*received)
 
     switch(own_server, AWAY, "heal")
     until_back(own_server)
     sent.append("after")
-    desk.send("after", partition_key=key_of(AWAY))
-    assert sorted([*map(str, received), *everything(desk)]) == sorted(sent)
+    sdk_queue.send("after", partition_key=key_of(AWAY))
+    assert sorted([*map(str, received), *everything(sdk_queue)]) == sorted(sent)
     with administration(own_server) as admin:
         assert admin.get_queue("q").availability_status == EntityAvailabilityStatus.AVAILABLE
     own_server.expect_trouble("store store-1 is away, and 5 partitions with it")
 
 
 def test_locks_in_a_paused_store_are_lost_in_time_and_the_messages_come_again(
-    own_server: ServerProcess, desk: Desk
+    own_server: ServerProcess, sdk_queue: SdkQueue
 ) -> None:  # P-17 P-27
-    desk.send("stuck", "held", partition_key=key_of(AWAY))
-    desk.send("free", partition_key=key_of(0))
-    held = {str(message): message for message in desk.receive(3)}
+    sdk_queue.send("stuck", "held", partition_key=key_of(AWAY))
+    sdk_queue.send("free", partition_key=key_of(0))
+    held = {str(message): message for message in sdk_queue.receive(3)}
     switch(own_server, AWAY, "pause")
     with pytest.raises(MessageLockLostError, match="whether the message was settled is not known"):
-        desk.complete(held["stuck"])
+        sdk_queue.complete(held["stuck"])
     with pytest.raises(MessageLockLostError):
-        desk.receiver.renew_message_lock(held["held"])
-    desk.complete(held["free"])
+        sdk_queue.receiver.renew_message_lock(held["held"])
+    sdk_queue.complete(held["free"])
     switch(own_server, AWAY, "heal")
     until_back(own_server)
     # The completion was given up while it was under way: whether it happened only the store knew.
-    assert everything(desk) in (["held"], ["held", "stuck"])
+    assert everything(sdk_queue) in (["held"], ["held", "stuck"])
     own_server.expect_trouble("store store-1 is away")
 
 
-def test_timers_of_other_stores_run_on(own_server: ServerProcess, desk: Desk) -> None:  # P-27
+def test_timers_of_other_stores_run_on(own_server: ServerProcess, sdk_queue: SdkQueue) -> None:  # P-27
     switch(own_server, AWAY, "pause")
     until(lambda: states(own_server)["store-1"] == "away", "the idle store is found away")
     due = datetime.now(UTC) + timedelta(seconds=1)
-    desk.sender.schedule_messages(ServiceBusMessage("due", partition_key=key_of(2)), due)
-    assert str(desk.receive_one()) == "due"
+    sdk_queue.sender.schedule_messages(ServiceBusMessage("due", partition_key=key_of(2)), due)
+    assert str(sdk_queue.receive_one()) == "due"
     switch(own_server, AWAY, "heal")
     until_back(own_server)
     own_server.expect_trouble("store store-1 is away")
@@ -208,25 +205,27 @@ def test_entities_are_changed_wholly_or_not_at_all_and_it_can_be_repeated(
     own_server.expect_trouble("store store-1 is away")
 
 
-def test_a_slow_store_is_still_there(own_server: ServerProcess, desk: Desk) -> None:
+def test_a_slow_store_is_still_there(own_server: ServerProcess, sdk_queue: SdkQueue) -> None:
     switch(own_server, AWAY, "slow", delayMs=300)
-    desk.send("slowly", partition_key=key_of(AWAY))
-    assert str(desk.receive_one()) == "slowly"
+    sdk_queue.send("slowly", partition_key=key_of(AWAY))
+    assert str(sdk_queue.receive_one()) == "slowly"
     assert states(own_server)["store-1"] == "available"
     switch(own_server, AWAY, "heal")
 
 
-def test_a_slow_store_holds_up_no_receive_that_deletes(own_server: ServerProcess, desk: Desk) -> None:  # P-27
+def test_a_slow_store_holds_up_no_receive_that_deletes(
+    own_server: ServerProcess, sdk_queue: SdkQueue
+) -> None:  # P-27
     """Through a link with credit for one, and over HTTP; nothing is deleted that was not given."""
     switch(own_server, AWAY, "slow", delayMs=600)
     for number in range(2):
-        desk.send(f"slow {number}", partition_key=key_of(AWAY, number))
+        sdk_queue.send(f"slow {number}", partition_key=key_of(AWAY, number))
     quick = [f"quick {number}" for number in range(6)]
     for number, text in enumerate(quick):
-        desk.send(text, partition_key=key_of((AWAY + 1) % STORES, number))
+        sdk_queue.send(text, partition_key=key_of((AWAY + 1) % STORES, number))
     options = {"receive_mode": ServiceBusReceiveMode.RECEIVE_AND_DELETE, "prefetch_count": 0}
     found = []
-    with desk.client.get_queue_receiver("q", **options) as receiver:
+    with sdk_queue.client.get_queue_receiver("q", **options) as receiver:
         for _ in range(3):
             (message,) = receiver.receive_messages(1, max_wait_time=20)
             found.append(str(message))
@@ -242,75 +241,79 @@ def test_a_slow_store_holds_up_no_receive_that_deletes(own_server: ServerProcess
             found.append(connection.getresponse().read().decode())
     assert sorted(found) == quick
     switch(own_server, AWAY, "heal")
-    assert everything(desk) == ["slow 0", "slow 1"]
+    assert everything(sdk_queue) == ["slow 0", "slow 1"]
 
 
-def test_a_server_with_a_paused_store_stops_when_it_is_told_to(own_server: ServerProcess, desk: Desk) -> None:
-    desk.send("kept", partition_key=key_of(AWAY))
+def test_a_server_with_a_paused_store_stops_when_it_is_told_to(
+    own_server: ServerProcess, sdk_queue: SdkQueue
+) -> None:
+    sdk_queue.send("kept", partition_key=key_of(AWAY))
     switch(own_server, AWAY, "pause")
     assert own_server.stop() == os.EX_OK
     own_server.start()
-    assert everything(desk) == ["kept"]
+    assert everything(sdk_queue) == ["kept"]
 
 
 # -- disks ----------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
-def test_a_full_disk_takes_one_store_away_until_there_is_space(own_server: ServerProcess, desk: Desk) -> None:
+def test_a_full_disk_takes_one_store_away_until_there_is_space(
+    own_server: ServerProcess, sdk_queue: SdkQueue
+) -> None:
     large = b"x" * 200_000
     for _ in range(30):
-        desk.sender.send_messages(ServiceBusMessage(large, partition_key=key_of(AWAY)))
-    desk.send("small", partition_key=key_of(0))
+        sdk_queue.sender.send_messages(ServiceBusMessage(large, partition_key=key_of(AWAY)))
+    sdk_queue.send("small", partition_key=key_of(0))
     soft, hard = resource.prlimit(own_server.pid, resource.RLIMIT_FSIZE)
     # The log of this store has some 6 MB already: not a byte more. Those of the others are small.
     resource.prlimit(own_server.pid, resource.RLIMIT_FSIZE, (4_000_000, hard))
     with pytest.raises(OperationTimeoutError):
-        desk.sender.send_messages(ServiceBusMessage(large, partition_key=key_of(AWAY)))
+        sdk_queue.sender.send_messages(ServiceBusMessage(large, partition_key=key_of(AWAY)))
     assert states(own_server)["store-1"] == "away"
-    desk.send("meanwhile", "meanwhile", partition_key=key_of(2))
+    sdk_queue.send("meanwhile", "meanwhile", partition_key=key_of(2))
     resource.prlimit(own_server.pid, resource.RLIMIT_FSIZE, (soft, hard))
     until_back(own_server)
-    desk.send("afterwards", partition_key=key_of(AWAY))
-    bodies = everything(desk)
+    sdk_queue.send("afterwards", partition_key=key_of(AWAY))
+    bodies = everything(sdk_queue)
     assert [len(body) for body in bodies].count(len(large)) == 30
     assert [body for body in bodies if len(body) < 20] == ["afterwards", "meanwhile", "meanwhile", "small"]
     own_server.expect_trouble("store store-1 is away")
 
 
 def test_a_server_starts_without_a_disk_and_takes_it_up_when_it_is_there(
-    start_server: StartServer, sit_down: SitDown, tmp_path: Path
+    start_server: StartServer, connect_to: ConnectTo, tmp_path: Path
 ) -> None:  # P-04
     disks = [tmp_path / f"disk-{number}" for number in range(STORES)]
     for disk in disks:
         disk.mkdir()
     options = [f"--store=sqlite://{disk}/store-{number}.db" for number, disk in enumerate(disks)]
     server = start_server({"q": PARTITIONED}, None, *options)
-    desk = sit_down(server)
+    sdk_queue = connect_to(server)
     sent = [f"before {number}" for number in range(PARTITIONS)]
-    desk.send(*sent)
+    sdk_queue.send(*sent)
     assert server.stop() == os.EX_OK
     disks[AWAY].rename(tmp_path / "unplugged")
 
     server.start()
-    desk = sit_down(server)
-    desk.send("keyless", "keyless too")
+    sdk_queue = connect_to(server)
+    sdk_queue.send("keyless", "keyless too")
     with pytest.raises(OperationTimeoutError):
-        desk.send("refused", partition_key=key_of(AWAY))
+        sdk_queue.send("refused", partition_key=key_of(AWAY))
     (tmp_path / "unplugged").rename(disks[AWAY])
     until_back(server)
-    assert everything(desk) == sorted([*sent, "keyless", "keyless too"])
+    assert everything(sdk_queue) == sorted([*sent, "keyless", "keyless too"])
     server.expect_trouble("store store-1 is away", "store-1.db is not there")
 
 
 @pytest.mark.parametrize("page_of", ["header", "partition", "message"])
 def test_a_server_starts_with_a_damaged_store_and_takes_it_up_when_that_was_restored(
-    start_server: StartServer, sit_down: SitDown, tmp_path: Path, page_of: str
+    start_server: StartServer, connect_to: ConnectTo, tmp_path: Path, page_of: str
 ) -> None:  # P-04
     files = [tmp_path / f"store-{number}.db" for number in range(STORES)]
     server = start_server({"q": PARTITIONED}, None, *(f"--store=sqlite://{file}" for file in files))
     sent = [f"before {number}" for number in range(PARTITIONS)]
-    sit_down(server).send(*sent)
+    connect_to(server).send(*sent)
     assert server.stop() == os.EX_OK
     sound = files[AWAY].read_bytes()
     size = int.from_bytes(sound[16:18], "big")
@@ -320,17 +323,17 @@ def test_a_server_starts_with_a_damaged_store_and_takes_it_up_when_that_was_rest
     files[AWAY].write_bytes(sound[:at] + b"\xa5" * size + sound[at + size :])
 
     server.start()
-    desk = sit_down(server)
-    desk.send("keyless", "keyless too")
+    sdk_queue = connect_to(server)
+    sdk_queue.send("keyless", "keyless too")
     with pytest.raises(OperationTimeoutError):
-        desk.send("refused", partition_key=key_of(AWAY))
+        sdk_queue.send("refused", partition_key=key_of(AWAY))
     with files[AWAY].open("r+b") as file:
         file.seek(at)
         file.write(sound[at : at + size])
     with administration(server) as admin:
         available = EntityAvailabilityStatus.AVAILABLE
         until(lambda: admin.get_queue("q").availability_status == available, "all is available")
-    assert everything(desk) == sorted([*sent, "keyless", "keyless too"])
+    assert everything(sdk_queue) == sorted([*sent, "keyless", "keyless too"])
     server.expect_trouble("store-1.db is damaged")
 
 

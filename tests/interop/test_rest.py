@@ -23,8 +23,8 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 
 from fix_server import RULES, Kind, NewQueue, ServerProcess, Shape, StartServer
-from interop.conftest import MakeDesk
-from interop.sdk import Desk
+from interop.conftest import MakeSdkQueue
+from interop.sdk import SdkQueue
 
 ROOT = "RootManageSharedAccessKey"
 BATCH = "application/vnd.microsoft.servicebus.json"
@@ -261,15 +261,15 @@ def test_a_duplicate_over_http_is_accepted_and_dropped(
     assert rest.ask("DELETE", f"/{rest.queue}/messages/head?timeout=0").status == 204
 
 
-def test_a_message_scheduled_over_http_waits_for_its_time(rest: Rest, desk: Desk) -> None:
+def test_a_message_scheduled_over_http_waits_for_its_time(rest: Rest, sdk_queue: SdkQueue) -> None:
     due = formatdate(time.time() + 3600, usegmt=True)
     properties = json.dumps({"ScheduledEnqueueTimeUtc": due, "MessageId": "later"})
-    answer = rest.ask("POST", f"/{desk.queue}/messages", "later", BrokerProperties=properties)
+    answer = rest.ask("POST", f"/{sdk_queue.name}/messages", "later", BrokerProperties=properties)
     assert answer.status == 201
-    assert rest.ask("DELETE", f"/{desk.queue}/messages/head?timeout=0").status == 204
-    (waiting,) = desk.receiver.peek_messages(1)
+    assert rest.ask("DELETE", f"/{sdk_queue.name}/messages/head?timeout=0").status == 204
+    (waiting,) = sdk_queue.receiver.peek_messages(1)
     assert waiting.state.name == "SCHEDULED"
-    desk.sender.cancel_scheduled_messages(waiting.sequence_number)
+    sdk_queue.sender.cancel_scheduled_messages(waiting.sequence_number)
 
 
 def test_old_python_clients_are_understood(rest: Rest, server: ServerProcess) -> None:
@@ -292,9 +292,9 @@ def test_old_python_clients_are_understood(rest: Rest, server: ServerProcess) ->
 
 
 def test_what_the_sdk_sends_http_receives(
-    make_desk: MakeDesk, kind: Kind, call: Connect, server: ServerProcess
+    make_sdk_queue: MakeSdkQueue, kind: Kind, call: Connect, server: ServerProcess
 ) -> None:
-    desk = make_desk(kind)
+    sdk_queue = make_sdk_queue(kind)
     when = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     message = ServiceBusMessage(
         "Grüße",
@@ -305,8 +305,8 @@ def test_what_the_sdk_sends_http_receives(
         content_type="text/plain",
         reply_to="r",
     )
-    desk.sender.send_messages(message)
-    rest = call(server, desk.queue)
+    sdk_queue.sender.send_messages(message)
+    rest = call(server, sdk_queue.name)
     locked = rest.peek_lock()
     assert locked.body == "Grüße".encode()
     named = {
@@ -324,11 +324,11 @@ def test_what_the_sdk_sends_http_receives(
     names = ("MessageId", "Label", "PartitionKey", "ReplyTo")
     assert [told[name] for name in names] == ["m", "s", "k", "r"]
     assert rest.ask("DELETE", locked.place).status == 200
-    assert desk.is_empty()
+    assert sdk_queue.is_empty()
 
 
-def test_what_http_sends_the_sdk_receives(desk: Desk, call: Connect, server: ServerProcess) -> None:
-    rest = call(server, desk.queue)
+def test_what_http_sends_the_sdk_receives(sdk_queue: SdkQueue, call: Connect, server: ServerProcess) -> None:
+    rest = call(server, sdk_queue.name)
     given = {"MessageId": "m", "Label": "s", "PartitionKey": "k", "TimeToLive": 60, "To": "t"}
     rest.send(
         "hello",
@@ -338,7 +338,7 @@ def test_what_http_sends_the_sdk_receives(desk: Desk, call: Connect, server: Ser
         Number="7",
         When='"Fri, 02 Jan 2026 03:04:05 GMT"',
     )
-    message = desk.receive_one()
+    message = sdk_queue.receive_one()
     assert str(message) == "hello"
     assert (message.message_id, message.subject, message.partition_key, message.to) == ("m", "s", "k", "t")
     assert message.time_to_live is not None and message.time_to_live.total_seconds() == 60
@@ -347,7 +347,7 @@ def test_what_http_sends_the_sdk_receives(desk: Desk, call: Connect, server: Ser
     when = properties.pop("When")
     assert properties == {"Text": "a", "Number": 7}
     assert when in (1_767_323_045_000, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
-    desk.complete(message)
+    sdk_queue.complete(message)
 
 
 def _text(value: Any) -> Any:
@@ -355,13 +355,13 @@ def _text(value: Any) -> Any:
 
 
 def test_a_lock_keeps_the_message_from_the_other_protocol(
-    desk: Desk, call: Connect, server: ServerProcess
+    sdk_queue: SdkQueue, call: Connect, server: ServerProcess
 ) -> None:
-    rest = call(server, desk.queue)
-    desk.send("one")
-    message = desk.receive_one()
+    rest = call(server, sdk_queue.name)
+    sdk_queue.send("one")
+    message = sdk_queue.receive_one()
     assert rest.receive(0).status == 204
-    desk.receiver.abandon_message(message)
+    sdk_queue.receiver.abandon_message(message)
     locked = rest.peek_lock()
     assert locked.broker_properties["DeliveryCount"] == 2
     assert rest.ask("DELETE", locked.place).status == 200

@@ -15,12 +15,9 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from fix_server import Kind, ServerProcess, StartServer
 from interop.conftest import Connect
-from interop.sdk import CROSSWISE, Desk, Sdk, open_all, receive
+from interop.sdk import BREAKS_CONNECTIONS, CROSSWISE, Sdk, SdkQueue, open_all, receive
 
-pytestmark = [
-    pytest.mark.usefixtures("broken_connections"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = BREAKS_CONNECTIONS
 
 RETRIES = {"retry_total": 20, "retry_backoff_factor": 0.1, "retry_backoff_max": 0.2}
 
@@ -31,40 +28,40 @@ def own_server(start_server: StartServer, kind: Kind) -> ServerProcess:
 
 
 @pytest.fixture
-def own_desk(own_server: ServerProcess, sdk: Sdk, pool: ThreadPoolExecutor) -> Iterator[Desk]:
-    desk = Desk(sdk, sdk.client(own_server.connection_string, **RETRIES), "q")
-    open_all(pool, desk)
-    yield desk
+def own_queue(own_server: ServerProcess, sdk: Sdk, pool: ThreadPoolExecutor) -> Iterator[SdkQueue]:
+    sdk_queue = SdkQueue(sdk, sdk.client(own_server.connection_string, **RETRIES), "q")
+    open_all(pool, sdk_queue)
+    yield sdk_queue
     # Before the server goes, and so before the garbage is collected.
-    for closed in desk.close_with(pool):
+    for closed in sdk_queue.close_with(pool):
         closed.result()
 
 
 @CROSSWISE
 def test_clients_recover_from_a_crash_and_nothing_acknowledged_is_lost(
-    own_server: ServerProcess, own_desk: Desk
+    own_server: ServerProcess, own_queue: SdkQueue
 ) -> None:
-    desk = own_desk
-    desk.send("completed", "abandoned", "deferred", "dead", "locked", "waiting", partition_key="k")
-    completed, abandoned, deferred, dead, _ = desk.receive(5)
-    desk.complete(completed)
-    desk.receiver.abandon_message(abandoned)
-    desk.receiver.defer_message(deferred)
-    desk.receiver.dead_letter_message(dead, reason="Bad")
+    sdk_queue = own_queue
+    sdk_queue.send("completed", "abandoned", "deferred", "dead", "locked", "waiting", partition_key="k")
+    completed, abandoned, deferred, dead, _ = sdk_queue.receive(5)
+    sdk_queue.complete(completed)
+    sdk_queue.receiver.abandon_message(abandoned)
+    sdk_queue.receiver.defer_message(deferred)
+    sdk_queue.receiver.dead_letter_message(dead, reason="Bad")
 
     own_server.kill()
     own_server.start()
 
-    desk.send("afterwards", partition_key="k")
-    messages = desk.receive(4)
+    sdk_queue.send("afterwards", partition_key="k")
+    messages = sdk_queue.receive(4)
     assert [(str(message), message.delivery_count) for message in messages] == [
         *(("abandoned", 1), ("locked", 0), ("waiting", 0), ("afterwards", 0))
     ]
     assert deferred.sequence_number is not None
-    (deferred,) = desk.receiver.receive_deferred_messages(deferred.sequence_number)
+    (deferred,) = sdk_queue.receiver.receive_deferred_messages(deferred.sequence_number)
     assert str(deferred) == "deferred"
-    desk.complete(*messages, deferred)
-    dead = desk.receive_dead_letter()
+    sdk_queue.complete(*messages, deferred)
+    dead = sdk_queue.receive_dead_letter()
     assert (str(dead), dead.dead_letter_reason) == ("dead", "Bad")
 
 
@@ -74,7 +71,7 @@ def test_what_was_acknowledged_under_load_survives(
     own_server: ServerProcess, connect: Connect, number: signal.Signals
 ) -> None:
     # No retries: a batch sent twice would say nothing about the one that was acknowledged.
-    desk = connect(own_server.connection_string, "q")
+    sdk_queue = connect(own_server.connection_string, "q")
     acknowledged: list[str] = []
     enough = threading.Event()
 
@@ -82,7 +79,7 @@ def test_what_was_acknowledged_under_load_survives(
         for count in range(1_000_000):
             contents = [f"{count}-{index}" for index in range(10)]
             try:
-                desk.sender.send_messages([ServiceBusMessage(content) for content in contents])
+                sdk_queue.sender.send_messages([ServiceBusMessage(content) for content in contents])
             except ServiceBusError:
                 return
             acknowledged.extend(contents)
@@ -96,39 +93,41 @@ def test_what_was_acknowledged_under_load_survives(
     assert own_server.wait() == (os.EX_OK if number is signal.SIGTERM else -signal.SIGKILL)
     sending.join()
     own_server.start()
-    stored = {str(message) for message in receive(desk.receiver, len(acknowledged))}
+    stored = {str(message) for message in receive(sdk_queue.receiver, len(acknowledged))}
     # What was stored last may not have been acknowledged any more, and then there is more than asked for.
-    while more := desk.receiver.receive_messages(100, max_wait_time=0.3):
+    while more := sdk_queue.receiver.receive_messages(100, max_wait_time=0.3):
         stored.update(map(str, more))
     assert stored >= set(acknowledged)
 
 
 @pytest.mark.parametrize(("sdk", "kind"), [("async", Kind.PARTITIONED)], indirect=True)
-def test_a_waiting_receiver_survives_an_orderly_restart(own_server: ServerProcess, own_desk: Desk) -> None:
-    desk = own_desk
+def test_a_waiting_receiver_survives_an_orderly_restart(
+    own_server: ServerProcess, own_queue: SdkQueue
+) -> None:
+    sdk_queue = own_queue
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(desk.receive_one)
+        waiting = pool.submit(sdk_queue.receive_one)
         assert own_server.stop() == os.EX_OK
         own_server.start()
-        desk.send("after all")
+        sdk_queue.send("after all")
         message = waiting.result()
     assert str(message) == "after all"
-    desk.complete(message)
+    sdk_queue.complete(message)
 
 
 @pytest.mark.parametrize(("sdk", "kind"), [("sync", Kind.PARTITIONED)], indirect=True)
 def test_what_partitions_yielded_for_a_receiver_that_left_comes_again(
     own_server: ServerProcess, connect: Connect
 ) -> None:
-    desk = connect(own_server.connection_string, "q", **RETRIES)
-    desk.send(*map(str, range(16)))  # one for each partition
+    sdk_queue = connect(own_server.connection_string, "q", **RETRIES)
+    sdk_queue.send(*map(str, range(16)))  # one for each partition
     # After a restart every partition reads its message from its store; one wins, the others' are kept (P-25).
     assert own_server.stop() == os.EX_OK
     own_server.start()
-    with desk.client.get_queue_receiver("q") as leaving:
+    with sdk_queue.client.get_queue_receiver("q") as leaving:
         (first,) = receive(leaving, 1)
         leaving.complete_message(first)
-    others = desk.receive(15)
+    others = sdk_queue.receive(15)
     assert sorted([str(first), *map(str, others)], key=int) == [str(number) for number in range(16)]
     assert {message.delivery_count for message in others} == {0}  # P-28
 

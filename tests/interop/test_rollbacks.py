@@ -12,7 +12,7 @@ from bendybus.amqp.performatives import Accepted, DeliveryState, Modified, Rejec
 from bendybus.engine.deliveries import Delivery
 from fix_client import Receiver
 from fix_kinds import Stand, on_each_kind, on_partitioned_kinds
-from fix_transactions import NOT_ALLOWED, Room, Table, condition, message, run, text_of
+from fix_transactions import NOT_ALLOWED, Room, Table, at_table, condition, message, text_of
 
 OUTCOMES: dict[str, DeliveryState] = {
     "complete": Accepted(),
@@ -45,12 +45,12 @@ async def left(table: Table, queue: str, requires_session: bool) -> list[str]:
 @SESSIONS
 @EACH_OUTCOME
 @on_each_kind
-def test_after_a_rollback_the_same_delivery_takes_any_outcome(
+async def test_after_a_rollback_the_same_delivery_takes_any_outcome(
     stand: Stand, outcome: str, requires_session: bool
 ) -> None:  # P-13 P-23
     queue = stand.queue(requires_session=requires_session)
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server)) as table:
         receiver, delivery = await received(table, queue, requires_session)
         txn = await table.coordinator.declare()
         assert await table.settle(receiver, [delivery], txn) is None
@@ -67,15 +67,13 @@ def test_after_a_rollback_the_same_delivery_takes_any_outcome(
         dead = ["m"] if outcome == "dead-letter" else []
         assert await table.contents(f"{queue}/$deadletterqueue") == dead
 
-    run(Room(stand.server), test)
-
 
 @SESSIONS
 @on_each_kind
-def test_a_commit_settles_the_delivery(stand: Stand, requires_session: bool) -> None:  # P-23
+async def test_a_commit_settles_the_delivery(stand: Stand, requires_session: bool) -> None:  # P-23
     queue = stand.queue(requires_session=requires_session)
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server)) as table:
         receiver, delivery = await received(table, queue, requires_session)
         rolled_back = await table.coordinator.declare()
         await table.settle(receiver, [delivery], rolled_back, Modified(undeliverable_here=True))
@@ -88,17 +86,15 @@ def test_a_commit_settles_the_delivery(stand: Stand, requires_session: bool) -> 
         await receiver.detached()
         assert await left(table, queue, requires_session) == []
 
-    run(Room(stand.server), test)
-
 
 @SESSIONS
 @on_each_kind
-def test_a_failed_commit_leaves_the_delivery_to_its_receiver(
+async def test_a_failed_commit_leaves_the_delivery_to_its_receiver(
     stand: Stand, requires_session: bool
 ) -> None:  # P-23
     queue, other = stand.queue(requires_session=requires_session), stand.queue()
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server)) as table:
         receiver, delivery = await received(table, queue, requires_session)
         txn = await table.coordinator.declare()
         assert await table.settle(receiver, [delivery], txn) is None
@@ -107,31 +103,27 @@ def test_a_failed_commit_leaves_the_delivery_to_its_receiver(
         (answer,) = await receiver.settled_as([delivery])
         assert condition(answer) is None
 
-    run(Room(stand.server), test)
-
 
 @SESSIONS
 @on_each_kind
-def test_an_outcome_in_an_unknown_transaction_changes_nothing(
+async def test_an_outcome_in_an_unknown_transaction_changes_nothing(
     stand: Stand, requires_session: bool
 ) -> None:  # P-23
     queue = stand.queue(requires_session=requires_session)
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server)) as table:
         receiver, delivery = await received(table, queue, requires_session)
         assert await table.settle(receiver, [delivery], b"nonsense") == "amqp:transaction:unknown-id"
         assert not receiver.is_settled(delivery)
         (answer,) = await receiver.settled_as([delivery])
         assert condition(answer) is None
 
-    run(Room(stand.server), test)
-
 
 @on_partitioned_kinds
-def test_a_message_of_another_partition_is_refused_and_comes_again(stand: Stand) -> None:  # P-20
+async def test_a_message_of_another_partition_is_refused_and_comes_again(stand: Stand) -> None:  # P-20
     queue = stand.queue()
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server)) as table:
         await table.send(*(message(str(number), key=f"key-{number}") for number in range(20)), queue=queue)
         receiver, found = await table.receive(20, queue)
         by_partition = {delivery.tag[:2]: delivery for delivery in found}
@@ -144,18 +136,16 @@ def test_a_message_of_another_partition_is_refused_and_comes_again(stand: Stand)
         (answer,) = await receiver.settled_as([one])
         assert condition(answer) is None
 
-    run(Room(stand.server), test)
-
 
 @SESSIONS
 @on_each_kind
-def test_a_message_that_its_receiver_settled_comes_again_after_a_rollback(
+async def test_a_message_that_its_receiver_settled_comes_again_after_a_rollback(
     stand: Stand, requires_session: bool
 ) -> None:  # P-23
     """JMS clients settle in the transaction: nobody could name another outcome, so the message goes back."""
     queue = stand.queue(requires_session=requires_session)
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server)) as table:
         receiver, delivery = await received(table, queue, requires_session)
         txn = await table.coordinator.declare()
         receiver.link.settle([delivery], TransactionalState(txn, Accepted()))
@@ -164,5 +154,3 @@ def test_a_message_that_its_receiver_settled_comes_again_after_a_rollback(
         receiver.grant(1)
         (again,) = await receiver.receive(1)
         assert text_of(again) == "m"
-
-    run(Room(stand.server), test)

@@ -18,7 +18,7 @@ from azure.servicebus.management import AuthorizationRule, ServiceBusAdministrat
 
 from bendybus.auth.sas import make_token
 from fix_server import ServerProcess, StartServer
-from interop.sdk import CROSSWISE, Desk, Sdk
+from interop.sdk import CROSSWISE, Sdk, SdkQueue
 from interop.test_authorization import ROOT, with_key
 
 
@@ -134,24 +134,24 @@ def test_a_receiver_goes_on_over_a_rotation_of_both_keys(
     rule = ("q/" if own else "") + "$authorizationRules/app"
     _, made = root("PUT", rule, {"rights": ["Send", "Listen"]})
     client = sdk.client(with_key(server, "app", made["primaryKey"]))
-    desk = Desk(sdk, client, "q")
-    desk.send("before")
-    desk.complete(*desk.receive(1))
+    sdk_queue = SdkQueue(sdk, client, "q")
+    sdk_queue.send("before")
+    sdk_queue.complete(*sdk_queue.receive(1))
     for which in ("secondary", "primary"):
         status, _ = root("POST", f"{rule}/regenerateKey", {"which": which})
         assert status == 200
         # The link that stands, by the very same connection: nothing is retried (OPTIONS of sdk.py).
-        desk.send(f"after the {which} key")
-        (message,) = desk.receive(1)
+        sdk_queue.send(f"after the {which} key")
+        (message,) = sdk_queue.receive(1)
         assert str(message) == f"after the {which} key"
-        desk.complete(message)
+        sdk_queue.complete(message)
     for key in (made["primaryKey"], made["secondaryKey"]):
         with pytest.raises(ServiceBusAuthenticationError):
             send(with_key(server, "app", key), "q")
     _, now = root("GET", rule)
     for key in (now["primaryKey"], now["secondaryKey"]):
         send(with_key(server, "app", key), "q")
-    for handle in (desk.sender, desk.receiver, client):
+    for handle in (sdk_queue.sender, sdk_queue.receiver, client):
         handle.close()
 
 

@@ -11,13 +11,13 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType, AmqpMessageHeader
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from interop.sdk import Desk, bodies
+from interop.sdk import SdkQueue, bodies
 
 # "Maximum message size: 256 KB (Standard tier)"
 LIMIT_BYTES = 256 * 1024
 
 
-def test_a_message_arrives_with_everything_its_sender_wrote(desk: Desk) -> None:
+def test_a_message_arrives_with_everything_its_sender_wrote(sdk_queue: SdkQueue) -> None:
     properties: dict[str | bytes, object] = {
         "text": "ü",
         "whole": -5,
@@ -27,7 +27,7 @@ def test_a_message_arrives_with_everything_its_sender_wrote(desk: Desk) -> None:
         "nothing": None,
         "uuid": uuid.UUID(int=7),
     }
-    desk.sender.send_messages(
+    sdk_queue.sender.send_messages(
         ServiceBusMessage(
             b"body",
             application_properties=properties,
@@ -42,8 +42,8 @@ def test_a_message_arrives_with_everything_its_sender_wrote(desk: Desk) -> None:
             time_to_live=timedelta(hours=1),
         )
     )
-    message = desk.receive_one()
-    desk.complete(message)
+    message = sdk_queue.receive_one()
+    sdk_queue.complete(message)
     assert b"".join(message.body) == b"body"
     assert message.application_properties is not None
     assert {_text(name): _text(value) for name, value in message.application_properties.items()} == properties
@@ -58,9 +58,9 @@ def _text(value: object) -> object:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def test_the_broker_adds_number_time_and_lock(desk: Desk) -> None:
-    desk.send("x")
-    message = desk.receive_one()
+def test_the_broker_adds_number_time_and_lock(sdk_queue: SdkQueue) -> None:
+    sdk_queue.send("x")
+    message = sdk_queue.receive_one()
     assert message.sequence_number is not None and message.sequence_number > 0
     assert message.enqueued_sequence_number == message.sequence_number
     assert message.delivery_count == 0
@@ -70,7 +70,7 @@ def test_the_broker_adds_number_time_and_lock(desk: Desk) -> None:
     # Both processes read the same clock.
     assert abs(enqueued - datetime.now(UTC)) < timedelta(seconds=30)
     assert enqueued < locked_until <= datetime.now(UTC) + timedelta(minutes=1)
-    desk.complete(message)
+    sdk_queue.complete(message)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_broker_adds_number_time_and_lock(desk: Desk) -> None:
     ],
 )
 def test_every_kind_of_body_arrives(
-    desk: Desk, field: str, body_type: AmqpMessageBodyType, body: Any
+    sdk_queue: SdkQueue, field: str, body_type: AmqpMessageBodyType, body: Any
 ) -> None:
     message = AmqpAnnotatedMessage(
         **{field: body},
@@ -90,9 +90,9 @@ def test_every_kind_of_body_arrives(
         annotations={"my-annotation": 5},
         footer={"my-footer": "end"},
     )
-    desk.sender.send_messages(message)
-    received = desk.receive_one()
-    desk.complete(received)
+    sdk_queue.sender.send_messages(message)
+    received = sdk_queue.receive_one()
+    sdk_queue.complete(received)
     raw = received.raw_amqp_message
     assert received.body_type is body_type
     assert (raw.body if body_type is AmqpMessageBodyType.VALUE else list(raw.body)) == body
@@ -101,74 +101,74 @@ def test_every_kind_of_body_arrives(
     assert raw.footer in ({b"my-footer": b"end"}, {"my-footer": "end"})
 
 
-def test_what_a_sender_claims_in_the_brokers_name_is_dropped(desk: Desk) -> None:
+def test_what_a_sender_claims_in_the_brokers_name_is_dropped(sdk_queue: SdkQueue) -> None:
     annotations = {"x-opt-sequence-number": 99, "x-opt-enqueued-time": 1, "x-opt-locked-until": 1}
-    desk.sender.send_messages(AmqpAnnotatedMessage(data_body=b"forged", annotations=annotations))
-    message = desk.receive_one()
-    desk.complete(message)
+    sdk_queue.sender.send_messages(AmqpAnnotatedMessage(data_body=b"forged", annotations=annotations))
+    message = sdk_queue.receive_one()
+    sdk_queue.complete(message)
     assert message.sequence_number != 99
     assert message.enqueued_time_utc is not None and message.enqueued_time_utc.year > 2000
 
 
-def test_a_message_without_an_id_is_given_one(desk: Desk) -> None:
-    desk.sender.send_messages(AmqpAnnotatedMessage(data_body=b"x"))
-    message = desk.receive_one()
-    desk.complete(message)
+def test_a_message_without_an_id_is_given_one(sdk_queue: SdkQueue) -> None:
+    sdk_queue.sender.send_messages(AmqpAnnotatedMessage(data_body=b"x"))
+    message = sdk_queue.receive_one()
+    sdk_queue.complete(message)
     assert message.message_id
 
 
-def test_an_empty_message_is_a_message(desk: Desk) -> None:
-    desk.send("")
-    message = desk.receive_one()
-    desk.complete(message)
+def test_an_empty_message_is_a_message(sdk_queue: SdkQueue) -> None:
+    sdk_queue.send("")
+    message = sdk_queue.receive_one()
+    sdk_queue.complete(message)
     assert str(message) == ""
 
 
-def test_a_list_of_messages_is_sent_at_once(desk: Desk) -> None:
+def test_a_list_of_messages_is_sent_at_once(sdk_queue: SdkQueue) -> None:
     contents = [str(number) for number in range(40)]
-    desk.sender.send_messages([ServiceBusMessage(content) for content in contents])
-    messages = desk.receive(40)
-    desk.complete(*messages)
+    sdk_queue.sender.send_messages([ServiceBusMessage(content) for content in contents])
+    messages = sdk_queue.receive(40)
+    sdk_queue.complete(*messages)
     assert sorted(bodies(messages), key=int) == contents
 
 
-def test_a_batch_arrives_whole_and_in_order(desk: Desk) -> None:
-    batch = desk.sender.create_message_batch()
+def test_a_batch_arrives_whole_and_in_order(sdk_queue: SdkQueue) -> None:
+    batch = sdk_queue.sender.create_message_batch()
     for number in range(50):
         batch.add_message(ServiceBusMessage(str(number), application_properties={"number": number}))
-    desk.sender.send_messages(batch)
-    messages = sorted(desk.receive(50), key=lambda message: message.sequence_number or 0)
-    desk.complete(*messages)
+    sdk_queue.sender.send_messages(batch)
+    messages = sorted(sdk_queue.receive(50), key=lambda message: message.sequence_number or 0)
+    sdk_queue.complete(*messages)
     assert bodies(messages) == [str(number) for number in range(50)]
     assert [(m.application_properties or {})[b"number"] for m in messages] == list(range(50))
 
 
-def test_a_batch_holds_as_much_as_a_message_may(desk: Desk) -> None:
-    batch = desk.sender.create_message_batch()
+def test_a_batch_holds_as_much_as_a_message_may(sdk_queue: SdkQueue) -> None:
+    batch = sdk_queue.sender.create_message_batch()
     assert batch.max_size_in_bytes == LIMIT_BYTES
     while True:
         try:
             batch.add_message(ServiceBusMessage(b"x" * 10_000))
         except MessageSizeExceededError:
             break
-    desk.sender.send_messages(batch)
-    messages = desk.receive(len(batch))
-    desk.complete(*messages)
+    sdk_queue.sender.send_messages(batch)
+    messages = sdk_queue.receive(len(batch))
+    sdk_queue.complete(*messages)
     assert len(messages) == len(batch) == 26
 
 
-def test_a_message_as_large_as_allowed_arrives_whole(desk: Desk) -> None:
+def test_a_message_as_large_as_allowed_arrives_whole(sdk_queue: SdkQueue) -> None:
     body = bytes(range(256)) * 1000
-    desk.sender.send_messages(ServiceBusMessage(body))
-    message = desk.receive_one()
-    desk.complete(message)
+    sdk_queue.sender.send_messages(ServiceBusMessage(body))
+    message = sdk_queue.receive_one()
+    sdk_queue.complete(message)
     assert b"".join(message.body) == body
 
 
-def test_a_message_too_large_is_refused_and_the_sender_goes_on(desk: Desk) -> None:
+def test_a_message_too_large_is_refused_and_the_sender_goes_on(sdk_queue: SdkQueue) -> None:
     with pytest.raises(MessageSizeExceededError):
-        desk.sender.send_messages(ServiceBusMessage(b"x" * (LIMIT_BYTES + 1024)))
-    desk.send("small")
-    message = desk.receive_one()
-    desk.complete(message)
+        sdk_queue.sender.send_messages(ServiceBusMessage(b"x" * (LIMIT_BYTES + 1024)))
+    sdk_queue.send("small")
+    message = sdk_queue.receive_one()
+    sdk_queue.complete(message)
     assert str(message) == "small"

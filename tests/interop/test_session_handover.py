@@ -5,10 +5,8 @@ Premium alone has them, as on Azure.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Iterator
 
 import pytest
 
@@ -23,9 +21,6 @@ EXCLUSIVE = Symbol("com.microsoft:session-filter")
 FILTER = Symbol("com.microsoft:non-exclusive-session-filter:list")
 DESCRIPTOR = ULong(0x137000000E)
 LOST = "com.microsoft:session-lock-lost"
-
-Work: TypeAlias = Callable[[Endpoint, str], Awaitable[None]]
-Run: TypeAlias = Callable[[Work], None]
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +39,14 @@ def numbers() -> Iterator[int]:
 
 
 @pytest.fixture
-def run(premium: ServerProcess, numbers: Iterator[int]) -> Run:
-    """At a queue of its own."""
-    queue = f"queue-{next(numbers)}"
+def endpoint(premium: ServerProcess) -> Endpoint:
+    return Endpoint.parse(premium.connection_string)
 
-    def run(work: Work) -> None:
-        asyncio.run(work(Endpoint.parse(premium.connection_string), queue))  # type: ignore[arg-type]
 
-    return run
+@pytest.fixture
+def queue(numbers: Iterator[int]) -> str:
+    """A queue that no other test uses."""
+    return f"queue-{next(numbers)}"
 
 
 def asking(session_id: str | None, token: uuid.UUID | None = None) -> dict[str, object]:
@@ -95,151 +90,131 @@ def refusal(reply: DecodedMessage) -> object:
 
 
 @pytest.mark.parametrize("same_connection", [False, True])
-def test_who_presents_the_token_takes_the_session_over(run: Run, same_connection: bool) -> None:
-    async def work(endpoint: Endpoint, queue: str) -> None:
-        async with await Client.connect(endpoint) as client, await Client.connect(endpoint) as other:
-            second_client = client if same_connection else other
-            await send(client, queue, "one", "two", "three")
-            first = await client.receiver(queue, filter=asking("s"), credit=2)
-            session_id, token = given(first)
-            assert session_id == "s"
-            handed_over = await first.receive(2)
-            second = await second_client.receiver(queue, filter=asking("s", token), credit=5)
-            assert given(second) == ("s", token)
-            error = await first.detached()
-            assert error is not None and error.condition == LOST
-            # What the first has received is locked still; the second receives what comes after.
-            (delivery,) = await second.receive()
-            assert text(delivery) == "three"
-            requester = await second_client.requester(f"{queue}/$management")
-            link = {"associated-link-name": second.link.name}
-            assert refusal(await settle(requester, [*handed_over, delivery], **link)) is None
-            state = await requester.ask("com.microsoft:get-session-state", {"session-id": "s"}, **link)
-            assert state.value == {"session-state": None}
-            peeked = await requester.ask(
-                "com.microsoft:peek-message", {"from-sequence-number": 0, "message-count": Int(9)}
-            )
-            assert peeked.application_properties["statusCode"] == 204
-
-    run(work)
+async def test_who_presents_the_token_takes_the_session_over(
+    endpoint: Endpoint, queue: str, same_connection: bool
+) -> None:
+    async with await Client.connect(endpoint) as client, await Client.connect(endpoint) as other:
+        second_client = client if same_connection else other
+        await send(client, queue, "one", "two", "three")
+        first = await client.receiver(queue, filter=asking("s"), credit=2)
+        session_id, token = given(first)
+        assert session_id == "s"
+        handed_over = await first.receive(2)
+        second = await second_client.receiver(queue, filter=asking("s", token), credit=5)
+        assert given(second) == ("s", token)
+        error = await first.detached()
+        assert error is not None and error.condition == LOST
+        # What the first has received is locked still; the second receives what comes after.
+        (delivery,) = await second.receive()
+        assert text(delivery) == "three"
+        requester = await second_client.requester(f"{queue}/$management")
+        link = {"associated-link-name": second.link.name}
+        assert refusal(await settle(requester, [*handed_over, delivery], **link)) is None
+        state = await requester.ask("com.microsoft:get-session-state", {"session-id": "s"}, **link)
+        assert state.value == {"session-state": None}
+        peeked = await requester.ask(
+            "com.microsoft:peek-message", {"from-sequence-number": 0, "message-count": Int(9)}
+        )
+        assert peeked.application_properties["statusCode"] == 204
 
 
 @pytest.mark.parametrize("same_connection", [False, True])
-def test_what_the_first_holder_does_afterwards_fails_with_a_lost_lock(
-    run: Run, same_connection: bool
+async def test_what_the_first_holder_does_afterwards_fails_with_a_lost_lock(
+    endpoint: Endpoint, queue: str, same_connection: bool
 ) -> None:
-    async def work(endpoint: Endpoint, queue: str) -> None:
-        async with await Client.connect(endpoint) as client, await Client.connect(endpoint) as other:
-            await send(client, queue, "one")
-            first = await client.receiver(queue, filter=asking("s"), credit=1)
-            deliveries = await first.receive()
-            second_client = client if same_connection else other
-            second = await second_client.receiver(queue, filter=asking("s", given(first)[1]), credit=5)
-            requester = await client.requester(f"{queue}/$management")
-            link = {"associated-link-name": first.link.name}
-            for status in ("completed", "abandoned", "defered", "suspended"):
-                assert refusal(await settle(requester, deliveries, status, **link)) == LOST
-            for operation in ("renew-session-lock", "get-session-state", "set-session-state"):
-                reply = await requester.ask(f"com.microsoft:{operation}", {"session-id": "s"}, **link)
-                assert refusal(reply) == LOST
-            assert not second.waiting
-            mine = await second_client.requester(f"{queue}/$management")
-            assert refusal(await settle(mine, deliveries, "abandoned")) is None
-            (again,) = await second.receive()
-            assert text(again) == "one"
-
-    run(work)
+    async with await Client.connect(endpoint) as client, await Client.connect(endpoint) as other:
+        await send(client, queue, "one")
+        first = await client.receiver(queue, filter=asking("s"), credit=1)
+        deliveries = await first.receive()
+        second_client = client if same_connection else other
+        second = await second_client.receiver(queue, filter=asking("s", given(first)[1]), credit=5)
+        requester = await client.requester(f"{queue}/$management")
+        link = {"associated-link-name": first.link.name}
+        for status in ("completed", "abandoned", "defered", "suspended"):
+            assert refusal(await settle(requester, deliveries, status, **link)) == LOST
+        for operation in ("renew-session-lock", "get-session-state", "set-session-state"):
+            reply = await requester.ask(f"com.microsoft:{operation}", {"session-id": "s"}, **link)
+            assert refusal(reply) == LOST
+        assert not second.waiting
+        mine = await second_client.requester(f"{queue}/$management")
+        assert refusal(await settle(mine, deliveries, "abandoned")) is None
+        (again,) = await second.receive()
+        assert text(again) == "one"
 
 
-def test_a_token_that_is_wrong_or_old_is_refused(run: Run) -> None:
-    async def work(endpoint: Endpoint, queue: str) -> None:
-        async with await Client.connect(endpoint) as client:
-            first = await client.receiver(queue, filter=asking("s"))
-            _, token = given(first)
-            for wanted in (asking("s", uuid.uuid4()), asking("s"), {EXCLUSIVE: "s"}, asking("t", token)):
-                with pytest.raises(LinkRefused) as refused:
-                    await client.receiver(queue, filter=wanted)
-                assert refused.value.condition == "com.microsoft:session-cannot-be-locked"
-                assert str(token) not in str(refused.value)
-            assert not first.is_gone
-            first.detach()
-            # A session that nobody holds has no token.
+async def test_a_token_that_is_wrong_or_old_is_refused(endpoint: Endpoint, queue: str) -> None:
+    async with await Client.connect(endpoint) as client:
+        first = await client.receiver(queue, filter=asking("s"))
+        _, token = given(first)
+        for wanted in (asking("s", uuid.uuid4()), asking("s"), {EXCLUSIVE: "s"}, asking("t", token)):
+            with pytest.raises(LinkRefused) as refused:
+                await client.receiver(queue, filter=wanted)
+            assert refused.value.condition == "com.microsoft:session-cannot-be-locked"
+            assert str(token) not in str(refused.value)
+        assert not first.is_gone
+        first.detach()
+        # A session that nobody holds has no token.
+        with pytest.raises(LinkRefused) as refused:
+            await client.receiver(queue, filter=asking("s", token))
+        assert refused.value.condition == "com.microsoft:session-cannot-be-locked"
+        fresh = await client.receiver(queue, filter=asking("s"))
+        assert given(fresh)[1] != token
+
+
+async def test_an_exclusive_session_is_not_handed_over(endpoint: Endpoint, queue: str) -> None:
+    async with await Client.connect(endpoint) as client:
+        await client.receiver(queue, filter={EXCLUSIVE: "s"})
+        for token in (None, uuid.uuid4(), uuid.UUID(int=0)):
             with pytest.raises(LinkRefused) as refused:
                 await client.receiver(queue, filter=asking("s", token))
             assert refused.value.condition == "com.microsoft:session-cannot-be-locked"
-            fresh = await client.receiver(queue, filter=asking("s"))
-            assert given(fresh)[1] != token
-
-    run(work)
 
 
-def test_an_exclusive_session_is_not_handed_over(run: Run) -> None:
-    async def work(endpoint: Endpoint, queue: str) -> None:
-        async with await Client.connect(endpoint) as client:
-            await client.receiver(queue, filter={EXCLUSIVE: "s"})
-            for token in (None, uuid.uuid4(), uuid.UUID(int=0)):
-                with pytest.raises(LinkRefused) as refused:
-                    await client.receiver(queue, filter=asking("s", token))
-                assert refused.value.condition == "com.microsoft:session-cannot-be-locked"
-
-    run(work)
-
-
-def test_the_next_session_can_be_asked_for_and_handed_over_again_and_again(run: Run) -> None:
-    async def work(endpoint: Endpoint, queue: str) -> None:
-        async with await Client.connect(endpoint) as client:
-            waiting = client.attach_receiver(queue, await client.begin(), filter=asking(None))
-            await send(client, queue, "one")
-            await waiting.attached()
-            holder = waiting
-            session_id, token = given(holder)
-            assert session_id == "s"
-            for _ in range(3):
-                following = await client.receiver(queue, filter=asking("S", token))
-                error = await holder.detached()
-                assert error is not None and error.condition == LOST
-                holder = following
-            holder.grant(1)
-            assert text((await holder.receive())[0]) == "one"
-
-    run(work)
+async def test_the_next_session_can_be_asked_for_and_handed_over_again_and_again(
+    endpoint: Endpoint, queue: str
+) -> None:
+    async with await Client.connect(endpoint) as client:
+        waiting = client.attach_receiver(queue, await client.begin(), filter=asking(None))
+        await send(client, queue, "one")
+        await waiting.attached()
+        holder = waiting
+        session_id, token = given(holder)
+        assert session_id == "s"
+        for _ in range(3):
+            following = await client.receiver(queue, filter=asking("S", token))
+            error = await holder.detached()
+            assert error is not None and error.condition == LOST
+            holder = following
+        holder.grant(1)
+        assert text((await holder.receive())[0]) == "one"
 
 
-def test_messages_of_a_holder_that_leaves_come_again(run: Run) -> None:
-    async def work(endpoint: Endpoint, queue: str) -> None:
-        async with await Client.connect(endpoint) as client:
-            await send(client, queue, "one", "two")
-            first = await client.receiver(queue, filter=asking("s"), credit=2)
-            await first.receive(2)
-            second = await client.receiver(queue, filter=asking("s", given(first)[1]))
-            second.detach()
-            third = await client.receiver(queue, filter={EXCLUSIVE: None}, credit=2)
-            assert [text(delivery) for delivery in await third.receive(2)] == ["one", "two"]
-
-    run(work)
+async def test_messages_of_a_holder_that_leaves_come_again(endpoint: Endpoint, queue: str) -> None:
+    async with await Client.connect(endpoint) as client:
+        await send(client, queue, "one", "two")
+        first = await client.receiver(queue, filter=asking("s"), credit=2)
+        await first.receive(2)
+        second = await client.receiver(queue, filter=asking("s", given(first)[1]))
+        second.detach()
+        third = await client.receiver(queue, filter={EXCLUSIVE: None}, credit=2)
+        assert [text(delivery) for delivery in await third.receive(2)] == ["one", "two"]
 
 
-def test_a_filter_that_makes_no_sense_is_refused(run: Run) -> None:
-    async def work(endpoint: Endpoint, queue: str) -> None:
-        async with await Client.connect(endpoint) as client:
-            token = uuid.uuid4()
-            both = {**asking("s"), EXCLUSIVE: "s"}
-            wrong: list[object] = [None, "s", [None, token], [Int(1), None], ["s", "token"], ["s", token, 1]]
-            for wanted in (both, *({FILTER: Described(DESCRIPTOR, value)} for value in wrong)):
-                with pytest.raises(LinkRefused) as refused:
-                    await client.receiver(queue, filter=wanted)
-                assert refused.value.condition == "com.microsoft:argument-error"
-                assert str(token) not in str(refused.value)
-
-    run(work)
-
-
-def test_other_tiers_do_not_have_them(server: ServerProcess) -> None:
-    async def work() -> None:
-        async with await Client.connect(Endpoint.parse(server.connection_string)) as client:
+async def test_a_filter_that_makes_no_sense_is_refused(endpoint: Endpoint, queue: str) -> None:
+    async with await Client.connect(endpoint) as client:
+        token = uuid.uuid4()
+        both = {**asking("s"), EXCLUSIVE: "s"}
+        wrong: list[object] = [None, "s", [None, token], [Int(1), None], ["s", "token"], ["s", token, 1]]
+        for wanted in (both, *({FILTER: Described(DESCRIPTOR, value)} for value in wrong)):
             with pytest.raises(LinkRefused) as refused:
-                await client.receiver("usual-unpartitioned-0", filter=asking("s"))
-            assert refused.value.condition == "amqp:not-implemented"
-            assert "premium" in str(refused.value).lower()
+                await client.receiver(queue, filter=wanted)
+            assert refused.value.condition == "com.microsoft:argument-error"
+            assert str(token) not in str(refused.value)
 
-    asyncio.run(work())
+
+async def test_other_tiers_do_not_have_them(server: ServerProcess) -> None:
+    async with await Client.connect(Endpoint.parse(server.connection_string)) as client:
+        with pytest.raises(LinkRefused) as refused:
+            await client.receiver("usual-unpartitioned-0", filter=asking("s"))
+        assert refused.value.condition == "amqp:not-implemented"
+        assert "premium" in str(refused.value).lower()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Iterator
 
 import pytest
 
@@ -24,8 +22,7 @@ DESCRIPTOR = ULong(0x137000000C)
 # .NET ticks at the start of 2020 and of 2100.
 TICKS_2020, TICKS_2100 = 637_134_336_000_000_000, 662_380_416_000_000_000
 
-Work: TypeAlias = Callable[[Endpoint, str], Awaitable[None]]
-Run: TypeAlias = Callable[[Work], None]
+KINDS = ("plain", "parts")
 
 
 @pytest.fixture(scope="module")
@@ -43,24 +40,26 @@ def _namespace_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
     server.refuse_trouble()
 
 
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def numbers() -> Iterator[int]:
-    return iter(range(13))
+def unused() -> dict[str, Iterator[int]]:
+    """The numbers of the queues, by kind, that no test has had yet."""
+    return {kind: iter(range(13)) for kind in KINDS}
 
 
 @pytest.fixture
-def run(server: ServerProcess, numbers: Iterator[int]) -> Run:
-    """On each kind of queue, one after the other."""
-    number = next(numbers)
+def queue(kind: str, unused: dict[str, Iterator[int]]) -> str:
+    """A queue of each kind that no other test uses."""
+    return f"{kind}-{next(unused[kind])}"
 
-    def run(work: Work) -> None:
-        async def both() -> None:
-            for kind in ("plain", "parts"):
-                await work(Endpoint.parse(server.connection_string), f"{kind}-{number}")
 
-        asyncio.run(both())
-
-    return run
+@pytest.fixture
+def endpoint(server: ServerProcess) -> Endpoint:
+    return Endpoint.parse(server.connection_string)
 
 
 def message(session_id: str | None, text: str = "x") -> bytes:
@@ -78,189 +77,171 @@ def text(payload: bytes) -> str:
 
 @pytest.mark.parametrize("described", [False, True])
 @pytest.mark.parametrize("named", [False, True])
-def test_the_answer_names_the_session_in_the_shape_of_the_question(
-    run: Run, described: bool, named: bool
+async def test_the_answer_names_the_session_in_the_shape_of_the_question(
+    endpoint: Endpoint, queue: str, described: bool, named: bool
 ) -> None:
-    async def work(endpoint: Endpoint, queue: str) -> None:
-        async with await Client.connect(endpoint) as client:
-            await send(client, queue, message("ada"))
-            asked: object = "ada" if named else None
-            if described:
-                asked = Described(DESCRIPTOR, asked)
-            receiver = await client.receiver(queue, filter={FILTER: asked}, credit=1)
-            remote = receiver.link.remote
-            assert remote is not None and isinstance(remote.source, Source)
-            expected: object = Described(DESCRIPTOR, "ada") if described else "ada"
-            assert remote.source.filter == {FILTER: expected}
-            assert remote.source.address == queue
-            until = (remote.properties or {})[LOCKED_UNTIL]
-            assert type(until) is int
-            assert TICKS_2020 < until < TICKS_2100
-            (delivery,) = await receiver.receive()
-            assert decode_message(delivery.payload).properties.group_id == "ada"
-            assert await receiver.settled_as([delivery]) == [Accepted()]
-
-    run(work)
+    async with await Client.connect(endpoint) as client:
+        await send(client, queue, message("ada"))
+        asked: object = "ada" if named else None
+        if described:
+            asked = Described(DESCRIPTOR, asked)
+        receiver = await client.receiver(queue, filter={FILTER: asked}, credit=1)
+        remote = receiver.link.remote
+        assert remote is not None and isinstance(remote.source, Source)
+        expected: object = Described(DESCRIPTOR, "ada") if described else "ada"
+        assert remote.source.filter == {FILTER: expected}
+        assert remote.source.address == queue
+        until = (remote.properties or {})[LOCKED_UNTIL]
+        assert type(until) is int
+        assert TICKS_2020 < until < TICKS_2100
+        (delivery,) = await receiver.receive()
+        assert decode_message(delivery.payload).properties.group_id == "ada"
+        assert await receiver.settled_as([delivery]) == [Accepted()]
 
 
-def test_an_attach_is_answered_when_there_is_a_session(run: Run) -> None:
-    async def work(endpoint: Endpoint, queue: str) -> None:
-        async with await Client.connect(endpoint) as client:
-            receiver = client.attach_receiver(queue, await client.begin(), filter={FILTER: None})
-            await send(client, queue, message("s", "one"), message("s", "two"))
-            await receiver.attached()
-            receiver.grant(5)
-            assert [text(each.payload) for each in await receiver.receive(2)] == ["one", "two"]
-
-    run(work)
+async def test_an_attach_is_answered_when_there_is_a_session(endpoint: Endpoint, queue: str) -> None:
+    async with await Client.connect(endpoint) as client:
+        receiver = client.attach_receiver(queue, await client.begin(), filter={FILTER: None})
+        await send(client, queue, message("s", "one"), message("s", "two"))
+        await receiver.attached()
+        receiver.grant(5)
+        assert [text(each.payload) for each in await receiver.receive(2)] == ["one", "two"]
 
 
-def test_nothing_free_is_a_timeout_and_a_wrong_filter_an_argument_error(run: Run) -> None:
-    async def work(endpoint: Endpoint, queue: str) -> None:
-        async with await Client.connect(endpoint) as client:
-            with pytest.raises(LinkRefused) as late:
-                await client.receiver(queue, filter={FILTER: None}, properties={TIMEOUT: UInt(50)})
-            assert late.value.condition == "com.microsoft:timeout"
-            for wrong in (Int(7), "x" * 129):
-                with pytest.raises(LinkRefused) as refused:
-                    await client.receiver(queue, filter={FILTER: wrong})
-                assert refused.value.condition == "com.microsoft:argument-error"
+async def test_nothing_free_is_a_timeout_and_a_wrong_filter_an_argument_error(
+    endpoint: Endpoint, queue: str
+) -> None:
+    async with await Client.connect(endpoint) as client:
+        with pytest.raises(LinkRefused) as late:
+            await client.receiver(queue, filter={FILTER: None}, properties={TIMEOUT: UInt(50)})
+        assert late.value.condition == "com.microsoft:timeout"
+        for wrong in (Int(7), "x" * 129):
             with pytest.raises(LinkRefused) as refused:
-                await client.receiver(f"{queue}/$DeadLetterQueue", filter={FILTER: "s"})
-            assert refused.value.condition == "amqp:not-allowed"
-
-    run(work)
-
-
-def test_who_stops_waiting_takes_no_session_with_it(run: Run) -> None:
-    async def work(endpoint: Endpoint, queue: str) -> None:
-        async with await Client.connect(endpoint) as client:
-            gone = client.attach_receiver(queue, await client.begin(), filter={FILTER: None})
-            gone.detach()
-            stranger = await Client.connect(endpoint)
-            stranger.attach_receiver(queue, await stranger.begin(), filter={FILTER: None})
-            stranger.cut()
-            await send(client, queue, message("s"))
-            receiver = await client.receiver(queue, filter={FILTER: None}, credit=1)
-            assert len(await receiver.receive()) == 1
-
-    run(work)
+                await client.receiver(queue, filter={FILTER: wrong})
+            assert refused.value.condition == "com.microsoft:argument-error"
+        with pytest.raises(LinkRefused) as refused:
+            await client.receiver(f"{queue}/$DeadLetterQueue", filter={FILTER: "s"})
+        assert refused.value.condition == "amqp:not-allowed"
 
 
-def test_a_connection_that_is_cut_frees_its_sessions_uncounted(run: Run) -> None:  # P-28
-    async def work(endpoint: Endpoint, queue: str) -> None:
-        async with await Client.connect(endpoint) as client:
-            await send(client, queue, message("s", "one"), message("s", "two"))
-            stranger = await Client.connect(endpoint)
-            lost = await stranger.receiver(queue, filter={FILTER: "s"}, credit=1)
-            await lost.receive()
-            stranger.cut()
-            # Waits in line until the server has seen the other go.
-            receiver = await client.receiver(queue, filter={FILTER: None}, credit=2)
-            deliveries = await receiver.receive(2)
-            assert [text(each.payload) for each in deliveries] == ["one", "two"]
-            counts = [decode_message(each.payload).header.delivery_count for each in deliveries]
-            assert counts == [0, 0]
-
-    run(work)
+async def test_who_stops_waiting_takes_no_session_with_it(endpoint: Endpoint, queue: str) -> None:
+    async with await Client.connect(endpoint) as client:
+        gone = client.attach_receiver(queue, await client.begin(), filter={FILTER: None})
+        gone.detach()
+        stranger = await Client.connect(endpoint)
+        stranger.attach_receiver(queue, await stranger.begin(), filter={FILTER: None})
+        stranger.cut()
+        await send(client, queue, message("s"))
+        receiver = await client.receiver(queue, filter={FILTER: None}, credit=1)
+        assert len(await receiver.receive()) == 1
 
 
-def test_abandoned_messages_come_again_before_later_ones(run: Run) -> None:  # P-13
-    async def work(endpoint: Endpoint, queue: str) -> None:
-        async with await Client.connect(endpoint) as client:
-            await send(client, queue, *(message("s", str(number)) for number in range(4)))
-            receiver = await client.receiver(queue, filter={FILTER: "s"}, credit=2)
-            first, second = await receiver.receive(2)
-            await receiver.settled_as([second], Modified(delivery_failed=True))
-            await receiver.settled_as([first], Modified(delivery_failed=True))
-            receiver.grant(4)
-            assert [text(each.payload) for each in await receiver.receive(4)] == ["0", "1", "2", "3"]
-
-    run(work)
-
-
-def test_a_lock_that_runs_out_closes_the_link_and_frees_the_session(run: Run) -> None:
-    async def work(endpoint: Endpoint, queue: str) -> None:
-        async with await Client.connect(endpoint) as client:
-            await send(client, queue, message("s"))
-            receiver = await client.receiver(queue, filter={FILTER: "s"}, credit=1)
-            await receiver.receive()
-            error = await receiver.detached()
-            assert error is not None
-            assert error.condition == "com.microsoft:session-lock-lost"
-            requester = await client.requester(f"{queue}/$management")
-            for operation in ("renew-session-lock", "get-session-state", "set-session-state"):
-                reply = await requester.ask(f"com.microsoft:{operation}", {"session-id": "s"})
-                assert reply.application_properties["statusCode"] == 410
-                assert reply.application_properties["errorCondition"] == "com.microsoft:session-lock-lost"
-            again = await client.receiver(queue, filter={FILTER: "s"}, credit=1)
-            (delivery,) = await again.receive()
-            assert decode_message(delivery.payload).header.delivery_count == 1
-
-    run(work)
+async def test_a_connection_that_is_cut_frees_its_sessions_uncounted(
+    endpoint: Endpoint, queue: str
+) -> None:  # P-28
+    async with await Client.connect(endpoint) as client:
+        await send(client, queue, message("s", "one"), message("s", "two"))
+        stranger = await Client.connect(endpoint)
+        lost = await stranger.receiver(queue, filter={FILTER: "s"}, credit=1)
+        await lost.receive()
+        stranger.cut()
+        # Waits in line until the server has seen the other go.
+        receiver = await client.receiver(queue, filter={FILTER: None}, credit=2)
+        deliveries = await receiver.receive(2)
+        assert [text(each.payload) for each in deliveries] == ["one", "two"]
+        counts = [decode_message(each.payload).header.delivery_count for each in deliveries]
+        assert counts == [0, 0]
 
 
-def test_only_the_connection_that_holds_a_session_manages_it(run: Run) -> None:
-    async def work(endpoint: Endpoint, queue: str) -> None:
-        async with await Client.connect(endpoint) as holder, await Client.connect(endpoint) as other:
-            await holder.receiver(queue, filter={FILTER: "s"})
-            mine = await holder.requester(f"{queue}/$management")
-            theirs = await other.requester(f"{queue}/$management")
-            body = {"session-id": "s"}
-            renewed = await mine.ask("com.microsoft:renew-session-lock", body)
-            assert isinstance(renewed.value, dict)
-            assert type(renewed.value["expiration"]) is Timestamp
-            refused = await theirs.ask("com.microsoft:renew-session-lock", body)
-            assert refused.application_properties["statusCode"] == 410
-            await mine.ask("com.microsoft:set-session-state", {**body, "session-state": b"x"})
-            state = await mine.ask("com.microsoft:get-session-state", body)
-            assert state.value == {"session-state": b"x"}
-            page = {"last-updated-time": Timestamp(253402300800000), "skip": Int(0), "top": Int(100)}
-            listed = await theirs.ask("com.microsoft:get-message-sessions", page)
-            assert listed.value == {"skip": Int(1), "sessions-ids": Array(str, ["s"])}
-
-    run(work)
+async def test_abandoned_messages_come_again_before_later_ones(
+    endpoint: Endpoint, queue: str
+) -> None:  # P-13
+    async with await Client.connect(endpoint) as client:
+        await send(client, queue, *(message("s", str(number)) for number in range(4)))
+        receiver = await client.receiver(queue, filter={FILTER: "s"}, credit=2)
+        first, second = await receiver.receive(2)
+        await receiver.settled_as([second], Modified(delivery_failed=True))
+        await receiver.settled_as([first], Modified(delivery_failed=True))
+        receiver.grant(4)
+        assert [text(each.payload) for each in await receiver.receive(4)] == ["0", "1", "2", "3"]
 
 
-def test_a_link_speaks_for_the_session_that_it_holds(run: Run) -> None:  # P-13 P-35
+async def test_a_lock_that_runs_out_closes_the_link_and_frees_the_session(
+    endpoint: Endpoint, queue: str
+) -> None:
+    async with await Client.connect(endpoint) as client:
+        await send(client, queue, message("s"))
+        receiver = await client.receiver(queue, filter={FILTER: "s"}, credit=1)
+        await receiver.receive()
+        error = await receiver.detached()
+        assert error is not None
+        assert error.condition == "com.microsoft:session-lock-lost"
+        requester = await client.requester(f"{queue}/$management")
+        for operation in ("renew-session-lock", "get-session-state", "set-session-state"):
+            reply = await requester.ask(f"com.microsoft:{operation}", {"session-id": "s"})
+            assert reply.application_properties["statusCode"] == 410
+            assert reply.application_properties["errorCondition"] == "com.microsoft:session-lock-lost"
+        again = await client.receiver(queue, filter={FILTER: "s"}, credit=1)
+        (delivery,) = await again.receive()
+        assert decode_message(delivery.payload).header.delivery_count == 1
+
+
+async def test_only_the_connection_that_holds_a_session_manages_it(endpoint: Endpoint, queue: str) -> None:
+    async with await Client.connect(endpoint) as holder, await Client.connect(endpoint) as other:
+        await holder.receiver(queue, filter={FILTER: "s"})
+        mine = await holder.requester(f"{queue}/$management")
+        theirs = await other.requester(f"{queue}/$management")
+        body = {"session-id": "s"}
+        renewed = await mine.ask("com.microsoft:renew-session-lock", body)
+        assert isinstance(renewed.value, dict)
+        assert type(renewed.value["expiration"]) is Timestamp
+        refused = await theirs.ask("com.microsoft:renew-session-lock", body)
+        assert refused.application_properties["statusCode"] == 410
+        await mine.ask("com.microsoft:set-session-state", {**body, "session-state": b"x"})
+        state = await mine.ask("com.microsoft:get-session-state", body)
+        assert state.value == {"session-state": b"x"}
+        page = {"last-updated-time": Timestamp(253402300800000), "skip": Int(0), "top": Int(100)}
+        listed = await theirs.ask("com.microsoft:get-message-sessions", page)
+        assert listed.value == {"skip": Int(1), "sessions-ids": Array(str, ["s"])}
+
+
+async def test_a_link_speaks_for_the_session_that_it_holds(
+    endpoint: Endpoint, queue: str
+) -> None:  # P-13 P-35
     # go names in its requests for deferred messages and in its peeks the link and not the session.
-    async def work(endpoint: Endpoint, queue: str) -> None:
-        async with await Client.connect(endpoint) as client:
-            await send(client, queue, message("s", "mine"), message("t", "another's"))
-            receiver = await client.receiver(queue, filter={FILTER: "s"}, credit=1)
-            (delivery,) = await receiver.receive()
-            await receiver.settled_as([delivery], Modified(undeliverable_here=True))
-            requester = await client.requester(f"{queue}/$management")
-            link = {"associated-link-name": receiver.link.name}
-            body = {"from-sequence-number": 0, "message-count": Int(10)}
-            peeked = await requester.ask("com.microsoft:peek-message", body, **link)
-            assert isinstance(peeked.value, dict)
-            (found,) = peeked.value["messages"]
-            assert text(found["message"]) == "mine"
-            annotations = decode_message(found["message"]).message_annotations
-            numbers = Array(int, [annotations["x-opt-sequence-number"]])
-            body = {"sequence-numbers": numbers, "receiver-settle-mode": UInt(1)}
-            taken = await requester.ask("com.microsoft:receive-by-sequence-number", body, **link)
-            assert taken.application_properties["statusCode"] == 200
-            unknown = await requester.ask(
-                "com.microsoft:receive-by-sequence-number", body, **{"associated-link-name": "x"}
-            )
-            assert unknown.application_properties["statusCode"] == 400
-
-    run(work)
+    async with await Client.connect(endpoint) as client:
+        await send(client, queue, message("s", "mine"), message("t", "another's"))
+        receiver = await client.receiver(queue, filter={FILTER: "s"}, credit=1)
+        (delivery,) = await receiver.receive()
+        await receiver.settled_as([delivery], Modified(undeliverable_here=True))
+        requester = await client.requester(f"{queue}/$management")
+        link = {"associated-link-name": receiver.link.name}
+        body = {"from-sequence-number": 0, "message-count": Int(10)}
+        peeked = await requester.ask("com.microsoft:peek-message", body, **link)
+        assert isinstance(peeked.value, dict)
+        (found,) = peeked.value["messages"]
+        assert text(found["message"]) == "mine"
+        annotations = decode_message(found["message"]).message_annotations
+        numbers = Array(int, [annotations["x-opt-sequence-number"]])
+        body = {"sequence-numbers": numbers, "receiver-settle-mode": UInt(1)}
+        taken = await requester.ask("com.microsoft:receive-by-sequence-number", body, **link)
+        assert taken.application_properties["statusCode"] == 200
+        unknown = await requester.ask(
+            "com.microsoft:receive-by-sequence-number", body, **{"associated-link-name": "x"}
+        )
+        assert unknown.application_properties["statusCode"] == 400
 
 
-def test_a_message_without_a_session_is_rejected_and_those_around_it_are_not(run: Run) -> None:
-    async def work(endpoint: Endpoint, queue: str) -> None:
-        async with await Client.connect(endpoint) as client:
-            sender = await client.sender(queue)
-            # One write, so that the server reads them together.
-            outcomes = await sender.send(message("s", "1"), message(None), message("s", "2"))
-            assert [type(outcome) for outcome in outcomes] == [Accepted, Rejected, Accepted]
-            refused = outcomes[1]
-            assert isinstance(refused, Rejected) and refused.error is not None
-            assert refused.error.condition == "amqp:not-allowed"
-            receiver = await client.receiver(queue, filter={FILTER: "s"}, credit=2)
-            assert [text(each.payload) for each in await receiver.receive(2)] == ["1", "2"]
-
-    run(work)
+async def test_a_message_without_a_session_is_rejected_and_those_around_it_are_not(
+    endpoint: Endpoint, queue: str
+) -> None:
+    async with await Client.connect(endpoint) as client:
+        sender = await client.sender(queue)
+        # One write, so that the server reads them together.
+        outcomes = await sender.send(message("s", "1"), message(None), message("s", "2"))
+        assert [type(outcome) for outcome in outcomes] == [Accepted, Rejected, Accepted]
+        refused = outcomes[1]
+        assert isinstance(refused, Rejected) and refused.error is not None
+        assert refused.error.condition == "amqp:not-allowed"
+        receiver = await client.receiver(queue, filter={FILTER: "s"}, credit=2)
+        assert [text(each.payload) for each in await receiver.receive(2)] == ["1", "2"]

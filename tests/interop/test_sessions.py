@@ -28,7 +28,7 @@ from azure.servicebus.exceptions import (
 )
 
 from fix_server import Kind, Properties, ServerProcess, StartServer, namespace
-from interop.sdk import CROSSWISE, AsyncSdk, LoopThread, Sdk, SyncSdk, bodies, receive
+from interop.sdk import BREAKS_CONNECTIONS, CROSSWISE, AsyncSdk, LoopThread, Sdk, SyncSdk, bodies, receive
 
 MEGABYTE = 1 << 20
 
@@ -377,8 +377,7 @@ def test_many_workers_share_many_sessions_and_each_stays_in_order(room: Room) ->
 # -- servers of their own ---------------------------------------------------------
 
 
-@pytest.mark.usefixtures("broken_connections")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@BREAKS_CONNECTIONS
 @pytest.mark.parametrize("partitioned", [False, True])
 def test_states_and_order_survive_a_crash(
     start_server: StartServer, pool: ThreadPoolExecutor, partitioned: bool

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -25,7 +24,6 @@ from azure.servicebus.management import (
 from bendybus.amqp.types import Described, ULong
 from fix_client import Client, Endpoint
 from fix_server import RULES, Kind, ServerProcess, StartServer
-from interop.sdk import LoopThread
 from interop.test_administration import Raw, administration, entry, raw  # noqa: F401 - a fixture
 
 _numbers = count()
@@ -126,19 +124,16 @@ def test_old_versions_do_not_see_partitioned_topics(  # P-10
     assert raw("PUT", f"/{name}-b?api-version=2013-08", body)[0] == 400
 
 
-def test_the_asynchronous_client_does_the_same(
-    server: ServerProcess, admin: ServiceBusAdministrationClient, name: str, loop_thread: LoopThread
+async def test_the_asynchronous_client_does_the_same(
+    server: ServerProcess, admin: ServiceBusAdministrationClient, name: str
 ) -> None:
-    async def work() -> list[str | None]:
-        async with AsyncAdministrationClient.from_connection_string(
-            server.connection_string, connection_verify=str(server.certificate), retry_total=0
-        ) as client:
-            await client.create_topic(name)
-            await client.create_subscription(name, "s")
-            await client.create_rule(name, "s", "r", filter=SqlRuleFilter("a = 1"))
-            return [rule.name async for rule in client.list_rules(name, "s")]
-
-    assert loop_thread.run(work()) == ["$Default", "r"]
+    async with AsyncAdministrationClient.from_connection_string(
+        server.connection_string, connection_verify=str(server.certificate), retry_total=0
+    ) as client:
+        await client.create_topic(name)
+        await client.create_subscription(name, "s")
+        await client.create_rule(name, "s", "r", filter=SqlRuleFilter("a = 1"))
+        assert [rule.name async for rule in client.list_rules(name, "s")] == ["$Default", "r"]
 
 
 # -- subscriptions --------------------------------------------------------------------
@@ -302,54 +297,49 @@ def test_bad_requests_below_a_topic_are_told_what_is_wrong(
 # -- over AMQP --------------------------------------------------------------------------
 
 
-def test_rules_are_added_told_and_removed_over_amqp(
+async def test_rules_are_added_told_and_removed_over_amqp(
     server: ServerProcess, admin: ServiceBusAdministrationClient, name: str
 ) -> None:  # P-35
     admin.create_topic(name, enable_partitioning=True)
     admin.create_subscription(name, "s")
 
-    async def work() -> None:
-        client = await Client.connect(Endpoint.parse(server.connection_string))
-        node = await client.requester(f"{name}/Subscriptions/s/$management")
+    client = await Client.connect(Endpoint.parse(server.connection_string))
+    node = await client.requester(f"{name}/Subscriptions/s/$management")
 
-        async def ask(operation: str, body: object) -> tuple[object, object, Any]:
-            answer = await node.ask(f"com.microsoft:{operation}", body)
-            told = answer.application_properties
-            return told["statusCode"], told.get("errorCondition"), answer.value
+    async def ask(operation: str, body: object) -> tuple[object, object, Any]:
+        answer = await node.ask(f"com.microsoft:{operation}", body)
+        told = answer.application_properties
+        return told["statusCode"], told.get("errorCondition"), answer.value
 
-        rule = {"sql-filter": {"expression": "n = 1"}, "sql-rule-action": {"expression": "SET m = 2"}}
-        assert (await ask("add-rule", {"rule-name": "r", "rule-description": rule}))[0] == 200
-        again = await ask("add-rule", {"rule-name": "R", "rule-description": rule})
-        assert again[:2] == (409, "com.microsoft:entity-already-exists")
-        bad = {"sql-filter": {"expression": "n ="}}
-        assert (await ask("add-rule", {"rule-name": "b", "rule-description": bad}))[:2] == (
-            *(400, "com.microsoft:argument-error"),
-        )
-        status, _, body = await ask("enumerate-rules", {"skip": 1, "top": 2**31 - 1})
-        (told,) = body["rules"]
-        described = told["rule-description"]
-        assert isinstance(described, Described) and isinstance(described.descriptor, ULong)
-        assert (status, described.value[2], described.value[0].value[0]) == (200, "r", "n = 1")
-        assert (await ask("enumerate-rules", {"skip": 5, "top": 10}))[0] == 204
-        assert (await ask("remove-rule", {"rule-name": "$Default"}))[0] == 200
-        assert (await ask("remove-rule", {"rule-name": "$Default"}))[:2] == (404, "amqp:not-found")
-        at_topic = await client.requester(f"{name}/$management")
-        refused = await at_topic.ask("com.microsoft:enumerate-rules", {"skip": 0, "top": 1})
-        assert refused.application_properties["errorCondition"] == "amqp:not-allowed"
-        peeked = await at_topic.ask(
-            "com.microsoft:peek-message", {"from-sequence-number": 1, "message-count": 1}
-        )
-        assert peeked.application_properties["statusCode"] == 400
-        client.cut()
-        # Who only listens may not change rules.
-        key, _ = RULES["Listens"]
-        endpoint = Endpoint.parse(server.connection_string)
-        listens = await Client.connect(Endpoint(endpoint.host, endpoint.port, "Listens", key))
-        node = await listens.requester(f"{name}/Subscriptions/s/$management")
-        assert (await ask("add-rule", {"rule-name": "x", "rule-description": rule}))[0] == 401
-        listens.cut()
-
-    asyncio.run(work())
+    rule = {"sql-filter": {"expression": "n = 1"}, "sql-rule-action": {"expression": "SET m = 2"}}
+    assert (await ask("add-rule", {"rule-name": "r", "rule-description": rule}))[0] == 200
+    again = await ask("add-rule", {"rule-name": "R", "rule-description": rule})
+    assert again[:2] == (409, "com.microsoft:entity-already-exists")
+    bad = {"sql-filter": {"expression": "n ="}}
+    assert (await ask("add-rule", {"rule-name": "b", "rule-description": bad}))[:2] == (
+        *(400, "com.microsoft:argument-error"),
+    )
+    status, _, body = await ask("enumerate-rules", {"skip": 1, "top": 2**31 - 1})
+    (told,) = body["rules"]
+    described = told["rule-description"]
+    assert isinstance(described, Described) and isinstance(described.descriptor, ULong)
+    assert (status, described.value[2], described.value[0].value[0]) == (200, "r", "n = 1")
+    assert (await ask("enumerate-rules", {"skip": 5, "top": 10}))[0] == 204
+    assert (await ask("remove-rule", {"rule-name": "$Default"}))[0] == 200
+    assert (await ask("remove-rule", {"rule-name": "$Default"}))[:2] == (404, "amqp:not-found")
+    at_topic = await client.requester(f"{name}/$management")
+    refused = await at_topic.ask("com.microsoft:enumerate-rules", {"skip": 0, "top": 1})
+    assert refused.application_properties["errorCondition"] == "amqp:not-allowed"
+    peeked = await at_topic.ask("com.microsoft:peek-message", {"from-sequence-number": 1, "message-count": 1})
+    assert peeked.application_properties["statusCode"] == 400
+    client.cut()
+    # Who only listens may not change rules.
+    key, _ = RULES["Listens"]
+    endpoint = Endpoint.parse(server.connection_string)
+    listens = await Client.connect(Endpoint(endpoint.host, endpoint.port, "Listens", key))
+    node = await listens.requester(f"{name}/Subscriptions/s/$management")
+    assert (await ask("add-rule", {"rule-name": "x", "rule-description": rule}))[0] == 401
+    listens.cut()
     assert [rule.name for rule in admin.list_rules(name, "s")] == ["r"]
 
 

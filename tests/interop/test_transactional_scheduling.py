@@ -9,7 +9,7 @@ from bendybus.amqp.performatives import Accepted, TransactionalState
 from bendybus.amqp.types import Array
 from fix_client import Requester
 from fix_kinds import Stand, on_each_kind, on_partitioned_kinds
-from fix_transactions import NOT_ALLOWED, Room, Table, condition, message, request_all, run
+from fix_transactions import NOT_ALLOWED, Room, Table, at_table, condition, message, request_all
 
 LATER = 4_000_000_000_000
 LONG_AGO = 1_000_000_000_000
@@ -56,10 +56,10 @@ async def discharge(table: Table, txn: bytes, commits: bool) -> None:
 
 @COMMITS
 @on_each_kind
-def test_messages_are_scheduled_by_the_commit(stand: Stand, commits: bool) -> None:  # P-23
+async def test_messages_are_scheduled_by_the_commit(stand: Stand, commits: bool) -> None:  # P-23
     queue = stand.queue()
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server)) as table:
         requester = await table.requester(queue)
         txn = await table.coordinator.declare()
         await schedule(requester, txn, message("later", key="k", due=LATER))
@@ -67,15 +67,15 @@ def test_messages_are_scheduled_by_the_commit(stand: Stand, commits: bool) -> No
         await discharge(table, txn, commits)
         assert await kept(requester) == (["later"] if commits else [])
 
-    run(Room(stand.server), test)
-
 
 @COMMITS
 @on_each_kind
-def test_a_message_whose_time_has_come_is_sent_by_the_commit(stand: Stand, commits: bool) -> None:  # P-23
+async def test_a_message_whose_time_has_come_is_sent_by_the_commit(
+    stand: Stand, commits: bool
+) -> None:  # P-23
     queue = stand.queue()
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server)) as table:
         requester = await table.requester(queue)
         txn = await table.coordinator.declare()
         numbers = await schedule(
@@ -86,16 +86,14 @@ def test_a_message_whose_time_has_come_is_sent_by_the_commit(stand: Stand, commi
         await discharge(table, txn, commits)
         assert await table.contents(queue) == (["now"] if commits else [])
 
-    run(Room(stand.server), test)
-
 
 @COMMITS
 @pytest.mark.parametrize("entity", ["queue", "topic"])
 @on_each_kind
-def test_messages_are_cancelled_by_the_commit(stand: Stand, entity: str, commits: bool) -> None:  # P-23
+async def test_messages_are_cancelled_by_the_commit(stand: Stand, entity: str, commits: bool) -> None:  # P-23
     target = stand.queue() if entity == "queue" else stand.topic("s")
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server)) as table:
         requester = await table.requester(target)
         number, other = await schedule(
             requester, None, message("a", key="k", due=LATER), message("b", key="k", due=LATER)
@@ -110,14 +108,12 @@ def test_messages_are_cancelled_by_the_commit(stand: Stand, entity: str, commits
         received = f"{target}/Subscriptions/s" if entity == "topic" else target
         assert await table.contents(received) == (["instead"] if commits else [])
 
-    run(Room(stand.server), test)
-
 
 @on_each_kind
-def test_what_a_transaction_scheduled_it_can_cancel(stand: Stand) -> None:  # P-23
+async def test_what_a_transaction_scheduled_it_can_cancel(stand: Stand) -> None:  # P-23
     queue = stand.queue()
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server)) as table:
         requester = await table.requester(queue)
         txn = await table.coordinator.declare()
         sent = message("a", key="k", due=LATER), message("b", key="k", due=LATER)
@@ -126,14 +122,12 @@ def test_what_a_transaction_scheduled_it_can_cancel(stand: Stand) -> None:  # P-
         await discharge(table, txn, commits=True)
         assert await kept(requester) == ["b"]
 
-    run(Room(stand.server), test)
-
 
 @on_each_kind
-def test_a_message_is_cancelled_once_and_only_if_it_is_there(stand: Stand) -> None:  # P-23
+async def test_a_message_is_cancelled_once_and_only_if_it_is_there(stand: Stand) -> None:  # P-23
     queue = stand.queue()
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server)) as table:
         requester = await table.requester(queue)
         (number,) = await schedule(requester, None, message("a", key="k", due=LATER))
         for wanted in ([number + 1], [number, number + 1]):
@@ -146,14 +140,12 @@ def test_a_message_is_cancelled_once_and_only_if_it_is_there(stand: Stand) -> No
         assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
         assert await kept(requester) == ["a"]
 
-    run(Room(stand.server), test)
-
 
 @on_partitioned_kinds
-def test_cancelling_in_two_partitions_is_refused(stand: Stand) -> None:  # P-20
+async def test_cancelling_in_two_partitions_is_refused(stand: Stand) -> None:  # P-20
     queue = stand.queue()
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server)) as table:
         requester = await table.requester(queue)
         numbers = [
             number
@@ -165,15 +157,15 @@ def test_cancelling_in_two_partitions_is_refused(stand: Stand) -> None:  # P-20
         txn = await table.coordinator.declare()
         assert await cancel(requester, txn, *by_partition.values()) == NOT_ALLOWED
 
-    run(Room(stand.server), test)
-
 
 @COMMITS
 @on_each_kind
-def test_a_duplicate_that_is_scheduled_is_dropped_by_the_commit(stand: Stand, commits: bool) -> None:  # P-15
+async def test_a_duplicate_that_is_scheduled_is_dropped_by_the_commit(
+    stand: Stand, commits: bool
+) -> None:  # P-15
     queue = stand.queue(requires_duplicate_detection=True)
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server)) as table:
         requester = await table.requester(queue)
         assert await table.send(message("first", id="1", key="k"), queue=queue) == [None]
         txn = await table.coordinator.declare()
@@ -191,16 +183,14 @@ def test_a_duplicate_that_is_scheduled_is_dropped_by_the_commit(stand: Stand, co
         assert await kept(requester) == (["first", "second", "third"] if commits else ["first", "second"])
         assert await table.contents(queue) == (["first", "third"] if commits else ["first", "second"])
 
-    run(Room(stand.server), test)
-
 
 @on_each_kind
-def test_a_message_is_scheduled_in_the_partition_of_a_transaction_across_entities(
+async def test_a_message_is_scheduled_in_the_partition_of_a_transaction_across_entities(
     stand: Stand,
 ) -> None:  # P-37
     queue, other = stand.queue(), stand.queue()
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(stand.server), spans_entities=True) as table:
         assert await table.send(message("order"), queue=queue) == [None]
         receiver, [order] = await table.receive(1, queue)
         requester = await table.requester(queue)
@@ -211,5 +201,3 @@ def test_a_message_is_scheduled_in_the_partition_of_a_transaction_across_entitie
         assert number >> 48 == int.from_bytes(order.tag[:2], "big")
         assert await table.coordinator.commit(txn) == Accepted()
         assert await kept(requester) == ["later"]
-
-    run(Room(stand.server), test, spans_entities=True)

@@ -21,11 +21,11 @@ from fix_transactions import (
     NOT_ALLOWED,
     Room,
     Table,
+    at_table,
     condition,
     lock_tokens,
     message,
     request_all,
-    run,
     text_of,
 )
 
@@ -82,8 +82,8 @@ def room(_start: Start, partitioned: bool, options: tuple[str, ...]) -> Iterator
 
 
 @KINDS
-def test_a_commit_makes_sends_and_settlements_visible_together(room: Room) -> None:  # P-23
-    async def test(table: Table) -> None:
+async def test_a_commit_makes_sends_and_settlements_visible_together(room: Room) -> None:  # P-23
+    async with at_table(room) as table:
         await table.send(message("old", key="k"))
         receiver, [old] = await table.receive(1)
         txn = await table.coordinator.declare()
@@ -93,12 +93,10 @@ def test_a_commit_makes_sends_and_settlements_visible_together(room: Room) -> No
         assert await table.coordinator.commit(txn) == Accepted()
         assert await table.contents() == ["new 1", "new 2"]
 
-    run(room, test)
-
 
 @KINDS
-def test_a_rollback_leaves_no_trace_and_the_message_locked(room: Room) -> None:  # P-23
-    async def test(table: Table) -> None:
+async def test_a_rollback_leaves_no_trace_and_the_message_locked(room: Room) -> None:  # P-23
+    async with at_table(room) as table:
         await table.send(message("old", key="k"))
         receiver, [old] = await table.receive(1)
         txn = await table.coordinator.declare()
@@ -116,13 +114,11 @@ def test_a_rollback_leaves_no_trace_and_the_message_locked(room: Room) -> None: 
         assert reply.application_properties["statusCode"] == 200
         assert await table.coordinator.commit(again) == Accepted()
 
-    run(room, test)
-
 
 @KINDS
 @pytest.mark.parametrize("when", ["before the commit", "after the commit"])
-def test_a_crash_leaves_all_of_it_or_nothing(room: Room, when: str) -> None:  # P-23 B-08
-    async def test(table: Table) -> None:
+async def test_a_crash_leaves_all_of_it_or_nothing(room: Room, when: str) -> None:  # P-23 B-08
+    async with at_table(room) as table:
         await table.send(message("old", key="k"))
         receiver, [old] = await table.receive(1)
         txn = await table.coordinator.declare()
@@ -132,18 +128,15 @@ def test_a_crash_leaves_all_of_it_or_nothing(room: Room, when: str) -> None:  # 
             assert await table.coordinator.commit(txn) == Accepted()
         room.server.kill()
 
-    async def after(table: Table) -> None:
-        assert await table.contents() == (["old"] if when == "before the commit" else ["new"])
-
-    run(room, test)
     room.server.start()
-    run(room, after)
+    async with at_table(room) as table:
+        assert await table.contents() == (["old"] if when == "before the commit" else ["new"])
 
 
 @KINDS
 @pytest.mark.parametrize("leaving", ["link", "connection"])
-def test_who_goes_away_has_rolled_back(room: Room, leaving: str) -> None:
-    async def test(table: Table) -> None:
+async def test_who_goes_away_has_rolled_back(room: Room, leaving: str) -> None:
+    async with at_table(room) as table:
         txn = await table.coordinator.declare()
         await table.send(message("new", key="k"), txn=txn)
         if leaving == "link":
@@ -151,16 +144,13 @@ def test_who_goes_away_has_rolled_back(room: Room, leaving: str) -> None:
             await table.coordinator.detached()
             assert await table.send(message("late", key="k"), txn=txn) == ["amqp:transaction:unknown-id"]
 
-    async def after(table: Table) -> None:
+    async with at_table(room) as table:
         assert await table.contents() == []
-
-    run(room, test)
-    run(room, after)
 
 
 @KINDS
-def test_each_outcome_can_be_part_of_a_transaction(room: Room) -> None:
-    async def test(table: Table) -> None:
+async def test_each_outcome_can_be_part_of_a_transaction(room: Room) -> None:
+    async with at_table(room) as table:
         await table.send(*(message(text, key="k") for text in ("complete", "abandon", "defer", "dead")))
         receiver, found = await table.receive(4)
         by_text = {text_of(delivery): delivery for delivery in found}
@@ -178,12 +168,10 @@ def test_each_outcome_can_be_part_of_a_transaction(room: Room) -> None:
         assert await table.contents() == ["abandon"]
         assert await table.contents("q/$deadletterqueue") == ["dead"]
 
-    run(room, test)
-
 
 @PARTITIONED
-def test_on_a_partitioned_queue_every_message_needs_a_key(room: Room) -> None:  # P-19
-    async def test(table: Table) -> None:
+async def test_on_a_partitioned_queue_every_message_needs_a_key(room: Room) -> None:  # P-19
+    async with at_table(room) as table:
         txn = await table.coordinator.declare()
         assert await table.send(message("no key"), txn=txn) == [NOT_ALLOWED]
         assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
@@ -193,12 +181,10 @@ def test_on_a_partitioned_queue_every_message_needs_a_key(room: Room) -> None:  
             assert await table.coordinator.commit(txn) == Accepted()
         assert await table.contents() == ["new"] * 3
 
-    run(room, test)
-
 
 @PARTITIONED
-def test_on_a_partitioned_queue_all_messages_have_one_key(room: Room) -> None:  # P-20 P-22
-    async def test(table: Table) -> None:
+async def test_on_a_partitioned_queue_all_messages_have_one_key(room: Room) -> None:  # P-20 P-22
+    async with at_table(room) as table:
         for first, second in (
             ({"key": "a"}, {"key": "b"}),
             ({"session": "a"}, {"session": "b"}),
@@ -210,14 +196,12 @@ def test_on_a_partitioned_queue_all_messages_have_one_key(room: Room) -> None:  
             assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
         assert await table.contents() == []
 
-    run(room, test)
-
 
 @PARTITIONED
-def test_on_a_partitioned_queue_settlements_count_too(room: Room) -> None:  # P-20
+async def test_on_a_partitioned_queue_settlements_count_too(room: Room) -> None:  # P-20
     """What is settled and what is sent must be in one partition."""
 
-    async def test(table: Table) -> None:
+    async with at_table(room) as table:
         await table.send(*(message(str(number), key=f"key-{number}") for number in range(20)))
         receiver, found = await table.receive(20)
         partitions = {delivery.tag[:2]: delivery for delivery in found}
@@ -227,12 +211,10 @@ def test_on_a_partitioned_queue_settlements_count_too(room: Room) -> None:  # P-
         assert await table.settle(receiver, [other], txn) == NOT_ALLOWED
         assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
 
-    run(room, test)
-
 
 @UNPARTITIONED
-def test_on_an_unpartitioned_queue_keys_and_sessions_may_differ(room: Room) -> None:  # P-22
-    async def test(table: Table) -> None:
+async def test_on_an_unpartitioned_queue_keys_and_sessions_may_differ(room: Room) -> None:  # P-22
+    async with at_table(room) as table:
         txn = await table.coordinator.declare()
         sent = await table.send(
             message("1", session="a"), message("2", session="b"), message("3", key="c"), message("4"), txn=txn
@@ -241,46 +223,38 @@ def test_on_an_unpartitioned_queue_keys_and_sessions_may_differ(room: Room) -> N
         assert await table.coordinator.commit(txn) == Accepted()
         assert await table.contents() == ["1", "2", "3", "4"]
 
-    run(room, test)
-
 
 @KINDS
-def test_a_session_and_a_key_that_differ_are_refused(room: Room) -> None:  # P-14 P-21
-    async def test(table: Table) -> None:
+async def test_a_session_and_a_key_that_differ_are_refused(room: Room) -> None:  # P-14 P-21
+    async with at_table(room) as table:
         txn = await table.coordinator.declare()
         assert await table.send(message("1", session="a", key="b"), txn=txn) == [NOT_ALLOWED]
         assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
 
-    run(room, test)
-
 
 @KINDS
-def test_a_transaction_is_about_one_entity(room: Room) -> None:
-    async def test(table: Table) -> None:
+async def test_a_transaction_is_about_one_entity(room: Room) -> None:
+    async with at_table(room) as table:
         txn = await table.coordinator.declare()
         assert await table.send(message("1", key="k"), txn=txn) == [None]
         assert await table.send(message("2", key="k"), txn=txn, queue="other") == [NOT_ALLOWED]
         assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
         assert await table.contents() == await table.contents("other") == []
 
-    run(room, test)
-
 
 @KINDS
-def test_a_hundred_messages_are_the_most(room: Room) -> None:
-    async def test(table: Table) -> None:
+async def test_a_hundred_messages_are_the_most(room: Room) -> None:
+    async with at_table(room) as table:
         txn = await table.coordinator.declare()
         sent = await table.send(*(message(str(number), key="k") for number in range(101)), txn=txn)
         assert sent == [None] * 100 + ["amqp:resource-limit-exceeded"]
         assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
         assert await table.contents() == []
 
-    run(room, test)
-
 
 @KINDS
-def test_a_message_is_settled_once_in_a_transaction(room: Room) -> None:
-    async def test(table: Table) -> None:
+async def test_a_message_is_settled_once_in_a_transaction(room: Room) -> None:
+    async with at_table(room) as table:
         await table.send(message("old", key="k"))
         receiver, [old] = await table.receive(1)
         txn = await table.coordinator.declare()
@@ -293,12 +267,10 @@ def test_a_message_is_settled_once_in_a_transaction(room: Room) -> None:
         answer = decode_message(reply.payload).application_properties
         assert (answer["statusCode"], answer["errorCondition"]) == (410, "com.microsoft:message-lock-lost")
 
-    run(room, test)
-
 
 @KINDS
-def test_requests_that_cannot_be_part_of_a_transaction_say_so(room: Room) -> None:
-    async def test(table: Table) -> None:
+async def test_requests_that_cannot_be_part_of_a_transaction_say_so(room: Room) -> None:
+    async with at_table(room) as table:
         requester = await table.requester()
         txn = await table.coordinator.declare()
         request = requester.encode(
@@ -308,12 +280,10 @@ def test_requests_that_cannot_be_part_of_a_transaction_say_so(room: Room) -> Non
         (reply,) = await requester.replies.receive()
         assert decode_message(reply.payload).application_properties["errorCondition"] == NOT_ALLOWED
 
-    run(room, test)
-
 
 @KINDS
-def test_unknown_and_finished_transactions_are_refused_by_name(room: Room) -> None:
-    async def test(table: Table) -> None:
+async def test_unknown_and_finished_transactions_are_refused_by_name(room: Room) -> None:
+    async with at_table(room) as table:
         assert await table.send(message("1", key="k"), txn=b"nonsense") == ["amqp:transaction:unknown-id"]
         assert condition(await table.coordinator.commit(b"nonsense")) == "amqp:transaction:unknown-id"
         txn = await table.coordinator.declare()
@@ -323,8 +293,6 @@ def test_unknown_and_finished_transactions_are_refused_by_name(room: Room) -> No
         assert condition(refused) == "com.microsoft:argument-error"
         # And the link goes on working.
         assert await table.coordinator.commit(await table.coordinator.declare()) == Accepted()
-
-    run(room, test)
 
 
 # -- rules ------------------------------------------------------------------------------
@@ -341,7 +309,7 @@ async def rule_names(requester: Requester) -> list[str]:
 
 
 @KINDS
-def test_rules_change_inside_a_transaction_where_nothing_is_partitioned(
+async def test_rules_change_inside_a_transaction_where_nothing_is_partitioned(
     start_server: StartServer, partitioned: bool, options: tuple[str, ...]
 ) -> None:  # P-24
     topic = {
@@ -379,19 +347,20 @@ def test_rules_change_inside_a_transaction_where_nothing_is_partitioned(
         assert await request_all(requester, txn, red("also")) == [NOT_ALLOWED]
         assert await rule_names(requester) == ["red"]
 
-    run(Room(server), test)
+    async with at_table(Room(server)) as table:
+        await test(table)
 
 
 # -- sessions ---------------------------------------------------------------------------
 
 
 @KINDS
-def test_the_state_of_a_session_is_set_with_the_messages_or_not_at_all(
+async def test_the_state_of_a_session_is_set_with_the_messages_or_not_at_all(
     start_server: StartServer, partitioned: bool, options: tuple[str, ...]
 ) -> None:  # P-13 P-23
     server = start_server({"q": {"EnablePartitioning": partitioned, "RequiresSession": True}}, None, *options)
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(server)) as table:
         await table.send(message("old", session="s"))
         receiver = await table.client.receiver("q", credit=1, filter={"com.microsoft:session-filter": "s"})
         old = await receiver.receive(1)
@@ -412,5 +381,3 @@ def test_the_state_of_a_session_is_set_with_the_messages_or_not_at_all(
             else:
                 assert await table.coordinator.roll_back(txn) == Accepted()
             assert await state() == (b"new" if commits else None)
-
-    run(Room(server), test)

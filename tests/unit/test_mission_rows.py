@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -17,6 +18,9 @@ NAMED = re.compile(r"\bP-\d\d\b")
 
 # What a test is decorated with, or asks for, and how many partitions its entities have then.
 EACH, PARTITIONED, STANDARD = {16, 2, 1}, {16, 2}, {16, 1}
+
+Test: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
 DECORATORS = {
     "on_each_kind": EACH,
     "on_partitioned_kinds": PARTITIONED,
@@ -28,7 +32,9 @@ DECORATORS = {
 }
 FIXTURES = {
     **dict.fromkeys(("outage", "outages", "small_stands"), EACH),
-    **dict.fromkeys(("kind", "desk", "make_desk", "make_desks", "once", "room", "rest", "run"), STANDARD),
+    **dict.fromkeys(
+        ("kind", "sdk_queue", "make_sdk_queue", "make_sdk_queues", "once", "room", "rest", "queue"), STANDARD
+    ),
 }
 
 
@@ -41,18 +47,18 @@ def claimed() -> dict[str, set[int] | None]:
     return rows
 
 
-def all_tests() -> Iterator[tuple[ast.FunctionDef, str]]:
+def all_tests() -> Iterator[tuple[Test, str]]:
     """Every test function, with its source from the first decorator to its end."""
     for file in sorted((ROOT / "tests").rglob("test_*.py")):
         text = file.read_text()
         lines = text.splitlines()
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            if isinstance(node, Test) and node.name.startswith("test_"):
                 first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
                 yield node, "\n".join(lines[first - 1 : node.end_lineno])
 
 
-def kinds_of(test: ast.FunctionDef) -> set[int]:
+def kinds_of(test: Test) -> set[int]:
     names = [each.id for each in test.decorator_list if isinstance(each, ast.Name)]
     arguments = [each.arg for each in (*test.args.args, *test.args.kwonlyargs)]
     kinds = [DECORATORS.get(name, set()) for name in names]

@@ -16,7 +16,7 @@ from bendybus.broker.queue import Queue
 from bendybus.domain.messages import MessageState, SubQueue
 from bendybus.engine.deliveries import Delivery
 from faults.simulation.ledger import Invariant, Letter
-from faults.simulation.peers import SESSION_FILTER, arrival_of
+from faults.simulation.peer import SESSION_FILTER, arrival_of
 from faults.simulation.server import ENDPOINT
 from fix_client import Client, LinkRefused, Receiver, Requester
 

@@ -1,10 +1,9 @@
-"""The rule rules keeps the broker's rules and the ring of keys in step."""
+"""The authorization rules keep the broker's rules and the ring of keys in step."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from bendybus.store.sqlite.catalog import SqliteCatalog
 
 KEPT: dict[str, str] = {}
 ROOT = RootRule("root-primary", "root-secondary", KEPT.__setitem__)
-Work = Callable[[Broker, KeyRing, AuthorizationRules], Awaitable[None]]
 
 
 @contextmanager
@@ -32,40 +30,37 @@ def catalog_at(path: Path) -> Iterator[SqliteCatalog]:
     catalog.close()
 
 
-def in_broker(path: Path, work: Work, root: RootRule = ROOT) -> None:
-    async def whole() -> None:
-        with catalog_at(path / "catalog.db") as catalog:
-            broker = Broker(catalog, [MemoryStore("m")])
-            broker.start()
-            ring = KeyRing()
-            rules = AuthorizationRules(broker, ring, root)
-            rules.open()
-            await work(broker, ring, rules)
-            await broker.stop()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def open_rules(
+    path: Path, root: RootRule = ROOT
+) -> AsyncIterator[tuple[Broker, KeyRing, AuthorizationRules]]:
+    with catalog_at(path / "catalog.db") as catalog:
+        broker = Broker(catalog, [MemoryStore("m")])
+        broker.start()
+        ring = KeyRing()
+        rules = AuthorizationRules(broker, ring, root)
+        rules.open()
+        yield broker, ring, rules
+        await broker.stop()
 
 
 def opens(ring: KeyRing, name: str, key: str) -> bool:
     return bool(ring.opened_by(name, key))
 
 
-def test_a_namespace_rule_opens_at_once_and_after_a_restart(tmp_path: Path) -> None:
-    async def make(broker: Broker, ring: KeyRing, rules: AuthorizationRules) -> None:
+async def test_a_namespace_rule_opens_at_once_and_after_a_restart(tmp_path: Path) -> None:
+    async with open_rules(tmp_path) as (_, ring, rules):
         rule, is_new = await rules.put("", "shop", ["Send"], "first-key", None)
         assert is_new and len(rule.secondary_key) == 44
         assert opens(ring, "shop", "first-key") and opens(ring, "shop", rule.secondary_key)
 
-    async def look(broker: Broker, ring: KeyRing, rules: AuthorizationRules) -> None:
+    async with open_rules(tmp_path) as (_, ring, rules):
         assert [rule.name for rule in rules.rules()] == [ROOT_RULE_NAME, "shop"]
         assert opens(ring, "shop", "first-key")
 
-    in_broker(tmp_path, make)
-    in_broker(tmp_path, look)
 
-
-def test_a_regenerated_key_closes_the_old_one_and_leaves_the_other(tmp_path: Path) -> None:
-    async def work(broker: Broker, ring: KeyRing, rules: AuthorizationRules) -> None:
+async def test_a_regenerated_key_closes_the_old_one_and_leaves_the_other(tmp_path: Path) -> None:
+    async with open_rules(tmp_path) as (broker, ring, rules):
         await broker.queues.create(QueueDescription(EntityPath("Orders")))
         for scope in ("", "orders"):
             before, _ = await rules.put(scope, "shop", ["Send"], None, None)
@@ -78,13 +73,11 @@ def test_a_regenerated_key_closes_the_old_one_and_leaves_the_other(tmp_path: Pat
             await rules.remove(scope, "shop")
             assert not opens(ring, "shop", after.primary_key)
 
-    in_broker(tmp_path, work)
 
-
-def test_an_entitys_rules_come_and_go_with_it(tmp_path: Path) -> None:
+async def test_an_entitys_rules_come_and_go_with_it(tmp_path: Path) -> None:
     rule = AuthorizationRule("shop", ("Send",), "k")
 
-    async def work(broker: Broker, ring: KeyRing, rules: AuthorizationRules) -> None:
+    async with open_rules(tmp_path) as (broker, ring, rules):
         await broker.queues.create(QueueDescription(EntityPath("q"), authorization_rules=(rule,)))
         assert [each.scope for each in ring.opened_by("shop", "k")] == ["q"]
         await broker.queues.delete("q")
@@ -92,11 +85,9 @@ def test_an_entitys_rules_come_and_go_with_it(tmp_path: Path) -> None:
         with pytest.raises(RuleNotFound, match="has no authorization rule 'shop'"):
             rules.find("", "shop")
 
-    in_broker(tmp_path, work)
 
-
-def test_the_root_rule_is_one_of_twelve_and_stays(tmp_path: Path) -> None:
-    async def work(broker: Broker, ring: KeyRing, rules: AuthorizationRules) -> None:
+async def test_the_root_rule_is_one_of_twelve_and_stays(tmp_path: Path) -> None:
+    async with open_rules(tmp_path) as (_, ring, rules):
         for number in range(11):
             await rules.put("", f"r{number}", ["Send"], None, None)
         with pytest.raises(QuotaExceeded, match="would have 13 authorization rules; at most 12"):
@@ -107,27 +98,22 @@ def test_the_root_rule_is_one_of_twelve_and_stays(tmp_path: Path) -> None:
         with pytest.raises(InvalidOperation):
             await rules.remove("", ROOT_RULE_NAME)
 
-    in_broker(tmp_path, work)
 
-
-def test_the_root_keys_can_be_changed_where_the_data_folder_keeps_them(tmp_path: Path) -> None:
-    async def change(broker: Broker, ring: KeyRing, rules: AuthorizationRules) -> None:
+async def test_the_root_keys_can_be_changed_where_the_data_folder_keeps_them(tmp_path: Path) -> None:
+    async with open_rules(tmp_path) as (_, ring, rules):
         rule = await rules.regenerate("", ROOT_RULE_NAME, "secondary")
         assert {"secondary": rule.secondary_key} == KEPT
         assert not opens(ring, ROOT_RULE_NAME, "root-secondary")
         assert opens(ring, ROOT_RULE_NAME, "root-primary")
         assert opens(ring, ROOT_RULE_NAME, rule.secondary_key)
 
-    async def refused(broker: Broker, ring: KeyRing, rules: AuthorizationRules) -> None:
+    async with open_rules(tmp_path, RootRule("k", "k")) as (_, ring, rules):
         with pytest.raises(InvalidOperation, match="set where the server is started"):
             await rules.regenerate("", ROOT_RULE_NAME, "primary")
 
-    in_broker(tmp_path, change)
-    in_broker(tmp_path, refused, RootRule("k", "k"))
 
-
-def test_a_file_brings_its_rules_and_leaves_the_others(tmp_path: Path) -> None:
-    async def work(broker: Broker, ring: KeyRing, rules: AuthorizationRules) -> None:
+async def test_a_file_brings_its_rules_and_leaves_the_others(tmp_path: Path) -> None:
+    async with open_rules(tmp_path) as (_broker, _ring, rules):
         mine, _ = await rules.put("", "mine", ["Send"], None, None)
         asked = AuthorizationRule("shop", ("Send",), "from-the-file")
         await rules.bring("", [asked])
@@ -137,5 +123,3 @@ def test_a_file_brings_its_rules_and_leaves_the_others(tmp_path: Path) -> None:
         found = rules.find("", "shop")
         assert (found.primary_key, found.secondary_key) == ("from-the-file", second.secondary_key)
         assert rules.find("", "mine") == mine
-
-    in_broker(tmp_path, work)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bendybus.domain.entities import Tier
-from fix_management import HOST, Api, InNamespace
+from fix_management import HOST, Api, open_namespace
 
 MORE = "To know more visit https://aka.ms/sbResourceMgrExceptions."
 SUBSCRIPTION, RULE, TOPIC = "SubscriptionDescription", "RuleDescription", "TopicDescription"
@@ -263,10 +263,10 @@ ERRORS: dict[str, tuple[str, str, dict[str, Any], int, str, str]] = {
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_a_refusal_begins_with_the_sentence_that_azure_gives(in_namespace: InNamespace, error: str) -> None:
+async def test_a_refusal_begins_with_the_sentence_that_azure_gives(error: str) -> None:
     method, path, rest, status, begins, tracker = ERRORS[error]
 
-    async def work(api: Api) -> None:
+    async with open_namespace(Tier.PREMIUM if "Premium" in error else Tier.STANDARD) as api:
         await prepare(api)
         answer = await api(method, path, **rest)
         assert answer.status == status
@@ -278,15 +278,13 @@ def test_a_refusal_begins_with_the_sentence_that_azure_gives(in_namespace: InNam
         end = rf"TrackingId:{guid}, SystemTracker:{re.escape(tracker)}, Timestamp:{at}</Detail>"
         assert re.search(end, sent), sent
 
-    in_namespace(work, Tier.PREMIUM if "Premium" in error else Tier.STANDARD)
-
 
 @pytest.mark.parametrize(
     "path",
     ["", "x", "x/Subscriptions", "x/Subscriptions/s", "x/Subscriptions/s/Rules/r", "x/$DeadLetterQueue"],
 )
-def test_what_is_not_there_is_shown_as_an_empty_feed(in_namespace: InNamespace, path: str) -> None:
-    async def work(api: Api) -> None:
+async def test_what_is_not_there_is_shown_as_an_empty_feed(path: str) -> None:
+    async with open_namespace() as api:
         answer = await api("GET", path)
         assert (answer.status, answer.text("title")) == (200, "Publicly Listed Services")
         assert answer.text("subtitle") == "This is the list of publicly-listed services currently available."
@@ -294,31 +292,25 @@ def test_what_is_not_there_is_shown_as_an_empty_feed(in_namespace: InNamespace, 
         assert answer.text("generator") == "Service Bus 1.1"
         assert "<entry" not in answer.body
 
-    in_namespace(work)
-
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
 @pytest.mark.parametrize(
     "path", ["q", "x", "t", "t/Subscriptions/s", "$Resources/queues", "$namespaceinfo", ""]
 )
-def test_every_request_needs_manage_and_tells_others_nothing(
-    in_namespace: InNamespace, method: str, path: str
-) -> None:
-    async def work(api: Api) -> None:
+async def test_every_request_needs_manage_and_tells_others_nothing(method: str, path: str) -> None:
+    async with open_namespace() as api:
         await prepare(api)
         answer = await api(method, path, rule="listens")
         assert (answer.status, answer.body) == (401, "") and "etag" not in answer.headers
         assert "insufficient_scope" in answer.headers["www-authenticate"]
 
-    in_namespace(work)
-
 
 @pytest.mark.parametrize("path", ["q", "t", "t/Subscriptions", "t/Subscriptions/s"])
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
-def test_old_versions_are_told_that_they_cannot_have_partitioned_entities(  # P-10
-    in_namespace: InNamespace, method: str, path: str
+async def test_old_versions_are_told_that_they_cannot_have_partitioned_entities(  # P-10
+    method: str, path: str
 ) -> None:
-    async def work(api: Api) -> None:
+    async with open_namespace() as api:
         for name, kind in (("q", "QueueDescription"), ("t", TOPIC)):
             await api("PUT", name, of("EnablePartitioning", "true"), kind=kind)
         await api("PUT", "t/Subscriptions/s", kind=SUBSCRIPTION)
@@ -326,5 +318,3 @@ def test_old_versions_are_told_that_they_cannot_have_partitioned_entities(  # P-
             answer = await api(method, path, query=query)
             assert answer.status == 400 and "api-version=2013-10 or later" in answer.detail
         assert (await api(method, path, query="api-version=2013-10")).status in (200, 400)
-
-    in_namespace(work)

@@ -13,7 +13,7 @@ from bendybus.atom import ATOM
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.topic_entities import SubscriptionDescription
 from bendybus.names import Instant
-from fix_management import HOST, Answer, Api, InNamespace
+from fix_management import HOST, Answer, open_namespace
 
 SUBSCRIPTION, RULE, TOPIC = "SubscriptionDescription", "RuleDescription", "TopicDescription"
 UNLIMITED = "P10675199DT2H48M5.4775807S"
@@ -66,14 +66,12 @@ VALUES: dict[str, tuple[str, dict[str, str | None]]] = {
 
 @pytest.mark.parametrize("case", VALUES)
 @pytest.mark.parametrize("partitioned", ["true", "false"])
-def test_a_value_comes_back_as_azure_gives_it_back(
-    in_namespace: InNamespace, case: str, partitioned: str
-) -> None:
+async def test_a_value_comes_back_as_azure_gives_it_back(case: str, partitioned: str) -> None:
     sent, shown = VALUES[case]
     if "left out" in case:
         partitioned = "false"
 
-    async def work(api: Api) -> None:
+    async with open_namespace() as api:
         await api("PUT", "to")
         made = await api("PUT", "q", sent + of("EnablePartitioning", partitioned))
         assert made.status == 201, made.body
@@ -86,11 +84,9 @@ def test_a_value_comes_back_as_azure_gives_it_back(
         queue = api.broker.queues.get("q").description
         assert QueueDescription.from_record(queue.to_record()).as_sent == queue.as_sent
 
-    in_namespace(work)
 
-
-def test_a_forward_that_is_a_url_means_the_entity(in_namespace: InNamespace) -> None:
-    async def work(api: Api) -> None:
+async def test_a_forward_that_is_a_url_means_the_entity() -> None:
+    async with open_namespace() as api:
         await api("PUT", "To/it")
         await api("PUT", "t", kind=TOPIC)
         url = f"sb://{HOST}/to/IT"
@@ -105,8 +101,6 @@ def test_a_forward_that_is_a_url_means_the_entity(in_namespace: InNamespace) -> 
             assert taken_away.text("ForwardTo") is None
         subscription = api.broker.topics.get_subscription("t", "s").description
         assert SubscriptionDescription.from_record(subscription.to_record()).as_sent == subscription.as_sent
-
-    in_namespace(work)
 
 
 def typed(kind: str, text: str, schema: str = "http://www.w3.org/2001/XMLSchema") -> str:
@@ -137,14 +131,14 @@ FILTERS: dict[str, str] = {
 
 
 @pytest.mark.parametrize("case", FILTERS)
-def test_a_rule_comes_back_as_it_was_sent(in_namespace: InNamespace, case: str) -> None:
+async def test_a_rule_comes_back_as_it_was_sent(case: str) -> None:
     inner = SQL + FILTERS[case]
     if "Parameters" not in inner:
         inner = inner.replace("@k", "1")
     text = f'<Filter i:type="SqlFilter">{inner}</Filter>'
     action = f'<Action i:type="SqlRuleAction">{inner.replace("a = ", "SET a = ")}</Action>'
 
-    async def work(api: Api) -> None:
+    async with open_namespace() as api:
         await api("PUT", "t", kind=TOPIC)
         await api("PUT", "t/Subscriptions/s", kind=SUBSCRIPTION)
         path = "t/Subscriptions/s/Rules/r"
@@ -157,22 +151,18 @@ def test_a_rule_comes_back_as_it_was_sent(in_namespace: InNamespace, case: str) 
         again = SubscriptionDescription.from_record(kept.to_record())
         assert again.rule("r").filter.preprocessing == (True if case == "preprocessing" else None)  # type: ignore[union-attr]
 
-    in_namespace(work)
 
-
-def test_only_the_rule_of_a_new_subscription_has_empty_parameters(in_namespace: InNamespace) -> None:
-    async def work(api: Api) -> None:
+async def test_only_the_rule_of_a_new_subscription_has_empty_parameters() -> None:
+    async with open_namespace() as api:
         await api("PUT", "t", kind=TOPIC)
         await api("PUT", "t/Subscriptions/s", kind=SUBSCRIPTION)
         await api("PUT", "t/Subscriptions/s/Rules/all", '<Filter i:type="TrueFilter"/>', kind=RULE)
         assert "<Parameters/>" in (await api("GET", "t/Subscriptions/s/Rules/$Default")).body
         assert "<Parameters" not in (await api("GET", "t/Subscriptions/s/Rules/all")).body
 
-    in_namespace(work)
 
-
-def test_an_entry_and_a_list_have_the_shape_of_azures(in_namespace: InNamespace) -> None:
-    async def work(api: Api) -> None:
+async def test_an_entry_and_a_list_have_the_shape_of_azures() -> None:
+    async with open_namespace() as api:
         await api("PUT", "t", kind=TOPIC)
         made = await api("PUT", "t/Subscriptions/s", kind=SUBSCRIPTION)
         assert made.body.endswith(
@@ -200,8 +190,6 @@ def test_an_entry_and_a_list_have_the_shape_of_azures(in_namespace: InNamespace)
         assert topic.text("name") == "ns"
         assert (topic.text("published") or "").count(".") == 0
         assert "Alias" not in (await api("GET", "$namespaceinfo")).body
-
-    in_namespace(work)
 
 
 # What stands between Status and AutoDeleteOnIdle in the answer to a create, and in that to a GET.
@@ -234,12 +222,10 @@ def names_in(answer: Answer) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ORDERS)
-def test_elements_stand_in_the_order_of_azure_and_a_new_entity_has_no_counts(
-    in_namespace: InNamespace, kind: str
-) -> None:
+async def test_elements_stand_in_the_order_of_azure_and_a_new_entity_has_no_counts(kind: str) -> None:
     path, new, read = ORDERS[kind]
 
-    async def work(api: Api) -> None:
+    async with open_namespace() as api:
         await api("PUT", "to")
         await api("PUT", "t", kind=TOPIC)
         forward = of("ForwardTo", "to") if "ForwardTo" in new else ""
@@ -253,8 +239,6 @@ def test_elements_stand_in_the_order_of_azure_and_a_new_entity_has_no_counts(
             assert made.text("AccessedAt") == "0001-01-01T00:00:00"
             assert got.text("AccessedAt") == got.text("CreatedAt")
 
-    in_namespace(work)
-
 
 def ticks(shown: str | None) -> str:
     """As .NET counts them."""
@@ -262,8 +246,8 @@ def ticks(shown: str | None) -> str:
     return str((at - datetime(1, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 10)
 
 
-def test_a_tag_is_when_the_queue_or_topic_was_updated_last(in_namespace: InNamespace) -> None:
-    async def work(api: Api) -> None:
+async def test_a_tag_is_when_the_queue_or_topic_was_updated_last() -> None:
+    async with open_namespace() as api:
         for path, kind in (("q", "QueueDescription"), ("t", TOPIC)):
             made = await api("PUT", path, kind=kind)
             assert "etag" not in made.headers
@@ -282,13 +266,9 @@ def test_a_tag_is_when_the_queue_or_topic_was_updated_last(in_namespace: InNames
         for path in ("x", "", "$Resources/queues", "$namespaceinfo"):
             assert "etag" not in (await api("GET", path)).headers
 
-    in_namespace(work)
 
-
-def test_an_update_with_the_tag_that_was_read_succeeds_and_with_an_older_one_does_not(
-    in_namespace: InNamespace,
-) -> None:
-    async def work(api: Api) -> None:
+async def test_an_update_with_the_tag_that_was_read_succeeds_and_with_an_older_one_does_not() -> None:
+    async with open_namespace() as api:
         await api("PUT", "t", kind=TOPIC)
         await api("PUT", "t/Subscriptions/s", kind=SUBSCRIPTION)
         await api("PUT", "q")
@@ -309,11 +289,9 @@ def test_an_update_with_the_tag_that_was_read_succeeds_and_with_an_older_one_doe
         missing = await api("PUT", "x", if_match="638215912539530000")
         assert missing.status == 404
 
-    in_namespace(work)
 
-
-def test_entries_of_a_list_have_links_relative_to_the_list(in_namespace: InNamespace) -> None:
-    async def work(api: Api) -> None:
+async def test_entries_of_a_list_have_links_relative_to_the_list() -> None:
+    async with open_namespace() as api:
         await api("PUT", "deep/q")
         await api("PUT", "t", kind=TOPIC)
         await api("PUT", "t/Subscriptions/s", kind=SUBSCRIPTION)
@@ -335,22 +313,16 @@ def test_entries_of_a_list_have_links_relative_to_the_list(in_namespace: InNames
             assert urljoin(base, href) == entry.findtext(f"{{{ATOM}}}id")
             assert entry.findtext(f"{{{ATOM}}}id") == f"https://{HOST}/{entity}?api-version=2021-05"
 
-    in_namespace(work)
-
 
 CORRELATION = '<Filter i:type="CorrelationFilter"><Label>l</Label>{}</Filter>'
 
 
 @pytest.mark.parametrize("properties", ["", of("Properties", typed("string", "x"))])
-def test_a_correlation_filter_has_properties_only_where_they_were_sent(
-    in_namespace: InNamespace, properties: str
-) -> None:
-    async def work(api: Api) -> None:
+async def test_a_correlation_filter_has_properties_only_where_they_were_sent(properties: str) -> None:
+    async with open_namespace() as api:
         await api("PUT", "t", kind=TOPIC)
         await api("PUT", "t/Subscriptions/s", kind=SUBSCRIPTION)
         sent = CORRELATION.format(properties)
         made = await api("PUT", "t/Subscriptions/s/Rules/r", sent, kind=RULE)
         for answer in (made, await api("GET", "t/Subscriptions/s/Rules/r")):
             assert sent in answer.body
-
-    in_namespace(work)

@@ -26,7 +26,6 @@ from bendybus.errors import (
 )
 from bendybus.names import EntityPath, PartitionNumber
 from bendybus.store.memory import MemoryStore
-from bendybus.store.sqlite.catalog import SqliteCatalog
 from fix_broker import message
 
 UNAVAILABLE = Availability.UNAVAILABLE
@@ -36,34 +35,8 @@ PLAIN = QueueDescription(EntityPath("plain"))
 
 
 @pytest.fixture
-def catalog(tmp_path):
-    catalog = SqliteCatalog(tmp_path / "catalog.db")
-    catalog.open()
-    yield catalog
-    catalog.close()
-
-
-@pytest.fixture
 def stores():
     return [MemoryStore(name) for name in ("a", "b", "c")]
-
-
-@pytest.fixture
-def with_broker(catalog, stores):
-    """Run a coroutine against a broker started on these stores; each call is another start."""
-
-    def run(test, **options):
-        async def whole():
-            broker = Broker(catalog, options.pop("stores", stores), **options)
-            broker.start()
-            try:
-                return await test(broker)
-            finally:
-                await broker.stop()
-
-        return asyncio.run(whole())
-
-    return run
 
 
 async def recovered(broker: Broker, name: str) -> None:
@@ -76,45 +49,37 @@ async def recovered(broker: Broker, name: str) -> None:
         await queue.loaded()
 
 
-def test_a_partitioned_queue_is_spread_over_the_stores(with_broker):  # P-02
-    async def test(broker):
+async def test_a_partitioned_queue_is_spread_over_the_stores(open_broker):  # P-02
+    async with open_broker() as broker:
         queue = await broker.queues.create(ORDERS)
         assert [host.number for host in queue.hosts] == list(range(16))
         assert sorted(Counter(host.store.name for host in queue.hosts).values()) == [5, 5, 6]
 
-    with_broker(test)
 
-
-def test_keyless_messages_go_round_the_partitions_store_by_store(with_broker):  # P-16
-    async def test(broker):
+async def test_keyless_messages_go_round_the_partitions_store_by_store(open_broker):  # P-16
+    async with open_broker() as broker:
         queue = await broker.queues.create(ORDERS)
         hosts = [queue.host_for(None) for _ in range(32)]
         assert hosts[16:] == hosts[:16]
         assert {host.number for host in hosts} == set(range(16))
         assert [store for store, _ in groupby(host.store.name for host in hosts[:16])] == ["a", "b", "c"]
 
-    with_broker(test)
 
-
-def test_an_unpartitioned_queue_lives_in_one_store_and_they_take_turns(with_broker):  # P-02
-    async def test(broker):
+async def test_an_unpartitioned_queue_lives_in_one_store_and_they_take_turns(open_broker):  # P-02
+    async with open_broker() as broker:
         queues = [await broker.queues.create(QueueDescription(EntityPath(name))) for name in "xyz"]
         assert [[host.store.name for host in queue.hosts] for queue in queues] == [["a"], ["b"], ["c"]]
 
-    with_broker(test)
-
 
 @pytest.mark.parametrize(("tier", "asked", "count"), [(Tier.STANDARD, True, 16), (Tier.PREMIUM, False, 4)])
-def test_the_tier_decides_the_number_of_partitions(with_broker, tier, asked, count):  # P-08 P-09
-    async def test(broker):
+async def test_the_tier_decides_the_number_of_partitions(open_broker, tier, asked, count):  # P-08 P-09
+    async with open_broker(tier=tier, premium_partitions=4) as broker:
         description = QueueDescription(EntityPath("q"), enable_partitioning=asked)
         assert len((await broker.queues.create(description)).hosts) == count
 
-    with_broker(test, tier=tier, premium_partitions=4)
 
-
-def test_names_are_found_in_any_case_and_taken_once(with_broker):
-    async def test(broker):
+async def test_names_are_found_in_any_case_and_taken_once(open_broker):
+    async with open_broker() as broker:
         queue = await broker.queues.create(ORDERS)
         assert broker.find("oRDERS") is queue
         with pytest.raises(EntityExists):
@@ -122,16 +87,14 @@ def test_names_are_found_in_any_case_and_taken_once(with_broker):
         with pytest.raises(EntityNotFound, match="The messaging entity 'other' could not be found"):
             broker.find("other")
 
-    with_broker(test)
 
-
-def test_a_name_that_the_server_needs_is_refused_but_an_old_entity_keeps_it(with_broker):
+async def test_a_name_that_the_server_needs_is_refused_but_an_old_entity_keeps_it(open_broker):
     reserved = frozenset({"health"})
 
-    async def older(broker):
+    async with open_broker() as broker:
         await broker.queues.create(QueueDescription(EntityPath("Health")))
 
-    async def newer(broker):
+    async with open_broker(reserved_names=reserved) as broker:
         assert broker.queues.get("health").path == "Health"
         # What a Config.json says of it still counts.
         await broker.queues.ensure(QueueDescription(EntityPath("health"), max_delivery_count=3))
@@ -144,82 +107,65 @@ def test_a_name_that_the_server_needs_is_refused_but_an_old_entity_keeps_it(with
         for name in ("health2", "health/x", "x/health"):
             await broker.queues.create(QueueDescription(EntityPath(name)))
 
-    with_broker(older)
-    with_broker(newer, reserved_names=reserved)
 
-
-def test_a_restart_finds_queues_and_messages(with_broker):  # B-08
-    async def fill(broker):
+async def test_a_restart_finds_queues_and_messages(open_broker):  # B-08
+    async with open_broker() as broker:
         queue = await broker.queues.create(ORDERS)
         await queue.hosts[7].ask(Enqueue([message("kept")]))
 
-    async def look(broker):
+    async with open_broker() as broker:
         host = broker.find("orders").hosts[7]
         await host.ask(Enqueue([message("more")]))
         assert [each.sequence_number & 0xFF for each in host.partition.confirmed()] == [1, 2]
 
-    with_broker(fill)
-    with_broker(look)
 
-
-def test_what_the_catalog_does_not_name_is_swept_away(with_broker, stores):  # P-32
+async def test_what_the_catalog_does_not_name_is_swept_away(open_broker, stores):  # P-32
     stores[1].create_partitions(EntityPath("half-made"), [PartitionNumber(0)])
 
-    async def test(broker):
+    async with open_broker() as broker:
         assert list(broker.queues) == []
 
-    with_broker(test)
     assert stores[1].partitions() == []
 
 
-def test_a_store_that_is_missing_is_named(with_broker, stores):
-    async def create(broker):
+async def test_a_store_that_is_missing_is_named(open_broker, stores):
+    async with open_broker() as broker:
         await broker.queues.create(ORDERS)
 
-    async def nothing(broker):
-        pass
-
-    with_broker(create)
     with pytest.raises(StoreError, match="'c'"):
-        with_broker(nothing, stores=stores[:2])
+        async with open_broker(stores=stores[:2]) as broker:
+            pass
 
 
-def test_an_update_changes_what_may_be_changed_for_good(with_broker):
+async def test_an_update_changes_what_may_be_changed_for_good(open_broker):
     changed = QueueDescription(EntityPath("Orders"), enable_partitioning=True, max_delivery_count=3)
 
-    async def update(broker):
+    async with open_broker() as broker:
         queue = await broker.queues.create(ORDERS)
         await queue.hosts[0].ask(Enqueue([message()]))
         assert await broker.queues.ensure(changed) is queue
         assert queue.hosts[0].partition.description.max_delivery_count == 3
 
-    async def look(broker):
+    async with open_broker() as broker:
         assert broker.find("orders").description == changed
 
-    with_broker(update)
-    with_broker(look)
 
-
-def test_partitioning_is_fixed_at_creation(with_broker):  # P-07
-    async def test(broker):
+async def test_partitioning_is_fixed_at_creation(open_broker):  # P-07
+    async with open_broker() as broker:
         await broker.queues.create(ORDERS)
         with pytest.raises(InvalidOperation, match="EnablePartitioning is True"):
             await broker.queues.ensure(QueueDescription(EntityPath("orders")))
 
-    with_broker(test)
 
-
-def test_keyless_messages_take_turns_over_all_partitions(with_broker):  # P-16
-    async def test(broker):
+async def test_keyless_messages_take_turns_over_all_partitions(open_broker):  # P-16
+    async with open_broker() as broker:
         queue = await broker.queues.create(ORDERS)
         assert {queue.host_for(None).number for _ in range(16)} == set(range(16))
         assert queue.host_for("key") is queue.host_for("key")
 
-    with_broker(test)
 
-
-def test_a_deleted_queue_leaves_nothing_behind(with_broker, catalog, stores):  # P-32
-    async def test(broker):
+async def test_a_deleted_queue_leaves_nothing_behind(open_broker, catalog, stores):  # P-32
+    async with open_broker() as broker:
         told = []
         broker.entities.watch(told.append)
         queue = await broker.queues.create(ORDERS)
@@ -237,13 +183,12 @@ def test_a_deleted_queue_leaves_nothing_behind(with_broker, catalog, stores):  #
         await again.loaded()
         assert not any(list(host.partition.confirmed()) for host in again.hosts)
 
-    with_broker(test)
     assert [record.path for record in catalog.entities()] == ["Orders"]
     assert sum(len(store.partitions()) for store in stores) == 16
 
 
-def test_what_was_under_way_when_a_queue_was_deleted_is_answered(with_broker):
-    async def test(broker):
+async def test_what_was_under_way_when_a_queue_was_deleted_is_answered(open_broker):
+    async with open_broker() as broker:
         queue = await broker.queues.create(ORDERS)
         replies = []
         await queue.loaded()
@@ -253,13 +198,11 @@ def test_what_was_under_way_when_a_queue_was_deleted_is_answered(with_broker):
         assert len(replies) == 16
         assert broker.cache.used_bytes == 0
 
-    with_broker(test)
 
-
-def test_a_create_that_meets_an_unhealthy_store_makes_nothing_and_can_be_repeated(
-    with_broker, stores
+async def test_a_create_that_meets_an_unhealthy_store_makes_nothing_and_can_be_repeated(
+    open_broker, stores
 ):  # P-32
-    async def test(broker):
+    async with open_broker() as broker:
         stores[2].outage = StoreUnavailable("away")
         with pytest.raises(StoreUnavailable, match="Queue 'Orders' was not created: away"):
             await broker.queues.create(ORDERS)
@@ -269,11 +212,9 @@ def test_a_create_that_meets_an_unhealthy_store_makes_nothing_and_can_be_repeate
             broker.find("orders")
         assert len((await broker.queues.create(ORDERS)).hosts) == 16
 
-    with_broker(test)
 
-
-def test_update_and_delete_are_refused_while_a_partition_is_away(with_broker, stores):  # P-32
-    async def test(broker):
+async def test_update_and_delete_are_refused_while_a_partition_is_away(open_broker, stores):  # P-32
+    async with open_broker() as broker:
         queue = await broker.queues.create(ORDERS)
         await queue.loaded()
         stores[1].outage = StoreUnavailable("away")
@@ -286,11 +227,9 @@ def test_update_and_delete_are_refused_while_a_partition_is_away(with_broker, st
         await recovered(broker, "b")
         await broker.queues.delete("orders")
 
-    with_broker(test)
 
-
-def test_what_a_deleted_namesake_left_in_a_store_does_not_come_back(with_broker, stores):  # P-32
-    async def test(broker):
+async def test_what_a_deleted_namesake_left_in_a_store_does_not_come_back(open_broker, stores):  # P-32
+    async with open_broker() as broker:
         queue = await broker.queues.create(PLAIN)
         await queue.hosts[0].ask(Enqueue([message("old")]))
         stores[0].outage = StoreUnavailable("away")
@@ -301,11 +240,9 @@ def test_what_a_deleted_namesake_left_in_a_store_does_not_come_back(with_broker,
         await again.loaded()
         assert list(again.hosts[0].partition.confirmed()) == []
 
-    with_broker(test)
 
-
-def test_a_create_that_finds_a_store_away_touches_none(with_broker, stores):  # P-32
-    async def test(broker):
+async def test_a_create_that_finds_a_store_away_touches_none(open_broker, stores):  # P-32
+    async with open_broker() as broker:
         queue = await broker.queues.create(PLAIN)
         stores[0].outage = StoreUnavailable("away")
         with pytest.raises(StoreUnavailable):
@@ -317,11 +254,9 @@ def test_a_create_that_finds_a_store_away_touches_none(with_broker, stores):  # 
         await recovered(broker, "a")
         assert len((await broker.queues.create(ORDERS)).hosts) == 16
 
-    with_broker(test)
 
-
-def test_an_unpartitioned_queue_is_made_where_it_can_be(with_broker, stores):  # P-04
-    async def test(broker):
+async def test_an_unpartitioned_queue_is_made_where_it_can_be(open_broker, stores):  # P-04
+    async with open_broker() as broker:
         queues = [await broker.queues.create(QueueDescription(EntityPath(name))) for name in "xyz"]
         stores[0].outage = StoreUnavailable("away")
         with pytest.raises(StoreUnavailable):
@@ -329,19 +264,21 @@ def test_an_unpartitioned_queue_is_made_where_it_can_be(with_broker, stores):  #
         more = [await broker.queues.create(QueueDescription(EntityPath(name))) for name in "uvw"]
         assert {host.store.name for queue in more for host in queue.hosts} == {"b", "c"}
 
-    with_broker(test)
-
 
 @pytest.mark.parametrize("opened", [True, False])
-def test_a_broker_starts_with_a_store_away_and_takes_it_up_when_it_is_back(
-    with_broker, stores, opened
+async def test_a_broker_starts_with_a_store_away_and_takes_it_up_when_it_is_back(
+    open_broker, stores, opened
 ):  # P-04
-    async def fill(broker):
+    async with open_broker() as broker:
         queue = await broker.queues.create(ORDERS)
         for host in queue.hosts:
             await host.ask(Enqueue([message("kept")]))
 
-    async def start(broker):
+    stores[1].create_partitions(EntityPath("half-made"), [PartitionNumber(0)])
+    if opened:
+        stores[1].drop_partitions(EntityPath("half-made"))
+    away = stores[1].outage = StoreUnavailable("no route to host")
+    async with open_broker(unopened={} if opened else {"b": away}) as broker:
         queue = broker.find("orders")
         await queue.loaded()
         away = [host.number for host in queue.hosts if host.availability is UNAVAILABLE]
@@ -358,41 +295,29 @@ def test_a_broker_starts_with_a_store_away_and_takes_it_up_when_it_is_back(
         assert [record.entity for record in stores[1].partitions()] == ["Orders"] * 5
         await broker.queues.delete("orders")
 
-    with_broker(fill)
-    stores[1].create_partitions(EntityPath("half-made"), [PartitionNumber(0)])
-    if opened:
-        stores[1].drop_partitions(EntityPath("half-made"))
-    away = stores[1].outage = StoreUnavailable("no route to host")
-    with_broker(start, unopened={} if opened else {"b": away})
 
-
-def test_of_two_who_create_one_queue_at_once_one_is_told_so(with_broker):
-    async def test(broker):
+async def test_of_two_who_create_one_queue_at_once_one_is_told_so(open_broker):
+    async with open_broker() as broker:
         made = await asyncio.gather(*[broker.queues.create(ORDERS) for _ in range(3)], return_exceptions=True)
         assert [type(one) for one in made].count(EntityExists) == 2
         await broker.find("orders").hosts[0].ask(Enqueue([message()]))
 
-    with_broker(test)
 
-
-def test_an_update_keeps_the_spelling_of_the_name(with_broker):
-    async def update(broker):
+async def test_an_update_keeps_the_spelling_of_the_name(open_broker):
+    async with open_broker() as broker:
         await broker.queues.create(ORDERS)
         changed = QueueDescription(EntityPath("ORDERS"), enable_partitioning=True, lock_duration_s=5)
         queue = await broker.queues.update(changed)
         assert (queue.path, queue.description.lock_duration_s) == ("Orders", 5)
         assert queue.updated_at >= queue.created_at > 0
 
-    async def look(broker):
+    async with open_broker() as broker:
         assert broker.find("orders").path == "Orders"
         await broker.queues.delete("oRders")
 
-    with_broker(update)
-    with_broker(look)
 
-
-def test_a_namespace_has_a_hundred_partitioned_queues_at_most(with_broker, catalog):  # P-11
-    async def test(broker):
+async def test_a_namespace_has_a_hundred_partitioned_queues_at_most(open_broker, catalog):  # P-11
+    async with open_broker(stores=[MemoryStore("a")]) as broker:
         for number in range(100):
             await broker.queues.create(QueueDescription(EntityPath(f"q{number}"), enable_partitioning=True))
         with pytest.raises(QuotaExceeded, match="has 100 partitioned"):
@@ -401,18 +326,17 @@ def test_a_namespace_has_a_hundred_partitioned_queues_at_most(with_broker, catal
         await broker.queues.delete("q0")
         await broker.queues.create(ORDERS)
 
-    with_broker(test, stores=[MemoryStore("a")])
+
+async def test_the_namespace_remembers_when_it_was_made(open_broker):
+    async with open_broker() as broker:
+        created_at = broker.created_at
+
+    async with open_broker() as broker:
+        assert broker.created_at == created_at > 0
 
 
-def test_the_namespace_remembers_when_it_was_made(with_broker):
-    async def look(broker):
-        return broker.created_at
-
-    assert with_broker(look) == with_broker(look) > 0
-
-
-def test_emptying_takes_everything_out_and_leaves_the_entities(with_broker, catalog, stores):  # B-08
-    async def test(broker):
+async def test_emptying_takes_everything_out_and_leaves_the_entities(open_broker, catalog, stores):  # B-08
+    async with open_broker() as broker:
         queue, plain = await broker.queues.create(ORDERS), await broker.queues.create(PLAIN)
         for host in (*queue.hosts, *plain.hosts):
             await host.ask(Enqueue([message("lost"), message("lost")]))
@@ -429,15 +353,14 @@ def test_emptying_takes_everything_out_and_leaves_the_entities(with_broker, cata
         assert broker.cache.used_bytes == 0
         assert (await queue.hosts[3].ask(Enqueue([message("new")]))).first & 0xFFFF == 1
 
-    with_broker(test)
     assert [record.path for record in catalog.entities()] == ["Orders", "plain"]
     assert sum(len(store.partitions()) for store in stores) == 17
 
 
-def test_what_a_namespace_had_by_the_earlier_rule_for_keys_follows_todays_once_it_is_emptied(
-    with_broker, catalog
+async def test_what_a_namespace_had_by_the_earlier_rule_for_keys_follows_todays_once_it_is_emptied(
+    open_broker, catalog
 ):  # P-13
-    async def test(broker):
+    async with open_broker() as broker:
         queue = await broker.queues.create(replace(ORDERS, exact_keys=True))
         changed = await broker.queues.update(replace(ORDERS, max_delivery_count=3))
         assert changed.description.exact_keys, "an update does not tear the messages of a key apart"
@@ -447,12 +370,11 @@ def test_what_a_namespace_had_by_the_earlier_rule_for_keys_follows_todays_once_i
         await broker.empty()
         assert queue.key_of("Alpha") == "alpha"
 
-    with_broker(test)
     assert [record.description["exact_keys"] for record in catalog.entities()] == [False]
 
 
-def test_what_is_sent_while_a_queue_is_emptied_stays(with_broker):  # B-08
-    async def test(broker):
+async def test_what_is_sent_while_a_queue_is_emptied_stays(open_broker):  # B-08
+    async with open_broker() as broker:
         queue = await broker.queues.create(PLAIN)
         await queue.loaded()
         replies = []
@@ -466,11 +388,9 @@ def test_what_is_sent_while_a_queue_is_emptied_stays(with_broker):  # B-08
         assert len(replies) == 1
         assert len(list(queue.hosts[0].partition.confirmed())) == 1
 
-    with_broker(test)
 
-
-def test_emptying_is_refused_while_a_partition_is_away(with_broker, stores):
-    async def test(broker):
+async def test_emptying_is_refused_while_a_partition_is_away(open_broker, stores):
+    async with open_broker() as broker:
         queue = await broker.queues.create(ORDERS)
         await queue.hosts[0].ask(Enqueue([message("kept")]))
         stores[1].outage = StoreUnavailable("away")
@@ -481,11 +401,9 @@ def test_emptying_is_refused_while_a_partition_is_away(with_broker, stores):
         assert len(list(queue.hosts[0].partition.confirmed())) == 1
         stores[1].outage = None
 
-    with_broker(test)
 
-
-def test_a_store_that_fails_while_it_is_emptied_keeps_what_it_has(with_broker, stores):
-    async def test(broker):
+async def test_a_store_that_fails_while_it_is_emptied_keeps_what_it_has(open_broker, stores):
+    async with open_broker() as broker:
         paths = [EntityPath(name) for name in ("one", "two", "three")]  # each in a store of its own
         queues = [await broker.queues.create(QueueDescription(path)) for path in paths]
         for queue in queues:
@@ -501,15 +419,13 @@ def test_a_store_that_fails_while_it_is_emptied_keeps_what_it_has(with_broker, s
         await broker.empty()
         assert not list(queues[1].hosts[0].partition.confirmed())
 
-    with_broker(test)
-
 
 def _refuse(path):
     raise StoreUnavailable("away.")
 
 
-def test_what_falls_due_has_happened_when_the_clock_has_moved(with_broker, stores):
-    async def test(broker):
+async def test_what_falls_due_has_happened_when_the_clock_has_moved(open_broker, stores):
+    async with open_broker() as broker:
         queue = await broker.queues.create(PLAIN)
         (host,) = queue.hosts
         await host.ask(Enqueue([message("locked")]))
@@ -526,14 +442,12 @@ def test_what_falls_due_has_happened_when_the_clock_has_moved(with_broker, store
         (store,) = [store for store in stores if store.partitions()]
         assert [stored.delivery_count for stored in store.load(record.key).messages] == [1]
 
-    with_broker(test)
-
 
 # -- idle queues --------------------------------------------------------------------
 
 
-def test_a_queue_that_nobody_uses_is_deleted_after_its_idle_time(with_broker):
-    async def test(broker):
+async def test_a_queue_that_nobody_uses_is_deleted_after_its_idle_time(open_broker):
+    async with open_broker() as broker:
         kept = await broker.queues.create(PLAIN)
         idle, used, awaited = [
             await broker.queues.create(QueueDescription(EntityPath(name), auto_delete_on_idle_s=300))
@@ -552,11 +466,9 @@ def test_a_queue_that_nobody_uses_is_deleted_after_its_idle_time(with_broker):
         with pytest.raises(EntityNotFound):
             broker.find("idle")
 
-    with_broker(test)
 
-
-def test_a_queue_that_the_catalog_took_and_said_it_did_not_leaves_nothing_half_made(
-    with_broker, catalog, monkeypatch
+async def test_a_queue_that_the_catalog_took_and_said_it_did_not_leaves_nothing_half_made(
+    open_broker, catalog, monkeypatch
 ):  # P-32
     """Else the catalog would name partitions that no store has, and the server would not start again."""
     add = catalog.add
@@ -565,15 +477,12 @@ def test_a_queue_that_the_catalog_took_and_said_it_did_not_leaves_nothing_half_m
         add(record)
         raise StoreUnavailable("the answer was lost")
 
-    async def create(broker):
+    async with open_broker() as broker:
         monkeypatch.setattr(catalog, "add", add_and_fail)
         with pytest.raises(StoreUnavailable):
             await broker.queues.create(PLAIN)
         monkeypatch.setattr(catalog, "add", add)
         assert catalog.entities() == []
 
-    async def repeat(broker):
+    async with open_broker() as broker:
         await broker.queues.create(PLAIN)
-
-    with_broker(create)
-    with_broker(repeat)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -28,19 +27,10 @@ async def attached(count: int) -> AsyncIterator[list[AttachedStore]]:
         store.stop()
 
 
-def played(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(**fixtures: object) -> None:
-        asyncio.run(asyncio.wait_for(test(**fixtures), 30))
-
-    return run
-
-
 def noting(events: list[str], what: str) -> Callable[[], None]:
     return lambda: events.append(what)
 
 
-@played
 async def test_no_writer_goes_on_before_all_are_fixed_and_the_catalog_is_last() -> None:
     events: list[str] = []
     async with attached(3) as stores:
@@ -54,7 +44,6 @@ async def test_no_writer_goes_on_before_all_are_fixed_and_the_catalog_is_last() 
     assert events == ["fixed"] * 3 + ["catalog"] + ["next commit"] * 3
 
 
-@played
 async def test_a_store_that_does_not_come_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cut_module, "STAND_STILL_MAX_S", 0.01)
     events: list[str] = []
@@ -72,7 +61,6 @@ async def test_a_store_that_does_not_come_holds_nobody_up(monkeypatch: pytest.Mo
     assert events == ["next commit"]
 
 
-@played
 async def test_why_an_image_cannot_be_fixed_is_told() -> None:
     def broken() -> None:
         raise StoreError("the disk is gone")

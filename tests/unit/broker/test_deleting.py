@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -102,99 +101,82 @@ WHAT = pytest.mark.parametrize("what", ["queue", "topic", "subscription"])
 
 
 @WHAT
-def test_what_was_sent_through_an_entity_leaves_before_it_is_deleted(
+async def test_what_was_sent_through_an_entity_leaves_before_it_is_deleted(
     catalog: SqliteCatalog, faults: StoreFaults, what: str
 ) -> None:  # P-37
-    async def test() -> None:
-        async with at_work(catalog, faults) as broker:
-            source, target = await two_stores(broker, what)
-            await send_through(source, target, 100)
-            await delete(broker, what)
-            assert target.hosts[0].partition is not None
-            assert target.hosts[0].partition.counts().active == 100
-
-    asyncio.run(test())
+    async with at_work(catalog, faults) as broker:
+        source, target = await two_stores(broker, what)
+        await send_through(source, target, 100)
+        await delete(broker, what)
+        assert target.hosts[0].partition is not None
+        assert target.hosts[0].partition.counts().active == 100
 
 
 @WHAT
-def test_an_entity_is_not_deleted_while_the_destination_is_away(
+async def test_an_entity_is_not_deleted_while_the_destination_is_away(
     catalog: SqliteCatalog, faults: StoreFaults, what: str
 ) -> None:  # P-37
-    async def test() -> None:
-        async with at_work(catalog, faults) as broker:
-            source, target = await two_stores(broker, what)
-            await take_away(broker, faults, target)
-            await send_through(source, target)
-            with pytest.raises(MessagesInTransit, match="'target'"):
-                await delete(broker, what)
-            # Nothing has changed: more can be sent through it.
-            await send_through(source, target)
-            faults.heal_all()
-            await broker.recovered()
-            for forwarder in broker.entities.forwarders():
-                forwarder.drop()
+    async with at_work(catalog, faults) as broker:
+        source, target = await two_stores(broker, what)
+        await take_away(broker, faults, target)
+        await send_through(source, target)
+        with pytest.raises(MessagesInTransit, match="'target'"):
             await delete(broker, what)
-            assert len(await held(target)) == 2
-
-    asyncio.run(test())
+        # Nothing has changed: more can be sent through it.
+        await send_through(source, target)
+        faults.heal_all()
+        await broker.recovered()
+        for forwarder in broker.entities.forwarders():
+            forwarder.drop()
+        await delete(broker, what)
+        assert len(await held(target)) == 2
 
 
 @WHAT
-def test_force_gives_up_what_cannot_leave(
+async def test_force_gives_up_what_cannot_leave(
     catalog: SqliteCatalog, faults: StoreFaults, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test() -> None:
-        async with at_work(catalog, faults) as broker:
-            source, target = await two_stores(broker, what)
-            await take_away(broker, faults, target)
-            await send_through(source, target)
-            await delete(broker, what, force=True)
-            assert "given up" in caplog.text
-
-    asyncio.run(test())
+    async with at_work(catalog, faults) as broker:
+        source, target = await two_stores(broker, what)
+        await take_away(broker, faults, target)
+        await send_through(source, target)
+        await delete(broker, what, force=True)
+        assert "given up" in caplog.text
 
 
-def test_an_entity_that_is_being_deleted_takes_nothing_for_others(
+async def test_an_entity_that_is_being_deleted_takes_nothing_for_others(
     catalog: SqliteCatalog, faults: StoreFaults
 ) -> None:
     """What a transaction sends through a topic goes through another of its subscriptions."""
 
-    async def test() -> None:
-        async with at_work(catalog, faults) as broker:
-            topic, target = await two_stores(broker, "topic")
-            assert isinstance(topic, Topic)
-            first, second = topic.subscriptions
-            first.leaving = True
-            await take_away(broker, faults, target)
-            await send_through(topic, target)
-            assert second.hosts[0].available(SubQueue.OUTBOX) == 1
-            with pytest.raises(EntityNotFound):
-                await commit([(first.hosts[0], Enqueue([bare(target)], destination=target.path))])
-
-    asyncio.run(test())
+    async with at_work(catalog, faults) as broker:
+        topic, target = await two_stores(broker, "topic")
+        assert isinstance(topic, Topic)
+        first, second = topic.subscriptions
+        first.leaving = True
+        await take_away(broker, faults, target)
+        await send_through(topic, target)
+        assert second.hosts[0].available(SubQueue.OUTBOX) == 1
+        with pytest.raises(EntityNotFound):
+            await commit([(first.hosts[0], Enqueue([bare(target)], destination=target.path))])
 
 
-def test_an_idle_entity_stays_while_messages_wait_in_its_outbox(
+async def test_an_idle_entity_stays_while_messages_wait_in_its_outbox(
     catalog: SqliteCatalog, faults: StoreFaults
 ) -> None:
-    async def test() -> None:
-        async with at_work(catalog, faults) as broker:
-            source = await broker.queues.create(
-                QueueDescription(EntityPath("via"), auto_delete_on_idle_s=300)
-            )
-            target = await broker.queues.create(QueueDescription(EntityPath("target")))
-            await take_away(broker, faults, target)
-            await send_through(source, target)
-            await broker.ticker.advance(301_000)
-            assert not source.deleted
-            faults.heal_all()
-            await broker.recovered()
-            forwarder = broker.entities.forwarders()[0]
-            forwarder.drop()
-            forwarder.wake()
-            await forwarder.settled()
-            await broker.ticker.advance(1000)
-            assert source.deleted
-            assert len(await held(target)) == 1
-
-    asyncio.run(test())
+    async with at_work(catalog, faults) as broker:
+        source = await broker.queues.create(QueueDescription(EntityPath("via"), auto_delete_on_idle_s=300))
+        target = await broker.queues.create(QueueDescription(EntityPath("target")))
+        await take_away(broker, faults, target)
+        await send_through(source, target)
+        await broker.ticker.advance(301_000)
+        assert not source.deleted
+        faults.heal_all()
+        await broker.recovered()
+        forwarder = broker.entities.forwarders()[0]
+        forwarder.drop()
+        forwarder.wake()
+        await forwarder.settled()
+        await broker.ticker.advance(1000)
+        assert source.deleted
+        assert len(await held(target)) == 1

@@ -9,7 +9,6 @@ import pytest
 
 from bendybus.amqp.message import Properties, decode_message, encode_message
 from bendybus.broker import transactions
-from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.domain.commands import Complete, Enqueue
 from bendybus.domain.entities import QueueDescription, Tier
@@ -18,10 +17,8 @@ from bendybus.domain.messages import SubQueue
 from bendybus.domain.routing import partition_of
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
 from bendybus.envelope import admit
-from bendybus.envelope.contents import AmqpContents
 from bendybus.errors import StoreUnavailable
 from bendybus.names import EntityPath
-from bendybus.store.sqlite.catalog import SqliteCatalog
 from fix_broker import GatedStore
 from fix_topics import bodies, held, publish, rule
 
@@ -34,36 +31,8 @@ TO_SESSION = "SET sys.SessionId = 'ada'"
 
 
 @pytest.fixture
-def catalog(tmp_path):
-    catalog = SqliteCatalog(tmp_path / "catalog.db")
-    catalog.open()
-    yield catalog
-    catalog.close()
-
-
-@pytest.fixture
 def stores():
     return [GatedStore("left"), GatedStore("right")]
-
-
-@pytest.fixture
-def with_broker(catalog, stores):
-    """Run a coroutine against a broker started on these stores; each call is another start."""
-
-    def run(test, tier=Tier.STANDARD):
-        async def whole():
-            broker = Broker(catalog, stores, contents=AmqpContents(), tier=tier)
-            broker.start()
-            try:
-                return await test(broker)
-            finally:
-                for store in stores:
-                    store.open_gate()
-                await broker.stop()
-
-        return asyncio.run(whole())
-
-    return run
 
 
 def acting(action, topic="news", **properties):
@@ -113,8 +82,10 @@ def partitions_of(found):
 @pytest.mark.parametrize("count", KINDS)
 @pytest.mark.parametrize("requires_session", [False, True])
 @pytest.mark.parametrize("action", [TO_SESSION, TO_SESSION + "; SET sys.PartitionKey = 'ADA'"])
-def test_copies_of_one_session_meet_in_its_partition(with_broker, count, requires_session, action):  # P-13
-    async def test(broker):
+async def test_copies_of_one_session_meet_in_its_partition(
+    open_broker, count, requires_session, action
+):  # P-13
+    async with open_broker(tier=KINDS[count]) as broker:
         topic, subscription = await made(broker, action, requires_session=requires_session)
         assert len(topic.hosts) == count
         texts = [str(number) for number in range(48)]
@@ -130,11 +101,9 @@ def test_copies_of_one_session_meet_in_its_partition(with_broker, count, require
         if requires_session:
             assert sum(host.available(SubQueue.MAIN) for host in subscription.hosts) == 1
 
-    with_broker(test, KINDS[count])
 
-
-def test_a_partition_key_set_by_an_action_is_the_key(with_broker):  # P-12
-    async def test(broker):
+async def test_a_partition_key_set_by_an_action_is_the_key(open_broker):  # P-12
+    async with open_broker() as broker:
         topic, subscription = await made(broker, "SET sys.PartitionKey = colour")
         for number in range(32):
             await publish(topic, str(number), colour="red" if number % 2 else "blue")
@@ -148,11 +117,9 @@ def test_a_partition_key_set_by_an_action_is_the_key(with_broker):  # P-12
         }
         assert places == {(partition_of(colour, 16), colour) for colour in ("red", "blue")}
 
-    with_broker(test)
 
-
-def test_the_order_of_a_sender_is_kept_in_the_new_session(with_broker):  # P-13
-    async def test(broker):
+async def test_the_order_of_a_sender_is_kept_in_the_new_session(open_broker):  # P-13
+    async with open_broker() as broker:
         topic, subscription = await made(broker)
         key, texts = elsewhere(topic), [str(number) for number in range(50)]
         for text in texts:
@@ -160,12 +127,10 @@ def test_the_order_of_a_sender_is_kept_in_the_new_session(with_broker):  # P-13
         await until_bodies(subscription, texts)
         assert await bodies(subscription) == texts
 
-    with_broker(test)
-
 
 @pytest.mark.parametrize("partitioned", [False, True])
-def test_a_copy_whose_partition_stays_the_same_is_one_commit(with_broker, stores, partitioned):
-    async def test(broker):
+async def test_a_copy_whose_partition_stays_the_same_is_one_commit(open_broker, stores, partitioned):
+    async with open_broker() as broker:
         topic, subscription = await made(
             broker, topic=TopicDescription(EntityPath("news"), enable_partitioning=partitioned)
         )
@@ -174,11 +139,9 @@ def test_a_copy_whose_partition_stays_the_same_is_one_commit(with_broker, stores
         assert sum(len(store.groups) for store in stores) == before + 1
         assert await bodies(subscription) == ["a"]
 
-    with_broker(test)
 
-
-def test_a_subscription_that_forwards_makes_no_detour(with_broker):  # P-34
-    async def test(broker):
+async def test_a_subscription_that_forwards_makes_no_detour(open_broker):  # P-34
+    async with open_broker() as broker:
         target = await broker.queues.create(QueueDescription(EntityPath("target"), enable_partitioning=True))
         topic, _ = await made(broker, forward_to=EntityPath("target"))
         for number in range(20):
@@ -188,12 +151,10 @@ def test_a_subscription_that_forwards_makes_no_detour(with_broker):  # P-34
         assert partitions_of(found) == {partition_of("ada", 16)}
         assert {message.origin.hops for message, _ in found} == {1}
 
-    with_broker(test)
-
 
 @pytest.mark.parametrize("topic", [NEWS, TopicDescription(EntityPath("plain"))], ids=lambda topic: topic.path)
-def test_a_copy_with_two_keys_that_differ_is_never_kept(with_broker, topic):  # P-14
-    async def test(broker):
+async def test_a_copy_with_two_keys_that_differ_is_never_kept(open_broker, topic):  # P-14
+    async with open_broker() as broker:
         _, buries = await made(broker, TO_SESSION + "; SET sys.PartitionKey = 'bob'", topic)
         drops = await broker.topics.create_subscription(
             SubscriptionDescription.of(
@@ -219,13 +180,11 @@ def test_a_copy_with_two_keys_that_differ_is_never_kept(with_broker, topic):  # 
                 assert await held(subscription, subqueue) == []
         assert await held(drops, SubQueue.DEAD_LETTER) == []
 
-    with_broker(test)
 
-
-def test_a_copy_is_on_its_way_in_the_commit_that_publishes_it(with_broker, stores):
+async def test_a_copy_is_on_its_way_in_the_commit_that_publishes_it(open_broker, stores):
     """And a server that dies then moves it when it has started again."""
 
-    async def test(broker):
+    async with open_broker() as broker:
         topic, subscription = await made(broker)
         key = elsewhere(topic)
         source = topic.host_for(key).store
@@ -239,16 +198,13 @@ def test_a_copy_is_on_its_way_in_the_commit_that_publishes_it(with_broker, store
         assert await bodies(subscription) == []
         other.fails_once = StoreUnavailable("crashed")
 
-    async def after(broker):
+    async with open_broker() as broker:
         subscription = broker.find("news/Subscriptions/all")
         await until_bodies(subscription, ["a"])
 
-    with_broker(test)
-    with_broker(after)
 
-
-def test_a_copy_that_arrived_and_was_not_removed_is_dropped_after_a_restart(with_broker, stores):
-    async def test(broker):
+async def test_a_copy_that_arrived_and_was_not_removed_is_dropped_after_a_restart(open_broker, stores):
+    async with open_broker() as broker:
         topic, subscription = await made(broker)
         key = elsewhere(topic)
         (source,) = [store for store in stores if store.name == topic.host_for(key).store.name]
@@ -266,18 +222,15 @@ def test_a_copy_that_arrived_and_was_not_removed_is_dropped_after_a_restart(with
         await asyncio.to_thread(source.reached.wait, 10)
         source.fails_once = StoreUnavailable("crashed")
 
-    async def after(broker):
+    async with open_broker() as broker:
         await broker.recovered()
         subscription = broker.find("news/Subscriptions/all")
         await until_bodies(subscription, ["a", "b"])
 
-    with_broker(test)
-    with_broker(after)
-
 
 @pytest.mark.parametrize("failing", ["left", "right"])
-def test_a_failed_commit_neither_loses_nor_doubles_copies(with_broker, stores, failing):
-    async def test(broker):
+async def test_a_failed_commit_neither_loses_nor_doubles_copies(open_broker, stores, failing):
+    async with open_broker() as broker:
         topic, subscription = await made(broker)
         accepted = []
         for number in range(60):
@@ -293,11 +246,9 @@ def test_a_failed_commit_neither_loses_nor_doubles_copies(with_broker, stores, f
         await broker.recovered()
         await until_bodies(subscription, accepted)
 
-    with_broker(test)
 
-
-def test_a_copy_waits_for_its_partition_and_publishing_does_not(with_broker, stores):  # P-04
-    async def test(broker):
+async def test_a_copy_waits_for_its_partition_and_publishing_does_not(open_broker, stores):  # P-04
+    async with open_broker() as broker:
         topic, subscription = await made(broker)
         home, key = topic.host_for("ada").store, elsewhere(topic)
         (store,) = [each for each in stores if each.name == home.name]
@@ -310,11 +261,9 @@ def test_a_copy_waits_for_its_partition_and_publishing_does_not(with_broker, sto
         await broker.recovered()
         await until_bodies(subscription, ["a"])
 
-    with_broker(test)
 
-
-def test_a_scheduled_message_meets_its_new_session_when_it_is_due(with_broker):
-    async def test(broker):
+async def test_a_scheduled_message_meets_its_new_session_when_it_is_due(open_broker):
+    async with open_broker() as broker:
         topic, subscription = await made(broker)
         for number in range(8):
             await publish(topic, str(number), due=now() + 60_000)
@@ -322,11 +271,9 @@ def test_a_scheduled_message_meets_its_new_session_when_it_is_due(with_broker):
         await until_bodies(subscription, [str(number) for number in range(8)])
         assert partitions_of(await held(subscription)) == {partition_of("ada", 16)}
 
-    with_broker(test)
 
-
-def test_a_transaction_publishes_copies_with_another_key(with_broker):  # P-23
-    async def test(broker):
+async def test_a_transaction_publishes_copies_with_another_key(open_broker):  # P-23
+    async with open_broker() as broker:
         topic, subscription = await made(broker)
         key = elsewhere(topic)
         source = await broker.topics.create_subscription(SubscriptionDescription.of("news", "source"))
@@ -343,11 +290,9 @@ def test_a_transaction_publishes_copies_with_another_key(with_broker):  # P-23
         assert partitions_of(await held(subscription)) == {partition_of("ada", 16)}
         assert await bodies(source) == ["out"]
 
-    with_broker(test)
 
-
-def test_a_duplicate_of_a_message_makes_no_second_copy(with_broker):  # P-15
-    async def test(broker):
+async def test_a_duplicate_of_a_message_makes_no_second_copy(open_broker):  # P-15
+    async with open_broker() as broker:
         topic, subscription = await made(
             broker,
             topic=TopicDescription(
@@ -359,16 +304,12 @@ def test_a_duplicate_of_a_message_makes_no_second_copy(with_broker):  # P-15
         await until_bodies(subscription, ["a", "b", "c"])
         assert Counter(await bodies(subscription)) == Counter("abc")
 
-    with_broker(test)
 
-
-def test_a_copy_keeps_its_time_to_live_on_the_way(with_broker):
-    async def test(broker):
+async def test_a_copy_keeps_its_time_to_live_on_the_way(open_broker):
+    async with open_broker() as broker:
         topic, subscription = await made(broker, default_message_ttl_s=3600)
         before = now()
         await publish(topic, "a", key=elsewhere(topic))
         await until_bodies(subscription, ["a"])
         ((message, _),) = await held(subscription)
         assert before + 3_600_000 <= message.expires_at <= message.enqueued_at + 3_600_000
-
-    with_broker(test)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -85,117 +85,94 @@ def the_third(topic: Topic) -> Subscription:
     return subscription
 
 
-def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
-    asyncio.run(test())
-
-
 PARTITIONED = pytest.mark.parametrize("partitioned", [False, True])
 
 
 @PARTITIONED
-def test_a_large_send_asks_a_bounded_number_of_filters_in_a_turn(watch: Watch, partitioned: bool) -> None:
-    async def test() -> None:
-        async with a_topic(100, partitioned) as (topic, store):
-            watch.turn()
-            commits = len(store.groups)
-            await publish(topic, *map(str, range(500)), key="k", n=3)
-            watch.over = True
-            assert watch.most <= SLICE_WORK + STEP_WEIGHT
-            assert watch.turns > 500 * 100 // SLICE_WORK
-            # All of it, in its order and in one commit.
-            assert len(store.groups) == commits + 1
-            assert await bodies(the_third(topic)) == [str(number) for number in range(500)]
-
-    run(test)
-
-
-def test_a_small_send_waits_for_no_turn(watch: Watch) -> None:
-    async def test() -> None:
-        async with a_topic(100, False) as (topic, _):
-            messages = [
-                admit(encoded(str(number), n=3), topic.now(), topic.description)[0]
-                for number in range(AT_ONCE_WORK // 100)
-            ]
-            await topic.loaded()
-            topic.hosts[0].submit(Enqueue(messages), lambda reply: None)
-            assert watch.asked >= len(messages) * 50
-
-    run(test)
+async def test_a_large_send_asks_a_bounded_number_of_filters_in_a_turn(
+    watch: Watch, partitioned: bool
+) -> None:
+    async with a_topic(100, partitioned) as (topic, store):
+        watch.turn()
+        commits = len(store.groups)
+        await publish(topic, *map(str, range(500)), key="k", n=3)
+        watch.over = True
+        assert watch.most <= SLICE_WORK + STEP_WEIGHT
+        assert watch.turns > 500 * 100 // SLICE_WORK
+        # All of it, in its order and in one commit.
+        assert len(store.groups) == commits + 1
+        assert await bodies(the_third(topic)) == [str(number) for number in range(500)]
 
 
-def test_what_comes_later_waits_behind_a_large_send() -> None:
-    async def test() -> None:
-        async with a_topic(100, False) as (topic, _):
-            large = asyncio.create_task(publish(topic, *map(str, range(300)), n=3))
+async def test_a_small_send_waits_for_no_turn(watch: Watch) -> None:
+    async with a_topic(100, False) as (topic, _):
+        messages = [
+            admit(encoded(str(number), n=3), topic.now(), topic.description)[0]
+            for number in range(AT_ONCE_WORK // 100)
+        ]
+        await topic.loaded()
+        topic.hosts[0].submit(Enqueue(messages), lambda reply: None)
+        assert watch.asked >= len(messages) * 50
+
+
+async def test_what_comes_later_waits_behind_a_large_send() -> None:
+    async with a_topic(100, False) as (topic, _):
+        large = asyncio.create_task(publish(topic, *map(str, range(300)), n=3))
+        await asyncio.sleep(0)
+        await asyncio.gather(publish(topic, "after", n=3), large)
+        assert (await bodies(the_third(topic)))[-2:] == ["299", "after"]
+
+
+async def test_rules_that_change_meanwhile_are_asked_again(watch: Watch) -> None:
+    async with a_topic(100, False) as (topic, _):
+        large = asyncio.create_task(publish(topic, *map(str, range(300)), n=3))
+        for _ in range(3):
             await asyncio.sleep(0)
-            await asyncio.gather(publish(topic, "after", n=3), large)
-            assert (await bodies(the_third(topic)))[-2:] == ["299", "after"]
-
-    run(test)
-
-
-def test_rules_that_change_meanwhile_are_asked_again(watch: Watch) -> None:
-    async def test() -> None:
-        async with a_topic(100, False) as (topic, _):
-            large = asyncio.create_task(publish(topic, *map(str, range(300)), n=3))
-            for _ in range(3):
-                await asyncio.sleep(0)
-            topic.rules_changed()
-            watch.turn()
-            await large
-            watch.over = True
-            assert watch.most <= SLICE_WORK + STEP_WEIGHT
-            assert len(await bodies(the_third(topic))) == 300
-
-    run(test)
+        topic.rules_changed()
+        watch.turn()
+        await large
+        watch.over = True
+        assert watch.most <= SLICE_WORK + STEP_WEIGHT
+        assert len(await bodies(the_third(topic))) == 300
 
 
-def test_a_large_transaction_is_asked_about_in_slices_too(watch: Watch) -> None:
-    async def test() -> None:
-        async with a_topic(200, False) as (topic, _):
-            messages = [
-                admit(encoded(str(number), n=3), topic.now(), topic.description)[0] for number in range(100)
-            ]
-            watch.turn()
-            await commit([(topic.hosts[0], Enqueue(messages))])
-            watch.over = True
-            assert watch.most <= SLICE_WORK + STEP_WEIGHT
-            assert len(await bodies(the_third(topic))) == 100
-
-    run(test)
+async def test_a_large_transaction_is_asked_about_in_slices_too(watch: Watch) -> None:
+    async with a_topic(200, False) as (topic, _):
+        messages = [
+            admit(encoded(str(number), n=3), topic.now(), topic.description)[0] for number in range(100)
+        ]
+        watch.turn()
+        await commit([(topic.hosts[0], Enqueue(messages))])
+        watch.over = True
+        assert watch.most <= SLICE_WORK + STEP_WEIGHT
+        assert len(await bodies(the_third(topic))) == 100
 
 
-def test_actions_and_failures_come_out_as_in_a_small_send() -> None:
-    async def test() -> None:
-        async with a_topic(100, False) as (topic, _):
-            broker_rules = (
-                rule("set", "n = 3", "SET m = sys.MessageId"),
-                rule("fails", "n = 3", "SET m = n / 0"),
-                rule("plain", "n = 3 AND sys.EnqueuedTimeUtc IS NOT NULL"),
-            )
-            described = SubscriptionDescription.of("t", "s3", rules=broker_rules)
-            the_third(topic).description = described
-            topic.rules_changed()
-            await publish(topic, *map(str, range(100)), n=3)
-            await publish(topic, "alone", n=3)
-            taken = await bodies(the_third(topic))
-            assert taken[:4] == ["0", "0", "1", "1"] and taken[-2:] == ["alone", "alone"]
-            assert len(await bodies(the_third(topic), SubQueue.DEAD_LETTER)) == 101
-
-    run(test)
+async def test_actions_and_failures_come_out_as_in_a_small_send() -> None:
+    async with a_topic(100, False) as (topic, _):
+        broker_rules = (
+            rule("set", "n = 3", "SET m = sys.MessageId"),
+            rule("fails", "n = 3", "SET m = n / 0"),
+            rule("plain", "n = 3 AND sys.EnqueuedTimeUtc IS NOT NULL"),
+        )
+        described = SubscriptionDescription.of("t", "s3", rules=broker_rules)
+        the_third(topic).description = described
+        topic.rules_changed()
+        await publish(topic, *map(str, range(100)), n=3)
+        await publish(topic, "alone", n=3)
+        taken = await bodies(the_third(topic))
+        assert taken[:4] == ["0", "0", "1", "1"] and taken[-2:] == ["alone", "alone"]
+        assert len(await bodies(the_third(topic), SubQueue.DEAD_LETTER)) == 101
 
 
 @PARTITIONED
-def test_a_send_that_would_make_too_many_copies_is_refused_by_name(
+async def test_a_send_that_would_make_too_many_copies_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, partitioned: bool
 ) -> None:
     monkeypatch.setattr(evaluating, "COPIES_MAX", 50)
 
-    async def test() -> None:
-        async with a_topic(10, partitioned) as (topic, _):
-            await publish(topic, *map(str, range(50)), key="k", n=3)
-            with pytest.raises(RulesTooCostly, match="Send fewer at once"):
-                await publish(topic, *map(str, range(51)), key="k", n=3)
-            assert len(await bodies(the_third(topic))) == 50
-
-    run(test)
+    async with a_topic(10, partitioned) as (topic, _):
+        await publish(topic, *map(str, range(50)), key="k", n=3)
+        with pytest.raises(RulesTooCostly, match="Send fewer at once"):
+            await publish(topic, *map(str, range(51)), key="k", n=3)
+        assert len(await bodies(the_third(topic))) == 50

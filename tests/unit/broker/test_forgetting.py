@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
@@ -26,14 +24,6 @@ from bendybus.store.sqlite.catalog import SqliteCatalog
 
 ORDERS = QueueDescription(EntityPath("orders"), enable_partitioning=True)
 PLAIN = QueueDescription(EntityPath("plain"))
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[SqliteCatalog]:
-    catalog = SqliteCatalog(tmp_path / "catalog.db")
-    catalog.open()
-    yield catalog
-    catalog.close()
 
 
 @pytest.fixture
@@ -79,115 +69,100 @@ def nothing() -> None:
     """In place of the list of stores in the data folder."""
 
 
-def test_a_forgotten_store_takes_its_messages_and_nothing_else(
+async def test_a_forgotten_store_takes_its_messages_and_nothing_else(
     catalog: SqliteCatalog, faults: StoreFaults
 ) -> None:
-    async def test() -> None:
-        async with at_work(catalog, faults) as broker:
-            orders = await broker.queues.create(ORDERS)
-            await send_to_all(orders)
-            before = await numbers(orders)
-            lost = {host.number for host in orders.hosts if host.store.name == "b"}
-            await lose(broker, faults, "b")
-            assert await broker.forget("b", nothing) == Loss(len(lost), len(lost), 0)
-            assert [store.name for store in broker.stores] == ["a", "c"]
-            now = await numbers(orders)
-            assert now == {number: [] if number in lost else found for number, found in before.items()}
-            await send_to_all(orders)
-            # Numbers that clients may still hold are not given out again, nor lower ones.
-            after = await numbers(orders)
-            assert all(after[number][-1] > before[number][-1] + 1000 for number in lost)
-            assert all(after[number][-1] >> 48 == number for number in lost)
-            assert orders.generation == catalog.entities()[0].generation
-            assert "b" not in catalog.entities()[0].placement
-        faults.remove("b")
-        async with at_work(catalog, faults) as broker:
-            assert await numbers(broker.find("orders")) == after
-
-    asyncio.run(test())
+    async with at_work(catalog, faults) as broker:
+        orders = await broker.queues.create(ORDERS)
+        await send_to_all(orders)
+        before = await numbers(orders)
+        lost = {host.number for host in orders.hosts if host.store.name == "b"}
+        await lose(broker, faults, "b")
+        assert await broker.forget("b", nothing) == Loss(len(lost), len(lost), 0)
+        assert [store.name for store in broker.stores] == ["a", "c"]
+        now = await numbers(orders)
+        assert now == {number: [] if number in lost else found for number, found in before.items()}
+        await send_to_all(orders)
+        # Numbers that clients may still hold are not given out again, nor lower ones.
+        after = await numbers(orders)
+        assert all(after[number][-1] > before[number][-1] + 1000 for number in lost)
+        assert all(after[number][-1] >> 48 == number for number in lost)
+        assert orders.generation == catalog.entities()[0].generation
+        assert "b" not in catalog.entities()[0].placement
+    faults.remove("b")
+    async with at_work(catalog, faults) as broker:
+        assert await numbers(broker.find("orders")) == after
 
 
-def test_a_topic_and_its_subscriptions_begin_again_together(
+async def test_a_topic_and_its_subscriptions_begin_again_together(
     catalog: SqliteCatalog, faults: StoreFaults
 ) -> None:
-    async def test() -> None:
-        async with at_work(catalog, faults) as broker:
-            topic = await broker.topics.create(TopicDescription(EntityPath("t"), enable_partitioning=True))
-            for name in ("one", "two"):
-                await broker.topics.create_subscription(
-                    SubscriptionDescription(EntityPath(f"t/Subscriptions/{name}"))
-                )
-            await lose(broker, faults, "a")
-            await broker.forget("a", nothing)
-            for subscription in topic.subscriptions:
-                await subscription.loaded()
-                assert [host.store for host in subscription.hosts] == [host.store for host in topic.hosts]
-            assert not topic.limited
-            for host in topic.hosts:
-                await host.ask(Enqueue([Message(b"x", size=1)]))
-
-    asyncio.run(test())
+    async with at_work(catalog, faults) as broker:
+        topic = await broker.topics.create(TopicDescription(EntityPath("t"), enable_partitioning=True))
+        for name in ("one", "two"):
+            await broker.topics.create_subscription(
+                SubscriptionDescription(EntityPath(f"t/Subscriptions/{name}"))
+            )
+        await lose(broker, faults, "a")
+        await broker.forget("a", nothing)
+        for subscription in topic.subscriptions:
+            await subscription.loaded()
+            assert [host.store for host in subscription.hosts] == [host.store for host in topic.hosts]
+        assert not topic.limited
+        for host in topic.hosts:
+            await host.ask(Enqueue([Message(b"x", size=1)]))
 
 
-def test_a_store_that_answers_or_is_the_last_is_not_forgotten(
+async def test_a_store_that_answers_or_is_the_last_is_not_forgotten(
     catalog: SqliteCatalog, faults: StoreFaults
 ) -> None:
-    async def test() -> None:
-        async with at_work(catalog, faults) as broker:
-            orders = await broker.queues.create(ORDERS)
-            await send_to_all(orders)
-            with pytest.raises(InvalidOperation, match="drain it and retire it"):
-                await broker.forget("b", nothing)
-            for name in "abc":
-                await lose(broker, faults, name)
-            with pytest.raises(StoreUnavailable, match="No other store"):
-                await broker.forget("b", nothing)
-            faults.heal_all()
-            await broker.recovered()
-            assert [len(found) for found in (await numbers(orders)).values()] == [1] * 16
-
-    asyncio.run(test())
+    async with at_work(catalog, faults) as broker:
+        orders = await broker.queues.create(ORDERS)
+        await send_to_all(orders)
+        with pytest.raises(InvalidOperation, match="drain it and retire it"):
+            await broker.forget("b", nothing)
+        for name in "abc":
+            await lose(broker, faults, name)
+        with pytest.raises(StoreUnavailable, match="No other store"):
+            await broker.forget("b", nothing)
+        faults.heal_all()
+        await broker.recovered()
+        assert [len(found) for found in (await numbers(orders)).values()] == [1] * 16
 
 
-def test_a_store_that_could_not_be_forgotten_keeps_its_messages(
+async def test_a_store_that_could_not_be_forgotten_keeps_its_messages(
     catalog: SqliteCatalog, faults: StoreFaults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test() -> None:
-        async with at_work(catalog, faults) as broker:
-            orders = await broker.queues.create(ORDERS)
-            await send_to_all(orders)
-            await lose(broker, faults, "b")
+    async with at_work(catalog, faults) as broker:
+        orders = await broker.queues.create(ORDERS)
+        await send_to_all(orders)
+        await lose(broker, faults, "b")
 
-            def refused(*_: object) -> None:
-                raise OSError("the catalog's disk is full")
+        def refused(*_: object) -> None:
+            raise OSError("the catalog's disk is full")
 
-            with monkeypatch.context() as patch:
-                patch.setattr(catalog, "replace", refused)
-                with pytest.raises(StoreUnavailable, match="was not forgotten"):
-                    await broker.forget("b", nothing)
-            faults.heal_all()
-            await broker.recovered()
-            assert [len(found) for found in (await numbers(orders)).values()] == [1] * 16
-
-    asyncio.run(test())
+        with monkeypatch.context() as patch:
+            patch.setattr(catalog, "replace", refused)
+            with pytest.raises(StoreUnavailable, match="was not forgotten"):
+                await broker.forget("b", nothing)
+        faults.heal_all()
+        await broker.recovered()
+        assert [len(found) for found in (await numbers(orders)).values()] == [1] * 16
 
 
-def test_an_entity_is_deleted_by_force_and_swept_when_its_store_is_back(
+async def test_an_entity_is_deleted_by_force_and_swept_when_its_store_is_back(
     catalog: SqliteCatalog, faults: StoreFaults
 ) -> None:
-    async def test() -> None:
-        async with at_work(catalog, faults) as broker:
-            orders = await broker.queues.create(ORDERS)
-            await broker.queues.create(PLAIN)
-            await send_to_all(orders)
-            await lose(broker, faults, "b")
-            with pytest.raises(StoreUnavailable, match="Nothing was changed"):
-                await broker.queues.delete("orders")
-            await broker.queues.delete("orders", force=True)
-            assert broker.entities.look_up("orders") is None
-            faults.heal_all()
-            await broker.recovered()
-            store = broker.stores["b"].store
-            assert [record.entity for record in store.partitions() if record.entity == "orders"] == []
-
-    asyncio.run(test())
+    async with at_work(catalog, faults) as broker:
+        orders = await broker.queues.create(ORDERS)
+        await broker.queues.create(PLAIN)
+        await send_to_all(orders)
+        await lose(broker, faults, "b")
+        with pytest.raises(StoreUnavailable, match="Nothing was changed"):
+            await broker.queues.delete("orders")
+        await broker.queues.delete("orders", force=True)
+        assert broker.entities.look_up("orders") is None
+        faults.heal_all()
+        await broker.recovered()
+        store = broker.stores["b"].store
+        assert [record.entity for record in store.partitions() if record.entity == "orders"] == []

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -31,14 +30,6 @@ BARE = b"\x00\x53\x73\xc0\x04\x01\xa1\x01m\x00\x53\x75\xa0\x01x"
 @pytest.fixture
 def stores() -> list[GatedStore]:
     return [GatedStore("left"), GatedStore("right")]
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[SqliteCatalog]:
-    catalog = SqliteCatalog(tmp_path / "catalog.db")
-    catalog.open()
-    yield catalog
-    catalog.close()
 
 
 @asynccontextmanager
@@ -93,207 +84,171 @@ async def until_held(target: Queue, count: int, subqueue: SubQueue = SubQueue.MA
 
 @pytest.mark.parametrize("source_partitioned", [False, True])
 @pytest.mark.parametrize("target_partitioned", [False, True])
-def test_every_message_moves_once_between_any_mix(
+async def test_every_message_moves_once_between_any_mix(
     catalog: SqliteCatalog, stores: list[GatedStore], source_partitioned: bool, target_partitioned: bool
 ) -> None:  # P-34
-    async def run() -> None:
-        async with at_work(catalog, stores) as broker:
-            target = await broker.queues.create(queue("target", enable_partitioning=target_partitioned))
-            source = await broker.queues.create(
-                queue("source", enable_partitioning=source_partitioned, forward_to="target")
-            )
-            await send(source, *map(str, range(100)))
-            arrived = await until_held(target, 100)
-            assert len(arrived) == 100
-            assert all(message.origin.hops == 1 for message in arrived)
-            assert await held(source) == []
-
-    asyncio.run(run())
+    async with at_work(catalog, stores) as broker:
+        target = await broker.queues.create(queue("target", enable_partitioning=target_partitioned))
+        source = await broker.queues.create(
+            queue("source", enable_partitioning=source_partitioned, forward_to="target")
+        )
+        await send(source, *map(str, range(100)))
+        arrived = await until_held(target, 100)
+        assert len(arrived) == 100
+        assert all(message.origin.hops == 1 for message in arrived)
+        assert await held(source) == []
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
-def test_a_queue_that_forwards_to_itself_ends_at_the_hop_limit(
+async def test_a_queue_that_forwards_to_itself_ends_at_the_hop_limit(
     catalog: SqliteCatalog, stores: list[GatedStore], partitioned: bool
 ) -> None:
-    async def run() -> None:
-        async with at_work(catalog, stores) as broker:
-            source = await broker.queues.create(
-                queue("round", enable_partitioning=partitioned, forward_to="ROUND")
-            )
-            await send(source, *map(str, range(20)))
-            stuck = await until_held(source, 20, SubQueue.DEAD_LETTER)
-            assert len(stuck) == 20 and all(message.origin.hops == 4 for message in stuck)
-            assert {message.amendment.dead_letter_reason for message in stuck} == {
-                "MaxTransferHopCountExceeded"
-            }
-            assert await held(source) == []
-
-    asyncio.run(run())
+    async with at_work(catalog, stores) as broker:
+        source = await broker.queues.create(
+            queue("round", enable_partitioning=partitioned, forward_to="ROUND")
+        )
+        await send(source, *map(str, range(20)))
+        stuck = await until_held(source, 20, SubQueue.DEAD_LETTER)
+        assert len(stuck) == 20 and all(message.origin.hops == 4 for message in stuck)
+        assert {message.amendment.dead_letter_reason for message in stuck} == {"MaxTransferHopCountExceeded"}
+        assert await held(source) == []
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
-def test_a_queue_with_sessions_forwards_each_session_in_order(
+async def test_a_queue_with_sessions_forwards_each_session_in_order(
     catalog: SqliteCatalog, stores: list[GatedStore], partitioned: bool
 ) -> None:
-    async def run() -> None:
-        async with at_work(catalog, stores) as broker:
-            options = {"enable_partitioning": partitioned, "requires_session": True}
-            target = await broker.queues.create(queue("target", **options))
-            source = await broker.queues.create(queue("source", **options, forward_to="target"))
-            for number in range(60):
-                payload = encode_message(data=b"x", properties=Properties(group_id=f"s{number % 7}"))
-                message, key = admit(payload, now(), source.description)
-                await source.host_for(key).ask(Enqueue([message]))
-            arrived = await until_held(target, 60)
-            assert len(arrived) == 60 and await held(source) == []
-            for session in range(7):
-                numbers = [
-                    each.origin.sequence_number for each in arrived if each.session_id == f"s{session}"
-                ]
-                assert numbers == sorted(numbers) and numbers
-
-    asyncio.run(run())
+    async with at_work(catalog, stores) as broker:
+        options = {"enable_partitioning": partitioned, "requires_session": True}
+        target = await broker.queues.create(queue("target", **options))
+        source = await broker.queues.create(queue("source", **options, forward_to="target"))
+        for number in range(60):
+            payload = encode_message(data=b"x", properties=Properties(group_id=f"s{number % 7}"))
+            message, key = admit(payload, now(), source.description)
+            await source.host_for(key).ask(Enqueue([message]))
+        arrived = await until_held(target, 60)
+        assert len(arrived) == 60 and await held(source) == []
+        for session in range(7):
+            numbers = [each.origin.sequence_number for each in arrived if each.session_id == f"s{session}"]
+            assert numbers == sorted(numbers) and numbers
 
 
-def test_a_chain_keeps_the_first_number_and_counts_hops(
+async def test_a_chain_keeps_the_first_number_and_counts_hops(
     catalog: SqliteCatalog, stores: list[GatedStore]
 ) -> None:
-    async def run() -> None:
-        async with at_work(catalog, stores) as broker:
-            path = None
-            for hop in range(6):
-                last = await broker.queues.create(queue(f"hop{hop}", forward_to=path))
-                path = f"hop{hop}"
-            await send(last, "x")
-            # hop5 -> hop4 -> hop3 -> hop2 -> hop1, where it has come four hops.
-            (stuck,) = await until_held(broker.find("hop1"), 1, SubQueue.DEAD_LETTER)
-            assert (stuck.origin.hops, stuck.origin.sequence_number) == (4, 1)
-            assert stuck.amendment.dead_letter_reason == "MaxTransferHopCountExceeded"
-
-    asyncio.run(run())
+    async with at_work(catalog, stores) as broker:
+        path = None
+        for hop in range(6):
+            last = await broker.queues.create(queue(f"hop{hop}", forward_to=path))
+            path = f"hop{hop}"
+        await send(last, "x")
+        # hop5 -> hop4 -> hop3 -> hop2 -> hop1, where it has come four hops.
+        (stuck,) = await until_held(broker.find("hop1"), 1, SubQueue.DEAD_LETTER)
+        assert (stuck.origin.hops, stuck.origin.sequence_number) == (4, 1)
+        assert stuck.amendment.dead_letter_reason == "MaxTransferHopCountExceeded"
 
 
-def test_a_backlog_moves_when_forwarding_is_switched_on(
+async def test_a_backlog_moves_when_forwarding_is_switched_on(
     catalog: SqliteCatalog, stores: list[GatedStore]
 ) -> None:
-    async def run() -> None:
-        async with at_work(catalog, stores) as broker:
-            target = await broker.queues.create(queue("target"))
-            source = await broker.queues.create(queue("source"))
-            await send(source, "a", "b", "c")
-            await broker.queues.update(replace(source.description, forward_to=EntityPath("target")))
-            assert len(await until_held(target, 3)) == 3
-
-    asyncio.run(run())
+    async with at_work(catalog, stores) as broker:
+        target = await broker.queues.create(queue("target"))
+        source = await broker.queues.create(queue("source"))
+        await send(source, "a", "b", "c")
+        await broker.queues.update(replace(source.description, forward_to=EntityPath("target")))
+        assert len(await until_held(target, 3)) == 3
 
 
-def test_what_the_target_refuses_becomes_a_dead_letter_of_the_source(
+async def test_what_the_target_refuses_becomes_a_dead_letter_of_the_source(
     catalog: SqliteCatalog, stores: list[GatedStore]
 ) -> None:
-    async def run() -> None:
-        async with at_work(catalog, stores) as broker:
-            disabled = queue("target", status=EntityStatus.DISABLED)
-            await broker.queues.create(disabled)
-            source = await broker.queues.create(queue("source", forward_to="target"))
-            await send(source, "a")
-            (letter,) = await until_held(source, 1, SubQueue.DEAD_LETTER)
-            assert letter.amendment.dead_letter_reason == "EntityDisabled"
-
-    asyncio.run(run())
+    async with at_work(catalog, stores) as broker:
+        disabled = queue("target", status=EntityStatus.DISABLED)
+        await broker.queues.create(disabled)
+        source = await broker.queues.create(queue("source", forward_to="target"))
+        await send(source, "a")
+        (letter,) = await until_held(source, 1, SubQueue.DEAD_LETTER)
+        assert letter.amendment.dead_letter_reason == "EntityDisabled"
 
 
-def test_forwarding_to_what_does_not_exist_is_refused(
+async def test_forwarding_to_what_does_not_exist_is_refused(
     catalog: SqliteCatalog, stores: list[GatedStore]
 ) -> None:
-    async def run() -> None:
-        async with at_work(catalog, stores) as broker:
-            with pytest.raises(ArgumentError, match="no such queue"):
-                await broker.queues.create(queue("source", forward_to="target"))
-            with pytest.raises(ArgumentError, match="no such queue"):
-                await broker.queues.create(queue("source", forward_dead_lettered_to="target"))
-
-    asyncio.run(run())
+    async with at_work(catalog, stores) as broker:
+        with pytest.raises(ArgumentError, match="no such queue"):
+            await broker.queues.create(queue("source", forward_to="target"))
+        with pytest.raises(ArgumentError, match="no such queue"):
+            await broker.queues.create(queue("source", forward_dead_lettered_to="target"))
 
 
 @pytest.mark.parametrize("failing", ["left", "right"])
-def test_a_failed_commit_on_either_side_neither_loses_nor_doubles(
+async def test_a_failed_commit_on_either_side_neither_loses_nor_doubles(
     catalog: SqliteCatalog, stores: list[GatedStore], failing: str
 ) -> None:  # P-34
-    async def run() -> None:
-        async with at_work(catalog, stores) as broker:
-            target = await broker.queues.create(queue("target", enable_partitioning=True))
-            source = await broker.queues.create(queue("source", enable_partitioning=True))
-            await send(source, *map(str, range(64)))
-            for store in stores:
-                if store.name == failing:
-                    store.fails_once = StoreUnavailable("away")
-            await broker.queues.update(replace(source.description, forward_to=EntityPath("target")))
-            await until_held(target, 64)
+    async with at_work(catalog, stores) as broker:
+        target = await broker.queues.create(queue("target", enable_partitioning=True))
+        source = await broker.queues.create(queue("source", enable_partitioning=True))
+        await send(source, *map(str, range(64)))
+        for store in stores:
+            if store.name == failing:
+                store.fails_once = StoreUnavailable("away")
+        await broker.queues.update(replace(source.description, forward_to=EntityPath("target")))
+        await until_held(target, 64)
 
-            async def moved() -> bool:
-                return not await held(source) and not await held(source, SubQueue.OUTBOX)
+        async def moved() -> bool:
+            return not await held(source) and not await held(source, SubQueue.OUTBOX)
 
-            await until(moved)
-            assert len(await held(target)) == 64
-
-    asyncio.run(run())
+        await until(moved)
+        assert len(await held(target)) == 64
 
 
-def test_what_was_sent_but_not_yet_removed_is_dropped_after_a_restart(
+async def test_what_was_sent_but_not_yet_removed_is_dropped_after_a_restart(
     catalog: SqliteCatalog, stores: list[GatedStore]
 ) -> None:  # P-34
     """The crash between the two commits: durable at the target, still in the outbox of the source."""
     left, right = stores
 
-    async def run() -> None:
-        async with at_work(catalog, stores) as broker:
-            # The first queue lives in the left store, the second in the right one.
-            target = await broker.queues.create(queue("target"))
-            source = await broker.queues.create(queue("source"))
-            await send(source, "a", "b", "c")
-            groups = len(right.groups)
-            right.shut()
-            await broker.queues.update(replace(source.description, forward_to=EntityPath("target")))
-            right.let_one_through()  # the posting
-            await until_held(target, 3)
-            assert len(right.groups) == groups + 1
-            right.fails_once = StoreUnavailable("crashed")
-            right.open_gate()
-        async with at_work(catalog, stores) as broker:
-            target, source = broker.find("target"), broker.find("source")
-            await source.loaded()
+    async with at_work(catalog, stores) as broker:
+        # The first queue lives in the left store, the second in the right one.
+        target = await broker.queues.create(queue("target"))
+        source = await broker.queues.create(queue("source"))
+        await send(source, "a", "b", "c")
+        groups = len(right.groups)
+        right.shut()
+        await broker.queues.update(replace(source.description, forward_to=EntityPath("target")))
+        right.let_one_through()  # the posting
+        await until_held(target, 3)
+        assert len(right.groups) == groups + 1
+        right.fails_once = StoreUnavailable("crashed")
+        right.open_gate()
+    async with at_work(catalog, stores) as broker:
+        target, source = broker.find("target"), broker.find("source")
+        await source.loaded()
 
-            async def moved() -> bool:
-                return not await held(source, SubQueue.OUTBOX)
+        async def moved() -> bool:
+            return not await held(source, SubQueue.OUTBOX)
 
-            await until(moved)
-            assert len(await held(target)) == 3
-            assert left.load(target.hosts[0]._key).transferred
-
-    asyncio.run(run())
+        await until(moved)
+        assert len(await held(target)) == 3
+        assert left.load(target.hosts[0]._key).transferred
 
 
-def test_what_was_being_forwarded_is_gone_after_emptying_and_forwarding_goes_on(
+async def test_what_was_being_forwarded_is_gone_after_emptying_and_forwarding_goes_on(
     catalog: SqliteCatalog, stores: list[GatedStore]
 ) -> None:  # B-08
-    async def run() -> None:
-        async with at_work(catalog, stores) as broker:
-            target = await broker.queues.create(queue("target"))
-            source = await broker.queues.create(
-                queue("source", enable_partitioning=True, forward_to="target")
-            )
-            for turns in range(20):
-                await send(source, *map(str, range(5)))
-                # Wherever on their way the emptying meets them.
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                await broker.empty()
-                for subqueue in (SubQueue.MAIN, SubQueue.OUTBOX):
-                    assert await held(source, subqueue) == await held(target, subqueue) == []
-            await send(source, "later")
-            assert len(await until_held(target, 1)) == 1
-
-    asyncio.run(run())
+    async with at_work(catalog, stores) as broker:
+        target = await broker.queues.create(queue("target"))
+        source = await broker.queues.create(queue("source", enable_partitioning=True, forward_to="target"))
+        for turns in range(20):
+            await send(source, *map(str, range(5)))
+            # Wherever on their way the emptying meets them.
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await broker.empty()
+            for subqueue in (SubQueue.MAIN, SubQueue.OUTBOX):
+                assert await held(source, subqueue) == await held(target, subqueue) == []
+        await send(source, "later")
+        assert len(await until_held(target, 1)) == 1
 
 
 # -- a partition of the destination that is away (P-16) ------------------------------
@@ -357,148 +312,130 @@ async def arrived_once(target: Queue, source: Queue, count: int) -> None:
 
 
 @pytest.mark.parametrize("tier", [Tier.STANDARD, Tier.PREMIUM])
-def test_messages_without_a_key_go_to_another_partition(
+async def test_messages_without_a_key_go_to_another_partition(
     catalog: SqliteCatalog, stores: list[GatedStore], tier: Tier
 ) -> None:  # P-16, P-34
     left, right = stores
 
-    async def run() -> None:
-        async with at_work(catalog, stores, tier) as broker:
-            if tier is Tier.PREMIUM:
-                target, source = await pair(broker, enable_partitioning=True)
-            else:
-                target, source = await pair(broker)
-            await forward(broker, source)
-            go_away(broker, left)
-            for number in range(20):
-                await send(source, *(f"{number}-{text}" for text in range(20)))
-            await until_on_disk(target, right, 400)
-            assert on_disk(target, left) == 0
-            await come_back(broker, left)
-            await arrived_once(target, source, 400)
-
     # In Premium the source has a partition in the left store too, and senders go round it.
-    asyncio.run(run())
+    async with at_work(catalog, stores, tier) as broker:
+        if tier is Tier.PREMIUM:
+            target, source = await pair(broker, enable_partitioning=True)
+        else:
+            target, source = await pair(broker)
+        await forward(broker, source)
+        go_away(broker, left)
+        for number in range(20):
+            await send(source, *(f"{number}-{text}" for text in range(20)))
+        await until_on_disk(target, right, 400)
+        assert on_disk(target, left) == 0
+        await come_back(broker, left)
+        await arrived_once(target, source, 400)
 
 
-def test_a_message_with_a_key_waits_for_its_partition(
+async def test_a_message_with_a_key_waits_for_its_partition(
     catalog: SqliteCatalog, stores: list[GatedStore]
 ) -> None:  # P-17
     left, right = stores
 
-    async def run() -> None:
-        async with at_work(catalog, stores) as broker:
-            target, source = await pair(broker)
-            key = next(key for key in map(str, range(100)) if target.host_for(key).store.store is left)
-            await forward(broker, source)
-            go_away(broker, left)
-            await send(source, *["x"] * 70)
-            keyed = encode_message(
-                message_annotations={"x-opt-partition-key": key},
-                properties=Properties(message_id="keyed"),
-                data=b"keyed",
-            )
-            message, _ = admit(keyed, now(), source.description)
-            await source.hosts[0].ask(Enqueue([message]))
-            await send(source, *["x"] * 70)
-            await until_on_disk(target, right, 140)
-            assert len(await held(source, SubQueue.OUTBOX)) == 1
-            await come_back(broker, left)
-            await arrived_once(target, source, 141)
-
-    asyncio.run(run())
+    async with at_work(catalog, stores) as broker:
+        target, source = await pair(broker)
+        key = next(key for key in map(str, range(100)) if target.host_for(key).store.store is left)
+        await forward(broker, source)
+        go_away(broker, left)
+        await send(source, *["x"] * 70)
+        keyed = encode_message(
+            message_annotations={"x-opt-partition-key": key},
+            properties=Properties(message_id="keyed"),
+            data=b"keyed",
+        )
+        message, _ = admit(keyed, now(), source.description)
+        await source.hosts[0].ask(Enqueue([message]))
+        await send(source, *["x"] * 70)
+        await until_on_disk(target, right, 140)
+        assert len(await held(source, SubQueue.OUTBOX)) == 1
+        await come_back(broker, left)
+        await arrived_once(target, source, 141)
 
 
 @pytest.mark.parametrize("landed", [False, True])
-def test_a_message_in_doubt_waits_for_the_partition_it_was_sent_to(
+async def test_a_message_in_doubt_waits_for_the_partition_it_was_sent_to(
     catalog: SqliteCatalog, landed: bool
 ) -> None:  # P-34
     """Sent, and the store went away before it answered: nobody can say whether it arrived."""
     left, right = stores = [ForgetfulStore("left"), ForgetfulStore("right")]
 
-    async def run() -> None:
-        async with at_work(catalog, stores) as broker:
-            target, source = await pair(broker)
-            await send(source, *["x"] * 300)
-            if landed:
-                left.loses_reply = True
-            else:
-                left.fails_once = StoreUnavailable("torn")
-            attached = broker.stores["left"]
-            attached.fail, fail = lambda error: (go_down(), fail(error)), attached.fail
-            attached.writer._store_failed = attached.fail
+    async with at_work(catalog, stores) as broker:
+        target, source = await pair(broker)
+        await send(source, *["x"] * 300)
+        if landed:
+            left.loses_reply = True
+        else:
+            left.fails_once = StoreUnavailable("torn")
+        attached = broker.stores["left"]
+        attached.fail, fail = lambda error: (go_down(), fail(error)), attached.fail
+        attached.writer._store_failed = attached.fail
 
-            def go_down() -> None:
-                left.outage = StoreUnavailable("away")
+        def go_down() -> None:
+            left.outage = StoreUnavailable("away")
 
-            await forward(broker, source)
+        await forward(broker, source)
 
-            async def only_doubts_are_left() -> bool:
-                posted = len(await held(source, SubQueue.OUTBOX))
-                return not await held(source) and on_disk(target, right) + posted == 300 and posted < 200
+        async def only_doubts_are_left() -> bool:
+            posted = len(await held(source, SubQueue.OUTBOX))
+            return not await held(source) and on_disk(target, right) + posted == 300 and posted < 200
 
-            await until(only_doubts_are_left)
-            doubtful = len(await held(source, SubQueue.OUTBOX))
-            assert doubtful > 0
-            # Later ones do not wait with them.
-            await send(source, *["y"] * 100)
-            await until_on_disk(target, right, 400 - doubtful)
-            assert on_disk(target, right) == 400 - doubtful
-            await come_back(broker, left)
-            await arrived_once(target, source, 400)
-
-    asyncio.run(run())
+        await until(only_doubts_are_left)
+        doubtful = len(await held(source, SubQueue.OUTBOX))
+        assert doubtful > 0
+        # Later ones do not wait with them.
+        await send(source, *["y"] * 100)
+        await until_on_disk(target, right, 400 - doubtful)
+        assert on_disk(target, right) == 400 - doubtful
+        await come_back(broker, left)
+        await arrived_once(target, source, 400)
 
 
-def test_what_an_earlier_life_may_have_sent_waits_for_its_partition(
+async def test_what_an_earlier_life_may_have_sent_waits_for_its_partition(
     catalog: SqliteCatalog, stores: list[GatedStore]
 ) -> None:  # P-34
     left, right = stores
 
-    async def before() -> None:
-        async with at_work(catalog, stores) as broker:
-            target, source = await pair(broker)
-            await send(source, *["x"] * 300)
-            right.shut()
-            await forward(broker, source)
-            right.let_one_through()  # the posting
-            # All of it is sent; what goes to the left arrives, and the server ends before that is noted.
-            await until_on_disk(target, left, 1)
-            right.fails_once = StoreUnavailable("crashed")
-            right.open_gate()
-
-    async def after() -> None:
-        left.outage = StoreUnavailable("away")
-        async with at_work(catalog, stores) as broker:
-            target, source = broker.find("target"), broker.find("source")
-            await send(source, *["y"] * 100)
-            await until_on_disk(target, right, 100)
-            assert len(await held(source, SubQueue.OUTBOX)) > 0
-            await come_back(broker, left)
-            await arrived_once(target, source, 400)
-
-    asyncio.run(before())
-    asyncio.run(after())
+    async with at_work(catalog, stores) as broker:
+        target, source = await pair(broker)
+        await send(source, *["x"] * 300)
+        right.shut()
+        await forward(broker, source)
+        right.let_one_through()  # the posting
+        # All of it is sent; what goes to the left arrives, and the server ends before that is noted.
+        await until_on_disk(target, left, 1)
+        right.fails_once = StoreUnavailable("crashed")
+        right.open_gate()
+    left.outage = StoreUnavailable("away")
+    async with at_work(catalog, stores) as broker:
+        target, source = broker.find("target"), broker.find("source")
+        await send(source, *["y"] * 100)
+        await until_on_disk(target, right, 100)
+        assert len(await held(source, SubQueue.OUTBOX)) > 0
+        await come_back(broker, left)
+        await arrived_once(target, source, 400)
 
 
-def test_a_reassignment_that_fails_neither_loses_nor_doubles(
+async def test_a_reassignment_that_fails_neither_loses_nor_doubles(
     catalog: SqliteCatalog, stores: list[GatedStore]
 ) -> None:  # P-34
     left, right = stores
 
-    async def run() -> None:
-        async with at_work(catalog, stores) as broker:
-            target, source = await pair(broker)
-            await send(source, *["x"] * 200)
-            go_away(broker, left)
-            right.shut()
-            with suppress(StoreUnavailable):
-                await forward(broker, source)
-            right.let_one_through()  # the posting
-            await asyncio.to_thread(right.reached.wait, 10)
-            right.fails_once = StoreUnavailable("crashed")
-            right.open_gate()
-            await come_back(broker, left)
-            await arrived_once(target, source, 200)
-
-    asyncio.run(run())
+    async with at_work(catalog, stores) as broker:
+        target, source = await pair(broker)
+        await send(source, *["x"] * 200)
+        go_away(broker, left)
+        right.shut()
+        with suppress(StoreUnavailable):
+            await forward(broker, source)
+        right.let_one_through()  # the posting
+        await asyncio.to_thread(right.reached.wait, 10)
+        right.fails_once = StoreUnavailable("crashed")
+        right.open_gate()
+        await come_back(broker, left)
+        await arrived_once(target, source, 200)

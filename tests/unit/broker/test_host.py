@@ -14,176 +14,154 @@ from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.schedule import postpone
 from bendybus.errors import MessageNotFound, StoreUnavailable
 from bendybus.names import Instant, SequenceNumber
-from fix_broker import Yard, message
+from fix_broker import GatedQueue, gated_queue, message
 
 
-async def send(yard: Yard, *texts: str) -> list[Message]:
+async def send(gated: GatedQueue, *texts: str) -> list[Message]:
     messages = [message(text) for text in texts]
-    await yard.host.ask(Enqueue(messages))
+    await gated.host.ask(Enqueue(messages))
     return messages
 
 
-def lock(yard: Yard, count: int = 10) -> list[Message]:
-    return yard.host.lock(count, 1 << 20, SubQueue.MAIN)
+def lock(gated: GatedQueue, count: int = 10) -> list[Message]:
+    return gated.host.lock(count, 1 << 20, SubQueue.MAIN)
 
 
 def tokens(messages: list[Message]):
     return [each.lock_token for each in messages]
 
 
-def test_a_send_is_answered_only_when_it_is_durable(in_yard):
-    async def test(yard: Yard) -> None:
-        yard.store.shut()
-        yard.host.submit(Enqueue([message()]), yard.replies.append)
-        await yard.at_the_gate()
-        assert yard.replies == []
-        yard.store.open_gate()
-        await yard.settled()
-        assert yard.replies == [Enqueued(SequenceNumber(1), 1)]
-
-    in_yard(test)
+async def test_a_send_is_answered_only_when_it_is_durable():
+    async with gated_queue() as gated:
+        gated.store.shut()
+        gated.host.submit(Enqueue([message()]), gated.replies.append)
+        await gated.at_the_gate()
+        assert gated.replies == []
+        gated.store.open_gate()
+        await gated.settled()
+        assert gated.replies == [Enqueued(SequenceNumber(1), 1)]
 
 
-def test_a_message_cannot_be_locked_before_it_is_durable(in_yard):
-    async def test(yard: Yard) -> None:
-        yard.store.shut()
-        yard.host.submit(Enqueue([message()]), yard.replies.append)
-        await yard.at_the_gate()
-        assert lock(yard) == []
-        yard.store.open_gate()
-        await yard.settled()
-        assert len(lock(yard)) == 1
-
-    in_yard(test)
+async def test_a_message_cannot_be_locked_before_it_is_durable():
+    async with gated_queue() as gated:
+        gated.store.shut()
+        gated.host.submit(Enqueue([message()]), gated.replies.append)
+        await gated.at_the_gate()
+        assert lock(gated) == []
+        gated.store.open_gate()
+        await gated.settled()
+        assert len(lock(gated)) == 1
 
 
-def test_locking_waits_for_nobody_elses_commit(in_yard):
-    async def test(yard: Yard) -> None:
-        await send(yard, "durable")
-        yard.store.shut()
-        yard.host.submit(Enqueue([message("pending")]), yard.replies.append)
-        await yard.at_the_gate()
-        assert [each.payload for each in lock(yard)] == [b"durable"]
-
-    in_yard(test)
+async def test_locking_waits_for_nobody_elses_commit():
+    async with gated_queue() as gated:
+        await send(gated, "durable")
+        gated.store.shut()
+        gated.host.submit(Enqueue([message("pending")]), gated.replies.append)
+        await gated.at_the_gate()
+        assert [each.payload for each in lock(gated)] == [b"durable"]
 
 
-def test_a_completion_is_answered_only_when_it_is_durable(in_yard):
-    async def test(yard: Yard) -> None:
-        await send(yard, "one")
-        held = lock(yard)
-        yard.store.shut()
-        yard.host.submit(Complete(tokens(held)), yard.replies.append)
-        await yard.at_the_gate()
-        assert yard.replies == []
-        yard.store.open_gate()
-        await yard.settled()
-        assert yard.replies == [Settled([])]
-
-    in_yard(test)
+async def test_a_completion_is_answered_only_when_it_is_durable():
+    async with gated_queue() as gated:
+        await send(gated, "one")
+        held = lock(gated)
+        gated.store.shut()
+        gated.host.submit(Complete(tokens(held)), gated.replies.append)
+        await gated.at_the_gate()
+        assert gated.replies == []
+        gated.store.open_gate()
+        await gated.settled()
+        assert gated.replies == [Settled([])]
 
 
-def test_a_failed_commit_is_retryable_and_leaves_no_trace(in_yard):
-    async def test(yard: Yard) -> None:
-        await send(yard, "kept")
-        yard.store.outage = StoreUnavailable("the disk is away")
-        yard.host.submit(Enqueue([message("lost")]), yard.replies.append)
-        await yard.settled()
-        (refusal,) = yard.replies
+async def test_a_failed_commit_is_retryable_and_leaves_no_trace():
+    async with gated_queue() as gated:
+        await send(gated, "kept")
+        gated.store.outage = StoreUnavailable("the disk is away")
+        gated.host.submit(Enqueue([message("lost")]), gated.replies.append)
+        await gated.settled()
+        (refusal,) = gated.replies
         assert isinstance(refusal, StoreUnavailable)
         assert refusal.retryable
         assert "partition 0 of 'orders'" in str(refusal).lower()
-        assert yard.host.availability is Availability.UNAVAILABLE
-        yard.store.outage = None
-        yard.host.load()
-        await yard.loaded()
-        assert [each.sequence_number for each in lock(yard)] == [1]
-
-    in_yard(test)
+        assert gated.host.availability is Availability.UNAVAILABLE
+        gated.store.outage = None
+        gated.host.load()
+        await gated.loaded()
+        assert [each.sequence_number for each in lock(gated)] == [1]
 
 
-def test_what_was_submitted_during_a_failing_commit_fails_with_it(in_yard):
+async def test_what_was_submitted_during_a_failing_commit_fails_with_it():
     """It was made from memory that is thrown away; written later it would contradict what is read back."""
 
-    async def test(yard: Yard) -> None:
-        await send(yard, "one")
-        held = lock(yard)
-        yard.store.shut()
-        yard.store.fails_once = StoreUnavailable("the disk is away")
-        yard.host.submit(Enqueue([message("two")]), yard.replies.append)
-        await yard.at_the_gate()
-        yard.host.submit(Complete(tokens(held)), yard.replies.append)
-        yard.store.open_gate()
-        await yard.settled()
-        assert [type(reply) for reply in yard.replies] == [StoreUnavailable, StoreUnavailable]
-        yard.host.load()
-        await yard.loaded()
-        assert [each.sequence_number for each in lock(yard)] == [1]
-        assert len(yard.store.groups) == 1
-
-    in_yard(test)
+    async with gated_queue() as gated:
+        await send(gated, "one")
+        held = lock(gated)
+        gated.store.shut()
+        gated.store.fails_once = StoreUnavailable("the disk is away")
+        gated.host.submit(Enqueue([message("two")]), gated.replies.append)
+        await gated.at_the_gate()
+        gated.host.submit(Complete(tokens(held)), gated.replies.append)
+        gated.store.open_gate()
+        await gated.settled()
+        assert [type(reply) for reply in gated.replies] == [StoreUnavailable, StoreUnavailable]
+        gated.host.load()
+        await gated.loaded()
+        assert [each.sequence_number for each in lock(gated)] == [1]
+        assert len(gated.store.groups) == 1
 
 
-def test_commands_wait_while_a_partition_loads(in_yard):
-    async def test(yard: Yard) -> None:
-        await send(yard, "one")
-        yard.host.load()
-        yard.host.submit(Peek(SequenceNumber(0), 10), yard.replies.append)
-        assert yard.replies == []
-        await yard.loaded()
-        assert len(yard.replies) == 1
-
-    in_yard(test)
+async def test_commands_wait_while_a_partition_loads():
+    async with gated_queue() as gated:
+        await send(gated, "one")
+        gated.host.load()
+        gated.host.submit(Peek(SequenceNumber(0), 10), gated.replies.append)
+        assert gated.replies == []
+        await gated.loaded()
+        assert len(gated.replies) == 1
 
 
-def test_a_partition_that_is_away_answers_at_once(in_yard):
-    async def test(yard: Yard) -> None:
-        yard.host._fail(StoreUnavailable("away"))
+async def test_a_partition_that_is_away_answers_at_once():
+    async with gated_queue() as gated:
+        gated.host._fail(StoreUnavailable("away"))
         with pytest.raises(StoreUnavailable):
-            await yard.host.ask(Peek(SequenceNumber(0), 1))
-        assert lock(yard) == []
-
-    in_yard(test)
+            await gated.host.ask(Peek(SequenceNumber(0), 1))
+        assert lock(gated) == []
 
 
-def test_a_refused_command_is_answered_with_its_reason(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_a_refused_command_is_answered_with_its_reason():
+    async with gated_queue() as gated:
         from bendybus.domain.commands import LockDeferred
 
         with pytest.raises(MessageNotFound):
-            await yard.host.ask(LockDeferred([SequenceNumber(7)], bytes(14)))
-
-    in_yard(test)
+            await gated.host.ask(LockDeferred([SequenceNumber(7)], bytes(14)))
 
 
-def test_an_update_is_written_as_it_was_when_it_was_answered(in_yard):
+async def test_an_update_is_written_as_it_was_when_it_was_answered():
     """The thread reads later than the loop goes on: what changes meanwhile belongs to a later commit."""
 
-    async def test(yard: Yard) -> None:
-        await send(yard, "one")
-        yard.store.shut()
-        yard.host.submit(Abandon(tokens(lock(yard))), yard.replies.append)
-        await yard.at_the_gate()
-        yard.host.submit(Abandon(tokens(lock(yard))), yard.replies.append)
-        yard.store.open_gate()
-        await yard.settled()
-        counts = [change.updated[0].delivery_count for group in yard.store.groups[1:] for change in group]
+    async with gated_queue() as gated:
+        await send(gated, "one")
+        gated.store.shut()
+        gated.host.submit(Abandon(tokens(lock(gated))), gated.replies.append)
+        await gated.at_the_gate()
+        gated.host.submit(Abandon(tokens(lock(gated))), gated.replies.append)
+        gated.store.open_gate()
+        await gated.settled()
+        counts = [change.updated[0].delivery_count for group in gated.store.groups[1:] for change in group]
         assert counts == [1, 2]
 
-    in_yard(test)
 
-
-def test_payloads_beyond_the_cache_are_read_back_from_the_store(in_yard):
-    async def test(yard: Yard) -> None:
-        yard.cache._limit = 3
-        messages = await send(yard, "abc", "def")
+async def test_payloads_beyond_the_cache_are_read_back_from_the_store():
+    async with gated_queue() as gated:
+        gated.cache._limit = 3
+        messages = await send(gated, "abc", "def")
         await asyncio.sleep(0)
         assert [each.payload for each in messages] == [b"abc", None]
-        assert await yard.host.payloads(messages) == [b"abc", b"def"]
-        await yard.host.ask(Complete(tokens(lock(yard))))
-        assert yard.cache.used_bytes == 0
-
-    in_yard(test)
+        assert await gated.host.payloads(messages) == [b"abc", b"def"]
+        await gated.host.ask(Complete(tokens(lock(gated))))
+        assert gated.cache.used_bytes == 0
 
 
 def scheduled(text: str, delay_ms: int) -> Message:
@@ -192,97 +170,85 @@ def scheduled(text: str, delay_ms: int) -> Message:
     return waits
 
 
-def test_a_due_message_can_be_locked_only_when_its_new_number_is_durable(in_yard):
-    async def test(yard: Yard) -> None:
-        await yard.host.ask(Enqueue([scheduled("due", 0)]))
-        yard.store.shut()
-        assert yard.host.tick(now())
-        await yard.at_the_gate()
-        assert lock(yard) == []
-        yard.store.open_gate()
-        await yard.settled()
-        (held,) = lock(yard)
+async def test_a_due_message_can_be_locked_only_when_its_new_number_is_durable():
+    async with gated_queue() as gated:
+        await gated.host.ask(Enqueue([scheduled("due", 0)]))
+        gated.store.shut()
+        assert gated.host.tick(now())
+        await gated.at_the_gate()
+        assert lock(gated) == []
+        gated.store.open_gate()
+        await gated.settled()
+        (held,) = lock(gated)
         assert held.sequence_number == 2
 
-    in_yard(test)
+
+async def test_an_activation_that_cannot_be_committed_is_made_up_for():
+    async with gated_queue() as gated:
+        await gated.host.ask(Enqueue([scheduled("due", 0)]))
+        gated.store.fails_once = StoreUnavailable("full")
+        gated.host.tick(now())
+        await gated.settled()
+        assert gated.host.availability is Availability.UNAVAILABLE
+        gated.host.load()
+        await gated.loaded()
+        assert lock(gated) == []
+        gated.host.tick(now())
+        await gated.settled()
+        assert [each.sequence_number for each in lock(gated)] == [2]
 
 
-def test_an_activation_that_cannot_be_committed_is_made_up_for(in_yard):
-    async def test(yard: Yard) -> None:
-        await yard.host.ask(Enqueue([scheduled("due", 0)]))
-        yard.store.fails_once = StoreUnavailable("full")
-        yard.host.tick(now())
-        await yard.settled()
-        assert yard.host.availability is Availability.UNAVAILABLE
-        yard.host.load()
-        await yard.loaded()
-        assert lock(yard) == []
-        yard.host.tick(now())
-        await yard.settled()
-        assert [each.sequence_number for each in lock(yard)] == [2]
-
-    in_yard(test)
-
-
-def test_payloads_of_scheduled_messages_stay_on_disk(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_payloads_of_scheduled_messages_stay_on_disk():
+    async with gated_queue() as gated:
         waits, goes = scheduled("later", 60_000), message("now")
-        await yard.host.ask(Enqueue([waits, goes]))
+        await gated.host.ask(Enqueue([waits, goes]))
         assert (waits.payload, goes.payload) == (None, b"now")
-        assert yard.cache.used_bytes == goes.size
-        assert await yard.host.payloads([waits]) == [b"later"]
-        await yard.host.ask(CancelScheduled([waits.sequence_number]))
-        assert yard.cache.used_bytes == goes.size
-
-    in_yard(test)
+        assert gated.cache.used_bytes == goes.size
+        assert await gated.host.payloads([waits]) == [b"later"]
+        await gated.host.ask(CancelScheduled([waits.sequence_number]))
+        assert gated.cache.used_bytes == goes.size
 
 
-def test_a_duplicate_is_answered_no_sooner_than_the_message_it_repeats(in_yard):  # P-15
-    async def test(yard: Yard) -> None:
-        yard.store.shut()
+async def test_a_duplicate_is_answered_no_sooner_than_the_message_it_repeats():  # P-15
+    async with gated_queue(requires_duplicate_detection=True) as gated:
+        gated.store.shut()
         for text in ("first", "again"):
-            yard.host.submit(Enqueue([message(text)], ["m"]), yard.replies.append)
-        await yard.at_the_gate()
-        assert yard.replies == []
-        yard.store.open_gate()
-        await yard.settled()
-        assert yard.replies == [Enqueued(SequenceNumber(1), 1), Enqueued(SequenceNumber(2), 0, False, (0,))]
-        assert [each.payload for each in lock(yard)] == [b"first"]
-        assert yard.cache.used_bytes == len("first")
-
-    in_yard(test, requires_duplicate_detection=True)
+            gated.host.submit(Enqueue([message(text)], ["m"]), gated.replies.append)
+        await gated.at_the_gate()
+        assert gated.replies == []
+        gated.store.open_gate()
+        await gated.settled()
+        assert gated.replies == [Enqueued(SequenceNumber(1), 1), Enqueued(SequenceNumber(2), 0, False, (0,))]
+        assert [each.payload for each in lock(gated)] == [b"first"]
+        assert gated.cache.used_bytes == len("first")
 
 
-def test_an_update_during_a_load_is_not_lost(in_yard):
-    async def test(yard: Yard) -> None:
-        building = yard.host._built
+async def test_an_update_during_a_load_is_not_lost():
+    async with gated_queue() as gated:
+        building = gated.host._built
 
         def updated_meanwhile(*arguments):
             built = building(*arguments)
-            yard.queue.description = replace(yard.queue.description, max_delivery_count=3)
+            gated.queue.description = replace(gated.queue.description, max_delivery_count=3)
             return built
 
-        yard.host._built = updated_meanwhile
-        yard.host._fail(StoreUnavailable("read error"))
-        yard.host.load()
-        await yard.loaded()
-        assert yard.host.partition.description.max_delivery_count == 3
-
-    in_yard(test)
+        gated.host._built = updated_meanwhile
+        gated.host._fail(StoreUnavailable("read error"))
+        gated.host.load()
+        await gated.loaded()
+        assert gated.host.partition.description.max_delivery_count == 3
 
 
-def test_locks_that_a_lost_partition_had_granted_are_void(in_yard):
+async def test_locks_that_a_lost_partition_had_granted_are_void():
     # P-28. Found by a simulation: a link kept the message for its next credit and sent it, though
     # another had got and completed it since.
-    async def test(yard: Yard) -> None:
-        await send(yard, "one")
-        (kept,) = lock(yard)
+    async with gated_queue() as gated:
+        await send(gated, "one")
+        (kept,) = lock(gated)
         assert kept.lock_token is not None
-        assert yard.host.holds(kept.lock_token, yard.host.now())
-        assert not yard.host.holds(kept.lock_token, kept.locked_until)
-        yard.store.fails_once = StoreUnavailable("the disk is away")
-        yard.host.submit(Enqueue([message("two")]), yard.replies.append)
-        await yard.settled()
-        assert not yard.host.holds(kept.lock_token, yard.host.now())
-
-    in_yard(test)
+        assert gated.host.holds(kept.lock_token, gated.host.now())
+        assert not gated.host.holds(kept.lock_token, kept.locked_until)
+        gated.store.fails_once = StoreUnavailable("the disk is away")
+        gated.host.submit(Enqueue([message("two")]), gated.replies.append)
+        await gated.settled()
+        assert not gated.host.holds(kept.lock_token, gated.host.now())

@@ -14,262 +14,233 @@ from bendybus.domain.commands import Complete, Enqueue, Enqueued, Peek, Tick
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.errors import PartitionMoved, StoreCorrupted, StoreUnavailable
 from bendybus.names import SequenceNumber
-from fix_broker import Yard, message
+from fix_broker import GatedQueue, gated_queue, message
 
 UNAVAILABLE = Availability.UNAVAILABLE
 AWAY = StoreUnavailable("no route to host")
 FAR = 1 << 20
 
 
-def lock(yard: Yard, partition: int = 0) -> list[Message]:
-    return yard.queue.hosts[partition].lock(10, FAR, SubQueue.MAIN)
+def lock(gated: GatedQueue, partition: int = 0) -> list[Message]:
+    return gated.queue.hosts[partition].lock(10, FAR, SubQueue.MAIN)
 
 
-def states(yard: Yard) -> list[Availability]:
-    return [host.availability for host in yard.queue.hosts]
+def states(gated: GatedQueue) -> list[Availability]:
+    return [host.availability for host in gated.queue.hosts]
 
 
-async def stall(yard: Yard, *texts: str) -> None:
+async def stall(gated: GatedQueue, *texts: str) -> None:
     """A commit with these messages hangs in the store."""
-    yard.store.shut()
-    yard.host.submit(Enqueue([message(text) for text in texts or ("stuck",)]), yard.replies.append)
-    await yard.at_the_gate()
+    gated.store.shut()
+    gated.host.submit(Enqueue([message(text) for text in texts or ("stuck",)]), gated.replies.append)
+    await gated.at_the_gate()
 
 
-def test_a_stalled_commit_is_answered_in_bounded_time(in_yard):  # P-17
-    async def test(yard: Yard) -> None:
-        await stall(yard)
-        yard.host.submit(Enqueue([message("behind it")]), yard.replies.append)
-        yard.pass_time(1.6)
-        assert yard.replies == []
-        yard.pass_time(1)
-        assert [type(reply) for reply in yard.replies] == [StoreUnavailable, StoreUnavailable]
-        assert yard.host.availability is UNAVAILABLE
-
-    in_yard(test)
+async def test_a_stalled_commit_is_answered_in_bounded_time():  # P-17
+    async with gated_queue() as gated:
+        await stall(gated)
+        gated.host.submit(Enqueue([message("behind it")]), gated.replies.append)
+        gated.pass_time(1.6)
+        assert gated.replies == []
+        gated.pass_time(1)
+        assert [type(reply) for reply in gated.replies] == [StoreUnavailable, StoreUnavailable]
+        assert gated.host.availability is UNAVAILABLE
 
 
-def test_a_stall_makes_only_its_own_partitions_unavailable(in_yard):  # P-04 P-27
-    async def test(yard: Yard) -> None:
-        await stall(yard)
-        yard.pass_time(3)
-        assert states(yard) == [UNAVAILABLE, Availability.AVAILABLE] * 2
-        reply = await yard.queue.hosts[1].ask(Enqueue([message()]))
+async def test_a_stall_makes_only_its_own_partitions_unavailable():  # P-04 P-27
+    async with gated_queue(partitions=4, stores=2) as gated:
+        await stall(gated)
+        gated.pass_time(3)
+        assert states(gated) == [UNAVAILABLE, Availability.AVAILABLE] * 2
+        reply = await gated.queue.hosts[1].ask(Enqueue([message()]))
         assert isinstance(reply, Enqueued)
         with pytest.raises(StoreUnavailable, match="retry"):
-            await yard.queue.hosts[2].ask(Enqueue([message()]))
-
-    in_yard(test, partitions=4, stores=2)
+            await gated.queue.hosts[2].ask(Enqueue([message()]))
 
 
-def test_a_slow_store_is_passed_over_before_anything_is_given_up(in_yard):  # P-16 P-33
-    async def test(yard: Yard) -> None:
-        await stall(yard)
-        yard.pass_time(1.4)
-        assert yard.attached.state is StoreState.SLOW
-        assert states(yard) == [Availability.AVAILABLE] * 2
-        assert yard.queue.limited
-        assert {yard.queue.host_for(None).number for _ in range(4)} == {1}
-        yard.store.open_gate()
-        await yard.settled()
-        yard.pass_time(0.2)
-        assert states(yard) == [Availability.AVAILABLE] * 2
-        assert isinstance(yard.replies[0], Enqueued)
-        assert not yard.queue.limited
-
-    in_yard(test, partitions=2, stores=2)
+async def test_a_slow_store_is_passed_over_before_anything_is_given_up():  # P-16 P-33
+    async with gated_queue(partitions=2, stores=2) as gated:
+        await stall(gated)
+        gated.pass_time(1.4)
+        assert gated.attached.state is StoreState.SLOW
+        assert states(gated) == [Availability.AVAILABLE] * 2
+        assert gated.queue.limited
+        assert {gated.queue.host_for(None).number for _ in range(4)} == {1}
+        gated.store.open_gate()
+        await gated.settled()
+        gated.pass_time(0.2)
+        assert states(gated) == [Availability.AVAILABLE] * 2
+        assert isinstance(gated.replies[0], Enqueued)
+        assert not gated.queue.limited
 
 
-def test_where_all_are_slow_a_slow_one_is_taken(in_yard):  # P-16
-    async def test(yard: Yard) -> None:
-        await stall(yard)
-        yard.pass_time(1.4)
-        assert {yard.queue.host_for(None).number for _ in range(4)} == {0, 1}
-
-    in_yard(test, partitions=2)
+async def test_where_all_are_slow_a_slow_one_is_taken():  # P-16
+    async with gated_queue(partitions=2) as gated:
+        await stall(gated)
+        gated.pass_time(1.4)
+        assert {gated.queue.host_for(None).number for _ in range(4)} == {0, 1}
 
 
-def test_what_a_stall_reported_as_failed_is_taken_back_when_it_was_stored_late(in_yard):  # P-16
+async def test_what_a_stall_reported_as_failed_is_taken_back_when_it_was_stored_late():  # P-16
     """The sender has sent it again, or it went to another partition."""
 
-    async def test(yard: Yard) -> None:
-        await yard.host.ask(Enqueue([message("before")]))
-        await stall(yard, "late", "late too")
-        yard.pass_time(3)
-        yard.store.open_gate()
-        await yard.recovered()
-        assert len(yard.store.groups) >= 2, "the commit did land"
-        assert [each.sequence_number for each in lock(yard)] == [1]
-        await yard.settled()
-        assert len(yard.store.load(yard.host.key).messages) == 1
-        reply = await yard.host.ask(Enqueue([message("after")]))
+    async with gated_queue() as gated:
+        await gated.host.ask(Enqueue([message("before")]))
+        await stall(gated, "late", "late too")
+        gated.pass_time(3)
+        gated.store.open_gate()
+        await gated.recovered()
+        assert len(gated.store.groups) >= 2, "the commit did land"
+        assert [each.sequence_number for each in lock(gated)] == [1]
+        await gated.settled()
+        assert len(gated.store.load(gated.host.key).messages) == 1
+        reply = await gated.host.ask(Enqueue([message("after")]))
         assert reply == Enqueued(SequenceNumber(4), 1)
 
-    in_yard(test)
 
-
-def test_what_failed_and_never_came_to_be_stored_takes_nothing_back(in_yard):
-    async def test(yard: Yard) -> None:
-        yard.store.fails_once = AWAY
-        yard.host.submit(Enqueue([message("lost")]), yard.replies.append)
-        await yard.settled()
-        await yard.recovered()
+async def test_what_failed_and_never_came_to_be_stored_takes_nothing_back():
+    async with gated_queue() as gated:
+        gated.store.fails_once = AWAY
+        gated.host.submit(Enqueue([message("lost")]), gated.replies.append)
+        await gated.settled()
+        await gated.recovered()
         for _ in range(2):
-            await yard.host.ask(Enqueue([message("has the number of the lost one")]))
-        await yard.recovered()
-        assert [each.sequence_number for each in lock(yard)] == [1, 2]
-
-    in_yard(test)
+            await gated.host.ask(Enqueue([message("has the number of the lost one")]))
+        await gated.recovered()
+        assert [each.sequence_number for each in lock(gated)] == [1, 2]
 
 
-def test_messages_of_another_owner_are_never_taken_back(in_yard):
-    async def test(yard: Yard) -> None:
-        await stall(yard)
-        yard.pass_time(3)
-        yard.store.open_gate()
-        while yard.attached.writer.stuck:
+async def test_messages_of_another_owner_are_never_taken_back():
+    async with gated_queue() as gated:
+        await stall(gated)
+        gated.pass_time(3)
+        gated.store.open_gate()
+        while gated.attached.writer.stuck:
             await asyncio.sleep(0.001)
-        yard.store.claim([yard.host.key])
-        await yard.recovered()
-        assert len(lock(yard)) == 1
-
-    in_yard(test)
+        gated.store.claim([gated.host.key])
+        await gated.recovered()
+        assert len(lock(gated)) == 1
 
 
-def test_nothing_lands_after_the_partition_was_claimed_again(in_yard):
+async def test_nothing_lands_after_the_partition_was_claimed_again():
     """A commit that was given up either is there when the partition is loaded, or never."""
 
-    async def test(yard: Yard) -> None:
-        await stall(yard)
-        yard.pass_time(3)
-        yard.attached.recover()
-        yard.pass_time(3)
-        assert yard.attached.state is StoreState.AWAY, "no claim while the commit may yet be written"
-        yard.store.open_gate()
-        await yard.recovered()
-        assert [len(group[0].stored) for group in yard.store.groups[:1]] == [1]
-
-    in_yard(test)
+    async with gated_queue() as gated:
+        await stall(gated)
+        gated.pass_time(3)
+        gated.attached.recover()
+        gated.pass_time(3)
+        assert gated.attached.state is StoreState.AWAY, "no claim while the commit may yet be written"
+        gated.store.open_gate()
+        await gated.recovered()
+        assert [len(group[0].stored) for group in gated.store.groups[:1]] == [1]
 
 
-def test_an_answer_that_comes_after_the_stall_was_declared_is_given_once(in_yard):
-    async def test(yard: Yard) -> None:
-        await stall(yard)
-        yard.pass_time(3)
-        yard.store.open_gate()
-        await yard.recovered()
-        assert [type(reply) for reply in yard.replies] == [StoreUnavailable]
-
-    in_yard(test)
+async def test_an_answer_that_comes_after_the_stall_was_declared_is_given_once():
+    async with gated_queue() as gated:
+        await stall(gated)
+        gated.pass_time(3)
+        gated.store.open_gate()
+        await gated.recovered()
+        assert [type(reply) for reply in gated.replies] == [StoreUnavailable]
 
 
-def test_a_failing_store_takes_all_its_partitions_with_it_and_they_come_back_together(in_yard):  # P-04
-    async def test(yard: Yard) -> None:
-        for host in yard.queue.hosts:
+async def test_a_failing_store_takes_all_its_partitions_with_it_and_they_come_back_together():  # P-04
+    async with gated_queue(partitions=3) as gated:
+        for host in gated.queue.hosts:
             await host.ask(Enqueue([message("kept")]))
-        yard.store.outage = AWAY
+        gated.store.outage = AWAY
         with pytest.raises(StoreUnavailable):
-            await yard.host.ask(Enqueue([message("lost")]))
-        assert states(yard) == [UNAVAILABLE] * 3
-        yard.store.outage = None
-        await yard.recovered()
-        assert [len(lock(yard, number)) for number in range(3)] == [1, 1, 1]
-
-    in_yard(test, partitions=3)
+            await gated.host.ask(Enqueue([message("lost")]))
+        assert states(gated) == [UNAVAILABLE] * 3
+        gated.store.outage = None
+        await gated.recovered()
+        assert [len(lock(gated, number)) for number in range(3)] == [1, 1, 1]
 
 
-def test_a_store_that_is_away_is_probed_once_for_all_its_partitions(in_yard, monkeypatch):
-    async def test(yard: Yard) -> None:
-        yard.store.outage = AWAY
+async def test_a_store_that_is_away_is_probed_once_for_all_its_partitions(monkeypatch):
+    async with gated_queue(partitions=5) as gated:
+        gated.store.outage = AWAY
         with pytest.raises(StoreUnavailable):
-            await yard.host.ask(Enqueue([message()]))
+            await gated.host.ask(Enqueue([message()]))
         claims = []
-        real = yard.store.claim
-        monkeypatch.setattr(yard.store, "claim", lambda keys: (claims.append(len(keys)), real(keys))[1])
-        yard.attached.recover()
-        yard.attached.recover()
+        real = gated.store.claim
+        monkeypatch.setattr(gated.store, "claim", lambda keys: (claims.append(len(keys)), real(keys))[1])
+        gated.attached.recover()
+        gated.attached.recover()
         while not claims:
             await asyncio.sleep(0.001)
-        yard.store.outage = None
-        while yard.attached.recovery.state is RecoveryState.PROBING:
+        gated.store.outage = None
+        while gated.attached.recovery.state is RecoveryState.PROBING:
             await asyncio.sleep(0.001)
-        await yard.recovered()
+        await gated.recovered()
         assert claims == [5, 5]
 
-    in_yard(test, partitions=5)
 
-
-def test_an_outage_is_told_once_and_so_is_its_end(in_yard, caplog):
-    async def test(yard: Yard) -> None:
-        yard.store.outage = AWAY
-        for host in yard.queue.hosts:
-            host.submit(Enqueue([message()]), yard.replies.append)
-        await yard.settled()
-        for _ in range(3):
-            yard.attached.recover()
-            while yard.attached.recovery.state is RecoveryState.PROBING:
-                await asyncio.sleep(0.001)
-        yard.store.outage = None
-        await yard.recovered()
-
+async def test_an_outage_is_told_once_and_so_is_its_end(caplog):
     caplog.set_level(logging.INFO)
-    in_yard(test, partitions=3)
+    async with gated_queue(partitions=3) as gated:
+        gated.store.outage = AWAY
+        for host in gated.queue.hosts:
+            host.submit(Enqueue([message()]), gated.replies.append)
+        await gated.settled()
+        for _ in range(3):
+            gated.attached.recover()
+            while gated.attached.recovery.state is RecoveryState.PROBING:
+                await asyncio.sleep(0.001)
+        gated.store.outage = None
+        await gated.recovered()
+
     told = [record.getMessage() for record in caplog.records]
     assert len([text for text in told if "away" in text]) <= 2, told
     assert len([text for text in told if "is back after" in text]) == 1
 
 
-def test_a_moved_partition_does_not_make_its_store_unavailable(in_yard):
-    async def test(yard: Yard) -> None:
-        yard.store.fails_once = PartitionMoved("claimed")
-        yard.host.submit(Enqueue([message()]), yard.replies.append)
-        await yard.settled()
-        assert states(yard) == [UNAVAILABLE, Availability.AVAILABLE]
-        assert yard.attached.state is StoreState.AVAILABLE
-
-    in_yard(test, partitions=2)
+async def test_a_moved_partition_does_not_make_its_store_unavailable():
+    async with gated_queue(partitions=2) as gated:
+        gated.store.fails_once = PartitionMoved("claimed")
+        gated.host.submit(Enqueue([message()]), gated.replies.append)
+        await gated.settled()
+        assert states(gated) == [UNAVAILABLE, Availability.AVAILABLE]
+        assert gated.attached.state is StoreState.AVAILABLE
 
 
-def test_a_damaged_partition_leaves_the_others_of_its_store_alone(in_yard, monkeypatch):
-    async def test(yard: Yard) -> None:
-        damaged = yard.queue.hosts[0].key
-        real = yard.store.load
+async def test_a_damaged_partition_leaves_the_others_of_its_store_alone(monkeypatch):
+    async with gated_queue(partitions=2) as gated:
+        damaged = gated.queue.hosts[0].key
+        real = gated.store.load
 
         def load(key):
             if key == damaged:
                 raise StoreCorrupted("garbled")
             return real(key)
 
-        monkeypatch.setattr(yard.store, "load", load)
-        yard.store.outage = AWAY
+        monkeypatch.setattr(gated.store, "load", load)
+        gated.store.outage = AWAY
         with pytest.raises(StoreUnavailable):
-            await yard.host.ask(Enqueue([message()]))
-        yard.store.outage = None
-        yard.attached.recover()
-        while yard.queue.hosts[1].availability is not Availability.AVAILABLE:
+            await gated.host.ask(Enqueue([message()]))
+        gated.store.outage = None
+        gated.attached.recover()
+        while gated.queue.hosts[1].availability is not Availability.AVAILABLE:
             await asyncio.sleep(0.001)
-        assert isinstance(await yard.queue.hosts[1].ask(Enqueue([message()])), Enqueued)
-        assert yard.attached.state is StoreState.DAMAGED
-        assert yard.host.availability is not Availability.AVAILABLE
-
-    in_yard(test, partitions=2)
+        assert isinstance(await gated.queue.hosts[1].ask(Enqueue([message()])), Enqueued)
+        assert gated.attached.state is StoreState.DAMAGED
+        assert gated.host.availability is not Availability.AVAILABLE
 
 
-def test_a_settlement_in_a_stalled_store_is_answered_and_the_message_comes_again(in_yard):
-    async def test(yard: Yard) -> None:
-        await yard.host.ask(Enqueue([message("one")]))
-        (held,) = lock(yard)
-        yard.store.shut()
-        yard.store.fails_once = AWAY
-        yard.host.submit(Complete([held.lock_token]), yard.replies.append)
-        await yard.at_the_gate()
-        yard.pass_time(3)
-        assert [type(reply) for reply in yard.replies] == [StoreUnavailable]
-        yard.store.open_gate()
-        await yard.recovered()
-        assert [each.sequence_number for each in lock(yard)] == [1]
-
-    in_yard(test)
+async def test_a_settlement_in_a_stalled_store_is_answered_and_the_message_comes_again():
+    async with gated_queue() as gated:
+        await gated.host.ask(Enqueue([message("one")]))
+        (held,) = lock(gated)
+        gated.store.shut()
+        gated.store.fails_once = AWAY
+        gated.host.submit(Complete([held.lock_token]), gated.replies.append)
+        await gated.at_the_gate()
+        gated.pass_time(3)
+        assert [type(reply) for reply in gated.replies] == [StoreUnavailable]
+        gated.store.open_gate()
+        await gated.recovered()
+        assert [each.sequence_number for each in lock(gated)] == [1]
 
 
 # -- reads and loads ------------------------------------------------------------------
@@ -294,188 +265,170 @@ class Hung:
         self._go.set()
 
 
-def test_a_stalled_read_is_answered_and_its_store_is_away(in_yard, monkeypatch):  # P-27
-    async def test(yard: Yard) -> None:
-        yard.cache._limit = 0
-        await yard.host.ask(Enqueue([message("cold")]))
-        hung = Hung(yard.store.read)
-        monkeypatch.setattr(yard.store, "read", hung)
+async def test_a_stalled_read_is_answered_and_its_store_is_away(monkeypatch):  # P-27
+    async with gated_queue() as gated:
+        gated.cache._limit = 0
+        await gated.host.ask(Enqueue([message("cold")]))
+        hung = Hung(gated.store.read)
+        monkeypatch.setattr(gated.store, "read", hung)
         answers = []
-        yard.host.read(lock(yard), answers.append)
+        gated.host.read(lock(gated), answers.append)
         await hung.reached()
-        yard.pass_time(3)
+        gated.pass_time(3)
         assert [type(answer) for answer in answers] == [StoreUnavailable]
-        assert yard.attached.state is StoreState.AWAY
-        yard.attached.recover()
-        assert yard.attached.recovery.state is not RecoveryState.PROBING, (
+        assert gated.attached.state is StoreState.AWAY
+        gated.attached.recover()
+        assert gated.attached.recovery.state is not RecoveryState.PROBING, (
             "while a read hangs nothing can be loaded"
         )
         hung.let_go()
-        await yard.recovered()
-        assert await yard.host.payloads(lock(yard)) == [b"cold"]
-
-    in_yard(test)
+        await gated.recovered()
+        assert await gated.host.payloads(lock(gated)) == [b"cold"]
 
 
-def test_a_load_that_takes_long_holds_up_nobody_and_is_used_when_it_comes(in_yard, monkeypatch):  # P-16
-    async def test(yard: Yard) -> None:
-        await yard.host.ask(Enqueue([message("kept")]))
-        hung = Hung(yard.store.load)
-        monkeypatch.setattr(yard.store, "load", hung)
-        yard.store.fails_once = AWAY
-        yard.host.submit(Enqueue([message()]), lambda _: None)
-        await yard.settled()
-        yard.attached.recover()
+async def test_a_load_that_takes_long_holds_up_nobody_and_is_used_when_it_comes(monkeypatch):  # P-16
+    async with gated_queue() as gated:
+        await gated.host.ask(Enqueue([message("kept")]))
+        hung = Hung(gated.store.load)
+        monkeypatch.setattr(gated.store, "load", hung)
+        gated.store.fails_once = AWAY
+        gated.host.submit(Enqueue([message()]), lambda _: None)
+        await gated.settled()
+        gated.attached.recover()
         await hung.reached()
-        yard.host.submit(Peek(SequenceNumber(0), 1), yard.replies.append)
-        assert yard.host.availability is Availability.LOADING
+        gated.host.submit(Peek(SequenceNumber(0), 1), gated.replies.append)
+        assert gated.host.availability is Availability.LOADING
         # The writer's thread may still be on its way out of the probe; only the load is to take long.
-        while yard.attached.writer.step is not None:
+        while gated.attached.writer.step is not None:
             await asyncio.sleep(0.001)
-        yard.pass_time(11)
-        assert [type(reply) for reply in yard.replies] == [StoreUnavailable]
-        assert yard.host.availability is UNAVAILABLE
-        assert not yard.queue.loading, "a drain is not held up"
-        assert yard.attached.state is StoreState.AVAILABLE, "a long load is no failure"
+        gated.pass_time(11)
+        assert [type(reply) for reply in gated.replies] == [StoreUnavailable]
+        assert gated.host.availability is UNAVAILABLE
+        assert not gated.queue.loading, "a drain is not held up"
+        assert gated.attached.state is StoreState.AVAILABLE, "a long load is no failure"
         hung.let_go()
-        while yard.host.availability is UNAVAILABLE:
+        while gated.host.availability is UNAVAILABLE:
             await asyncio.sleep(0.001)
-        assert len(lock(yard)) == 1
-
-    in_yard(test)
+        assert len(lock(gated)) == 1
 
 
-def test_an_errand_in_a_stalled_store_is_refused_in_bounded_time_and_never_done_later(in_yard):  # P-32
-    async def test(yard: Yard) -> None:
+async def test_an_errand_in_a_stalled_store_is_refused_in_bounded_time_and_never_done_later():  # P-32
+    async with gated_queue() as gated:
         done = []
-        await stall(yard)
-        errand = asyncio.ensure_future(yard.attached.run(lambda: done.append("late")))
+        await stall(gated)
+        errand = asyncio.ensure_future(gated.attached.run(lambda: done.append("late")))
         await asyncio.sleep(0)
-        yard.pass_time(3)
+        gated.pass_time(3)
         with pytest.raises(StoreUnavailable):
             await errand
         with pytest.raises(StoreUnavailable, match="'gated' is away"):
-            await yard.attached.run(lambda: done.append("while away"))
-        yard.store.open_gate()
-        await yard.recovered()
+            await gated.attached.run(lambda: done.append("while away"))
+        gated.store.open_gate()
+        await gated.recovered()
         assert done == []
 
-    in_yard(test)
 
-
-def test_an_idle_store_that_hangs_is_noticed(in_yard, monkeypatch):  # P-33
-    async def test(yard: Yard) -> None:
-        hung = Hung(yard.store.tidy)
-        monkeypatch.setattr(yard.store, "tidy", hung)
+async def test_an_idle_store_that_hangs_is_noticed(monkeypatch):  # P-33
+    async with gated_queue() as gated:
+        hung = Hung(gated.store.tidy)
+        monkeypatch.setattr(gated.store, "tidy", hung)
         await hung.reached()
-        yard.pass_time(3)
-        assert yard.attached.state is StoreState.AWAY
+        gated.pass_time(3)
+        assert gated.attached.state is StoreState.AWAY
         hung.let_go()
-        await yard.recovered()
-
-    in_yard(test)
+        await gated.recovered()
 
 
-def test_a_store_that_is_away_is_not_tidied(in_yard, monkeypatch):
+async def test_a_store_that_is_away_is_not_tidied(monkeypatch):
     """It may never have been open; and its errors would be told every second."""
 
-    async def test(yard: Yard) -> None:
+    async with gated_queue() as gated:
         monkeypatch.setattr(writer, "TIDY_AFTER_S", 0.001)
         tidied = []
-        monkeypatch.setattr(yard.store, "tidy", lambda: tidied.append(yard.attached.state))
-        yard.store.outage = AWAY
+        monkeypatch.setattr(gated.store, "tidy", lambda: tidied.append(gated.attached.state))
+        gated.store.outage = AWAY
         with pytest.raises(StoreUnavailable):
-            await yard.host.ask(Enqueue([message()]))
+            await gated.host.ask(Enqueue([message()]))
         tidied.clear()
-        yard.store.outage = None
-        await yard.recovered()
+        gated.store.outage = None
+        await gated.recovered()
         while not tidied:
             await asyncio.sleep(0.001)
         assert StoreState.AWAY not in tidied
 
-    in_yard(test)
+
+async def test_timers_of_others_run_on_beside_a_stalled_store():
+    async with gated_queue(partitions=2, stores=2) as gated:
+        await stall(gated)
+        await gated.queue.hosts[1].ask(Enqueue([message("one")]))
+        gated.pass_time(3)
+        assert lock(gated, 1)
+        assert await gated.queue.hosts[1].ask(Tick()) is not None
 
 
-def test_timers_of_others_run_on_beside_a_stalled_store(in_yard):
-    async def test(yard: Yard) -> None:
-        await stall(yard)
-        await yard.queue.hosts[1].ask(Enqueue([message("one")]))
-        yard.pass_time(3)
-        assert lock(yard, 1)
-        assert await yard.queue.hosts[1].ask(Tick()) is not None
-
-    in_yard(test, partitions=2, stores=2)
-
-
-def test_a_store_that_fails_as_soon_as_it_is_back_is_tried_ever_more_seldom(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_a_store_that_fails_as_soon_as_it_is_back_is_tried_ever_more_seldom():
+    async with gated_queue() as gated:
         delays = []
         for _ in range(7):
-            yard.store.fails_once = AWAY
-            yard.host.submit(Enqueue([message()]), yard.replies.append)
-            await yard.settled()
-            delays.append(yard.attached.recovery.delay_s)
-            await yard.recovered()
+            gated.store.fails_once = AWAY
+            gated.host.submit(Enqueue([message()]), gated.replies.append)
+            await gated.settled()
+            delays.append(gated.attached.recovery.delay_s)
+            await gated.recovered()
         assert delays == [1, 2, 4, 8, 16, 30, 30]
 
-    in_yard(test)
 
-
-def test_stopping_does_not_wait_for_a_store_that_is_stuck(in_yard):
-    async def test(yard: Yard) -> None:
-        await stall(yard)
-        yard.pass_time(3)
-        yard.attached.stop()
-        assert yard.attached.writer._thread.is_alive()
-
-    in_yard(test)
+async def test_stopping_does_not_wait_for_a_store_that_is_stuck():
+    async with gated_queue() as gated:
+        await stall(gated)
+        gated.pass_time(3)
+        gated.attached.stop()
+        assert gated.attached.writer._thread.is_alive()
 
 
 # -- damage -------------------------------------------------------------------------
 
 
-def test_a_store_that_meets_damage_says_so_until_none_is_met_any_more(in_yard, caplog):  # P-33
-    async def test(yard: Yard) -> None:
-        yard.store.fails_once = StoreCorrupted("gated.db is damaged: page 7")
-        with pytest.raises(StoreUnavailable):
-            await yard.host.ask(Enqueue([message()]))
-        assert yard.attached.state is StoreState.DAMAGED
-        assert yard.attached.reason == "gated.db is damaged: page 7"
-        assert yard.attached.damages == 1
-        assert yard.queue.limited
-        # Only what met the damage is lost: the other partitions go on.
-        assert states(yard) == [UNAVAILABLE, Availability.AVAILABLE]
-        await yard.queue.hosts[1].ask(Enqueue([message()]))
-        yard.pass_time(60)
-        assert yard.attached.state is StoreState.DAMAGED, "one partition is still not loaded"
-        await yard.attached.recovered()
-        await yard.loaded()
-        yard.pass_time(1)
-        assert yard.attached.state is StoreState.AVAILABLE
-        assert yard.attached.reason == ""
-        assert not yard.queue.limited
-
+async def test_a_store_that_meets_damage_says_so_until_none_is_met_any_more(caplog):  # P-33
     with caplog.at_level(logging.ERROR):
-        in_yard(test, partitions=2)
+        async with gated_queue(partitions=2) as gated:
+            gated.store.fails_once = StoreCorrupted("gated.db is damaged: page 7")
+            with pytest.raises(StoreUnavailable):
+                await gated.host.ask(Enqueue([message()]))
+            assert gated.attached.state is StoreState.DAMAGED
+            assert gated.attached.reason == "gated.db is damaged: page 7"
+            assert gated.attached.damages == 1
+            assert gated.queue.limited
+            # Only what met the damage is lost: the other partitions go on.
+            assert states(gated) == [UNAVAILABLE, Availability.AVAILABLE]
+            await gated.queue.hosts[1].ask(Enqueue([message()]))
+            gated.pass_time(60)
+            assert gated.attached.state is StoreState.DAMAGED, "one partition is still not loaded"
+            await gated.attached.recovered()
+            await gated.loaded()
+            gated.pass_time(1)
+            assert gated.attached.state is StoreState.AVAILABLE
+            assert gated.attached.reason == ""
+            assert not gated.queue.limited
+
     assert "store gated is damaged" in caplog.text
 
 
-def test_damage_that_is_met_in_an_idle_moment_or_a_read_is_told(in_yard, monkeypatch):  # P-33
-    async def test(yard: Yard) -> None:
+async def test_damage_that_is_met_in_an_idle_moment_or_a_read_is_told(monkeypatch):  # P-33
+    async with gated_queue() as gated:
+
         def damaged(*_: object) -> bool:
             raise StoreCorrupted("gated.db is damaged: page 7")
 
-        monkeypatch.setattr(yard.store, "read", damaged)
-        await yard.read_back()
-        assert yard.attached.state is StoreState.DAMAGED
-        yard.pass_time(20)
-        assert yard.attached.state is StoreState.AVAILABLE
+        monkeypatch.setattr(gated.store, "read", damaged)
+        await gated.read_back()
+        assert gated.attached.state is StoreState.DAMAGED
+        gated.pass_time(20)
+        assert gated.attached.state is StoreState.AVAILABLE
         monkeypatch.setattr(writer, "TIDY_AFTER_S", 0.001)
-        monkeypatch.setattr(yard.store, "tidy", damaged)
-        yard.attached.writer.when_written(lambda: None)
-        while yard.attached.state is not StoreState.DAMAGED:
+        monkeypatch.setattr(gated.store, "tidy", damaged)
+        gated.attached.writer.when_written(lambda: None)
+        while gated.attached.state is not StoreState.DAMAGED:
             await asyncio.sleep(0.001)
-        yard.attached.fail(StoreUnavailable("gone altogether"))
-        assert yard.attached.state is StoreState.AWAY
-
-    in_yard(test)
+        gated.attached.fail(StoreUnavailable("gone altogether"))
+        assert gated.attached.state is StoreState.AWAY

@@ -25,7 +25,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return waited
 
 
-def test_the_end_waits_for_the_read_that_is_under_way(joined: threading.Event) -> None:
+async def test_the_end_waits_for_the_read_that_is_under_way(joined: threading.Event) -> None:
     """Its store is closed next, and SQLite does not survive a connection that is closed under a query."""
     begun, ended = threading.Event(), threading.Event()
 
@@ -34,19 +34,16 @@ def test_the_end_waits_for_the_read_that_is_under_way(joined: threading.Event) -
         if joined.wait(10):
             ended.set()
 
-    async def test() -> None:
-        loop = asyncio.get_running_loop()
-        reader = StoreReader("a", loop, lambda _: None)
-        reader.start()
-        reader.ask(read, lambda _: None, loop.time())
-        assert begun.wait(10)
-        reader.stop()
-        assert ended.is_set()
-
-    asyncio.run(test())
+    loop = asyncio.get_running_loop()
+    reader = StoreReader("a", loop, lambda _: None)
+    reader.start()
+    reader.ask(read, lambda _: None, loop.time())
+    assert begun.wait(10)
+    reader.stop()
+    assert ended.is_set()
 
 
-def test_what_was_asked_behind_it_is_not_begun(joined: threading.Event) -> None:
+async def test_what_was_asked_behind_it_is_not_begun(joined: threading.Event) -> None:
     begun = threading.Event()
     read: list[str] = []
 
@@ -55,36 +52,30 @@ def test_what_was_asked_behind_it_is_not_begun(joined: threading.Event) -> None:
         joined.wait(10)
         read.append("first")
 
-    async def test() -> None:
-        loop = asyncio.get_running_loop()
-        reader = StoreReader("a", loop, lambda _: None)
-        reader.start()
-        reader.ask(first, lambda _: None, loop.time())
-        reader.ask(lambda: read.append("second"), lambda _: None, loop.time())
-        assert begun.wait(10)
-        reader.stop()
-        assert read == ["first"]
-
-    asyncio.run(test())
+    loop = asyncio.get_running_loop()
+    reader = StoreReader("a", loop, lambda _: None)
+    reader.start()
+    reader.ask(first, lambda _: None, loop.time())
+    reader.ask(lambda: read.append("second"), lambda _: None, loop.time())
+    assert begun.wait(10)
+    reader.stop()
+    assert read == ["first"]
 
 
-def test_one_that_was_given_up_is_left_behind(joined: threading.Event) -> None:
+async def test_one_that_was_given_up_is_left_behind(joined: threading.Event) -> None:
     begun, released = threading.Event(), threading.Event()
 
     def read() -> None:
         begun.set()
         released.wait(10)
 
-    async def test() -> None:
-        loop = asyncio.get_running_loop()
-        reader = StoreReader("a", loop, lambda _: None)
-        reader.start()
-        reader.ask(read, lambda _: None, loop.time())
-        assert begun.wait(10)
-        reader.expire(loop.time() + 1, loop.time() + 1)
-        assert reader.stuck
-        reader.stop()
-        assert not joined.is_set()
-        released.set()
-
-    asyncio.run(test())
+    loop = asyncio.get_running_loop()
+    reader = StoreReader("a", loop, lambda _: None)
+    reader.start()
+    reader.ask(read, lambda _: None, loop.time())
+    assert begun.wait(10)
+    reader.expire(loop.time() + 1, loop.time() + 1)
+    assert reader.stuck
+    reader.stop()
+    assert not joined.is_set()
+    released.set()

@@ -9,7 +9,6 @@ import pytest
 
 from bendybus.amqp.message import Properties, encode_message
 from bendybus.broker import transactions
-from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import Availability
@@ -18,44 +17,14 @@ from bendybus.domain.messages import SubQueue
 from bendybus.domain.session_commands import SetSessionState
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
 from bendybus.envelope import admit
-from bendybus.envelope.contents import AmqpContents
 from bendybus.errors import StoreUnavailable
 from bendybus.names import EntityPath, Instant
-from bendybus.store.sqlite.catalog import SqliteCatalog
-from fix_broker import GatedStore
 from fix_topics import bodies, encoded, publish
 
 UNAVAILABLE = Availability.UNAVAILABLE
 STALLED = StoreUnavailable("it has not answered for 2.0 s")
 PLAIN = TopicDescription(EntityPath("plain"))
 NEWS = TopicDescription(EntityPath("news"), enable_partitioning=True)
-
-
-@pytest.fixture
-def stores():
-    return [GatedStore(name) for name in ("a", "b", "c")]
-
-
-@pytest.fixture
-def with_broker(tmp_path, stores):
-    catalog = SqliteCatalog(tmp_path / "catalog.db")
-    catalog.open()
-
-    def run(test, **options):
-        async def whole():
-            broker = Broker(catalog, stores, contents=AmqpContents(), **options)
-            broker.start()
-            try:
-                return await test(broker)
-            finally:
-                for store in stores:
-                    store.open_gate()
-                await broker.stop()
-
-        return asyncio.run(whole())
-
-    yield run
-    catalog.close()
 
 
 async def make(broker, description, *names, **properties):
@@ -94,8 +63,8 @@ async def recovered(store) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_copies_that_a_stall_reported_as_failed_are_taken_back_everywhere(with_broker, stores):  # P-16
-    async def test(broker):
+async def test_copies_that_a_stall_reported_as_failed_are_taken_back_everywhere(open_broker, stores):  # P-16
+    async with open_broker() as broker:
         topic, made = await make(broker, PLAIN, "one", "two")
         await publish(topic, "before")
         await stall(stores, topic.hosts[0], publish(topic, "doubtful"))
@@ -107,42 +76,34 @@ def test_copies_that_a_stall_reported_as_failed_are_taken_back_everywhere(with_b
         (store,) = [store for store in stores if store.name == topic.hosts[0].store.name]
         assert len(store.groups[1][-1].stored) == 1, "it was stored late"
 
-    with_broker(test)
-
-    async def again(broker):
+    async with open_broker() as broker:
         assert [await bodies(each) for each in broker.entities.sources()] == [["before", "doubtful"]] * 2
 
-    with_broker(again)
 
-
-def test_a_scheduled_message_of_a_topic_is_taken_back_too(with_broker, stores):  # P-16
-    async def test(broker):
+async def test_a_scheduled_message_of_a_topic_is_taken_back_too(open_broker, stores):  # P-16
+    async with open_broker() as broker:
         topic, _ = await make(broker, PLAIN, "one")
         later = Instant(now() + 3_600_000)
         await stall(stores, topic.hosts[0], publish(topic, "doubtful", due=later))
         await recovered(topic.hosts[0].store)
         assert topic.hosts[0].partition.scheduled_count == 0
 
-    with_broker(test)
 
-
-def test_where_duplicates_are_detected_the_repetition_is_dropped_and_the_copies_stay(
-    with_broker, stores
+async def test_where_duplicates_are_detected_the_repetition_is_dropped_and_the_copies_stay(
+    open_broker, stores
 ):  # P-15 P-16
     description = TopicDescription(EntityPath("plain"), requires_duplicate_detection=True)
 
-    async def test(broker):
+    async with open_broker() as broker:
         topic, made = await make(broker, description, "one", "two")
         await stall(stores, topic.hosts[0], publish(topic, "doubtful"))
         await recovered(topic.hosts[0].store)
         await publish(topic, "doubtful")
         assert [await bodies(each) for each in made] == [["doubtful"]] * 2
 
-    with_broker(test)
 
-
-def test_a_transaction_in_a_stalled_store_is_never_torn(with_broker, stores):  # P-23
-    async def test(broker):
+async def test_a_transaction_in_a_stalled_store_is_never_torn(open_broker, stores):  # P-23
+    async with open_broker() as broker:
         topic, made = await make(broker, PLAIN, "one", "two")
         message, _ = admit(encoded("both or none"), now(), topic.description)
         work = [(topic.hosts[0], Enqueue([message]))]
@@ -152,13 +113,11 @@ def test_a_transaction_in_a_stalled_store_is_never_torn(with_broker, stores):  #
         # It came to be stored, and all of it has.
         assert [await bodies(each) for each in made] == [["both or none"]] * 2
 
-    with_broker(test)
 
-
-def test_a_store_takes_its_partitions_of_topics_and_subscriptions_with_it_and_they_come_back(
-    with_broker,
+async def test_a_store_takes_its_partitions_of_topics_and_subscriptions_with_it_and_they_come_back(
+    open_broker,
 ):  # P-04 P-33
-    async def test(broker):
+    async with open_broker() as broker:
         topic, (one,) = await make(broker, NEWS, "one")
         store = topic.hosts[0].store
         store.fail(STALLED)
@@ -175,31 +134,26 @@ def test_a_store_takes_its_partitions_of_topics_and_subscriptions_with_it_and_th
         assert not topic.limited and not one.limited
         await broker.topics.create_subscription(SubscriptionDescription.of(topic.path, "two"))
 
-    with_broker(test)
 
-
-def test_an_unpartitioned_topic_is_made_where_a_store_answers(with_broker):  # P-04
-    async def test(broker):
+async def test_an_unpartitioned_topic_is_made_where_a_store_answers(open_broker):  # P-04
+    async with open_broker() as broker:
         for store in list(broker.stores)[:2]:
             store.fail(STALLED)
         topic, (one,) = await make(broker, PLAIN, "one")
         await publish(topic, "here")
         assert await bodies(one) == ["here"]
 
-    with_broker(test)
-
 
 @pytest.mark.parametrize("opened", [True, False])
-def test_topics_are_served_from_the_start_though_a_store_is_away(with_broker, stores, opened):  # P-04
-    async def before(broker):
+async def test_topics_are_served_from_the_start_though_a_store_is_away(open_broker, stores, opened):  # P-04
+    async with open_broker() as broker:
         topic, _ = await make(broker, NEWS, "one")
         for host in topic.hosts:
             message, _ = admit(encoded(str(host.number)), now(), topic.description)
             await host.ask(Enqueue([message]))
 
-    with_broker(before)
-
-    async def test(broker):
+    stores[1].outage = STALLED
+    async with open_broker(unopened={} if opened else {"b": STALLED}) as broker:
         topic, one = broker.topics.get("news"), broker.topics.get_subscription("news", "one")
         await one.loaded()
         await topic.loaded()
@@ -211,9 +165,6 @@ def test_topics_are_served_from_the_start_though_a_store_is_away(with_broker, st
         await recovered(store)
         assert len(await bodies(one)) == 17
         assert not topic.limited
-
-    stores[1].outage = STALLED
-    with_broker(test, unopened={} if opened else {"b": STALLED})
 
 
 class Holder:
@@ -227,8 +178,8 @@ class Holder:
         self.told.append("lost")
 
 
-def test_who_holds_a_session_loses_it_with_the_store(with_broker):  # P-28
-    async def test(broker):
+async def test_who_holds_a_session_loses_it_with_the_store(open_broker):  # P-28
+    async with open_broker() as broker:
         topic, (one,) = await make(broker, PLAIN, "one", requires_session=True)
         payload = encode_message(properties=Properties(message_id="a", group_id="s"), data=b"a")
         await topic.hosts[0].ask(Enqueue([admit(payload, now(), topic.description)[0]]))
@@ -242,22 +193,17 @@ def test_who_holds_a_session_loses_it_with_the_store(with_broker):  # P-28
         await recovered(host.store)
         assert host.accept_next_session() is not None
 
-    with_broker(test)
 
-
-def test_what_is_as_described_needs_no_store_to_stay_so(with_broker, stores):  # P-32
+async def test_what_is_as_described_needs_no_store_to_stay_so(open_broker, stores):  # P-32
     described = SubscriptionDescription.of("news", "all", max_delivery_count=3)
 
-    async def make_them(broker):
+    async with open_broker() as broker:
         await make(broker, NEWS, "all", max_delivery_count=3)
 
-    async def start_again(broker):
+    stores[1].outage = StoreUnavailable("no route to host")
+    async with open_broker() as broker:
         before = broker.entities.record("news/subscriptions/all")
         await broker.ensure([NEWS], [], [described])
         assert broker.entities.record("news/subscriptions/all") == before
         with pytest.raises(StoreUnavailable):
             await broker.ensure([], [], [replace(described, max_delivery_count=4)])
-
-    with_broker(make_them)
-    stores[1].outage = StoreUnavailable("no route to host")
-    with_broker(start_again)

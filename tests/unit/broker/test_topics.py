@@ -10,85 +10,32 @@ import pytest
 from bendybus.amqp.message import Properties, decode_message, encode_message
 from bendybus.broker import topic as topic_module
 from bendybus.broker import transactions, turns
-from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.broker.lifecycle import Availability
-from bendybus.domain.commands import CancelScheduled, Complete, Enqueue, Given, Lock
+from bendybus.domain.commands import Complete, Enqueue, Given, Lock
 from bendybus.domain.entities import EntityStatus, QueueDescription, Tier
 from bendybus.domain.fanout import FanOut
 from bendybus.domain.filters import DEFAULT_RULE_NAME, FalseFilter
 from bendybus.domain.messages import SubQueue
-from bendybus.domain.topic_entities import SUBSCRIPTIONS_MAX, SubscriptionDescription, TopicDescription
+from bendybus.domain.topic_entities import SUBSCRIPTIONS_MAX, TopicDescription
 from bendybus.envelope import admit
-from bendybus.envelope.contents import AmqpContents
 from bendybus.errors import (
     ArgumentError,
     EntityExists,
     EntityNotFound,
     InvalidOperation,
-    MessageNotFound,
     QuotaExceeded,
     StoreUnavailable,
 )
 from bendybus.names import EntityPath, Instant, SequenceNumber
-from bendybus.store.sqlite.catalog import SqliteCatalog
-from fix_broker import GatedStore
-from fix_topics import bodies, encoded, held, publish, rule
-
-NEWS = TopicDescription(EntityPath("News"), enable_partitioning=True)
-PLAIN = TopicDescription(EntityPath("plain"))
-
-
-def subscription(name="all", topic="plain", **properties):
-    return SubscriptionDescription.of(topic, name, **properties)
-
-
-@pytest.fixture
-def catalog(tmp_path):
-    catalog = SqliteCatalog(tmp_path / "catalog.db")
-    catalog.open()
-    yield catalog
-    catalog.close()
-
-
-@pytest.fixture
-def stores():
-    return [GatedStore(name) for name in ("a", "b", "c")]
-
-
-@pytest.fixture
-def with_broker(catalog, stores):
-    """Run a coroutine against a broker started on these stores; each call is another start."""
-
-    def run(test, **options):
-        async def whole():
-            broker = Broker(catalog, stores, contents=AmqpContents(), **options)
-            broker.start()
-            try:
-                return await test(broker)
-            finally:
-                for store in stores:
-                    store.open_gate()
-                await broker.stop()
-
-        return asyncio.run(whole())
-
-    return run
-
-
-async def plain(broker, *names, **properties):
-    """The unpartitioned topic and some subscriptions to it."""
-    topic = await broker.topics.create(PLAIN)
-    made = [await broker.topics.create_subscription(subscription(name, **properties)) for name in names]
-    return topic, made
-
+from fix_topics import NEWS, PLAIN, bodies, encoded, held, plain, publish, rule, subscription
 
 # -- fan-out ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("description", [NEWS, PLAIN], ids=lambda description: description.path)
-def test_every_subscription_gets_a_copy_in_order(with_broker, description):  # P-01, P-05
-    async def test(broker):
+async def test_every_subscription_gets_a_copy_in_order(open_broker, description):  # P-01, P-05
+    async with open_broker() as broker:
         topic = await broker.topics.create(description)
         made = [
             await broker.topics.create_subscription(subscription(name, topic.path)) for name in ("x", "y")
@@ -99,11 +46,9 @@ def test_every_subscription_gets_a_copy_in_order(with_broker, description):  # P
         numbers = {host.number for each in made for host in each.hosts if host.available(SubQueue.MAIN)}
         assert len(numbers) == 1  # P-12
 
-    with_broker(test)
 
-
-def test_a_message_and_its_copies_are_one_commit_with_one_body(with_broker, stores):
-    async def test(broker):
+async def test_a_message_and_its_copies_are_one_commit_with_one_body(open_broker, stores):
+    async with open_broker() as broker:
         topic, _ = await plain(broker, *"abcdefghij")
         (store,) = [store for store in stores if store.name == topic.hosts[0].store.name]
         before = len(store.groups)
@@ -112,22 +57,18 @@ def test_a_message_and_its_copies_are_one_commit_with_one_body(with_broker, stor
         assert sum(len(changes.stored) for changes in store.groups[-1]) == 10
         assert len(store._bodies) == 1
 
-    with_broker(test)
 
-
-def test_a_send_that_nobody_wants_succeeds(with_broker):
-    async def test(broker):
+async def test_a_send_that_nobody_wants_succeeds(open_broker):
+    async with open_broker() as broker:
         topic, _ = await plain(broker)
         await publish(topic, "unheard")
         await broker.topics.create_subscription(subscription(rules=(rule("never", FalseFilter()),)))
         assert (await publish(topic, "unheard")).count == 1
         assert await bodies(broker.find("plain/subscriptions/all")) == []
 
-    with_broker(test)
 
-
-def test_copies_of_rules_with_actions_have_their_own_payload(with_broker):
-    async def test(broker):
+async def test_copies_of_rules_with_actions_have_their_own_payload(open_broker):
+    async with open_broker() as broker:
         rules = (rule("plain", "1 = 1"), rule("marked", "n > 1", "SET seen = n + 1; SET sys.Label = 'L'"))
         topic, (both,) = await plain(broker, "both", rules=rules)
         await publish(topic, "one", n=1)
@@ -139,11 +80,9 @@ def test_copies_of_rules_with_actions_have_their_own_payload(with_broker):
             ([b"two"], {"n": 2, "seen": 3, "RuleName": "marked"}, "L"),
         ]
 
-    with_broker(test)
 
-
-def test_the_number_at_the_topic_stays_with_the_copies(with_broker):
-    async def test(broker):
+async def test_the_number_at_the_topic_stays_with_the_copies(open_broker):
+    async with open_broker() as broker:
         topic, (first,) = await plain(broker, "first")
         await publish(topic, "a", "b")
         later = await broker.topics.create_subscription(subscription("later"))
@@ -154,11 +93,9 @@ def test_the_number_at_the_topic_stays_with_the_copies(with_broker):
         ]
         assert len(await held(first)) == 3
 
-    with_broker(test)
 
-
-def test_a_rule_that_fails_dead_letters_a_copy_if_asked_for(with_broker):
-    async def test(broker):
+async def test_a_rule_that_fails_dead_letters_a_copy_if_asked_for(open_broker):
+    async with open_broker() as broker:
         failing = (rule("bad", "n > 5"), rule("fine", "n = 'text'"))
         topic, (asked,) = await plain(broker, "asked", rules=failing)
         silent = await broker.topics.create_subscription(
@@ -174,11 +111,9 @@ def test_a_rule_that_fails_dead_letters_a_copy_if_asked_for(with_broker):
         partition = asked.hosts[0].partition
         assert partition.counts(SubQueue.DEAD_LETTER).size_bytes == partition.counts().size_bytes
 
-    with_broker(test)
 
-
-def test_a_session_aware_subscription_dead_letters_what_has_no_session(with_broker):  # P-13
-    async def test(broker):
+async def test_a_session_aware_subscription_dead_letters_what_has_no_session(open_broker):  # P-13
+    async with open_broker() as broker:
         topic, (ordinary,) = await plain(broker, "ordinary")
         sessions = await broker.topics.create_subscription(subscription("sessions", requires_session=True))
         await publish(topic, "lost")
@@ -193,11 +128,9 @@ def test_a_session_aware_subscription_dead_letters_what_has_no_session(with_brok
         ((_, dead),) = await held(sessions, SubQueue.DEAD_LETTER)
         assert decode_message(dead).application_properties["DeadLetterReason"] == "Session ID is null."
 
-    with_broker(test)
 
-
-def test_what_cannot_be_read_is_a_filter_error_and_no_fault(with_broker):
-    async def test(broker):
+async def test_what_cannot_be_read_is_a_filter_error_and_no_fault(open_broker):
+    async with open_broker() as broker:
         topic, (curious, indifferent) = await plain(broker, "curious", "indifferent")
         await broker.topics.add_rule("plain", "curious", rule("asks", "n = 1"))
         await broker.topics.remove_rule("plain", "curious", DEFAULT_RULE_NAME)
@@ -209,11 +142,9 @@ def test_what_cannot_be_read_is_a_filter_error_and_no_fault(with_broker):
         assert len(await held(curious)) == 0
         assert curious.hosts[0].partition.counts(SubQueue.DEAD_LETTER).active == 1
 
-    with_broker(test)
 
-
-def test_the_least_of_the_three_lifetimes_counts(with_broker):
-    async def test(broker):
+async def test_the_least_of_the_three_lifetimes_counts(open_broker):
+    async with open_broker() as broker:
         topic = await broker.topics.create(replace(PLAIN, default_message_ttl_s=100))
         brief = await broker.topics.create_subscription(subscription("brief", default_message_ttl_s=10))
         lasting = await broker.topics.create_subscription(subscription("lasting", default_message_ttl_s=1000))
@@ -225,11 +156,9 @@ def test_the_least_of_the_three_lifetimes_counts(with_broker):
         ]
         assert lives == [10_000, 100_000]
 
-    with_broker(test)
 
-
-def test_the_quota_counts_all_copies(with_broker):
-    async def test(broker):
+async def test_the_quota_counts_all_copies(open_broker):
+    async with open_broker() as broker:
         topic, (first, second) = await plain(broker, "first", "second")
         # Not by sending a gigabyte: as if there were one.
         for each in (first, second):
@@ -241,14 +170,12 @@ def test_the_quota_counts_all_copies(with_broker):
             each.hosts[0].partition._parts.stock.shelves[SubQueue.MAIN].size_bytes -= 512 << 20
         await publish(topic, "one more")
 
-    with_broker(test)
-
 
 # -- subscriptions come and go --------------------------------------------------------
 
 
-def test_a_subscription_gets_everything_accepted_after_its_creation_returned(with_broker):
-    async def test(broker):
+async def test_a_subscription_gets_everything_accepted_after_its_creation_returned(open_broker):
+    async with open_broker() as broker:
         topic, (first,) = await plain(broker, "first")
         done = asyncio.Event()
         sent = 0
@@ -273,11 +200,9 @@ def test_a_subscription_gets_everything_accepted_after_its_creation_returned(wit
         assert got[0] <= from_here
         assert len(await bodies(first)) == sent
 
-    with_broker(test)
 
-
-def test_rules_hold_from_the_next_message(with_broker):
-    async def test(broker):
+async def test_rules_hold_from_the_next_message(open_broker):
+    async with open_broker() as broker:
         topic, (some,) = await plain(broker, "some")
         await publish(topic, "before")
         await broker.topics.remove_rule("plain", "some", DEFAULT_RULE_NAME)
@@ -290,17 +215,15 @@ def test_rules_hold_from_the_next_message(with_broker):
         assert await bodies(some) == ["before", "wanted", "changed"]
         assert [each.name for each in some.description.rules] == ["R"]
 
-    with_broker(test)
 
-
-def test_topics_survive_a_restart(with_broker):
-    async def first(broker):
+async def test_topics_survive_a_restart(open_broker):
+    async with open_broker() as broker:
         topic = await broker.topics.create(NEWS)
         await broker.topics.create_subscription(subscription("red", "news", rules=(rule("r", "n = 1"),)))
         await publish(topic, "a", "b", n=1)
-        return broker.entities.record("news").generation
+        generation = broker.entities.record("news").generation
 
-    async def second(broker):
+    async with open_broker() as broker:
         found = broker.find("NEWS/subscriptions/Red")
         assert found.path == "News/Subscriptions/red"
         assert await bodies(found) == ["a", "b"]
@@ -308,13 +231,11 @@ def test_topics_survive_a_restart(with_broker):
         await publish(topic, "c", n=1)
         await publish(topic, "d", n=2)
         assert sorted(await bodies(found)) == ["a", "b", "c"]
-        return broker.entities.record("news").generation
-
-    assert with_broker(first) == with_broker(second)
+        assert broker.entities.record("news").generation == generation
 
 
-def test_deleting_a_topic_takes_everything_with_it(with_broker, stores, catalog):  # P-32
-    async def test(broker):
+async def test_deleting_a_topic_takes_everything_with_it(open_broker, stores, catalog):  # P-32
+    async with open_broker() as broker:
         topic = await broker.topics.create(NEWS)
         one = await broker.topics.create_subscription(subscription("one", "News"))
         await publish(topic, "x")
@@ -330,22 +251,18 @@ def test_deleting_a_topic_takes_everything_with_it(with_broker, stores, catalog)
             await publish(topic, "y")
         await broker.topics.create(NEWS)
 
-    with_broker(test)
 
-
-def test_deleting_a_subscription_leaves_the_others_their_bodies(with_broker, stores):
-    async def test(broker):
+async def test_deleting_a_subscription_leaves_the_others_their_bodies(open_broker, stores):
+    async with open_broker() as broker:
         topic, (_, stays) = await plain(broker, "goes", "stays")
         await publish(topic, "x")
         await broker.topics.delete_subscription("plain", "GOES")
         await publish(topic, "y")
         assert await bodies(stays) == ["x", "y"]
 
-    with_broker(test)
 
-
-def test_the_last_copy_takes_the_body_with_it(with_broker, stores):
-    async def test(broker):
+async def test_the_last_copy_takes_the_body_with_it(open_broker, stores):
+    async with open_broker() as broker:
         topic, made = await plain(broker, "first", "second")
         await publish(topic, "x")
         (store,) = [store for store in stores if store.name == topic.hosts[0].store.name]
@@ -355,14 +272,12 @@ def test_the_last_copy_takes_the_body_with_it(with_broker, stores):
             await each.hosts[0].ask(Complete([given.messages[0].lock_token]))
             assert len(store._bodies) == expected
 
-    with_broker(test)
-
 
 # -- what is refused ------------------------------------------------------------------
 
 
-def test_queues_and_topics_share_one_name_space(with_broker):  # P-01
-    async def test(broker):
+async def test_queues_and_topics_share_one_name_space(open_broker):  # P-01
+    async with open_broker() as broker:
         await broker.queues.create(QueueDescription(EntityPath("Taken")))
         with pytest.raises(EntityExists):
             await broker.topics.create(TopicDescription(EntityPath("taken")))
@@ -373,11 +288,9 @@ def test_queues_and_topics_share_one_name_space(with_broker):  # P-01
         with pytest.raises(EntityExists):
             await broker.topics.create_subscription(subscription("ALL", "PLAIN"))
 
-    with_broker(test)
 
-
-def test_each_kind_of_entity_is_told_apart(with_broker):
-    async def test(broker):
+async def test_each_kind_of_entity_is_told_apart(open_broker):
+    async with open_broker() as broker:
         topic, (one,) = await plain(broker, "one")
         with pytest.raises(InvalidOperation, match="is a topic"):
             broker.find("plain")
@@ -397,31 +310,26 @@ def test_each_kind_of_entity_is_told_apart(with_broker):
         with pytest.raises(EntityNotFound):
             await broker.topics.create_subscription(subscription("x", "nowhere"))
 
-    with_broker(test)
 
-
-def test_basic_has_no_topics(with_broker):
-    async def test(broker):
+async def test_basic_has_no_topics(open_broker):
+    async with open_broker(tier=Tier.BASIC) as broker:
         with pytest.raises(InvalidOperation, match="does not offer topics"):
             await broker.topics.create(PLAIN)
 
-    with_broker(test, tier=Tier.BASIC)
 
-
-def test_premium_partitions_topics_and_their_subscriptions(with_broker):  # P-09
-    async def test(broker):
+async def test_premium_partitions_topics_and_their_subscriptions(open_broker):  # P-09
+    async with open_broker(tier=Tier.PREMIUM) as broker:
         topic, (one,) = await plain(broker, "one")
         assert len(topic.hosts) == len(one.hosts) == 2
         assert [host.store for host in topic.hosts] == [host.store for host in one.hosts]
 
-    with_broker(test, tier=Tier.PREMIUM)
 
-
-def test_a_topic_has_a_limit_of_subscriptions_and_of_filters(with_broker, monkeypatch):
+async def test_a_topic_has_a_limit_of_subscriptions_and_of_filters(open_broker, monkeypatch):
     monkeypatch.setattr("bendybus.broker.topics.SUBSCRIPTIONS_MAX", 2)
     monkeypatch.setattr("bendybus.domain.topic_entities.SQL_FILTERS_MAX", 3)
 
-    async def test(broker):
+    assert SUBSCRIPTIONS_MAX == 2000
+    async with open_broker() as broker:
         await plain(broker, "one", "two", rules=(rule("r", "n = 1"),))
         with pytest.raises(QuotaExceeded, match="as many as are allowed"):
             await broker.topics.create_subscription(subscription("three"))
@@ -429,12 +337,9 @@ def test_a_topic_has_a_limit_of_subscriptions_and_of_filters(with_broker, monkey
         with pytest.raises(QuotaExceeded, match="4 SQL filters"):
             await broker.topics.add_rule("plain", "two", rule("s", "n = 2"))
 
-    assert SUBSCRIPTIONS_MAX == 2000
-    with_broker(test)
 
-
-def test_what_was_fixed_at_creation_stays(with_broker):  # P-07
-    async def test(broker):
+async def test_what_was_fixed_at_creation_stays(open_broker):  # P-07
+    async with open_broker() as broker:
         _, (one,) = await plain(broker, "one")
         with pytest.raises(
             InvalidOperation, match=r"Topic 'plain': EnablePartitioning is False since the topic"
@@ -445,14 +350,12 @@ def test_what_was_fixed_at_creation_stays(with_broker):  # P-07
         with pytest.raises(ArgumentError, match="nobody sends to a subscription"):
             replace(one.description, status=EntityStatus.SEND_DISABLED)
 
-    with_broker(test)
-
 
 # -- stores that are away -------------------------------------------------------------
 
 
-def test_a_failed_commit_stores_no_copy_anywhere_and_the_topic_comes_back(with_broker, stores):
-    async def test(broker):
+async def test_a_failed_commit_stores_no_copy_anywhere_and_the_topic_comes_back(open_broker, stores):
+    async with open_broker() as broker:
         topic, made = await plain(broker, "one", "two")
         (store,) = [store for store in stores if store.name == topic.hosts[0].store.name]
         await publish(topic, "before")
@@ -466,11 +369,9 @@ def test_a_failed_commit_stores_no_copy_anywhere_and_the_topic_comes_back(with_b
         await publish(topic, "after")
         assert [await bodies(each) for each in made] == [["before", "after"]] * 2
 
-    with_broker(test)
 
-
-def test_messages_without_a_key_go_round_a_partition_that_is_away(with_broker, stores):  # P-16, P-17
-    async def test(broker):
+async def test_messages_without_a_key_go_round_a_partition_that_is_away(open_broker, stores):  # P-16, P-17
+    async with open_broker() as broker:
         topic = await broker.topics.create(NEWS)
         one = await broker.topics.create_subscription(subscription("one", "News"))
         await one.loaded()
@@ -487,11 +388,9 @@ def test_messages_without_a_key_go_round_a_partition_that_is_away(with_broker, s
         assert topic.hosts[3].availability is Availability.AVAILABLE
         assert len(await bodies(one)) == 32
 
-    with_broker(test)
 
-
-def test_publishing_waits_for_a_subscription_that_is_being_loaded(with_broker):
-    async def test(broker):
+async def test_publishing_waits_for_a_subscription_that_is_being_loaded(open_broker):
+    async with open_broker() as broker:
         topic, (one,) = await plain(broker, "one")
         await one.loaded()
         one.hosts[0]._fail(StoreUnavailable("test"))
@@ -501,84 +400,12 @@ def test_publishing_waits_for_a_subscription_that_is_being_loaded(with_broker):
         await sending
         assert await bodies(one) == ["patient"]
 
-    with_broker(test)
-
-
-# -- scheduled and repeated -------------------------------------------------------------
-
-
-def test_scheduled_messages_wait_at_the_topic_and_meet_the_rules_when_due(with_broker, stores):
-    async def test(broker):
-        topic, (one,) = await plain(broker, "one")
-        soon = Instant(now() + 300)
-        await publish(topic, "later", due=soon, n=1)
-        assert topic.hosts[0].partition.scheduled_count == 1
-        assert await bodies(one) == []
-        # Rules are those of the moment of activation.
-        await broker.topics.update_rule("plain", "one", rule(DEFAULT_RULE_NAME, "n = 1", "SET due = true"))
-        two = await broker.topics.create_subscription(subscription("two"))
-        while not await bodies(two):
-            await asyncio.sleep(0.02)
-        assert await bodies(one) == ["later"]
-        ((message, _),) = await held(two)
-        assert message.enqueued_at >= soon
-        assert message.origin.sequence_number == 2  # a new number at activation
-        (store,) = [store for store in stores if store.name == topic.hosts[0].store.name]
-        assert topic.hosts[0].partition.size_bytes == 0
-        assert len(store._bodies) == 2  # the changed copy's own, and the one that was there all along
-
-    with_broker(test)
-
-
-def test_scheduled_messages_survive_a_restart_and_fire_once(with_broker):
-    async def first(broker):
-        topic, _ = await plain(broker, "one")
-        await publish(topic, "later", due=Instant(now() + 200))
-
-    async def second(broker):
-        one = broker.find("plain/subscriptions/one")
-        while not await bodies(one):
-            await asyncio.sleep(0.02)
-        return await bodies(one)
-
-    with_broker(first)
-    assert with_broker(second) == with_broker(second) == ["later"]
-
-
-def test_scheduled_messages_are_cancelled_by_their_number(with_broker):
-    async def test(broker):
-        topic, _ = await plain(broker, "one")
-        reply = await publish(topic, "a", "b", due=Instant(now() + 60_000))
-        await topic.hosts[0].ask(CancelScheduled([reply.first]))
-        assert topic.hosts[0].partition.scheduled_count == 1
-        with pytest.raises(MessageNotFound):
-            await topic.hosts[0].ask(CancelScheduled([reply.first]))
-
-    with_broker(test)
-
-
-def test_duplicates_are_dropped_at_the_topic(with_broker):  # P-15
-    async def first(broker):
-        topic = await broker.topics.create(replace(PLAIN, requires_duplicate_detection=True))
-        one = await broker.topics.create_subscription(subscription("one"))
-        await publish(topic, "a")
-        await publish(topic, "a", "b")
-        assert await bodies(one) == ["a", "b"]
-
-    async def second(broker):
-        topic = broker.topics.get("plain")
-        await publish(topic, "b", "c")
-        assert await bodies(broker.find("plain/subscriptions/one")) == ["a", "b", "c"]
-
-    with_broker(first)
-    with_broker(second)
-
 
 # -- together with the rest ---------------------------------------------------------------
 
 
-def test_a_queue_forwards_to_a_topic_and_a_subscription_to_a_queue(with_broker):  # P-34
-    async def test(broker):
+async def test_a_queue_forwards_to_a_topic_and_a_subscription_to_a_queue(open_broker):  # P-34
+    async with open_broker() as broker:
         await plain(broker)
         goal = await broker.queues.create(QueueDescription(EntityPath("goal")))
         await broker.topics.create_subscription(subscription("via", forward_to=EntityPath("goal")))
@@ -596,11 +423,9 @@ def test_a_queue_forwards_to_a_topic_and_a_subscription_to_a_queue(with_broker):
         with pytest.raises(ArgumentError, match="no such queue or topic"):
             await broker.topics.create_subscription(subscription("bad", forward_to=EntityPath("nowhere")))
 
-    with_broker(test)
 
-
-def test_a_transaction_settles_at_a_subscription_and_sends_to_its_topic(with_broker):  # P-23
-    async def test(broker):
+async def test_a_transaction_settles_at_a_subscription_and_sends_to_its_topic(open_broker):  # P-23
+    async with open_broker() as broker:
         topic, (one,) = await plain(broker, "one")
         await publish(topic, "first")
         given = await one.hosts[0].ask(Lock(1, bytes(14)))
@@ -615,41 +440,20 @@ def test_a_transaction_settles_at_a_subscription_and_sends_to_its_topic(with_bro
         assert await bodies(one) == ["second"]
         assert one.top_level == topic.top_level
 
-    with_broker(test)
 
-
-def test_idle_topics_and_subscriptions_are_deleted(with_broker):
-    async def test(broker):
-        await broker.topics.create(replace(PLAIN, auto_delete_on_idle_s=300))
-        await broker.topics.create(NEWS)
-        await broker.topics.create_subscription(subscription("idle", "News", auto_delete_on_idle_s=300))
-        await broker.topics.create_subscription(subscription("busy", "News"))
-        await broker.topics.get("News").loaded()
-        for each in broker.entities.sources():
-            await each.loaded()
-        await broker.topics.get("plain").loaded()
-        await broker.ticker.advance(301_000)
-        assert broker.topics.find("plain") is None
-        assert [each.name for each in broker.topics.get("News").subscriptions] == ["busy"]
-
-    with_broker(test)
-
-
-def test_a_peek_at_a_topic_is_refused(with_broker):
-    async def test(broker):
+async def test_a_peek_at_a_topic_is_refused(open_broker):
+    async with open_broker() as broker:
         topic, _ = await plain(broker)
         with pytest.raises(InvalidOperation, match="its subscriptions have its messages"):
             await topic.hosts[0].ask(Lock(1, bytes(14)))
         assert SequenceNumber(1) == topic.hosts[0].partition.next_sequence_number
 
-    with_broker(test)
-
 
 # -- emptying, and time that is moved ----------------------------------------------------
 
 
-def test_emptying_takes_copies_schedules_and_states_and_leaves_the_rules(with_broker):  # B-08
-    async def test(broker):
+async def test_emptying_takes_copies_schedules_and_states_and_leaves_the_rules(open_broker):  # B-08
+    async with open_broker() as broker:
         topic = await broker.topics.create(replace(NEWS, requires_duplicate_detection=True))
         one = await broker.topics.create_subscription(subscription("one", "News"))
         await broker.topics.add_rule("News", "one", rule("more", "n = 1"))
@@ -665,18 +469,14 @@ def test_emptying_takes_copies_schedules_and_states_and_leaves_the_rules(with_br
         await publish(topic, "again", key="k")
         assert await bodies(one) == ["again"]
 
-    with_broker(test)
-
-    async def restarted(broker):
+    async with open_broker() as broker:
         assert await bodies(broker.topics.get_subscription("News", "one")) == ["again"]
 
-    with_broker(restarted)
 
-
-def test_a_topic_whose_catalog_fails_in_emptying_is_gone_with_its_subscriptions(
-    with_broker, catalog, monkeypatch
+async def test_a_topic_whose_catalog_fails_in_emptying_is_gone_with_its_subscriptions(
+    open_broker, catalog, monkeypatch
 ):
-    async def test(broker):
+    async with open_broker() as broker:
         await plain(broker, "one")
         monkeypatch.setattr(catalog, "add", lambda record: 1 / 0)
         with pytest.raises(StoreUnavailable, match="Not everything was emptied"):
@@ -684,24 +484,10 @@ def test_a_topic_whose_catalog_fails_in_emptying_is_gone_with_its_subscriptions(
         assert broker.topics.find("plain") is None
         assert not broker.entities.records()
 
-    with_broker(test)
 
-
-def test_what_is_scheduled_at_a_topic_is_published_when_the_clock_has_moved(with_broker):
-    async def test(broker):
-        topic, (one,) = await plain(broker, "one", default_message_ttl_s=3600)
-        await publish(topic, "now")
-        await publish(topic, "later", due=Instant(now() + 7_200_000))
-        await broker.ticker.advance(7_201_000)
-        # It begins to live when it is published; the other one is past its time.
-        assert await bodies(one) == ["later"]
-        await broker.ticker.advance(3_601_000)
-        assert await bodies(one) == []
-
-    with_broker(test)
-
-
-def test_a_topic_with_many_subscriptions_goes_in_turns_and_orders_nothing_anew(with_broker, monkeypatch):
+async def test_a_topic_with_many_subscriptions_goes_in_turns_and_orders_nothing_anew(
+    open_broker, monkeypatch
+):
     made: list[int] = []
 
     class Counted(FanOut):
@@ -712,7 +498,7 @@ def test_a_topic_with_many_subscriptions_goes_in_turns_and_orders_nothing_anew(w
     monkeypatch.setattr(topic_module, "FanOut", Counted)
     monkeypatch.setattr(turns, "TURN_S", 0.0)
 
-    async def test(broker):
+    async with open_broker() as broker:
         await broker.topics.create(PLAIN)
         for number in range(20):
             await broker.topics.create_subscription(subscription(f"s{number}"))
@@ -730,5 +516,3 @@ def test_a_topic_with_many_subscriptions_goes_in_turns_and_orders_nothing_anew(w
         assert seen >= set(range(1, 21))
         assert made == [20]
         assert list(broker.entities) == []
-
-    with_broker(test)

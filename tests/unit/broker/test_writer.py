@@ -11,93 +11,83 @@ from bendybus.broker.lifecycle import Availability
 from bendybus.domain.commands import Enqueue
 from bendybus.domain.messages import SubQueue
 from bendybus.errors import StoreUnavailable
-from fix_broker import Yard, message
+from fix_broker import gated_queue, message
 
 
-def test_what_arrives_during_a_commit_shares_the_next_one(in_yard):
-    async def test(yard: Yard) -> None:
-        yard.store.shut()
-        yard.host.submit(Enqueue([message()]), yard.replies.append)
-        await yard.at_the_gate()
+async def test_what_arrives_during_a_commit_shares_the_next_one():
+    async with gated_queue(partitions=2) as gated:
+        gated.store.shut()
+        gated.host.submit(Enqueue([message()]), gated.replies.append)
+        await gated.at_the_gate()
         for number in range(5):
-            yard.queue.hosts[number % 2].submit(Enqueue([message()]), yard.replies.append)
-        yard.store.open_gate()
-        await yard.settled()
-        sizes = [[len(change.stored) for change in group] for group in yard.store.groups]
+            gated.queue.hosts[number % 2].submit(Enqueue([message()]), gated.replies.append)
+        gated.store.open_gate()
+        await gated.settled()
+        sizes = [[len(change.stored) for change in group] for group in gated.store.groups]
         assert sizes == [[1], [3, 2]]
-        assert len(yard.replies) == 6
-
-    in_yard(test, partitions=2)
+        assert len(gated.replies) == 6
 
 
-def test_answers_come_in_the_order_of_submission(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_answers_come_in_the_order_of_submission():
+    async with gated_queue() as gated:
         order: list[int] = []
-        yard.store.shut()
+        gated.store.shut()
         for number in range(10):
-            yard.host.submit(Enqueue([message()]), lambda _, number=number: order.append(number))
-        yard.store.open_gate()
-        await yard.settled()
+            gated.host.submit(Enqueue([message()]), lambda _, number=number: order.append(number))
+        gated.store.open_gate()
+        await gated.settled()
         assert order == list(range(10))
 
-    in_yard(test)
 
+async def test_a_callback_that_fails_costs_no_other_its_answer(caplog):
+    async with gated_queue() as gated:
 
-def test_a_callback_that_fails_costs_no_other_its_answer(in_yard, caplog):
-    async def test(yard: Yard) -> None:
         def broken(_: object) -> None:
             raise ZeroDivisionError
 
-        yard.store.shut()
-        yard.host.submit(Enqueue([message()]), broken)
-        yard.host.submit(Enqueue([message()]), yard.replies.append)
-        yard.store.open_gate()
-        await yard.settled()
-        assert len(yard.replies) == 1
+        gated.store.shut()
+        gated.host.submit(Enqueue([message()]), broken)
+        gated.host.submit(Enqueue([message()]), gated.replies.append)
+        gated.store.open_gate()
+        await gated.settled()
+        assert len(gated.replies) == 1
 
-    in_yard(test)
     assert "a callback failed" in caplog.text
 
 
-def test_draining_waits_for_the_commit_after_the_one_under_way(in_yard):
-    async def test(yard: Yard) -> None:
-        yard.store.shut()
-        yard.host.submit(Enqueue([message()]), yard.replies.append)
-        await yard.at_the_gate()
-        yard.host.submit(Enqueue([message()]), yard.replies.append)
-        yard.store.let_one_through()
-        await yard.at_the_gate()
-        drained = asyncio.ensure_future(yard.attached.writer.drain())
+async def test_draining_waits_for_the_commit_after_the_one_under_way():
+    async with gated_queue() as gated:
+        gated.store.shut()
+        gated.host.submit(Enqueue([message()]), gated.replies.append)
+        await gated.at_the_gate()
+        gated.host.submit(Enqueue([message()]), gated.replies.append)
+        gated.store.let_one_through()
+        await gated.at_the_gate()
+        drained = asyncio.ensure_future(gated.attached.writer.drain())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not drained.done()
-        yard.store.open_gate()
+        gated.store.open_gate()
         await drained
-        assert len(yard.replies) == 2
-
-    in_yard(test)
+        assert len(gated.replies) == 2
 
 
-def test_a_load_waits_for_what_was_submitted_before_it(in_yard):
-    async def test(yard: Yard) -> None:
-        yard.store.shut()
-        yard.host.submit(Enqueue([message()]), yard.replies.append)
-        yard.host._fail(StoreUnavailable("read error"))
-        yard.host.load()
-        await yard.read_back()
-        assert yard.host.availability is Availability.LOADING
-        yard.store.open_gate()
-        await yard.loaded()
-        assert yard.host.available(SubQueue.MAIN) == 1
-
-    in_yard(test)
+async def test_a_load_waits_for_what_was_submitted_before_it():
+    async with gated_queue() as gated:
+        gated.store.shut()
+        gated.host.submit(Enqueue([message()]), gated.replies.append)
+        gated.host._fail(StoreUnavailable("read error"))
+        gated.host.load()
+        await gated.read_back()
+        assert gated.host.availability is Availability.LOADING
+        gated.store.open_gate()
+        await gated.loaded()
+        assert gated.host.available(SubQueue.MAIN) == 1
 
 
-def test_errands_run_in_the_writers_thread_and_tell_what_happened(in_yard):
-    async def test(yard: Yard) -> None:
-        name = await yard.attached.writer.run(lambda: threading.current_thread().name)
+async def test_errands_run_in_the_writers_thread_and_tell_what_happened():
+    async with gated_queue() as gated:
+        name = await gated.attached.writer.run(lambda: threading.current_thread().name)
         assert name == "writer-gated"
         with pytest.raises(ZeroDivisionError):
-            await yard.attached.writer.run(lambda: 1 // 0)
-
-    in_yard(test)
+            await gated.attached.writer.run(lambda: 1 // 0)

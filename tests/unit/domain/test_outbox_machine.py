@@ -41,15 +41,9 @@ from bendybus.domain.outbox import HOPS_EXCEEDED, HOPS_MAX
 from bendybus.domain.schedule import postpone
 from bendybus.errors import BrokerError, InvalidOperation, MessageLockLost, QuotaExceeded
 from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber
-from unit.domain.test_partition_machine import (
-    DEAD,
-    MAIN,
-    SESSIONS,
-    PartitionMachine,
-    Record,
-    SessionMachine,
-    numbers,
-)
+from unit.domain.machine_records import DEAD, MAIN, SESSIONS, Record, numbers
+from unit.domain.test_partition_machine import PartitionMachine
+from unit.domain.test_session_machine import SessionMachine
 
 ELSEWHERE: Final = EntityPath("elsewhere")
 OUTBOX, TRANSFER_DEAD = SubQueue.OUTBOX, SubQueue.TRANSFER_DEAD_LETTER

@@ -7,10 +7,8 @@ and that nothing else goes for that reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
-from typing import Final, TypeAlias
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -55,110 +53,31 @@ from bendybus.domain.effects import (
     UpdateMessages,
 )
 from bendybus.domain.entities import QueueDescription
-from bendybus.domain.messages import Amendment, Message, MessageState, Origin, SubQueue
+from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
 from bendybus.domain.partition import Partition
 from bendybus.domain.schedule import postpone
 from bendybus.domain.session_commands import (
-    AcceptSession,
-    FindSessionState,
-    ListSessions,
-    LockInSession,
-    ReleaseSession,
-    RenewSession,
-    SessionAccepted,
     SessionLock,
-    SessionsListed,
-    SessionStateFound,
-    SetSessionState,
 )
-from bendybus.errors import InvalidOperation, MessageNotFound, SessionCannotBeLocked, SessionLockLost
-from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber, SessionId
-from bendybus.session_ids import session_key
+from bendybus.errors import InvalidOperation, MessageNotFound, SessionLockLost
+from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber, SessionId
 from fix_command_log import CommandLog, state_of
-
-Settlement: TypeAlias = Complete | Abandon | Release | Defer | DeadLetter
-
-PARTITION: Final = PartitionNumber(3)
-SUBQUEUES: Final = st.sampled_from(
-    [SubQueue.MAIN, SubQueue.MAIN, SubQueue.MAIN, SubQueue.DEAD_LETTER, SubQueue.TRANSFER_DEAD_LETTER]
+from unit.domain.machine_records import (
+    DEAD,
+    MAIN,
+    NEVER_HELD,
+    PARTITION,
+    SESSIONS,
+    SUBQUEUES,
+    UNKNOWN,
+    UNLOCKED,
+    Record,
+    Settlement,
+    from_row,
+    is_handover,
+    numbers,
+    row,
 )
-UNLOCKED: Final = Instant(0)
-UNKNOWN: Final = LockToken(b"never granted :-)")
-# The empty string names a session like any other.
-SESSIONS: Final = [SessionId("a"), SessionId("b"), SessionId("")]
-NEVER_HELD: Final = SessionLock(SessionId("a"), UNKNOWN, session_key("a"))
-MAIN, DEAD = SubQueue.MAIN, SubQueue.DEAD_LETTER
-
-
-def is_handover(command: Command, lock: SessionLock) -> bool:
-    """Whether the command takes the session from whoever holds this lock."""
-    return (
-        isinstance(command, AcceptSession)
-        and command.handover is not None
-        and command.handover == lock.handover
-    )
-
-
-@dataclass
-class Record:
-    """A message in the model; also, with no lock, a row in the store."""
-
-    number: SequenceNumber
-    size: int
-    expires_at: Instant | None
-    session: SessionId | None = None
-    subqueue: SubQueue = MAIN
-    state: MessageState = MessageState.ACTIVE
-    delivery_count: int = 0
-    amendment: Amendment | None = None
-    due: Instant | None = None
-    """Of a scheduled message alone."""
-    enqueued: Instant | None = None
-    """Of all others."""
-    hops: int = 0
-    ticket: SequenceNumber | None = None
-    """The number that is confirmed when this message is, where that is not its own."""
-    confirmed: bool = False
-    token: LockToken | None = None
-    until: Instant = UNLOCKED
-
-    def available(self, subqueue: SubQueue) -> bool:
-        active = self.state is MessageState.ACTIVE
-        return self.confirmed and active and self.token is None and self.subqueue is subqueue
-
-    def may_expire(self, now: Instant) -> bool:
-        return self.available(MAIN) and self.expires_at is not None and self.expires_at <= now
-
-
-def row(message: Message) -> Record:
-    scheduled = message.state is MessageState.SCHEDULED
-    return Record(
-        message.sequence_number,
-        message.size,
-        message.expires_at,
-        message.session_id,
-        message.subqueue,
-        message.state,
-        message.delivery_count,
-        message.amendment,
-        message.enqueued_at if scheduled else None,
-        None if scheduled else message.enqueued_at,
-        0 if message.origin is None else message.origin.hops,
-    )
-
-
-def from_row(stored: Record) -> Message:
-    message = Message(None, size=stored.size, expires_at=stored.expires_at, session_id=stored.session)
-    message.sequence_number, message.subqueue, message.state = stored.number, stored.subqueue, stored.state
-    message.delivery_count, message.amendment = stored.delivery_count, stored.amendment
-    message.enqueued_at = stored.due or stored.enqueued or UNLOCKED
-    if stored.hops:
-        message.origin = Origin(SequenceNumber(0), hops=stored.hops)
-    return message
-
-
-def numbers(messages: Iterable[Message]) -> list[SequenceNumber]:
-    return [message.sequence_number for message in messages]
 
 
 class PartitionMachine(RuleBasedStateMachine):
@@ -645,200 +564,3 @@ class PartitionMachine(RuleBasedStateMachine):
 
 PartitionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestPartitionMachine = PartitionMachine.TestCase
-
-
-class SessionMachine(PartitionMachine):
-    """The same, of an entity that requires sessions."""
-
-    has_sessions = True
-
-    def in_session(self, session_id: SessionId) -> list[Record]:
-        """What a holder would be given, in order."""
-        return [
-            record
-            for record in sorted(self.records.values(), key=lambda record: record.number)
-            if record.session == session_id and record.available(MAIN) and not record.may_expire(self.now)
-        ]
-
-    @rule(
-        data=st.data(),
-        wanted=st.sampled_from([None, None, *SESSIONS]),
-        sent=st.lists(st.sampled_from(SESSIONS), min_size=5, max_size=5),
-        amount=st.integers(0, 5),
-        then=st.sampled_from(["settle", "settle", "renew", "remember", "stop"]),
-    )
-    def work_in_session(
-        self,
-        data: st.DataObject,
-        wanted: SessionId | None,
-        sent: list[SessionId],
-        amount: int,
-        then: str,
-    ) -> None:
-        """What people do, in one go: rules drawn at random seldom come in this order."""
-        if amount:
-            self.enqueue(amount, None, [None] * 5, [None] * 5, sent, confirm=True)
-        before = len(self.session_locks)
-        self.accept_session(wanted)
-        if len(self.session_locks) == before:
-            return
-        self.take_in_session(self.session_locks[-1], amount)
-        if then == "settle" and amount:
-            self.settle(data, data.draw(st.sampled_from([Complete, Abandon, Release, Defer, DeadLetter])))
-        elif then == "renew":
-            self.now = Instant(self.now + 1000)
-            self.renew_session(self.session_locks[-1])
-        elif then == "remember":
-            self.set_state(self.session_locks[-1], b"state")
-
-    def accept_session(self, wanted: SessionId | None) -> None:
-        taken = {lock.session_id for lock in self.held_until if self.holds(lock)}
-        # Every other session can be handed over.
-        command = AcceptSession(wanted, self.entropy(1), exclusive=len(self.session_locks) % 2 == 0)
-        if wanted in taken:
-            try:
-                self.apply(command)
-            except SessionCannotBeLocked:
-                return
-            raise AssertionError("a session was given to two holders")
-        self.end_locks()
-        free = {each for each in SESSIONS if each not in taken and self.in_session(each)}
-        reply = self.apply(command)
-        self.drop_expired()
-        assert isinstance(reply, SessionAccepted)
-        if reply.lock is None:
-            assert wanted is None
-            assert not free
-            return
-        assert reply.lock.session_id in (free if wanted is None else {wanted})
-        assert reply.lock not in self.session_locks
-        assert reply.locked_until == self.lock_end()
-        assert not any(lock.session_id == reply.lock.session_id for lock in self.held_until)
-        self.session_locks.append(reply.lock)
-        self.held_until[reply.lock] = reply.locked_until
-
-    @rule(data=st.data(), amount=st.integers(0, 4), state=st.sampled_from([None, b"", b"a longer state"]))
-    def go_on_in_session(self, data: st.DataObject, amount: int, state: bytes | None) -> None:
-        """With a session that is held, or was."""
-        lock = data.draw(st.sampled_from(self.session_locks[-3:]))
-        act = data.draw(st.sampled_from(["take", "renew", "release", "remember", "hand over"]))
-        if act == "take":
-            self.take_in_session(lock, amount)
-        elif act == "hand over":
-            self.hand_over(lock)
-        elif act == "renew":
-            self.renew_session(lock)
-        elif act == "release":
-            self.release_session(lock)
-        else:
-            self.set_state(lock, state)
-
-    def take_in_session(self, lock: SessionLock, amount: int) -> None:
-        command = LockInSession(lock, amount, self.entropy(amount))
-        if not self.holds(lock):
-            self.refused_for_lost_lock(command)
-            return
-        self.end_locks()
-        expected = [record.number for record in self.in_session(lock.session_id)][:amount]
-        reply = self.apply(command)
-        assert isinstance(reply, Given)
-        assert numbers(reply.messages) == expected
-        self.grant(reply.messages, self.held_until[lock])
-        self.drop_expired()
-
-    def refused_for_lost_lock(self, command: Command) -> None:
-        try:
-            self.apply(command)
-        except SessionLockLost:
-            return
-        raise AssertionError(f"{command} was allowed under a lost lock")
-
-    def renew_session(self, lock: SessionLock) -> None:
-        if not self.holds(lock):
-            self.refused_for_lost_lock(RenewSession(lock))
-            return
-        assert self.apply(RenewSession(lock)) == SessionAccepted(lock, self.lock_end())
-        self.held_until[lock] = self.lock_end()
-        for record in self.on_loan_in(lock.session_id):
-            record.until = self.lock_end()
-
-    def hand_over(self, lock: SessionLock) -> None:
-        """To someone who has the token of this lock, which may be over."""
-        token = lock.handover or UNKNOWN
-        command = AcceptSession(lock.session_id, self.entropy(1), exclusive=False, handover=token)
-        holder = next((each for each in self.held_until if self.holds(each) and each.handover == token), None)
-        if holder is None:
-            try:
-                self.apply(command)
-            except SessionCannotBeLocked:
-                return
-            raise AssertionError("a session was handed over by a token that nobody has")
-        reply = self.apply(command)
-        assert isinstance(reply, SessionAccepted) and reply.lock is not None
-        assert reply.lock.handover == token
-        assert holder not in self.held_until, "the holder was told"
-        self.session_locks.append(reply.lock)
-        self.held_until[reply.lock] = reply.locked_until
-        for record in self.on_loan_in(reply.lock.session_id):
-            record.until = self.lock_end()
-
-    def on_loan_in(self, session_id: SessionId) -> list[Record]:
-        return [
-            each
-            for each in self.records.values()
-            if each.session == session_id and each.token is not None and each.subqueue is MAIN
-        ]
-
-    def release_session(self, lock: SessionLock) -> None:
-        self.end_locks()
-        if self.holds(lock):
-            for record in self.on_loan_in(lock.session_id):
-                record.token = None
-        assert self.apply(ReleaseSession(lock)) == Done()
-        self.held_until.pop(lock, None)
-
-    def set_state(self, lock: SessionLock, state: bytes | None) -> None:
-        if not self.holds(lock):
-            self.refused_for_lost_lock(SetSessionState(lock, state))
-            self.refused_for_lost_lock(FindSessionState(lock))
-            return
-        assert self.apply(SetSessionState(lock, state)) == Done()
-        size = None if state is None else len(state)
-        assert self.apply(FindSessionState(lock)) == SessionStateFound(size, lock.session_id)
-        assert self.states.get(lock.session_id, (None, self.now)) == (size, self.now)
-
-    @invariant()
-    def sessions_are_what_their_messages_and_states_say(self) -> None:
-        for session_id in SESSIONS:
-            mine = [
-                each
-                for each in self.records.values()
-                if each.session == session_id and each.confirmed and each.subqueue is MAIN
-            ]
-            reply, _ = self.partition.apply(Peek(SequenceNumber(0), 1000, session_id=session_id), self.now)
-            assert isinstance(reply, Given)
-            assert numbers(reply.messages) == sorted(each.number for each in mine)
-        active = {
-            each.session
-            for each in self.records.values()
-            if each.available(MAIN) or (each.token is not None and each.subqueue is MAIN)
-        }
-        assert self.listed(None) == active | self.states.keys()
-        since = Instant(self.now - 5000)
-        assert self.listed(since) == {each for each, (_, at) in self.states.items() if at > since}
-
-    def listed(self, updated_after: Instant | None) -> set[SessionId | None]:
-        """All sessions, two at a time."""
-        found: list[SessionId] = []
-        while True:
-            reply, effects = self.partition.apply(ListSessions(updated_after, len(found), 2), self.now)
-            assert isinstance(reply, SessionsListed)
-            assert effects == []
-            if not reply.session_ids:
-                assert reply.matching == len(found) == len(set(found))
-                return set(found)
-            found += reply.session_ids
-
-
-SessionMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
-TestSessionMachine = SessionMachine.TestCase

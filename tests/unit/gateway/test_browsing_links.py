@@ -14,7 +14,7 @@ from bendybus.gateway.browser import Browser
 from bendybus.gateway.selective_receiver import SelectiveReceiver
 from bendybus.gateway.source_filters import Selection
 from bendybus.names import Instant
-from fix_broker import Yard
+from fix_broker import GatedQueue, gated_queue
 from unit.gateway.test_receiver import FakeConnection, FakeLink, put, slow_and_quick, waiting
 
 MAIN = SubQueue.MAIN
@@ -27,17 +27,17 @@ class BrowsingLink(FakeLink):
         return len(outgoing)
 
 
-def browser_on(yard: Yard, credit: int, *, drain: bool = False) -> tuple[Browser, BrowsingLink]:
+def browser_on(gated: GatedQueue, credit: int, *, drain: bool = False) -> tuple[Browser, BrowsingLink]:
     link = BrowsingLink(credit=credit, drain=drain)
-    return Browser(FakeConnection(), link, yard.queue, MAIN), link
+    return Browser(FakeConnection(), link, gated.queue, MAIN), link
 
 
 def selective_on(
-    yard: Yard, text: str, credit: int, *, drain: bool = False
+    gated: GatedQueue, text: str, credit: int, *, drain: bool = False
 ) -> tuple[SelectiveReceiver, FakeLink]:
     link = FakeLink(credit=credit, drain=drain)
     selection = Selection([Selector(text)])
-    return SelectiveReceiver(FakeConnection(), link, yard.queue, MAIN, selection), link
+    return SelectiveReceiver(FakeConnection(), link, gated.queue, MAIN, selection), link
 
 
 async def until(is_so) -> None:
@@ -63,85 +63,75 @@ async def put_numbered(host: PartitionHost, numbers: range) -> None:
     await host.ask(Enqueue(messages))
 
 
-def test_a_browser_passes_over_a_partition_that_is_away_and_shows_it_when_it_is_back(in_yard):  # P-27
-    async def test(yard: Yard) -> None:
-        gate = await slow_and_quick(yard)
-        browser, link = browser_on(yard, 5, drain=True)
+async def test_a_browser_passes_over_a_partition_that_is_away_and_shows_it_when_it_is_back():  # P-27
+    async with gated_queue(partitions=2, stores=2) as gated:
+        gate = await slow_and_quick(gated)
+        browser, link = browser_on(gated, 5, drain=True)
         browser.flow()
-        while yard.attached.reader.step is None:
+        while gated.attached.reader.step is None:
             await asyncio.sleep(0)
-        yard.pass_time(3)
+        gated.pass_time(3)
         await until(lambda: link.drains_answered == 1)
         assert link.sent == ["quick"]
         gate.set()
-        await yard.recovered()
+        await gated.recovered()
         link.credit = 5
         browser.wake()
         await until(lambda: link.sent == ["quick", "slow"])
 
-    in_yard(test, partitions=2, stores=2)
 
-
-def test_a_browser_goes_page_by_page_and_takes_nothing(in_yard):
-    async def test(yard: Yard) -> None:
-        await put(yard, 0, *map(str, range(250)))
-        browser, link = browser_on(yard, 1000, drain=True)
+async def test_a_browser_goes_page_by_page_and_takes_nothing():
+    async with gated_queue() as gated:
+        await put(gated, 0, *map(str, range(250)))
+        browser, link = browser_on(gated, 1000, drain=True)
         browser.flow()
         assert len(link.sent) == 100
         await until(lambda: link.drains_answered == 1)
         assert link.sent == [str(number) for number in range(250)]
-        assert waiting(yard) == 250
-
-    in_yard(test)
+        assert waiting(gated) == 250
 
 
-def test_a_browser_begins_again_when_its_queue_was_emptied(in_yard):
-    async def test(yard: Yard) -> None:
-        await put(yard, 0, "a")
-        browser, link = browser_on(yard, 1000)
+async def test_a_browser_begins_again_when_its_queue_was_emptied():
+    async with gated_queue() as gated:
+        await put(gated, 0, "a")
+        browser, link = browser_on(gated, 1000)
         browser.flow()
         await until(lambda: link.sent == ["a"])
-        yard.queue.generation = "another"
+        gated.queue.generation = "another"
         browser.wake()
         await until(lambda: link.sent == ["a", "a"])
 
-    in_yard(test)
 
-
-def test_a_selective_receiver_does_not_wait_for_a_stalled_store(in_yard):  # P-27
-    async def test(yard: Yard) -> None:
-        gate = await slow_and_quick(yard)
-        receiver, link = selective_on(yard, "JMSMessageID LIKE '%k'", 5, drain=True)
+async def test_a_selective_receiver_does_not_wait_for_a_stalled_store():  # P-27
+    async with gated_queue(partitions=2, stores=2) as gated:
+        gate = await slow_and_quick(gated)
+        receiver, link = selective_on(gated, "JMSMessageID LIKE '%k'", 5, drain=True)
         receiver.flow()
         assert (link.sent, link.drains_answered) == (["quick"], 0)
-        while yard.attached.reader.step is None:
+        while gated.attached.reader.step is None:
             await asyncio.sleep(0)
-        yard.pass_time(3)
+        gated.pass_time(3)
         await until(lambda: link.drains_answered == 1)
         gate.set()
-        await yard.recovered()
-
-    in_yard(test, partitions=2, stores=2)
+        await gated.recovered()
 
 
-def test_a_selective_receiver_looks_at_a_page_of_each_partition_in_a_turn(in_yard):
-    async def test(yard: Yard) -> None:
-        for number, host in enumerate(yard.queue.hosts):
+async def test_a_selective_receiver_looks_at_a_page_of_each_partition_in_a_turn():
+    async with gated_queue(partitions=2) as gated:
+        for number, host in enumerate(gated.queue.hosts):
             await put_numbered(host, range(1000 * number, 1000 * number + 350))
-        receiver, link = selective_on(yard, "n = 349 OR n = 1349", 5, drain=True)
+        receiver, link = selective_on(gated, "n = 349 OR n = 1349", 5, drain=True)
         receiver.flow()
         assert (link.sent, link.drains_answered) == ([], 0)
         await until(lambda: link.drains_answered == 1)
         assert sorted(link.sent) == ["1349", "349"]
-        assert waiting(yard) == 698
-
-    in_yard(test, partitions=2)
+        assert waiting(gated) == 698
 
 
-def test_a_selective_receiver_without_credit_does_not_look(in_yard):
-    async def test(yard: Yard) -> None:
-        await put_numbered(yard.host, range(500))
-        receiver, link = selective_on(yard, "n >= 0", 10)
+async def test_a_selective_receiver_without_credit_does_not_look():
+    async with gated_queue() as gated:
+        await put_numbered(gated.host, range(500))
+        receiver, link = selective_on(gated, "n >= 0", 10)
         receiver.flow()
         assert link.sent == [str(number) for number in range(10)]
         receiver.wake()
@@ -152,6 +142,4 @@ def test_a_selective_receiver_without_credit_does_not_look(in_yard):
         await until(lambda: len(link.sent) == 210)
         assert link.sent == [str(number) for number in range(210)]
         receiver.close()
-        assert not yard.host.scans
-
-    in_yard(test)
+        assert not gated.host.scans

@@ -11,26 +11,24 @@ from bendybus.envelope import admit
 from bendybus.gateway.management.messages import OPERATIONS
 from bendybus.gateway.management.operation import Managed
 from bendybus.names import EntityPath, Instant
-from fix_broker import Yard
+from fix_broker import gated_queue
 
 
-def test_a_peek_shows_messages_as_they_were_when_it_looked(in_yard):
+async def test_a_peek_shows_messages_as_they_were_when_it_looked():
     # Found by a simulation: while the payload was read, the message left for another queue, and was
     # shown under the number that it had in the outbox.
-    async def test(yard: Yard) -> None:
-        sent, _ = admit(encode_message(data=b"x"), Instant(0), yard.queue.description)
-        await yard.host.ask(Enqueue([sent]))
+    async with gated_queue() as gated:
+        sent, _ = admit(encode_message(data=b"x"), Instant(0), gated.queue.description)
+        await gated.host.ask(Enqueue([sent]))
         sent.payload = None
-        managed = Managed(yard.queue, SubQueue.MAIN, None, {})
+        managed = Managed(gated.queue, SubQueue.MAIN, None, {})
         body = {"from-sequence-number": 0, "message-count": 10}
         operation = OPERATIONS["com.microsoft:peek-message"]
         peek = asyncio.ensure_future(operation.run(managed, body))
         await asyncio.sleep(0)
-        await yard.host.ask(Post(10, EntityPath("elsewhere"), SubQueue.MAIN))
+        await gated.host.ask(Post(10, EntityPath("elsewhere"), SubQueue.MAIN))
         assert sent.sequence_number == 2
         found = await peek
         assert found is not None
         (entry,) = found["messages"]
         assert decode_message(entry["message"]).message_annotations["x-opt-sequence-number"] == 1
-
-    in_yard(test)

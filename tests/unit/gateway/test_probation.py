@@ -114,52 +114,43 @@ def opened() -> tuple[AmqpConnection, FakeTransport]:
     return connection, transport
 
 
-def test_without_a_token_a_connection_ends_after_thirty_seconds() -> None:
-    async def work() -> None:
-        loop = asyncio.get_running_loop()
-        connection, transport = opened()
-        stranger, refused = opened()
-        connection.client.accept_claim(ALL)
-        at = loop.time()
-        loop.time = lambda: at + 29.0  # type: ignore[method-assign]
-        stranger.tick()
-        assert not refused.closed
-        loop.time = lambda: at + 31.0  # type: ignore[method-assign]
-        connection.tick()
-        stranger.tick()
-        assert not transport.closed
-        assert refused.closed
-        assert refused.close_error().condition == "amqp:connection:forced"
-        assert "No token was accepted within 30 seconds" in refused.close_error().description
-        del loop.time
-
-    asyncio.run(work())
+async def test_without_a_token_a_connection_ends_after_thirty_seconds() -> None:
+    loop = asyncio.get_running_loop()
+    connection, transport = opened()
+    stranger, refused = opened()
+    connection.client.accept_claim(ALL)
+    at = loop.time()
+    loop.time = lambda: at + 29.0  # type: ignore[method-assign]
+    stranger.tick()
+    assert not refused.closed
+    loop.time = lambda: at + 31.0  # type: ignore[method-assign]
+    connection.tick()
+    stranger.tick()
+    assert not transport.closed
+    assert refused.closed
+    assert refused.close_error().condition == "amqp:connection:forced"
+    assert "No token was accepted within 30 seconds" in refused.close_error().description
+    del loop.time
 
 
-def test_what_waits_is_forgotten_when_the_connection_ends() -> None:
-    async def work() -> None:
-        connection, transport = opened()
-        # A second open ends the connection.
-        connection.data_received(encode_frame(0, Open(container_id="again")) + HEARTBEAT * 10_000)
-        assert transport.closed
-        assert not connection.busy
-
-    asyncio.run(work())
+async def test_what_waits_is_forgotten_when_the_connection_ends() -> None:
+    connection, transport = opened()
+    # A second open ends the connection.
+    connection.data_received(encode_frame(0, Open(container_id="again")) + HEARTBEAT * 10_000)
+    assert transport.closed
+    assert not connection.busy
 
 
-def test_heartbeats_without_end_are_read_in_turns_and_then_no_more(monkeypatch) -> None:
+async def test_heartbeats_without_end_are_read_in_turns_and_then_no_more(monkeypatch) -> None:
     monkeypatch.setattr("bendybus.gateway.turns.STRANGER_PAUSE_S", 0.0)
 
-    async def work() -> None:
-        connection, transport = opened()
-        for _ in range(100):
-            connection.data_received(HEARTBEAT * 10_000)
-            assert connection.busy is not transport.reading or transport.closed
-            while connection.busy:
-                assert not transport.reading
-                await asyncio.sleep(0.001)
-            if transport.closed:
-                break
-        assert transport.close_error().condition == "amqp:resource-limit-exceeded"
-
-    asyncio.run(work())
+    connection, transport = opened()
+    for _ in range(100):
+        connection.data_received(HEARTBEAT * 10_000)
+        assert connection.busy is not transport.reading or transport.closed
+        while connection.busy:
+            assert not transport.reading
+            await asyncio.sleep(0.001)
+        if transport.closed:
+            break
+    assert transport.close_error().condition == "amqp:resource-limit-exceeded"

@@ -19,7 +19,7 @@ from bendybus.gateway.holdings import Holdings
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.settlement import refused
 from bendybus.names import Instant, SequenceNumber
-from fix_broker import GatedStore, Yard
+from fix_broker import GatedQueue, GatedStore, gated_queue
 from fix_holdings import holdings_in
 
 MAIN = SubQueue.MAIN
@@ -56,26 +56,26 @@ class FakeConnection:
     def sent(self, size: int) -> None: ...
 
 
-def receiver_on(yard: Yard, **link: int) -> tuple[Receiver, FakeLink]:
+def receiver_on(gated: GatedQueue, **link: int) -> tuple[Receiver, FakeLink]:
     fake = FakeLink(**link)
-    return Receiver(FakeConnection(), fake, yard.queue, MAIN), fake
+    return Receiver(FakeConnection(), fake, gated.queue, MAIN), fake
 
 
-async def put(yard: Yard, partition: int, *ids: str) -> None:
+async def put(gated: GatedQueue, partition: int, *ids: str) -> None:
     messages = [
         admit(
             encode_message(properties=Properties(message_id=each), data=b"x"),
             Instant(0),
-            yard.queue.description,
+            gated.queue.description,
         )[0]
         for each in ids
     ]
-    await yard.queue.hosts[partition].ask(Enqueue(messages))
-    await yard.settled()
+    await gated.queue.hosts[partition].ask(Enqueue(messages))
+    await gated.settled()
 
 
-def waiting(yard: Yard) -> int:
-    return sum(host.available(MAIN) for host in yard.queue.hosts)
+def waiting(gated: GatedQueue) -> int:
+    return sum(host.available(MAIN) for host in gated.queue.hosts)
 
 
 def hold_reads(store: GatedStore) -> threading.Event:
@@ -90,87 +90,79 @@ def hold_reads(store: GatedStore) -> threading.Event:
     return gate
 
 
-async def slow_and_quick(yard: Yard) -> threading.Event:
+async def slow_and_quick(gated: GatedQueue) -> threading.Event:
     """A message in a store that answers when the event is set, and one in memory."""
-    yard.cache._limit = 0
-    await put(yard, 0, "slow")
-    yard.cache._limit = 1 << 20
-    await put(yard, 1, "quick")
-    return hold_reads(yard.store)
+    gated.cache._limit = 0
+    await put(gated, 0, "slow")
+    gated.cache._limit = 1 << 20
+    await put(gated, 1, "quick")
+    return hold_reads(gated.store)
 
 
-def test_a_receive_asks_all_partitions(in_yard):  # P-25
-    async def test(yard: Yard) -> None:
-        await put(yard, 0, "a")
-        await put(yard, 2, "b")
-        receiver, link = receiver_on(yard, credit=5)
+async def test_a_receive_asks_all_partitions():  # P-25
+    async with gated_queue(partitions=3) as gated:
+        await put(gated, 0, "a")
+        await put(gated, 2, "b")
+        receiver, link = receiver_on(gated, credit=5)
         receiver.flow()
         assert sorted(link.sent) == ["a", "b"]
 
-    in_yard(test, partitions=3)
 
-
-def test_credit_is_never_exceeded(in_yard):
-    async def test(yard: Yard) -> None:
+async def test_credit_is_never_exceeded():
+    async with gated_queue(partitions=3) as gated:
         for partition in range(3):
-            await put(yard, partition, *(f"{partition}{number}" for number in range(4)))
-        receiver, link = receiver_on(yard, credit=5)
+            await put(gated, partition, *(f"{partition}{number}" for number in range(4)))
+        receiver, link = receiver_on(gated, credit=5)
         receiver.flow()
         assert len(link.sent) == 5
-        assert waiting(yard) == 7
-
-    in_yard(test, partitions=3)
+        assert waiting(gated) == 7
 
 
-def test_a_stalled_store_holds_up_neither_a_drain_nor_what_others_have(in_yard):  # P-27
-    async def test(yard: Yard) -> None:
-        gate = await slow_and_quick(yard)
-        receiver, link = receiver_on(yard, credit=5, drain=True)
+async def test_a_stalled_store_holds_up_neither_a_drain_nor_what_others_have():  # P-27
+    async with gated_queue(partitions=2, stores=2) as gated:
+        gate = await slow_and_quick(gated)
+        receiver, link = receiver_on(gated, credit=5, drain=True)
         receiver.flow()
         assert (link.sent, link.drains_answered) == (["quick"], 0)
-        while yard.attached.reader.step is None:
+        while gated.attached.reader.step is None:
             await asyncio.sleep(0)
-        yard.pass_time(3)
+        gated.pass_time(3)
         assert link.drains_answered == 1
         gate.set()
-        await yard.recovered()
+        await gated.recovered()
         link.credit = 5
         receiver.flow()
-        await yard.read_back()
+        await gated.read_back()
         assert link.sent == ["quick", "slow"]
 
-    in_yard(test, partitions=2, stores=2)
 
-
-def test_a_read_behind_a_long_load_holds_up_no_drain_and_is_asked_for_again(in_yard, monkeypatch):  # P-27
-    async def test(yard: Yard) -> None:
-        yard.cache._limit = 0
-        await put(yard, 0, "cold")
-        gate, begun, load = threading.Event(), threading.Event(), yard.store.load
+async def test_a_read_behind_a_long_load_holds_up_no_drain_and_is_asked_for_again(monkeypatch):  # P-27
+    async with gated_queue(partitions=2) as gated:
+        gated.cache._limit = 0
+        await put(gated, 0, "cold")
+        gate, begun, load = threading.Event(), threading.Event(), gated.store.load
 
         def long(key):
             begun.set()
             assert gate.wait(10)
             return load(key)
 
-        monkeypatch.setattr(yard.store, "load", long)
-        yard.queue.hosts[1]._fail(StoreCorrupted("garbled"))
-        yard.queue.hosts[1].load()
+        monkeypatch.setattr(gated.store, "load", long)
+        gated.queue.hosts[1]._fail(StoreCorrupted("garbled"))
+        gated.queue.hosts[1].load()
         await asyncio.to_thread(begun.wait, 10)
-        yard.queue.hosts[1]._late(yard.queue.hosts[1]._load_count)
-        receiver, link = receiver_on(yard, credit=5, drain=True)
+        gated.queue.hosts[1]._late(gated.queue.hosts[1]._load_count)
+        receiver, link = receiver_on(gated, credit=5, drain=True)
         receiver.flow()
         assert link.drains_answered == 0
-        yard.pass_time(3)
+        gated.pass_time(3)
         assert link.drains_answered == 1
-        assert waiting(yard) == 1, "it was given back"
+        assert waiting(gated) == 1, "it was given back"
         link.credit = 5
         receiver.flow()
         gate.set()
-        await yard.read_back()
+        await gated.read_back()
         assert link.sent == ["cold"]
-
-    in_yard(test, partitions=2)
 
 
 def test_a_settlement_in_a_partition_that_is_away_is_told_that_its_lock_is_lost():
@@ -180,212 +172,188 @@ def test_a_settlement_in_a_partition_that_is_away_is_told_that_its_lock_is_lost(
     assert isinstance(refused(InvalidOperation("no")), InvalidOperation)
 
 
-def test_one_partition_gives_its_oldest_first(in_yard):  # P-26
-    async def test(yard: Yard) -> None:
-        await put(yard, 0, *"abcdef")
-        receiver, link = receiver_on(yard, credit=4)
+async def test_one_partition_gives_its_oldest_first():  # P-26
+    async with gated_queue() as gated:
+        await put(gated, 0, *"abcdef")
+        receiver, link = receiver_on(gated, credit=4)
         receiver.flow()
         link.credit = 4
         receiver.flow()
         assert link.sent == list("abcdef")
 
-    in_yard(test)
 
-
-def test_who_waits_is_woken_by_a_message(in_yard):
-    async def test(yard: Yard) -> None:
-        receiver, link = receiver_on(yard, credit=1)
+async def test_who_waits_is_woken_by_a_message():
+    async with gated_queue(partitions=2) as gated:
+        receiver, link = receiver_on(gated, credit=1)
         receiver.flow()
-        await put(yard, 1, "a", "b")
+        await put(gated, 1, "a", "b")
         assert link.sent == ["a"]
-        assert waiting(yard) == 1
-
-    in_yard(test, partitions=2)
+        assert waiting(gated) == 1
 
 
-def test_waiting_receivers_take_turns(in_yard):
-    async def test(yard: Yard) -> None:
-        both = [receiver_on(yard, credit=10) for _ in range(2)]
+async def test_waiting_receivers_take_turns():
+    async with gated_queue() as gated:
+        both = [receiver_on(gated, credit=10) for _ in range(2)]
         for receiver, _ in both:
             receiver.flow()
-        await put(yard, 0, "a")
-        await put(yard, 0, "b")
+        await put(gated, 0, "a")
+        await put(gated, 0, "b")
         assert [link.sent for _, link in both] == [["a"], ["b"]]
 
-    in_yard(test)
 
-
-def test_a_slow_store_delays_only_its_own_messages(in_yard):  # P-27
-    async def test(yard: Yard) -> None:
-        gate = await slow_and_quick(yard)
-        receiver, link = receiver_on(yard, credit=2)
+async def test_a_slow_store_delays_only_its_own_messages():  # P-27
+    async with gated_queue(partitions=2) as gated:
+        gate = await slow_and_quick(gated)
+        receiver, link = receiver_on(gated, credit=2)
         receiver.flow()
         assert link.sent == ["quick"]
         gate.set()
-        await yard.read_back()
+        await gated.read_back()
         assert link.sent == ["quick", "slow"]
 
-    in_yard(test, partitions=2)
 
-
-def test_receive_and_delete_takes_what_is_ready_and_removes_no_more_than_its_credit(in_yard):  # P-27
-    async def test(yard: Yard) -> None:
-        gate = await slow_and_quick(yard)
-        receiver, link = receiver_on(yard, credit=1, snd_settle_mode=1)
+async def test_receive_and_delete_takes_what_is_ready_and_removes_no_more_than_its_credit():  # P-27
+    async with gated_queue(partitions=2, stores=2) as gated:
+        gate = await slow_and_quick(gated)
+        receiver, link = receiver_on(gated, credit=1, snd_settle_mode=1)
         receiver.flow()
-        await yard.others[0].writer.drain()
+        await gated.others[0].writer.drain()
         assert link.sent == ["quick"]
         gate.set()
-        await yard.read_back()
-        await yard.settled()
+        await gated.read_back()
+        await gated.settled()
         assert (link.sent, link.credit) == (["quick"], 0)
-        assert len(list(yard.host.partition.confirmed())) == 1
+        assert len(list(gated.host.partition.confirmed())) == 1
         link.credit = 1
         receiver.flow()
-        await yard.settled()
+        await gated.settled()
         assert link.sent == ["quick", "slow"]
-        assert list(yard.host.partition.confirmed()) == []
-
-    in_yard(test, partitions=2, stores=2)
+        assert list(gated.host.partition.confirmed()) == []
 
 
-def test_receive_and_delete_removes_where_the_store_answers(in_yard):  # P-27
-    async def test(yard: Yard) -> None:
-        await put(yard, 0, "slow")
-        await put(yard, 1, "quick")
-        for attached in (yard.attached, *yard.others):
+async def test_receive_and_delete_removes_where_the_store_answers():  # P-27
+    async with gated_queue(partitions=2, stores=2) as gated:
+        await put(gated, 0, "slow")
+        await put(gated, 1, "quick")
+        for attached in (gated.attached, *gated.others):
             attached.writer._answered_at = -inf
-        yard.store.shut()
-        receiver, link = receiver_on(yard, credit=1, snd_settle_mode=1)
+        gated.store.shut()
+        receiver, link = receiver_on(gated, credit=1, snd_settle_mode=1)
         receiver.flow()
         while not link.sent:
-            await yard.others[0].writer.drain()
+            await gated.others[0].writer.drain()
             await asyncio.sleep(0)
         assert link.sent == ["quick"]
-        yard.store.open_gate()
-        await yard.settled()
-        assert (link.sent, len(list(yard.host.partition.confirmed()))) == (["quick"], 1)
+        gated.store.open_gate()
+        await gated.settled()
+        assert (link.sent, len(list(gated.host.partition.confirmed()))) == (["quick"], 1)
         receiver.close()
-        assert yard.host.available(MAIN) == 1
-
-    in_yard(test, partitions=2, stores=2)
+        assert gated.host.available(MAIN) == 1
 
 
-def test_what_was_overtaken_is_kept_for_the_next_credit(in_yard):  # P-25
-    async def test(yard: Yard) -> None:
-        gate = await slow_and_quick(yard)
-        receiver, link = receiver_on(yard, credit=1)
+async def test_what_was_overtaken_is_kept_for_the_next_credit():  # P-25
+    async with gated_queue(partitions=2) as gated:
+        gate = await slow_and_quick(gated)
+        receiver, link = receiver_on(gated, credit=1)
         receiver.flow()
         gate.set()
-        await yard.read_back()
+        await gated.read_back()
         assert link.sent == ["quick"]
-        other, other_link = receiver_on(yard, credit=5)
+        other, other_link = receiver_on(gated, credit=5)
         other.flow()
         assert other_link.sent == []
         link.credit = 1
         receiver.flow()
         assert link.sent == ["quick", "slow"]
 
-    in_yard(test, partitions=2)
 
-
-def test_what_was_kept_goes_back_uncounted_when_the_link_goes(in_yard):  # P-28
-    async def test(yard: Yard) -> None:
-        gate = await slow_and_quick(yard)
-        receiver, _ = receiver_on(yard, credit=1)
+async def test_what_was_kept_goes_back_uncounted_when_the_link_goes():  # P-28
+    async with gated_queue(partitions=2) as gated:
+        gate = await slow_and_quick(gated)
+        receiver, _ = receiver_on(gated, credit=1)
         receiver.flow()
         gate.set()
-        await yard.read_back()
+        await gated.read_back()
         receiver.close()
-        (message,) = yard.queue.hosts[0].lock(1, 1 << 20, MAIN)
+        (message,) = gated.queue.hosts[0].lock(1, 1 << 20, MAIN)
         assert message.delivery_count == 0
 
-    in_yard(test, partitions=2)
 
-
-def test_what_is_kept_too_long_goes_back_before_its_lock_runs_out(in_yard):
-    async def test(yard: Yard) -> None:
-        yard.cache._limit = 0
-        await put(yard, 0, "a")
-        receiver, link = receiver_on(yard, credit=1)
-        gate = hold_reads(yard.store)
+async def test_what_is_kept_too_long_goes_back_before_its_lock_runs_out():
+    async with gated_queue() as gated:
+        gated.cache._limit = 0
+        await put(gated, 0, "a")
+        receiver, link = receiver_on(gated, credit=1)
+        gate = hold_reads(gated.store)
         receiver.flow()
         link.credit = 0
         gate.set()
-        await yard.read_back()
+        await gated.read_back()
         (kept,) = receiver._kept
         receiver.tick(Instant(kept.message.locked_until - 40_000))
         assert len(receiver._kept) == 1
         receiver.tick(Instant(kept.message.locked_until - 20_000))
-        assert waiting(yard) == 1
-
-    in_yard(test)
+        assert waiting(gated) == 1
 
 
-def test_what_is_kept_is_not_sent_once_its_lock_is_lost(in_yard):
-    async def test(yard: Yard) -> None:
-        yard.cache._limit = 0
-        await put(yard, 0, "a")
-        receiver, link = receiver_on(yard, credit=1)
-        gate = hold_reads(yard.store)
+async def test_what_is_kept_is_not_sent_once_its_lock_is_lost():
+    async with gated_queue() as gated:
+        gated.cache._limit = 0
+        await put(gated, 0, "a")
+        receiver, link = receiver_on(gated, credit=1)
+        gate = hold_reads(gated.store)
         receiver.flow()
         link.credit = 0
         gate.set()
-        await yard.read_back()
+        await gated.read_back()
         (kept,) = receiver._kept
-        yard.host.release([kept.token])
-        (taken,) = yard.host.lock(1, 1 << 20, MAIN)
+        gated.host.release([kept.token])
+        (taken,) = gated.host.lock(1, 1 << 20, MAIN)
         assert taken is kept.message
         link.credit = 1
         receiver.flow()
         assert link.sent == []
 
-    in_yard(test)
 
-
-def test_what_is_kept_is_not_sent_under_a_lock_from_before_the_partition_was_loaded_again(in_yard):  # P-28
-    async def test(yard: Yard) -> None:
-        yard.cache._limit = 0
-        await put(yard, 0, "a")
-        receiver, link = receiver_on(yard, credit=1)
-        gate = hold_reads(yard.store)
+async def test_what_is_kept_is_not_sent_under_a_lock_from_before_the_partition_was_loaded_again():  # P-28
+    async with gated_queue() as gated:
+        gated.cache._limit = 0
+        await put(gated, 0, "a")
+        receiver, link = receiver_on(gated, credit=1)
+        gate = hold_reads(gated.store)
         receiver.flow()
         link.credit = 0
         gate.set()
-        await yard.read_back()
+        await gated.read_back()
         (kept,) = receiver._kept
-        yard.host.withdraw()
-        assert not yard.host.holds(kept.token, yard.host.now())
-        yard.host.load()
-        await yard.host.loaded()
-        assert not yard.host.holds(kept.token, yard.host.now())
+        gated.host.withdraw()
+        assert not gated.host.holds(kept.token, gated.host.now())
+        gated.host.load()
+        await gated.host.loaded()
+        assert not gated.host.holds(kept.token, gated.host.now())
         # Only the partition says what is locked. What left memory is not changed any more.
         assert kept.message.lock_token == kept.token
         link.credit = 1
         receiver.flow()
-        await yard.read_back()
+        await gated.read_back()
         (sent,) = link.sent
         assert sent[0] != kept.token
 
-    in_yard(test)
 
-
-def test_a_receiver_that_cannot_be_written_to_takes_nothing(in_yard):
-    async def test(yard: Yard) -> None:
-        await put(yard, 0, "a")
-        receiver, link = receiver_on(yard, credit=1)
+async def test_a_receiver_that_cannot_be_written_to_takes_nothing():
+    async with gated_queue() as gated:
+        await put(gated, 0, "a")
+        receiver, link = receiver_on(gated, credit=1)
         receiver._connection.writable = False
         receiver.flow()
         assert link.sent == []
-        assert waiting(yard) == 1
-
-    in_yard(test)
+        assert waiting(gated) == 1
 
 
-def test_a_crowded_link_goes_on_when_something_is_settled(in_yard):
-    async def test(yard: Yard) -> None:
-        await put(yard, 0, "a", "b")
-        receiver, link = receiver_on(yard, credit=1)
+async def test_a_crowded_link_goes_on_when_something_is_settled():
+    async with gated_queue() as gated:
+        await put(gated, 0, "a", "b")
+        receiver, link = receiver_on(gated, credit=1)
         link.crowded = True
         receiver.flow()
         assert link.sent == ["a"]
@@ -393,52 +361,44 @@ def test_a_crowded_link_goes_on_when_something_is_settled(in_yard):
         receiver.outcomes(OutcomesReceived(link, [], Accepted(), settled=True))
         assert link.sent == ["a", "b"]
 
-    in_yard(test)
 
-
-def test_a_drain_is_answered_after_everything_available(in_yard):
-    async def test(yard: Yard) -> None:
-        await put(yard, 0, "a")
-        receiver, link = receiver_on(yard, credit=5)
+async def test_a_drain_is_answered_after_everything_available():
+    async with gated_queue() as gated:
+        await put(gated, 0, "a")
+        receiver, link = receiver_on(gated, credit=5)
         link.drain = True
         receiver.flow()
         assert link.sent == ["a"]
         assert link.drains_answered == 1
-        await put(yard, 0, "b")
+        await put(gated, 0, "b")
         assert link.sent == ["a"]
 
-    in_yard(test)
 
-
-def test_a_drain_waits_for_partitions_that_are_loading(in_yard):
+async def test_a_drain_waits_for_partitions_that_are_loading():
     """A client that comes right after a restart must not be told that there is nothing."""
 
-    async def test(yard: Yard) -> None:
-        await put(yard, 1, "a")
-        yard.queue.hosts[1].load()
-        receiver, link = receiver_on(yard, credit=5)
+    async with gated_queue(partitions=2) as gated:
+        await put(gated, 1, "a")
+        gated.queue.hosts[1].load()
+        receiver, link = receiver_on(gated, credit=5)
         link.drain = True
         receiver.flow()
         assert link.drains_answered == 0
-        await yard.queue.hosts[1].ask(Peek(SequenceNumber(0), 0))
-        await yard.read_back()
+        await gated.queue.hosts[1].ask(Peek(SequenceNumber(0), 0))
+        await gated.read_back()
         assert link.sent == ["a"]
         assert link.drains_answered == 1
 
-    in_yard(test, partitions=2)
 
-
-def test_receive_and_delete_sends_only_what_is_durably_gone(in_yard):
-    async def test(yard: Yard) -> None:
-        await put(yard, 0, "a")
-        receiver, link = receiver_on(yard, credit=1, snd_settle_mode=1)
-        yard.store.shut()
+async def test_receive_and_delete_sends_only_what_is_durably_gone():
+    async with gated_queue() as gated:
+        await put(gated, 0, "a")
+        receiver, link = receiver_on(gated, credit=1, snd_settle_mode=1)
+        gated.store.shut()
         receiver.flow()
-        await yard.at_the_gate()
+        await gated.at_the_gate()
         assert link.sent == []
-        yard.store.open_gate()
-        await yard.settled()
+        gated.store.open_gate()
+        await gated.settled()
         assert link.sent == ["a"]
-        assert yard.queue.hosts[0].partition.size_bytes == 0
-
-    in_yard(test)
+        assert gated.queue.hosts[0].partition.size_bytes == 0

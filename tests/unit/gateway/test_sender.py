@@ -17,7 +17,7 @@ from bendybus.gateway.holdings import UNANSWERED_COPIES
 from bendybus.gateway.memory_budget import MemoryBudget
 from bendybus.gateway.sender import Sender
 from bendybus.gateway.transactions import Transactions
-from fix_broker import Yard
+from fix_broker import GatedQueue, gated_queue
 from fix_holdings import holdings_in
 
 AWAY = StoreUnavailable("away")
@@ -59,132 +59,116 @@ def delivery(number: int, key: str | None = None, **fields: object) -> Delivery:
     return Delivery(number, bytes((number,)), **{**usual, **fields})
 
 
-def sender_on(yard: Yard) -> tuple[Sender, FakeLink, FakeConnection]:
+def sender_on(gated: GatedQueue) -> tuple[Sender, FakeLink, FakeConnection]:
     link, connection = FakeLink(), FakeConnection()
-    return Sender(connection, link, yard.queue), link, connection
+    return Sender(connection, link, gated.queue), link, connection
 
 
-def spread(yard: Yard) -> list[int]:
-    return [host.available(SubQueue.MAIN) for host in yard.queue.hosts]
+def spread(gated: GatedQueue) -> list[int]:
+    return [host.available(SubQueue.MAIN) for host in gated.queue.hosts]
 
 
-def test_keyless_messages_of_one_read_stay_together_and_reads_take_turns(in_yard):  # P-16
-    async def test(yard: Yard) -> None:
-        sender, link, _ = sender_on(yard)
+async def test_keyless_messages_of_one_read_stay_together_and_reads_take_turns():  # P-16
+    async with gated_queue(partitions=4) as gated:
+        sender, link, _ = sender_on(gated)
         for read in range(3):
             sender.deliveries([delivery(read * 10 + number) for number in range(5)])
-        await yard.settled()
-        assert spread(yard) == [5, 5, 5, 0]
+        await gated.settled()
+        assert spread(gated) == [5, 5, 5, 0]
         assert set(link.outcomes.values()) == {"accepted"}
 
-    in_yard(test, partitions=4)
 
-
-def test_a_key_decides_the_partition(in_yard):  # P-12
-    async def test(yard: Yard) -> None:
-        sender, _, _ = sender_on(yard)
+async def test_a_key_decides_the_partition():  # P-12
+    async with gated_queue(partitions=4) as gated:
+        sender, _, _ = sender_on(gated)
         keys = [f"key-{number}" for number in range(20)]
         sender.deliveries([delivery(number, key) for number, key in enumerate(keys)])
-        await yard.settled()
+        await gated.settled()
         places = [partition_of(key, 4) for key in keys]
-        assert spread(yard) == [places.count(number) for number in range(4)]
-
-    in_yard(test, partitions=4)
+        assert spread(gated) == [places.count(number) for number in range(4)]
 
 
-def test_nothing_is_answered_before_it_is_durable(in_yard):
-    async def test(yard: Yard) -> None:
-        sender, link, connection = sender_on(yard)
-        yard.store.shut()
+async def test_nothing_is_answered_before_it_is_durable():
+    async with gated_queue() as gated:
+        sender, link, connection = sender_on(gated)
+        gated.store.shut()
         sender.deliveries([delivery(1)])
-        await yard.at_the_gate()
+        await gated.at_the_gate()
         assert link.outcomes == {}
         assert connection.unanswered > 0
-        yard.store.open_gate()
-        await yard.settled()
+        gated.store.open_gate()
+        await gated.settled()
         assert link.outcomes == {1: "accepted"}
         assert connection.unanswered == 0
 
-    in_yard(test)
 
-
-def test_a_keyless_send_moves_on_from_a_partition_that_is_away(in_yard):  # P-16
-    async def test(yard: Yard) -> None:
-        sender, link, _ = sender_on(yard)
-        yard.queue.hosts[0]._fail(AWAY)
+async def test_a_keyless_send_moves_on_from_a_partition_that_is_away():  # P-16
+    async with gated_queue(partitions=2) as gated:
+        sender, link, _ = sender_on(gated)
+        gated.queue.hosts[0]._fail(AWAY)
         sender.deliveries([delivery(1)])
-        await yard.settled()
+        await gated.settled()
         assert link.outcomes == {1: "accepted"}
-        assert spread(yard) == [0, 1]
-
-    in_yard(test, partitions=2)
+        assert spread(gated) == [0, 1]
 
 
-def test_a_keyless_send_moves_on_when_its_commit_fails(in_yard):  # P-16
-    async def test(yard: Yard) -> None:
-        sender, link, _ = sender_on(yard)
-        yard.store.fails_once = AWAY
+async def test_a_keyless_send_moves_on_when_its_commit_fails():  # P-16
+    async with gated_queue(partitions=2, stores=2) as gated:
+        sender, link, _ = sender_on(gated)
+        gated.store.fails_once = AWAY
         sender.deliveries([delivery(1)])
-        await yard.settled()
-        await yard.settled()
+        await gated.settled()
+        await gated.settled()
         assert link.outcomes == {1: "accepted"}
-        assert spread(yard) == [0, 1]
-
-    in_yard(test, partitions=2, stores=2)
+        assert spread(gated) == [0, 1]
 
 
-def test_a_keyless_send_moves_on_from_a_stalled_store_and_is_not_stored_twice(in_yard):  # P-16
+async def test_a_keyless_send_moves_on_from_a_stalled_store_and_is_not_stored_twice():  # P-16
     """Nor mixed up: the stalled store still reads what it was given, and writes down where it keeps it."""
 
-    async def test(yard: Yard) -> None:
-        sender, link, _ = sender_on(yard)
-        yard.store.shut()
+    async with gated_queue(partitions=2, stores=2) as gated:
+        sender, link, _ = sender_on(gated)
+        gated.store.shut()
         sender.deliveries([delivery(1), delivery(2)])
-        await yard.at_the_gate()
-        yard.pass_time(3)
-        await yard.settled()
+        await gated.at_the_gate()
+        gated.pass_time(3)
+        await gated.settled()
         assert link.outcomes == {1: "accepted", 2: "accepted"}
-        yard.store.open_gate()
-        await yard.recovered()
-        await yard.settled()
-        assert spread(yard) == [0, 2]
-        (late, *_) = yard.store.groups
+        gated.store.open_gate()
+        await gated.recovered()
+        await gated.settled()
+        assert spread(gated) == [0, 2]
+        (late, *_) = gated.store.groups
         assert [message.sequence_number for message in late[0].stored] == [1, 2]
-        stays = yard.queue.hosts[1]
+        stays = gated.queue.hosts[1]
         held = stays.lock(2, 1 << 20, SubQueue.MAIN)
         assert {message.sequence_number >> 48 for message in held} == {1}
         await stays.ask(Complete([message.lock_token for message in held]))
-        assert [host.store.store.load(host.key).messages for host in yard.queue.hosts] == [[], []]
-
-    in_yard(test, partitions=2, stores=2)
+        assert [host.store.store.load(host.key).messages for host in gated.queue.hosts] == [[], []]
 
 
-def test_a_keyed_send_to_a_partition_that_is_away_is_retryable_and_others_go_on(in_yard):  # P-17
-    async def test(yard: Yard) -> None:
-        sender, link, _ = sender_on(yard)
-        yard.queue.hosts[0]._fail(AWAY)
+async def test_a_keyed_send_to_a_partition_that_is_away_is_retryable_and_others_go_on():  # P-17
+    async with gated_queue(partitions=2) as gated:
+        sender, link, _ = sender_on(gated)
+        gated.queue.hosts[0]._fail(AWAY)
         keys = {partition_of(f"k{number}", 2): f"k{number}" for number in range(20)}
         sender.deliveries([delivery(1, keys[0]), delivery(2, keys[1])])
-        await yard.settled()
+        await gated.settled()
         assert link.outcomes == {1: "com.microsoft:timeout", 2: "accepted"}
 
-    in_yard(test, partitions=2)
 
-
-def test_when_all_are_away_the_send_is_refused_as_retryable(in_yard):
-    async def test(yard: Yard) -> None:
-        sender, link, _ = sender_on(yard)
-        for host in yard.queue.hosts:
+async def test_when_all_are_away_the_send_is_refused_as_retryable():
+    async with gated_queue(partitions=2) as gated:
+        sender, link, _ = sender_on(gated)
+        for host in gated.queue.hosts:
             host._fail(AWAY)
         sender.deliveries([delivery(1)])
         assert link.outcomes == {1: "com.microsoft:timeout"}
 
-    in_yard(test, partitions=2)
 
-
-def test_a_bad_delivery_costs_its_neighbours_nothing(in_yard):
-    async def test(yard: Yard) -> None:
-        sender, link, _ = sender_on(yard)
+async def test_a_bad_delivery_costs_its_neighbours_nothing():
+    async with gated_queue() as gated:
+        sender, link, _ = sender_on(gated)
         sender.deliveries(
             [
                 delivery(1),
@@ -194,7 +178,7 @@ def test_a_bad_delivery_costs_its_neighbours_nothing(in_yard):
                 delivery(5),
             ]
         )
-        await yard.settled()
+        await gated.settled()
         assert link.outcomes == {
             1: "accepted",
             2: "com.microsoft:argument-error",
@@ -203,59 +187,49 @@ def test_a_bad_delivery_costs_its_neighbours_nothing(in_yard):
             5: "accepted",
         }
 
-    in_yard(test)
 
-
-def test_a_batch_is_one_delivery_of_many_messages_in_one_partition(in_yard):  # P-18
-    async def test(yard: Yard) -> None:
-        sender, link, _ = sender_on(yard)
+async def test_a_batch_is_one_delivery_of_many_messages_in_one_partition():  # P-18
+    async with gated_queue(partitions=3) as gated:
+        sender, link, _ = sender_on(gated)
         inner = [delivery(number).payload for number in range(7)]
         sender.deliveries([delivery(1, payload=encode_message(data=inner), message_format=BATCH_FORMAT)])
-        await yard.settled()
+        await gated.settled()
         assert link.outcomes == {1: "accepted"}
-        assert spread(yard) == [7, 0, 0]
-
-    in_yard(test, partitions=3)
+        assert spread(gated) == [7, 0, 0]
 
 
-def test_a_batch_of_one_message_is_not_taken_for_a_message(in_yard):  # P-18
-    async def test(yard: Yard) -> None:
-        sender, link, _ = sender_on(yard)
+async def test_a_batch_of_one_message_is_not_taken_for_a_message():  # P-18
+    async with gated_queue() as gated:
+        sender, link, _ = sender_on(gated)
         inner = delivery(1).payload
         around = encode_message(properties=Properties(message_id="batch"), data=inner)
         sender.deliveries([delivery(2, payload=around, message_format=BATCH_FORMAT)])
         sender.deliveries([delivery(3, payload=around, message_format=BATCH_FORMAT)])
-        await yard.settled()
+        await gated.settled()
         assert link.outcomes == {2: "accepted", 3: "accepted"}
-        first, second = yard.host.lock(2, 10_000, SubQueue.MAIN)
+        first, second = gated.host.lock(2, 10_000, SubQueue.MAIN)
         assert Stored.of(first.payload).bare == Stored.of(second.payload).bare == inner
 
-    in_yard(test)
 
-
-def test_with_duplicate_detection_an_id_is_a_key_and_comes_once(in_yard):  # P-15
-    async def test(yard: Yard) -> None:
-        sender, link, _ = sender_on(yard)
+async def test_with_duplicate_detection_an_id_is_a_key_and_comes_once():  # P-15
+    async with gated_queue(partitions=4, requires_duplicate_detection=True) as gated:
+        sender, link, _ = sender_on(gated)
         for _ in range(2):
             sender.deliveries([delivery(number) for number in range(20)])
-        await yard.settled()
+        await gated.settled()
         places = [partition_of(str(number), 4) for number in range(20)]
-        assert spread(yard) == [places.count(number) for number in range(4)]
+        assert spread(gated) == [places.count(number) for number in range(4)]
         assert set(link.outcomes.values()) == {"accepted"}
 
-    in_yard(test, partitions=4, requires_duplicate_detection=True)
 
-
-def test_what_still_fits_the_quota_is_taken(in_yard):
-    async def test(yard: Yard) -> None:
-        sender, link, _ = sender_on(yard)
-        partition = yard.host.partition
+async def test_what_still_fits_the_quota_is_taken():
+    async with gated_queue() as gated:
+        sender, link, _ = sender_on(gated)
+        partition = gated.host.partition
         size = len(delivery(1).payload) + 40
         partition._parts.stock.shelves[SubQueue.MAIN].size_bytes = (1024 << 20) - 2 * size
         sender.deliveries([delivery(number) for number in range(5)])
-        await yard.settled()
+        await gated.settled()
         said = list(link.outcomes.values())
         assert said.count("amqp:resource-limit-exceeded") + said.count("accepted") == 5
         assert 1 <= said.count("accepted") < 5
-
-    in_yard(test)

@@ -19,7 +19,7 @@ from bendybus.gateway.holdings import Holdings
 from bendybus.gateway.session_filters import SESSION_FILTER, wanted_session
 from bendybus.gateway.session_receiver import SessionReceiver
 from bendybus.names import Instant, LockToken, SessionId, SessionKey
-from fix_broker import GatedStore, Yard
+from fix_broker import GatedQueue, GatedStore, gated_queue
 from fix_holdings import holdings_in
 
 MAIN = SubQueue.MAIN
@@ -74,24 +74,26 @@ class FakeConnection:
     def sent(self, size: int) -> None: ...
 
 
-def receiver_on(yard: Yard, session_id: str | None = "s") -> tuple[SessionReceiver, FakeLink, FakeConnection]:
+def receiver_on(
+    gated: GatedQueue, session_id: str | None = "s"
+) -> tuple[SessionReceiver, FakeLink, FakeConnection]:
     link = FakeLink(Source(filter={SESSION_FILTER: session_id}))
     connection = FakeConnection()
     wanted = wanted_session(link.source)
     assert wanted is not None
-    receiver = SessionReceiver(connection, link, yard.queue, wanted)
+    receiver = SessionReceiver(connection, link, gated.queue, wanted)
     receiver.accept()
     return receiver, link, connection
 
 
-async def put(yard: Yard, *ids: str) -> None:
+async def put(gated: GatedQueue, *ids: str) -> None:
     messages = []
     for each in ids:
         properties = Properties(message_id=each, group_id="s")
         payload = encode_message(properties=properties, data=b"x")
-        messages.append(admit(payload, Instant(0), yard.queue.description)[0])
-    await yard.queue.host_for("s").ask(Enqueue(messages))
-    await yard.settled()
+        messages.append(admit(payload, Instant(0), gated.queue.description)[0])
+    await gated.queue.host_for("s").ask(Enqueue(messages))
+    await gated.settled()
 
 
 def hold_reads(store: GatedStore) -> threading.Event:
@@ -106,82 +108,72 @@ def hold_reads(store: GatedStore) -> threading.Event:
     return gate
 
 
-def test_what_was_read_for_credit_that_is_gone_goes_back_in_order(in_yard):  # P-13
-    async def test(yard: Yard) -> None:
-        yard.cache._limit = 0
-        await put(yard, "1", "2", "3")
-        gate = hold_reads(yard.store)
-        receiver, link, _ = receiver_on(yard)
+async def test_what_was_read_for_credit_that_is_gone_goes_back_in_order():  # P-13
+    async with gated_queue(requires_session=True) as gated:
+        gated.cache._limit = 0
+        await put(gated, "1", "2", "3")
+        gate = hold_reads(gated.store)
+        receiver, link, _ = receiver_on(gated)
         link.credit = 3
         receiver.flow()
         link.credit = 1
         gate.set()
-        await yard.read_back()
+        await gated.read_back()
         assert link.sent == ["1"]
         assert len(receiver._kept) == 0
         link.credit = 2
         receiver.flow()
-        await yard.read_back()
+        await gated.read_back()
         assert link.sent == ["1", "2", "3"]
-        assert [message.delivery_count for message in yard.host.partition.confirmed()] == [0, 0, 0]
-
-    in_yard(test, requires_session=True)
+        assert [message.delivery_count for message in gated.host.partition.confirmed()] == [0, 0, 0]
 
 
-def test_a_link_that_closes_while_its_payloads_are_read_gives_all_back(in_yard):  # P-28
-    async def test(yard: Yard) -> None:
-        yard.cache._limit = 0
-        await put(yard, "1", "2")
-        gate = hold_reads(yard.store)
-        receiver, link, connection = receiver_on(yard)
+async def test_a_link_that_closes_while_its_payloads_are_read_gives_all_back():  # P-28
+    async with gated_queue(requires_session=True) as gated:
+        gated.cache._limit = 0
+        await put(gated, "1", "2")
+        gate = hold_reads(gated.store)
+        receiver, link, connection = receiver_on(gated)
         link.credit = 2
         receiver.flow()
         receiver.close()
         gate.set()
-        await yard.read_back()
+        await gated.read_back()
         assert link.sent == []
         assert connection.session_locks == {} == connection.session_links
-        assert yard.host.available(MAIN) == 1
-        assert yard.host.partition.counts().locked == 0
-
-    in_yard(test, requires_session=True)
+        assert gated.host.available(MAIN) == 1
+        assert gated.host.partition.counts().locked == 0
 
 
-def test_holders_are_told_when_their_partition_is_read_anew(in_yard):
-    async def test(yard: Yard) -> None:
-        await put(yard, "1")
-        receiver, link, connection = receiver_on(yard)
+async def test_holders_are_told_when_their_partition_is_read_anew():
+    async with gated_queue(requires_session=True) as gated:
+        await put(gated, "1")
+        receiver, link, connection = receiver_on(gated)
         link.credit = 1
         receiver.flow()
-        yard.store.fails_once = OSError("no space left")
-        yard.host.submit(Complete(link.tags), yard.replies.append)
+        gated.store.fails_once = OSError("no space left")
+        gated.host.submit(Complete(link.tags), gated.replies.append)
         reason = await asyncio.wait_for(connection.links.ended, 10)
         assert isinstance(reason, SessionLockLost)
         assert "'s'" in str(reason)
 
-    in_yard(test, requires_session=True)
 
-
-def test_a_named_session_waits_for_a_partition_that_is_being_read(in_yard):
-    async def test(yard: Yard) -> None:
-        await put(yard, "1")
-        yard.host.load()
-        _, link, _ = receiver_on(yard)
+async def test_a_named_session_waits_for_a_partition_that_is_being_read():
+    async with gated_queue(requires_session=True) as gated:
+        await put(gated, "1")
+        gated.host.load()
+        _, link, _ = receiver_on(gated)
         link.credit = 1
         assert not link.accepted
-        await yard.loaded()
+        await gated.loaded()
         assert link.accepted
-        await yard.read_back()
+        await gated.read_back()
         assert link.sent == ["1"]
 
-    in_yard(test, requires_session=True)
 
-
-def test_who_waits_for_the_next_session_is_served_first_come_first_served(in_yard):
-    async def test(yard: Yard) -> None:
-        _, first, _ = receiver_on(yard, None)
-        _, second, _ = receiver_on(yard, None)
-        await put(yard, "1")
+async def test_who_waits_for_the_next_session_is_served_first_come_first_served():
+    async with gated_queue(partitions=3, requires_session=True) as gated:
+        _, first, _ = receiver_on(gated, None)
+        _, second, _ = receiver_on(gated, None)
+        await put(gated, "1")
         assert (first.accepted, second.accepted) == (True, False)
-
-    in_yard(test, partitions=3, requires_session=True)

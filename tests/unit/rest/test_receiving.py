@@ -17,7 +17,7 @@ from bendybus.errors import StoreUnavailable
 from bendybus.http_bodies import RequestBody
 from bendybus.names import Instant
 from bendybus.rest.receiving import Received, Reception
-from fix_broker import GatedStore, Yard
+from fix_broker import GatedQueue, GatedStore, gated_queue
 
 MAIN = SubQueue.MAIN
 
@@ -43,170 +43,148 @@ class Client:
 
 
 async def ask(
-    yard: Yard, timeout_s: float = 0, *, deletes: bool = False, client: Client | None = None
+    gated: GatedQueue, timeout_s: float = 0, *, deletes: bool = False, client: Client | None = None
 ) -> Received | None:
     client = client or Client()
     await client.body.read(0, "")
     try:
-        return await Reception().receive(yard.queue, MAIN, timeout_s, client.body, deletes=deletes)
+        return await Reception().receive(gated.queue, MAIN, timeout_s, client.body, deletes=deletes)
     finally:
         client.body.close()
 
 
-async def put(yard: Yard, partition: int, *ids: str) -> None:
+async def put(gated: GatedQueue, partition: int, *ids: str) -> None:
     messages = [
         admit(
             encode_message(properties=Properties(message_id=each), data=each.encode()),
             Instant(0),
-            yard.queue.description,
+            gated.queue.description,
         )[0]
         for each in ids
     ]
-    await yard.queue.hosts[partition].ask(Enqueue(messages))
+    await gated.queue.hosts[partition].ask(Enqueue(messages))
 
 
-async def waiting(yard: Yard, count: int) -> None:
+async def waiting(gated: GatedQueue, count: int) -> None:
     """So many requests wait."""
-    while len(yard.queue._waiting[MAIN]) < count:
+    while len(gated.queue._waiting[MAIN]) < count:
         await asyncio.sleep(0)
 
 
-def test_an_empty_queue_gives_nothing_at_once(in_yard):
-    async def work(yard: Yard) -> None:
-        assert await ask(yard) is None
-
-    in_yard(work, 4)
+async def test_an_empty_queue_gives_nothing_at_once():
+    async with gated_queue(4) as gated:
+        assert await ask(gated) is None
 
 
-def test_when_every_message_is_locked_the_answer_is_nothing(in_yard):  # P-29
-    async def work(yard: Yard) -> None:
-        await put(yard, 2, "a")
-        assert await ask(yard) is not None
-        assert await ask(yard) is None
-
-    in_yard(work, 4)
+async def test_when_every_message_is_locked_the_answer_is_nothing():  # P-29
+    async with gated_queue(4) as gated:
+        await put(gated, 2, "a")
+        assert await ask(gated) is not None
+        assert await ask(gated) is None
 
 
-def test_every_partition_is_asked(in_yard):  # P-25
-    async def work(yard: Yard) -> None:
+async def test_every_partition_is_asked():  # P-25
+    async with gated_queue(4) as gated:
         for partition in range(4):
-            await put(yard, partition, str(partition))
-        received = [await ask(yard) for _ in range(4)]
+            await put(gated, partition, str(partition))
+        received = [await ask(gated) for _ in range(4)]
         assert sorted(one.shown.body for one in received if one) == [b"0", b"1", b"2", b"3"]
 
-    in_yard(work, 4)
 
-
-def test_who_waits_first_is_served_first(in_yard):
-    async def work(yard: Yard) -> None:
-        first = asyncio.create_task(ask(yard, 60))
-        await waiting(yard, 1)
-        second = asyncio.create_task(ask(yard, 60))
-        await waiting(yard, 2)
-        await put(yard, 3, "a")
+async def test_who_waits_first_is_served_first():
+    async with gated_queue(4) as gated:
+        first = asyncio.create_task(ask(gated, 60))
+        await waiting(gated, 1)
+        second = asyncio.create_task(ask(gated, 60))
+        await waiting(gated, 2)
+        await put(gated, 3, "a")
         received = await first
         assert received is not None and received.shown.body == b"a"
         assert not second.done()
-        await put(yard, 1, "b")
+        await put(gated, 1, "b")
         received = await second
         assert received is not None and received.shown.body == b"b"
-        assert not yard.queue._waiting[MAIN]
-
-    in_yard(work, 4)
+        assert not gated.queue._waiting[MAIN]
 
 
-def test_a_message_given_back_goes_to_who_waits(in_yard):
-    async def work(yard: Yard) -> None:
-        await put(yard, 0, "a")
-        first = await ask(yard)
+async def test_a_message_given_back_goes_to_who_waits():
+    async with gated_queue() as gated:
+        await put(gated, 0, "a")
+        first = await ask(gated)
         assert first is not None
-        second = asyncio.create_task(ask(yard, 60))
-        await waiting(yard, 1)
-        await yard.host.ask(Abandon([first.lock_token]))
+        second = asyncio.create_task(ask(gated, 60))
+        await waiting(gated, 1)
+        await gated.host.ask(Abandon([first.lock_token]))
         received = await second
         assert received is not None and received.lock_token != first.lock_token
 
-    in_yard(work)
+
+async def test_time_ends_a_wait():
+    async with gated_queue() as gated:
+        assert await ask(gated, 0.01) is None
+        assert not gated.queue._waiting[MAIN]
 
 
-def test_time_ends_a_wait(in_yard):
-    async def work(yard: Yard) -> None:
-        assert await ask(yard, 0.01) is None
-        assert not yard.queue._waiting[MAIN]
-
-    in_yard(work)
-
-
-def test_a_client_that_hangs_up_waits_no_more(in_yard):  # P-28
-    async def work(yard: Yard) -> None:
+async def test_a_client_that_hangs_up_waits_no_more():  # P-28
+    async with gated_queue() as gated:
         client = Client()
-        request = asyncio.create_task(ask(yard, 60, client=client))
-        await waiting(yard, 1)
+        request = asyncio.create_task(ask(gated, 60, client=client))
+        await waiting(gated, 1)
         await client.hang_up()
         assert await request is None
-        await put(yard, 0, "a")
-        received = await ask(yard)
+        await put(gated, 0, "a")
+        received = await ask(gated)
         assert received is not None
 
-    in_yard(work)
 
-
-def test_what_was_locked_for_a_client_that_has_gone_comes_again_uncounted(in_yard):  # P-28
-    async def work(yard: Yard) -> None:
-        await put(yard, 0, "a")
-        first, client = await ask(yard), Client()
+async def test_what_was_locked_for_a_client_that_has_gone_comes_again_uncounted():  # P-28
+    async with gated_queue() as gated:
+        await put(gated, 0, "a")
+        first, client = await ask(gated), Client()
         assert first is not None
-        request = asyncio.create_task(ask(yard, 60, client=client))
-        await waiting(yard, 1)
+        request = asyncio.create_task(ask(gated, 60, client=client))
+        await waiting(gated, 1)
         # Both at once: the request is given its message before it can see that nobody is there.
         client.hung_up.set()
-        yard.host.release([first.lock_token])
-        assert not yard.host.available(MAIN)
+        gated.host.release([first.lock_token])
+        assert not gated.host.available(MAIN)
         assert await request is None
-        received = await ask(yard)
+        received = await ask(gated)
         assert received is not None
         assert b'"DeliveryCount":1,' in dict(received.shown.headers)[b"BrokerProperties"]
 
-    in_yard(work)
 
-
-def test_stopping_sends_everybody_away(in_yard):
-    async def work(yard: Yard) -> None:
+async def test_stopping_sends_everybody_away():
+    async with gated_queue() as gated:
         reception, client = Reception(), Client()
         await client.body.read(0, "")
-        request = asyncio.create_task(reception.receive(yard.queue, MAIN, 60, client.body, deletes=False))
-        await waiting(yard, 1)
+        request = asyncio.create_task(reception.receive(gated.queue, MAIN, 60, client.body, deletes=False))
+        await waiting(gated, 1)
         reception.stop()
         reception.stop()
         assert await request is None
         client.body.close()
 
-    in_yard(work)
 
-
-def test_a_deleted_message_is_given_once_its_removal_is_durable(in_yard):
-    async def work(yard: Yard) -> None:
-        await put(yard, 0, "a")
-        yard.store.shut()
-        request = asyncio.create_task(ask(yard, deletes=True))
-        await yard.at_the_gate()
+async def test_a_deleted_message_is_given_once_its_removal_is_durable():
+    async with gated_queue() as gated:
+        await put(gated, 0, "a")
+        gated.store.shut()
+        request = asyncio.create_task(ask(gated, deletes=True))
+        await gated.at_the_gate()
         assert not request.done()
-        yard.store.open_gate()
+        gated.store.open_gate()
         received = await request
         assert received is not None and received.shown.body == b"a"
-        assert await ask(yard) is None
-
-    in_yard(work)
+        assert await ask(gated) is None
 
 
-def test_a_removal_that_fails_is_an_error_and_no_message(in_yard):
-    async def work(yard: Yard) -> None:
-        await put(yard, 0, "a")
-        yard.store.fails_once = OSError("disk full")
+async def test_a_removal_that_fails_is_an_error_and_no_message():
+    async with gated_queue() as gated:
+        await put(gated, 0, "a")
+        gated.store.fails_once = OSError("disk full")
         with pytest.raises(StoreUnavailable):
-            await ask(yard, deletes=True)
-
-    in_yard(work)
+            await ask(gated, deletes=True)
 
 
 class SlowReads:
@@ -224,99 +202,89 @@ class SlowReads:
         return self._read(places)
 
 
-async def make_cold(yard: Yard) -> None:
+async def make_cold(gated: GatedQueue) -> None:
     """Take the payloads out of memory, as a full cache would."""
-    partition = yard.host.partition
+    partition = gated.host.partition
     assert partition is not None
     for message in partition.confirmed():
         message.payload = None
 
 
 @pytest.mark.parametrize("deletes", [False, True])
-def test_a_message_that_is_ready_does_not_wait_for_one_that_is_being_read(in_yard, deletes):  # P-27
-    async def work(yard: Yard) -> None:
-        await put(yard, 0, "slow")
-        await make_cold(yard)
-        await put(yard, 1, "quick")
-        reads = SlowReads(yard.store)
-        received = await ask(yard, deletes=deletes)
+async def test_a_message_that_is_ready_does_not_wait_for_one_that_is_being_read(deletes):  # P-27
+    async with gated_queue(2, 2) as gated:
+        await put(gated, 0, "slow")
+        await make_cold(gated)
+        await put(gated, 1, "quick")
+        reads = SlowReads(gated.store)
+        received = await ask(gated, deletes=deletes)
         assert received is not None and received.shown.body == b"quick"
         # The other has been given back at once, and nobody has counted a delivery.
-        assert [each.delivery_count for each in yard.host.partition.confirmed()] == [0]
-        assert yard.host.available(MAIN) == 1
+        assert [each.delivery_count for each in gated.host.partition.confirmed()] == [0]
+        assert gated.host.available(MAIN) == 1
         reads.go.set()
-        received = await ask(yard, deletes=deletes)
+        received = await ask(gated, deletes=deletes)
         assert received is not None and received.shown.body == b"slow"
-
-    in_yard(work, 2, 2)
 
 
 @pytest.mark.parametrize("partitions", [2, 16])
-def test_a_message_is_removed_where_the_store_answers(in_yard, partitions):  # P-27
-    async def work(yard: Yard) -> None:
-        await put(yard, 0, "slow")
-        await put(yard, 1, "quick")
-        for attached in (yard.attached, *yard.others):
+async def test_a_message_is_removed_where_the_store_answers(partitions):  # P-27
+    async with gated_queue(partitions, 2) as gated:
+        await put(gated, 0, "slow")
+        await put(gated, 1, "quick")
+        for attached in (gated.attached, *gated.others):
             attached.writer._answered_at = -inf
-        yard.store.shut()
-        received = await ask(yard, deletes=True)
+        gated.store.shut()
+        received = await ask(gated, deletes=True)
         assert received is not None and received.shown.body == b"quick"
         # Nothing but what was given is gone.
-        assert yard.host.available(MAIN) == 1
-        yard.store.open_gate()
-        received = await ask(yard, deletes=True)
+        assert gated.host.available(MAIN) == 1
+        gated.store.open_gate()
+        received = await ask(gated, deletes=True)
         assert received is not None and received.shown.body == b"slow"
 
-    in_yard(work, partitions, 2)
 
-
-def test_a_stalled_store_is_passed_over_while_there_is_time(in_yard):  # P-27
-    async def work(yard: Yard) -> None:
-        yard.cache._limit = 0
-        await put(yard, 0, "stuck")
-        reads = SlowReads(yard.store)
-        asked = asyncio.ensure_future(ask(yard, timeout_s=60))
+async def test_a_stalled_store_is_passed_over_while_there_is_time():  # P-27
+    async with gated_queue(2, 2) as gated:
+        gated.cache._limit = 0
+        await put(gated, 0, "stuck")
+        reads = SlowReads(gated.store)
+        asked = asyncio.ensure_future(ask(gated, timeout_s=60))
         while not reads.asked.is_set():
             await asyncio.sleep(0)
-        yard.pass_time(3)
-        await waiting(yard, 1)
-        await put(yard, 1, "others")
+        gated.pass_time(3)
+        await waiting(gated, 1)
+        await put(gated, 1, "others")
         received = await asked
         assert received is not None and received.sequence_number >> 48 == 1
         reads.go.set()
 
-    in_yard(work, 2, 2)
 
-
-def test_a_client_that_goes_while_a_store_reads_leaves_no_lock(in_yard):  # P-28
-    async def work(yard: Yard) -> None:
-        await put(yard, 0, "a")
-        await make_cold(yard)
-        slow, client = SlowReads(yard.store), Client()
-        request = asyncio.create_task(ask(yard, client=client))
+async def test_a_client_that_goes_while_a_store_reads_leaves_no_lock():  # P-28
+    async with gated_queue() as gated:
+        await put(gated, 0, "a")
+        await make_cold(gated)
+        slow, client = SlowReads(gated.store), Client()
+        request = asyncio.create_task(ask(gated, client=client))
         await asyncio.to_thread(slow.asked.wait, 10)
         await client.hang_up()
         slow.go.set()
         assert await request is None
-        received = await ask(yard)
+        received = await ask(gated)
         assert received is not None and received.shown.body == b"a"
 
-    in_yard(work)
 
-
-def test_a_lock_lost_while_a_store_reads_is_no_answer(in_yard):
-    async def work(yard: Yard) -> None:
-        await put(yard, 0, "a")
-        await make_cold(yard)
-        slow = SlowReads(yard.store)
-        request = asyncio.create_task(ask(yard))
+async def test_a_lock_lost_while_a_store_reads_is_no_answer():
+    async with gated_queue() as gated:
+        await put(gated, 0, "a")
+        await make_cold(gated)
+        slow = SlowReads(gated.store)
+        request = asyncio.create_task(ask(gated))
         await asyncio.to_thread(slow.asked.wait, 10)
-        partition = yard.host.partition
+        partition = gated.host.partition
         assert partition is not None
         (message,) = partition.confirmed()
         assert message.lock_token is not None
-        await yard.host.ask(Complete([message.lock_token]))
+        await gated.host.ask(Complete([message.lock_token]))
         slow.go.set()
         assert await request is None
-
-    in_yard(work)

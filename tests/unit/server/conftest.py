@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ import uvloop
 from bendybus.server.listener import Listener
 from bendybus.server.tls import self_made_certificate, server_context
 
-Run = Callable[[Awaitable[None]], None]
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -41,7 +40,7 @@ class Echo(asyncio.Protocol):
         self.lost.set_result(exc)
 
 
-class House:
+class RunningListener:
     """A running listener, its port, and the protocols it has made."""
 
     def __init__(self, listener: Listener, port: int, protocols: list[Echo]) -> None:
@@ -81,19 +80,15 @@ class House:
         return rest
 
 
-OpenHouse = Callable[..., AbstractAsyncContextManager[House]]
+RunListener = Callable[..., AbstractAsyncContextManager[RunningListener]]
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Runs one coroutine to its end on either event loop, and no longer than ten seconds."""
+def loop_runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
+    """Tests that are coroutines run on either event loop."""
     factory = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}[request.param]
-
-    def run_once(work: Awaitable[None]) -> None:
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(asyncio.wait_for(work, 10))
-
-    return run_once
+    with asyncio.Runner(loop_factory=factory) as runner:
+        yield runner
 
 
 @pytest.fixture(scope="session")
@@ -113,11 +108,11 @@ def client_tls(certificate: tuple[Path, Path]) -> ssl.SSLContext:
 
 
 @pytest.fixture
-def house(server_tls: ssl.SSLContext) -> OpenHouse:
+def run_listener(server_tls: ssl.SSLContext) -> RunListener:
     """Opens a listener with echoing stubs; keyword arguments go to `Listener`."""
 
     @asynccontextmanager
-    async def opened(**settings: Any) -> AsyncIterator[House]:
+    async def opened(**settings: Any) -> AsyncIterator[RunningListener]:
         protocols: list[Echo] = []
 
         def stub(greeting: bytes) -> Echo:
@@ -126,10 +121,10 @@ def house(server_tls: ssl.SSLContext) -> OpenHouse:
 
         defaults = {"amqp": lambda: stub(b"amqp"), "http": lambda: stub(b"http"), "tls": server_tls}
         listener = Listener(**(defaults | settings))
-        opened_house = House(listener, await listener.listen("127.0.0.1", 0), protocols)
+        running = RunningListener(listener, await listener.listen("127.0.0.1", 0), protocols)
         try:
-            yield opened_house
+            yield running
         finally:
-            await opened_house.close()
+            await running.close()
 
     return opened

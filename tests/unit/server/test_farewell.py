@@ -73,82 +73,67 @@ class Peer:
         return said
 
 
-def test_a_peer_that_is_still_sending_reads_the_farewell_and_an_end_and_no_reset(run, house) -> None:
-    async def work() -> None:
-        async with house(amqp=Leaves) as open_house, Peer(open_house.port) as peer:
-            await peer.send(HEADER + b"x" * READ_BYTES_MAX + UNREAD)
-            assert await peer.read_all() == b"farewell"
-            # It may still send; what comes late is thrown away.
-            await peer.send(b"late")
-            await asyncio.sleep(0)
-            await peer.send(b"later")
-
-    run(work())
+async def test_a_peer_that_is_still_sending_reads_the_farewell_and_an_end_and_no_reset(run_listener) -> None:
+    async with run_listener(amqp=Leaves) as running, Peer(running.port) as peer:
+        await peer.send(HEADER + b"x" * READ_BYTES_MAX + UNREAD)
+        assert await peer.read_all() == b"farewell"
+        # It may still send; what comes late is thrown away.
+        await peer.send(b"late")
+        await asyncio.sleep(0)
+        await peer.send(b"later")
 
 
-def test_the_protocol_hears_nothing_after_its_close_and_is_told_of_the_end(run, house) -> None:
-    async def work() -> None:
-        made = []
+async def test_the_protocol_hears_nothing_after_its_close_and_is_told_of_the_end(run_listener) -> None:
+    made = []
 
-        def factory() -> Leaves:
-            made.append(Leaves())
-            return made[-1]
+    def factory() -> Leaves:
+        made.append(Leaves())
+        return made[-1]
 
-        async with house(amqp=factory) as open_house, Peer(open_house.port) as peer:
-            await peer.send(HEADER + UNREAD)
-            assert await peer.read_all() == b"farewell"
-            assert open_house.listener.open_connections == 1, "it counts as long as it is there"
-            await peer.send(b"late")
-            peer.socket.close()
-            (protocol,) = made
-            await protocol.lost
-            assert protocol.heard_after_close == 0
-
-    run(work())
+    async with run_listener(amqp=factory) as running, Peer(running.port) as peer:
+        await peer.send(HEADER + UNREAD)
+        assert await peer.read_all() == b"farewell"
+        assert running.listener.open_connections == 1, "it counts as long as it is there"
+        await peer.send(b"late")
+        peer.socket.close()
+        (protocol,) = made
+        await protocol.lost
+        assert protocol.heard_after_close == 0
 
 
 @pytest.mark.parametrize("secured", [False, True])
-def test_a_peer_that_does_not_leave_is_closed_after_the_time_to_linger(
-    run, house, client_tls, secured
+async def test_a_peer_that_does_not_leave_is_closed_after_the_time_to_linger(
+    run_listener, client_tls, secured
 ) -> None:
-    async def work() -> None:
-        made = []
+    made = []
 
-        def factory() -> Leaves:
-            made.append(Leaves())
-            return made[-1]
+    def factory() -> Leaves:
+        made.append(Leaves())
+        return made[-1]
 
-        async with house(amqp=factory, linger_s=0.05) as open_house:
-            reader, writer = await open_house.call(client_tls if secured else None)
-            writer.write(HEADER)
-            assert await reader.readexactly(8) == b"farewell"
-            await made[0].lost
-
-    run(work())
+    async with run_listener(amqp=factory, linger_s=0.05) as running:
+        reader, writer = await running.call(client_tls if secured else None)
+        writer.write(HEADER)
+        assert await reader.readexactly(8) == b"farewell"
+        await made[0].lost
 
 
-def test_a_peer_that_floods_after_the_farewell_is_cut_off_at_once(run, house) -> None:
-    async def work() -> None:
-        async with house(amqp=Leaves, linger_s=3600) as open_house, Peer(open_house.port) as peer:
-            await peer.send(HEADER)
-            sent = 0
-            with pytest.raises(ConnectionError):
-                while True:
-                    await peer.send(UNREAD)
-                    sent += len(UNREAD)
-            # What was thrown away, one read, and what the sockets hold.
-            assert sent < LINGER_BYTES_MAX + READ_BYTES_MAX + 16 * 1024 * 1024
-
-    run(work())
+async def test_a_peer_that_floods_after_the_farewell_is_cut_off_at_once(run_listener) -> None:
+    async with run_listener(amqp=Leaves, linger_s=3600) as running, Peer(running.port) as peer:
+        await peer.send(HEADER)
+        sent = 0
+        with pytest.raises(ConnectionError):
+            while True:
+                await peer.send(UNREAD)
+                sent += len(UNREAD)
+        # What was thrown away, one read, and what the sockets hold.
+        assert sent < LINGER_BYTES_MAX + READ_BYTES_MAX + 16 * 1024 * 1024
 
 
-def test_a_version_of_amqp_that_is_not_spoken_is_told_which_one_is(run, house) -> None:
-    async def work() -> None:
-        async with house() as open_house, Peer(open_house.port) as peer:
-            await peer.send(b"AMQP\x00\x00\x09\x01" + b"x" * READ_BYTES_MAX + UNREAD)
-            assert await peer.read_all() == HEADER
-
-    run(work())
+async def test_a_version_of_amqp_that_is_not_spoken_is_told_which_one_is(run_listener) -> None:
+    async with run_listener() as running, Peer(running.port) as peer:
+        await peer.send(b"AMQP\x00\x00\x09\x01" + b"x" * READ_BYTES_MAX + UNREAD)
+        assert await peer.read_all() == HEADER
 
 
 # -- HTTP --------------------------------------------------------------------------------------
@@ -166,20 +151,17 @@ async def _refuse(request) -> PlainTextResponse:
     ],
     ids=["what is not HTTP", "a body that is not read"],
 )
-def test_an_http_answer_reaches_a_client_that_is_still_sending(run, house, head, status) -> None:
-    async def work() -> None:
-        app = http_app(
-            amqp=asyncio.Protocol,
-            health=lambda: Health(True),
-            metrics=_refuse,
-            routes=[Route("/refuse", _refuse, methods=["POST"])],
-        )
-        host = HttpHost(app)
-        async with house(http=host.protocol) as open_house, Peer(open_house.port) as peer:
-            await peer.send(head + b"x" * READ_BYTES_MAX + UNREAD)
-            answer = await peer.read_all()
-            assert answer.startswith(status)
-            assert answer.count(b"HTTP/1.1") == 1
-            await host.close(grace_s=1)
-
-    run(work())
+async def test_an_http_answer_reaches_a_client_that_is_still_sending(run_listener, head, status) -> None:
+    app = http_app(
+        amqp=asyncio.Protocol,
+        health=lambda: Health(True),
+        metrics=_refuse,
+        routes=[Route("/refuse", _refuse, methods=["POST"])],
+    )
+    host = HttpHost(app)
+    async with run_listener(http=host.protocol) as running, Peer(running.port) as peer:
+        await peer.send(head + b"x" * READ_BYTES_MAX + UNREAD)
+        answer = await peer.read_all()
+        assert answer.startswith(status)
+        assert answer.count(b"HTTP/1.1") == 1
+        await host.close(grace_s=1)

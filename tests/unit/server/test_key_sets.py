@@ -98,41 +98,35 @@ def test_a_file_that_cannot_be_used_stops_the_start(tmp_path: Path, content: str
         FileKeys(file)
 
 
-def test_an_unknown_key_makes_us_ask_again_and_a_failure_keeps_what_there_is(
+async def test_an_unknown_key_makes_us_ask_again_and_a_failure_keeps_what_there_is(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(key_sets, "RETRY_S", 0.01)
     site.answers = [(200, FIRST.document, {}), (500, "", {}), (200, "{}", {}), (200, SECOND.document, {})]
 
-    async def work() -> None:
-        keys = UrlKeys(site.url)
-        await keys.start()
+    keys = UrlKeys(site.url)
+    await keys.start()
+    assert ids(keys) == ["first"]
+    while ids(keys) != ["second"]:
         assert ids(keys) == ["first"]
-        while ids(keys) != ["second"]:
-            assert ids(keys) == ["first"]
-            keys.missed()
-            await asyncio.sleep(0.01)
-        assert site.asked == 4
-        await keys.stop()
-
-    asyncio.run(work())
+        keys.missed()
+        await asyncio.sleep(0.01)
+    assert site.asked == 4
+    await keys.stop()
 
 
-def test_a_provider_that_is_away_at_the_start_is_asked_until_it_answers(
+async def test_a_provider_that_is_away_at_the_start_is_asked_until_it_answers(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(key_sets, "RETRY_S", 0.01)
     site.answers = [(503, "", {}), (503, "", {}), (200, FIRST.document, {})]
 
-    async def work() -> None:
-        keys = UrlKeys(site.url)
-        await keys.start()
-        assert ids(keys) == []
-        while not ids(keys):
-            await asyncio.sleep(0.01)
-        await keys.stop()
-
-    asyncio.run(work())
+    keys = UrlKeys(site.url)
+    await keys.start()
+    assert ids(keys) == []
+    while not ids(keys):
+        await asyncio.sleep(0.01)
+    await keys.stop()
 
 
 def test_what_is_fetched_is_bounded_and_never_over_plain_http(site: Site) -> None:
@@ -155,8 +149,8 @@ def test_an_answer_that_drips_in_is_given_up(site: Site, monkeypatch: pytest.Mon
         fetch(site.url)
 
 
-def test_settings_that_name_no_issuer_load_nothing() -> None:
-    assert asyncio.run(trusted_issuer(Settings(), AsyncExitStack())) is None
+async def test_settings_that_name_no_issuer_load_nothing() -> None:
+    assert await trusted_issuer(Settings(), AsyncExitStack()) is None
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def test_this_machine_is_known_by_the_connections_own_address(client, host, from
 # -- nobody waits for it ------------------------------------------------------------------
 
 
-def test_others_have_their_turn_while_the_page_is_made(monkeypatch):
+async def test_others_have_their_turn_while_the_page_is_made(monkeypatch):
     monkeypatch.setattr(turns, "TURN_S", 0.0)
     counts = SimpleNamespace(active=1, deferred=0, scheduled=0, locked=0)
     partition = SimpleNamespace(size_bytes=1, counts=lambda subqueue: counts)
@@ -202,11 +202,8 @@ def test_others_have_their_turn_while_the_page_is_made(monkeypatch):
             await asyncio.sleep(0)
             taken += 1
 
-    async def work() -> None:
-        beside = asyncio.create_task(bystander())
-        pieces = await exposition([SimpleNamespace(name="n", broker=broker)], 0, by_partition=True)
-        assert sum(piece.count(b"\n") for piece in pieces) > 50 * 16 * 14
-        beside.cancel()
-
-    asyncio.run(work())
+    beside = asyncio.create_task(bystander())
+    pieces = await exposition([SimpleNamespace(name="n", broker=broker)], 0, by_partition=True)
+    assert sum(piece.count(b"\n") for piece in pieces) > 50 * 16 * 14
+    beside.cancel()
     assert taken >= 50 * 16

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -28,52 +27,48 @@ def folder(tmp_path: Path) -> Iterator[DataFolder]:
     folder.close()
 
 
-def placed(folder: DataFolder, *wanted: str, settings: Settings | None = None) -> dict[str, str]:
+async def placed(folder: DataFolder, *wanted: str, settings: Settings | None = None) -> dict[str, str]:
     """Where each namespace is, as a path inside the data folder."""
-
-    async def work() -> dict[str, str]:
-        async with AsyncExitStack() as exits:
-            folders = namespace_folders(folder, wanted, settings or Settings(), exits)
-            if len(folders) > 1:
-                folder.record_namespaces(list(folders))
-            return {name: str(own.path.relative_to(folder.path)) for name, own in folders.items()}
-
-    return asyncio.run(work())
+    async with AsyncExitStack() as exits:
+        folders = namespace_folders(folder, wanted, settings or Settings(), exits)
+        if len(folders) > 1:
+            folder.record_namespaces(list(folders))
+        return {name: str(own.path.relative_to(folder.path)) for name, own in folders.items()}
 
 
-def test_one_alone_is_the_folder_itself_under_any_name(folder: DataFolder) -> None:
-    assert placed(folder) == {"bendybus": "."}
-    assert placed(folder, "sbemulatorns") == {"sbemulatorns": "."}
-    assert placed(folder, "with/any.name") == {"with/any.name": "."}
+async def test_one_alone_is_the_folder_itself_under_any_name(folder: DataFolder) -> None:
+    assert await placed(folder) == {"bendybus": "."}
+    assert await placed(folder, "sbemulatorns") == {"sbemulatorns": "."}
+    assert await placed(folder, "with/any.name") == {"with/any.name": "."}
     assert folder.namespaces() == []
 
 
-def test_a_second_one_comes_beside_the_first_and_stays(folder: DataFolder) -> None:
-    assert placed(folder, "shop", "Bank") == {"shop": ".", "Bank": "namespaces/bank"}
-    assert placed(folder) == {"shop": ".", "Bank": "namespaces/bank"}
-    assert placed(folder, "bank") == {"shop": ".", "Bank": "namespaces/bank"}
-    assert placed(folder, "SHOP", "post")["post"] == "namespaces/post"
+async def test_a_second_one_comes_beside_the_first_and_stays(folder: DataFolder) -> None:
+    assert await placed(folder, "shop", "Bank") == {"shop": ".", "Bank": "namespaces/bank"}
+    assert await placed(folder) == {"shop": ".", "Bank": "namespaces/bank"}
+    assert await placed(folder, "bank") == {"shop": ".", "Bank": "namespaces/bank"}
+    assert (await placed(folder, "SHOP", "post"))["post"] == "namespaces/post"
     assert folder.namespaces() == ["shop", "Bank", "post"]
 
 
-def test_a_name_that_no_client_could_call_is_refused(folder: DataFolder) -> None:
+async def test_a_name_that_no_client_could_call_is_refused(folder: DataFolder) -> None:
     with pytest.raises(ConfigError, match=r"'b\.c' cannot name one of several namespaces"):
-        placed(folder, "a", "b.c")
+        await placed(folder, "a", "b.c")
     assert folder.namespaces() == []
 
 
-def test_stores_elsewhere_hold_one_namespace(folder: DataFolder) -> None:
+async def test_stores_elsewhere_hold_one_namespace(folder: DataFolder) -> None:
     settings = Settings(store_urls=("sqlite:///a.db",))
-    assert placed(folder, "a", settings=settings) == {"a": "."}
+    assert await placed(folder, "a", settings=settings) == {"a": "."}
     with pytest.raises(ConfigError, match="--store and several namespaces exclude each other"):
-        placed(folder, "a", "b", settings=settings)
+        await placed(folder, "a", "b", settings=settings)
 
 
-def test_stores_are_attached_to_one_namespace_alone(folder: DataFolder) -> None:
+async def test_stores_are_attached_to_one_namespace_alone(folder: DataFolder) -> None:
     settings = Settings(allowed_stores=("/mnt",))
-    assert placed(folder, "a", settings=settings) == {"a": "."}
+    assert await placed(folder, "a", settings=settings) == {"a": "."}
     with pytest.raises(ConfigError, match="--allow-store and several namespaces exclude each other"):
-        placed(folder, "a", "b", settings=settings)
+        await placed(folder, "a", "b", settings=settings)
 
 
 def test_a_connection_string_has_the_key_or_where_that_is_shared_the_name() -> None:

@@ -44,7 +44,7 @@ def keeper_of(tmp_path):
     folder.close()
 
 
-def test_a_store_that_never_opens_holds_up_neither_the_others_nor_the_end(
+async def test_a_store_that_never_opens_holds_up_neither_the_others_nor_the_end(
     keeper_of, tmp_path, monkeypatch
 ):  # B-03
     stuck = [Stuck(f"stuck-{number}") for number in range(store_keeper.LATE_MAX)]
@@ -52,45 +52,39 @@ def test_a_store_that_never_opens_holds_up_neither_the_others_nor_the_end(
     monkeypatch.setattr(store_keeper, "store_at", lambda *_: next(given))
     monkeypatch.setattr(store_keeper, "OPEN_TIMEOUT_S", 0.01)
 
-    async def work() -> None:
-        first = MemoryStore("first")
-        first.open()
-        broker = Broker(MemoryCatalog(), [first], contents=AmqpContents())
-        broker.start()
-        keeper = keeper_of(broker)
-        for _ in stuck:
-            with pytest.raises(StoreUnavailable, match="did not open in"):
-                await keeper.attach(f"sqlite://{tmp_path}/b.db")
-        with pytest.raises(StoreUnavailable, match="4 other stores are still being opened"):
+    first = MemoryStore("first")
+    first.open()
+    broker = Broker(MemoryCatalog(), [first], contents=AmqpContents())
+    broker.start()
+    keeper = keeper_of(broker)
+    for _ in stuck:
+        with pytest.raises(StoreUnavailable, match="did not open in"):
             await keeper.attach(f"sqlite://{tmp_path}/b.db")
-        for each in stuck:
-            each.go.set()
-            assert await asyncio.to_thread(each.closed.wait, 10)
-        monkeypatch.setattr(store_keeper, "OPEN_TIMEOUT_S", 10)
-        assert await keeper.attach(f"sqlite://{tmp_path}/b.db") == "third"
-        await keeper.retire("third")
-        await broker.stop()
+    with pytest.raises(StoreUnavailable, match="4 other stores are still being opened"):
+        await keeper.attach(f"sqlite://{tmp_path}/b.db")
+    for each in stuck:
+        each.go.set()
+        assert await asyncio.to_thread(each.closed.wait, 10)
+    monkeypatch.setattr(store_keeper, "OPEN_TIMEOUT_S", 10)
+    assert await keeper.attach(f"sqlite://{tmp_path}/b.db") == "third"
+    await keeper.retire("third")
+    await broker.stop()
 
-    asyncio.run(work())
 
-
-def test_the_end_does_not_wait_for_a_store_that_never_opens(keeper_of, tmp_path, monkeypatch):
+async def test_the_end_does_not_wait_for_a_store_that_never_opens(keeper_of, tmp_path, monkeypatch):
     stuck = Stuck("stuck")
     monkeypatch.setattr(store_keeper, "store_at", lambda *_: stuck)
 
-    async def work() -> None:
-        first = MemoryStore("first")
-        first.open()
-        broker = Broker(MemoryCatalog(), [first], contents=AmqpContents())
-        broker.start()
-        attaching = asyncio.create_task(keeper_of(broker).attach(f"sqlite://{tmp_path}/b.db"))
-        await asyncio.sleep(0)
-        attaching.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await attaching
-        await broker.stop()
-
     # The loop's own threads are waited for here; this one is not among them.
-    asyncio.run(work())
+    first = MemoryStore("first")
+    first.open()
+    broker = Broker(MemoryCatalog(), [first], contents=AmqpContents())
+    broker.start()
+    attaching = asyncio.create_task(keeper_of(broker).attach(f"sqlite://{tmp_path}/b.db"))
+    await asyncio.sleep(0)
+    attaching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await attaching
+    await broker.stop()
     stuck.go.set()
     assert stuck.closed.wait(10)

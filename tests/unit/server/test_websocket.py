@@ -49,8 +49,8 @@ class Bytes(asyncio.Protocol):
 
 
 @pytest.fixture
-def bridge(house):
-    """A house whose WebSockets lead to `Bytes` protocols, collected in `bridged`."""
+def bridge(run_listener):
+    """A listener whose WebSockets lead to `Bytes` protocols, collected in `bridged`."""
 
     @asynccontextmanager
     async def opened():
@@ -65,19 +65,19 @@ def bridge(house):
 
         app = http_app(amqp=amqp, health=lambda: Health(True), metrics=metrics)
         host = HttpHost(app)
-        async with house(http=host.protocol) as open_house:
-            open_house.bridged = bridged
-            yield open_house
+        async with run_listener(http=host.protocol) as running:
+            running.bridged = bridged
+            yield running
             await host.close(grace_s=1)
 
     return opened
 
 
-def _connect(open_house, path="/$servicebus/websocket", tls=None, subprotocols=("AMQPWSB10",)):
+def _connect(running, path="/$servicebus/websocket", tls=None, subprotocols=("AMQPWSB10",)):
     scheme = "wss" if tls else "ws"
     host = "localhost" if tls else "127.0.0.1"
     return websockets.connect(
-        f"{scheme}://{host}:{open_house.port}{path}",
+        f"{scheme}://{host}:{running.port}{path}",
         ssl=tls,
         host="127.0.0.1",
         subprotocols=list(subprotocols) or None,
@@ -94,17 +94,14 @@ async def _read(client, count: int) -> bytes:
 
 @pytest.mark.parametrize("ending", ["", "/"])
 @pytest.mark.parametrize("start", ["/$servicebus", "/%24servicebus"])
-def test_the_stream_flows_both_ways_with_and_without_tls(run, bridge, client_tls, start, ending) -> None:
-    async def work() -> None:
-        async with bridge() as open_house:
-            for tls in (None, client_tls):
-                async with _connect(open_house, f"{start}/websocket{ending}", tls) as client:
-                    assert client.subprotocol == "AMQPWSB10"
-                    await client.send(HEADER)
-                    assert await _read(client, 8) == HEADER
-                assert await open_house.bridged[-1].lost is None
-
-    run(work())
+async def test_the_stream_flows_both_ways_with_and_without_tls(bridge, client_tls, start, ending) -> None:
+    async with bridge() as running:
+        for tls in (None, client_tls):
+            async with _connect(running, f"{start}/websocket{ending}", tls) as client:
+                assert client.subprotocol == "AMQPWSB10"
+                await client.send(HEADER)
+                assert await _read(client, 8) == HEADER
+            assert await running.bridged[-1].lost is None
 
 
 @pytest.mark.parametrize(
@@ -117,134 +114,104 @@ def test_the_stream_flows_both_ways_with_and_without_tls(run, bridge, client_tls
         (("mqtt", "amqp"), "amqp"),
     ],
 )
-def test_the_subprotocol_that_was_offered_comes_back(run, bridge, offered, answered) -> None:
-    async def work() -> None:
-        async with bridge() as open_house, _connect(open_house, subprotocols=offered) as client:
-            assert client.subprotocol == answered
-            await client.send(HEADER)
-            assert await _read(client, 8) == HEADER
-
-    run(work())
+async def test_the_subprotocol_that_was_offered_comes_back(bridge, offered, answered) -> None:
+    async with bridge() as running, _connect(running, subprotocols=offered) as client:
+        assert client.subprotocol == answered
+        await client.send(HEADER)
+        assert await _read(client, 8) == HEADER
 
 
-def test_a_client_may_name_the_whole_address(run, bridge) -> None:
+async def test_a_client_may_name_the_whole_address(bridge) -> None:
     # As the Java SDK does. "A server MUST accept the absolute-form in requests" [RFC 9112 3.2.2]
-    async def work() -> None:
-        async with bridge() as open_house:
-            reader, writer = await asyncio.open_connection("127.0.0.1", open_house.port)
-            writer.write(
-                b"GET https://127.0.0.1/$servicebus/websocket HTTP/1.1\r\nConnection: Upgrade,Keep-Alive\r\n"
-                b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-                b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
-                b"Sec-WebSocket-Protocol: AMQPWSB10\r\nHost: 127.0.0.1\r\n\r\n"
-            )
-            status = await reader.readline()
-            writer.close()
-            await writer.wait_closed()
-            assert b" 101 " in status
-
-    run(work())
+    async with bridge() as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(
+            b"GET https://127.0.0.1/$servicebus/websocket HTTP/1.1\r\nConnection: Upgrade,Keep-Alive\r\n"
+            b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+            b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+            b"Sec-WebSocket-Protocol: AMQPWSB10\r\nHost: 127.0.0.1\r\n\r\n"
+        )
+        status = await reader.readline()
+        writer.close()
+        await writer.wait_closed()
+        assert b" 101 " in status
 
 
-def test_messages_are_pieces_of_one_stream(run, bridge) -> None:
-    async def work() -> None:
-        async with bridge() as open_house, _connect(open_house) as client:
-            sent = b"".join(bytes([number % 251]) * 1000 for number in range(300))
-            for start in range(0, len(sent), 4096):
-                await client.send(sent[start : start + 4096])
-            await client.send(b"")
-            await client.send([b"frag", b"", b"mented"])
-            expected = sent + b"fragmented"
-            assert await _read(client, len(expected)) == expected
-            assert open_house.bridged[0].received == expected
-
-    run(work())
+async def test_messages_are_pieces_of_one_stream(bridge) -> None:
+    async with bridge() as running, _connect(running) as client:
+        sent = b"".join(bytes([number % 251]) * 1000 for number in range(300))
+        for start in range(0, len(sent), 4096):
+            await client.send(sent[start : start + 4096])
+        await client.send(b"")
+        await client.send([b"frag", b"", b"mented"])
+        expected = sent + b"fragmented"
+        assert await _read(client, len(expected)) == expected
+        assert running.bridged[0].received == expected
 
 
-def test_no_message_is_longer_than_clients_read_by_default(run, bridge) -> None:
-    async def work() -> None:
-        async with bridge() as open_house, _connect(open_house) as client:
-            await client.send(b"x" * 1_000_000)
-            lengths = []
-            while sum(lengths) < 1_000_000:
-                lengths.append(len(await client.recv()))
-            assert max(lengths) <= MESSAGE_BYTES_MAX
-
-    run(work())
+async def test_no_message_is_longer_than_clients_read_by_default(bridge) -> None:
+    async with bridge() as running, _connect(running) as client:
+        await client.send(b"x" * 1_000_000)
+        lengths = []
+        while sum(lengths) < 1_000_000:
+            lengths.append(len(await client.recv()))
+        assert max(lengths) <= MESSAGE_BYTES_MAX
 
 
 @pytest.mark.parametrize("subprotocols", [(), ("mqtt",), ("AMQP",)])
-def test_any_other_subprotocol_is_refused(run, bridge, subprotocols) -> None:
-    async def work() -> None:
-        async with bridge() as open_house:
-            with pytest.raises(websockets.InvalidStatus) as refused:
-                await _connect(open_house, subprotocols=subprotocols)
-            assert refused.value.response.status_code == 400
-            assert b"AMQPWSB10 or amqp" in refused.value.response.body
-            assert open_house.bridged == []
-
-    run(work())
+async def test_any_other_subprotocol_is_refused(bridge, subprotocols) -> None:
+    async with bridge() as running:
+        with pytest.raises(websockets.InvalidStatus) as refused:
+            await _connect(running, subprotocols=subprotocols)
+        assert refused.value.response.status_code == 400
+        assert b"AMQPWSB10 or amqp" in refused.value.response.body
+        assert running.bridged == []
 
 
-def test_a_websocket_anywhere_else_is_a_404(run, bridge) -> None:
-    async def work() -> None:
-        async with bridge() as open_house:
-            with pytest.raises(websockets.InvalidStatus) as refused:
-                await _connect(open_house, "/somewhere/else")
-            assert refused.value.response.status_code == 404
-
-    run(work())
+async def test_a_websocket_anywhere_else_is_a_404(bridge) -> None:
+    async with bridge() as running:
+        with pytest.raises(websockets.InvalidStatus) as refused:
+            await _connect(running, "/somewhere/else")
+        assert refused.value.response.status_code == 404
 
 
-def test_the_protocols_last_words_reach_the_client(run, bridge) -> None:
-    async def work() -> None:
-        async with bridge() as open_house, _connect(open_house) as client:
-            await client.send(b"close, please")
-            assert await client.recv() == b"bye"
-            with pytest.raises(websockets.ConnectionClosedOK):
-                await client.recv()
-            assert await open_house.bridged[0].lost is None
-
-    run(work())
-
-
-def test_text_is_not_accepted(run, bridge) -> None:
-    async def work() -> None:
-        async with bridge() as open_house, _connect(open_house) as client:
-            await client.send("text")
-            with pytest.raises(websockets.ConnectionClosedError) as closed:
-                await client.recv()
-            assert closed.value.rcvd.code == 1003
-            await open_house.bridged[0].lost
-
-    run(work())
-
-
-def test_a_failing_protocol_loses_its_own_connection_and_no_other(run, bridge) -> None:
-    async def work() -> None:
-        async with bridge() as open_house, _connect(open_house) as other, _connect(open_house) as client:
-            await client.send(b"fail, please")
-            with pytest.raises(websockets.ConnectionClosedError) as closed:
-                await client.recv()
-            assert closed.value.rcvd.code == 1011
-            assert isinstance(await open_house.bridged[1].lost, RuntimeError)
-            await other.send(b"well")
-            assert await other.recv() == b"well"
-
-    run(work())
-
-
-def test_a_client_that_vanishes_is_noticed(run, bridge) -> None:
-    async def work() -> None:
-        async with bridge() as open_house:
-            client = await _connect(open_house)
-            await client.send(HEADER)
+async def test_the_protocols_last_words_reach_the_client(bridge) -> None:
+    async with bridge() as running, _connect(running) as client:
+        await client.send(b"close, please")
+        assert await client.recv() == b"bye"
+        with pytest.raises(websockets.ConnectionClosedOK):
             await client.recv()
-            client.transport.abort()
-            await open_house.bridged[0].lost
-            await client.wait_closed()
+        assert await running.bridged[0].lost is None
 
-    run(work())
+
+async def test_text_is_not_accepted(bridge) -> None:
+    async with bridge() as running, _connect(running) as client:
+        await client.send("text")
+        with pytest.raises(websockets.ConnectionClosedError) as closed:
+            await client.recv()
+        assert closed.value.rcvd.code == 1003
+        await running.bridged[0].lost
+
+
+async def test_a_failing_protocol_loses_its_own_connection_and_no_other(bridge) -> None:
+    async with bridge() as running, _connect(running) as other, _connect(running) as client:
+        await client.send(b"fail, please")
+        with pytest.raises(websockets.ConnectionClosedError) as closed:
+            await client.recv()
+        assert closed.value.rcvd.code == 1011
+        assert isinstance(await running.bridged[1].lost, RuntimeError)
+        await other.send(b"well")
+        assert await other.recv() == b"well"
+
+
+async def test_a_client_that_vanishes_is_noticed(bridge) -> None:
+    async with bridge() as running:
+        client = await _connect(running)
+        await client.send(HEADER)
+        await client.recv()
+        client.transport.abort()
+        await running.bridged[0].lost
+        await client.wait_closed()
 
 
 class ScriptedWebSocket:
@@ -291,88 +258,70 @@ async def _transport():
     assert protocol.lost.done()
 
 
-def test_a_slow_peer_pauses_and_resumes_the_protocol(run) -> None:
-    async def work() -> None:
-        async with _transport() as (websocket, protocol, transport):
-            transport.set_write_buffer_limits(high=100_000, low=40_000)
-            assert transport.get_write_buffer_limits() == (40_000, 100_000)
-            transport.write(b"x" * 100_000)
-            assert protocol.calls == []
-            transport.write(b"x")
-            transport.write(b"x")
-            assert protocol.calls == ["pause"]
-            websocket.room.release()
-            await _settle()
-            assert protocol.calls == ["pause"]
-            websocket.room.release()
-            await _settle()
-            assert protocol.calls == ["pause", "resume"]
-            assert transport.get_write_buffer_size() == 100_002 - 2 * MESSAGE_BYTES_MAX
-
-    run(work())
+async def test_a_slow_peer_pauses_and_resumes_the_protocol() -> None:
+    async with _transport() as (websocket, protocol, transport):
+        transport.set_write_buffer_limits(high=100_000, low=40_000)
+        assert transport.get_write_buffer_limits() == (40_000, 100_000)
+        transport.write(b"x" * 100_000)
+        assert protocol.calls == []
+        transport.write(b"x")
+        transport.write(b"x")
+        assert protocol.calls == ["pause"]
+        websocket.room.release()
+        await _settle()
+        assert protocol.calls == ["pause"]
+        websocket.room.release()
+        await _settle()
+        assert protocol.calls == ["pause", "resume"]
+        assert transport.get_write_buffer_size() == 100_002 - 2 * MESSAGE_BYTES_MAX
 
 
-def test_what_is_written_while_a_piece_is_on_its_way_is_not_lost(run) -> None:
-    async def work() -> None:
-        async with _transport() as (websocket, _, transport):
-            transport.write(b"first")
-            await _settle()
-            transport.write(memoryview(b" second"))
-            transport.close()
-            transport.write(b" never")
-            websocket.room.release()
-            websocket.room.release()
-            await _settle()
-            assert b"".join(websocket.sent) == b"first second"
-            assert websocket.closed_with == 1000
-
-    run(work())
+async def test_what_is_written_while_a_piece_is_on_its_way_is_not_lost() -> None:
+    async with _transport() as (websocket, _, transport):
+        transport.write(b"first")
+        await _settle()
+        transport.write(memoryview(b" second"))
+        transport.close()
+        transport.write(b" never")
+        websocket.room.release()
+        websocket.room.release()
+        await _settle()
+        assert b"".join(websocket.sent) == b"first second"
+        assert websocket.closed_with == 1000
 
 
-def test_a_paused_reader_leaves_messages_where_they_are(run) -> None:
-    async def work() -> None:
-        async with _transport() as (websocket, protocol, transport):
-            websocket.deliver(b"one")
-            await _settle()
-            transport.pause_reading()
-            # The read that was already under way may still come through; the one after it may not.
-            websocket.deliver(b"two")
-            websocket.deliver(b"three")
-            await _settle()
-            assert not transport.is_reading()
-            assert b"three" not in protocol.received
-            transport.resume_reading()
-            await _settle()
-            assert protocol.received == b"onetwothree"
-
-    run(work())
+async def test_a_paused_reader_leaves_messages_where_they_are() -> None:
+    async with _transport() as (websocket, protocol, transport):
+        websocket.deliver(b"one")
+        await _settle()
+        transport.pause_reading()
+        # The read that was already under way may still come through; the one after it may not.
+        websocket.deliver(b"two")
+        websocket.deliver(b"three")
+        await _settle()
+        assert not transport.is_reading()
+        assert b"three" not in protocol.received
+        transport.resume_reading()
+        await _settle()
+        assert protocol.received == b"onetwothree"
 
 
-def test_abort_drops_what_was_not_sent(run) -> None:
-    async def work() -> None:
-        async with _transport() as (websocket, protocol, transport):
-            transport.write(b"x" * 100)
-            transport.abort()
-            assert transport.is_closing()
-            await protocol.lost
-            assert websocket.sent == []
-
-    run(work())
+async def test_abort_drops_what_was_not_sent() -> None:
+    async with _transport() as (websocket, protocol, transport):
+        transport.write(b"x" * 100)
+        transport.abort()
+        assert transport.is_closing()
+        await protocol.lost
+        assert websocket.sent == []
 
 
-def test_the_peers_address_is_known(run) -> None:
-    async def work() -> None:
-        async with _transport() as (_, __, transport):
-            assert transport.get_extra_info("peername") == ("10.0.0.1", 1234)
-            assert transport.get_extra_info("socket") is None
-
-    run(work())
+async def test_the_peers_address_is_known() -> None:
+    async with _transport() as (_, __, transport):
+        assert transport.get_extra_info("peername") == ("10.0.0.1", 1234)
+        assert transport.get_extra_info("socket") is None
 
 
-def test_limits_that_cannot_be_are_refused(run) -> None:
-    async def work() -> None:
-        async with _transport() as (_, __, transport):
-            with pytest.raises(ValueError, match="at least low"):
-                transport.set_write_buffer_limits(high=1, low=2)
-
-    run(work())
+async def test_limits_that_cannot_be_are_refused() -> None:
+    async with _transport() as (_, __, transport):
+        with pytest.raises(ValueError, match="at least low"):
+            transport.set_write_buffer_limits(high=1, low=2)

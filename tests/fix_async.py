@@ -1,0 +1,43 @@
+"""Tests that are coroutines: an `async def test_...` runs on an event loop of its own.
+
+A fixture that needs this loop asks for `loop_runner` and calls `loop_runner.run(...)` before and after its
+`yield`: tasks that it starts go on while the test runs. A folder may override `loop_runner` to choose the
+kind of loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+# Shorter than the timeout of pytest, so that a test that waits in vain fails at the line where it waits.
+TIMEOUT_S: Final = 100
+
+
+@pytest.fixture
+def loop_runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> None:
+    if name.startswith("test_") and inspect.iscoroutinefunction(obj):
+        pytest.mark.usefixtures("loop_runner")(obj)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+
+    async def bounded() -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            await test(**{name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters})
+
+    pyfuncitem.funcargs["loop_runner"].run(bounded())
+    return True

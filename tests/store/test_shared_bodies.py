@@ -1,0 +1,94 @@
+"""Copies of a message in several partitions share one body, in every kind of store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bendybus.domain.messages import Message, Origin
+from bendybus.names import (
+    EntityPath,
+    PartitionNumber,
+    SequenceNumber,
+)
+from bendybus.store.protocol import PartitionChanges
+from store.conftest import as_kept
+
+Bench = Any  # the Workbench of conftest.py
+MakeMessage = Callable[..., Message]
+
+
+# -- copies that share a body -------------------------------------------------------
+
+
+def copies(make_message: MakeMessage, *numbers: int, body: bytes = b"shared") -> list[Message]:
+    """One message as a topic hands it to several subscriptions."""
+    origin = Origin(SequenceNumber(77))
+    made = [make_message(number, body) for number in numbers]
+    for message in made:
+        message.origin = origin
+    return made
+
+
+def test_copies_in_several_partitions_share_one_body(bench: Bench, make_message: MakeMessage) -> None:  # P-05
+    first, second, third = copies(make_message, 1, 2, 3)
+    alone = make_message(4, b"alone")
+    bench.commit_all([[first, alone], [second, third]])
+    assert first.body_row_id == second.body_row_id == third.body_row_id != alone.body_row_id
+    bench.reopen()
+    loaded = [*bench.loaded(0), *bench.loaded(1)]
+    assert [as_kept(each) for each in loaded] == [as_kept(each) for each in (first, alone, second, third)]
+    assert bench.store.read([each.body_row_id for each in loaded]) == [
+        b"shared",
+        b"alone",
+        b"shared",
+        b"shared",
+    ]
+
+
+def test_a_shared_body_stays_until_its_last_copy_goes(bench: Bench, make_message: MakeMessage) -> None:
+    first, second = copies(make_message, 1, 2)
+    bench.commit_all([[first], [second]])
+    bench.commit(removed=[first])
+    assert bench.store.read([second.body_row_id]) == [b"shared"]
+    bench.commit(removed=[second], partition=1)
+    assert bench.store.read([second.body_row_id]) == [None]
+
+
+def test_a_copy_may_join_a_body_stored_earlier(bench: Bench, make_message: MakeMessage) -> None:
+    (scheduled,) = copies(make_message, 1)
+    bench.commit([scheduled])
+    late = make_message(2, None)
+    late.origin = scheduled.origin
+    changes = [PartitionChanges(bench.keys[0], SequenceNumber(9), removed=[scheduled]),
+               PartitionChanges(bench.keys[1], SequenceNumber(9), stored=[late])]  # fmt: skip
+    bench.store.commit(changes)
+    assert bench.store.read([late.body_row_id]) == [b"shared"]
+    bench.commit(removed=[late], partition=1)
+    assert bench.store.read([late.body_row_id]) == [None]
+
+
+def test_a_copy_stored_and_removed_in_one_commit_leaves_nothing(
+    bench: Bench, make_message: MakeMessage
+) -> None:
+    first, second = copies(make_message, 1, 2)
+    bench.commit([first, second], removed=[first, second])
+    bench.reopen()
+    assert bench.numbers() == []
+    assert bench.store.read([first.body_row_id]) == [None]
+
+
+def test_dropping_one_owner_of_a_body_leaves_it_to_the_others(
+    bench: Bench, make_message: MakeMessage
+) -> None:
+    entity = EntityPath("news/subscriptions/all")
+    (record,) = bench.store.create_partitions(entity, [PartitionNumber(0)])
+    first, second = copies(make_message, 1, 2)
+    bench.store.commit([PartitionChanges(bench.keys[0], SequenceNumber(9), stored=[first]),
+                        PartitionChanges(record.key, SequenceNumber(9), stored=[second])])  # fmt: skip
+    bench.store.drop_partitions(entity)
+    while bench.store.tidy():
+        pass
+    assert bench.store.read([first.body_row_id]) == [b"shared"]
+    bench.commit(removed=[first])
+    assert bench.store.read([first.body_row_id]) == [None]
