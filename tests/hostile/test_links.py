@@ -142,7 +142,7 @@ async def test_a_handle_without_a_link_ends_the_session(
         await stranger.expect(Begin)
 
 
-UNKNOWN = "The messaging entity 'nowhere' could not be found."
+UNKNOWN = "The messaging entity 'sb://127.0.0.1/nowhere' could not be found."
 
 
 @pytest.mark.parametrize(
