@@ -15,7 +15,7 @@ from bendybus.admin.paths import Child
 from bendybus.amqp.dotnet import ticks_of_instant
 from bendybus.atom import ENTRY_TYPE, FEED_TYPE, PAGE_MAX
 from bendybus.broker.clock import now
-from bendybus.broker.topic import Target
+from bendybus.broker.topic import SendTarget
 from bendybus.domain.properties import FIRST_WITH_PARTITIONS
 from bendybus.errors import HELP_LINK, ArgumentError, InvalidOperation, PreconditionFailed
 from bendybus.http_bodies import RequestBody
@@ -67,15 +67,15 @@ class Answers:
         place = self._listed(path, title, is_child) if self._lists else self._alone(is_child)
         return documents.entry(place, title, kind, content, created_at, updated_at, author)
 
-    def _alone(self, is_child: bool) -> documents.Place:
+    def _alone(self, is_child: bool) -> documents.EntryAddress:
         """The path is in the case of the request. Subscriptions and rules are read at an `sb` address."""
         scheme = "sb" if is_child and self._request.method in READING else ""
-        return documents.Place.alone(self.url(self._path, self._request.url.query, scheme))
+        return documents.EntryAddress.alone(self.url(self._path, self._request.url.query, scheme))
 
-    def _listed(self, path: str, title: str, is_child: bool) -> documents.Place:
+    def _listed(self, path: str, title: str, is_child: bool) -> documents.EntryAddress:
         link = f"{self._path.rpartition('/')[2]}/{title}" if is_child else f"../{path}"
         query = f"api-version={self.version}" if self.version else ""
-        return documents.Place(
+        return documents.EntryAddress(
             self.url(f"{self._path}/{title}" if is_child else path, query),
             quote(link, safe="/$") + (f"?{query}" if query else ""),
             self.url(self._path, self._request.url.query),
@@ -154,12 +154,12 @@ def refuse_old_version(statement: str, version: str) -> None:
         )
 
 
-def entity_tag(entity: Target | None) -> str:
+def entity_tag(entity: SendTarget | None) -> str:
     """Of a queue or topic and of what is below it: the ticks when it was last updated. Empty for none."""
     return "" if entity is None else str(ticks_of_instant(entity.updated_at))
 
 
-def is_update(request: Request, entity: Target | None) -> bool:
+def is_update(request: Request, entity: SendTarget | None) -> bool:
     """Whether a PUT updates an entity instead of creating it.
 
     `entity` is the queue or topic that the path begins with. One that does not exist is not found later.
@@ -175,7 +175,7 @@ def is_update(request: Request, entity: Target | None) -> bool:
     return True
 
 
-def unchanged_since(request: Request, entity: Target) -> Instant | None:
+def unchanged_since(request: Request, entity: SendTarget) -> Instant | None:
     """The condition of an update, as the broker checks it once more: others may update at the same time."""
     return None if _is_any(request.headers.get("if-match", "*")) else entity.updated_at
 

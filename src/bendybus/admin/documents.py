@@ -32,7 +32,7 @@ __all__ = [
     "BODY_BYTES_MAX",
     "EntryContent",
     "Element",
-    "Place",
+    "EntryAddress",
     "entry",
     "error",
     "error_document",
@@ -55,7 +55,7 @@ _TYPE: Final = f"{INSTANCE}}}type"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EntryAddress:
     """Where an entry is found."""
 
     url: str
@@ -65,12 +65,18 @@ class Place:
     """The URL of the list that the entry is in."""
 
     @classmethod
-    def alone(cls, url: str) -> Place:
+    def alone(cls, url: str) -> EntryAddress:
         return cls(url, url)
 
 
 def entry(
-    place: Place, title: str, kind: str, content: str, published: Instant, updated: Instant, author: str
+    address: EntryAddress,
+    title: str,
+    kind: str,
+    content: str,
+    published: Instant,
+    updated: Instant,
+    author: str,
 ) -> str:
     """An entry that holds a description; `content` is the description's children, as XML.
 
@@ -78,11 +84,11 @@ def entry(
     """
     name = f"<author>{element('name', author)}</author>" if author else ""
     # A feed declares the namespace for its entries.
-    start = f"xml:base={attribute(place.base)}" if place.base else f'xmlns="{ATOM}"'
+    start = f"xml:base={attribute(address.base)}" if address.base else f'xmlns="{ATOM}"'
     return (
-        f'<entry {start}>{element("id", place.url)}<title type="text">{text(title)}</title>'
+        f'<entry {start}>{element("id", address.url)}<title type="text">{text(title)}</title>'
         f"{element('published', _seconds(published))}{element('updated', _seconds(updated))}{name}"
-        f'<link rel="self" href={attribute(place.link)}/>'
+        f'<link rel="self" href={attribute(address.link)}/>'
         f'<content type="application/xml"><{kind} xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}">'
         f"{content}</{kind}></content></entry>"
     )

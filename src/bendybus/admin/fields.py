@@ -20,7 +20,7 @@ from bendybus.broker.topic import Topic
 from bendybus.domain.durations import parse_duration
 from bendybus.domain.entities import (
     STANDARD_PARTITIONS,
-    Described,
+    EntityDescription,
     EntityStatus,
     QueueDescription,
     Tier,
@@ -210,7 +210,7 @@ def _check_premium_size(label: str, size_kb: int) -> None:
 
 
 def shown_properties(
-    description: Described,
+    description: EntityDescription,
     api_version: str,
     *,
     instead: Mapping[Property, object] | None = None,
@@ -229,7 +229,7 @@ def shown_properties(
         yield from after.get(row, ())
 
 
-def _as_sent(description: Described, row: Property, value: object) -> str | None:
+def _as_sent(description: EntityDescription, row: Property, value: object) -> str | None:
     """What the client wrote, if it still has the same value."""
     text = description.as_sent.get(row.name)
     return text if text is not None and _READERS[row.type](text) == value else None

@@ -47,7 +47,7 @@ from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Topic
-from bendybus.domain.entities import Described, Tier, normalise_path, split_subqueue
+from bendybus.domain.entities import EntityDescription, Tier, normalise_path, split_subqueue
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.properties import FIRST_WITH_PARTITIONS, QUEUE
 from bendybus.errors import (
@@ -202,7 +202,7 @@ class _ManagementApi:
         ]
         founded = self._broker.created_at
         body = documents.entry(
-            documents.Place.alone(answers.url("$namespaceinfo", "")),
+            documents.EntryAddress.alone(answers.url("$namespaceinfo", "")),
             self._name,
             "NamespaceInfo",
             "".join(element(*one) for one in shown),
@@ -234,7 +234,7 @@ class _ManagementApi:
         return answers.one(await self._entry(found, answers))
 
     def _authorise_forwarding(
-        self, request: Request, asked: Described, present: Described | None = None
+        self, request: Request, asked: EntityDescription, present: EntityDescription | None = None
     ) -> None:
         """A client that sets up forwarding must have the right to send to the destination."""
         for field, header in SUPPLEMENTARY.items():
@@ -246,7 +246,7 @@ class _ManagementApi:
             with audit.acting(audit.current_actor()):
                 authorise({"authorization": given}, self._keys, target, Right.SEND, now())
 
-    def _refuse_old_version(self, description: Described, version: str) -> None:
+    def _refuse_old_version(self, description: EntityDescription, version: str) -> None:
         """A client that could not see the entity afterwards must not create it (P-10)."""
         partitions = self._broker.tier.partition_count(
             enable_partitioning=description.enable_partitioning,

@@ -32,8 +32,7 @@ from bendybus.admin.topics import read_subscription, read_topic, subscription_el
 from bendybus.atom import RULE_DESCRIPTION, SUBSCRIPTION_DESCRIPTION, TOPIC_DESCRIPTION
 from bendybus.broker.broker import Broker
 from bendybus.broker.topic import Subscription, Topic
-from bendybus.domain.entities import Described as EntityDescription
-from bendybus.domain.entities import refuse_immutable_changes
+from bendybus.domain.entities import EntityDescription, refuse_immutable_changes
 from bendybus.domain.filters import RuleDescription
 from bendybus.domain.properties import SUBSCRIPTION, TOPIC
 

@@ -18,14 +18,14 @@ from bendybus.broker.entities import Entities
 from bendybus.broker.forgetting import Loss, give_up, refuse_present
 from bendybus.broker.health import STALL_AFTER_S
 from bendybus.broker.payload_cache import PayloadCache
-from bendybus.broker.placing import Claims, placed_in, sweep, take_up
+from bendybus.broker.placing import PartitionClaims, placed_in, sweep, take_up
 from bendybus.broker.queue import Queue
 from bendybus.broker.queues import Queues
 from bendybus.broker.recorded import record_authorization_rules
 from bendybus.broker.store_set import StoreSet
 from bendybus.broker.stores import AttachedStore
 from bendybus.broker.ticker import Ticker
-from bendybus.broker.topic import Target
+from bendybus.broker.topic import SendTarget
 from bendybus.broker.topics import Topics
 from bendybus.domain.access import AuthorizationRule, check_rules, rules_from_record
 from bendybus.domain.entities import PREMIUM_PARTITIONS_DEFAULT, QueueDescription, Tier
@@ -149,10 +149,10 @@ class Broker:
         self.catalog.describe_namespace({**namespace, "created_at": (at := self.clock.now())})
         return at
 
-    def _take_up(self, records: Iterable[EntityRecord]) -> tuple[Claims, dict[str, Exception]]:
+    def _take_up(self, records: Iterable[EntityRecord]) -> tuple[PartitionClaims, dict[str, Exception]]:
         """What all stores hold, and which of them are away."""
         away: dict[str, Exception] = dict(self._unopened)
-        claims: Claims = {}
+        claims: PartitionClaims = {}
         placed = placed_in(records)
         for store in self.stores:
             if store.name not in away:
@@ -168,7 +168,7 @@ class Broker:
         """The queue or subscription at this path, which can be received from."""
         return self.entities.find_source(path)
 
-    def find_target(self, path: str) -> Target:
+    def find_target(self, path: str) -> SendTarget:
         """What stands at this path, to send to."""
         return self.entities.find(path)
 

@@ -23,7 +23,7 @@ from bendybus.broker.moving import Move
 from bendybus.broker.placing import placed_in, unplaced
 from bendybus.broker.store_set import StoreSet
 from bendybus.broker.stores import AttachedStore
-from bendybus.broker.topic import Target, Topic
+from bendybus.broker.topic import SendTarget, Topic
 from bendybus.errors import EntityNotFound, InvalidOperation, StoreUnavailable
 
 __all__ = ["Drains"]
@@ -132,9 +132,9 @@ class Drains:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._halt.wait(), RETRY_AFTER_S)
 
-    def _waiting(self) -> list[tuple[AttachedStore, Target, int]]:
+    def _waiting(self) -> list[tuple[AttachedStore, SendTarget, int]]:
         """Every partition that is to move; those of subscriptions move with their topics'."""
-        entities: list[Target] = [*self._entities.queues(), *self._entities.topics()]
+        entities: list[SendTarget] = [*self._entities.queues(), *self._entities.topics()]
         return [
             (host.store, entity, host.number)
             for entity in entities
@@ -142,7 +142,7 @@ class Drains:
             if host.store.name in self._stores.draining
         ]
 
-    async def _move(self, source: AttachedStore, entity: Target, number: int) -> bool:
+    async def _move(self, source: AttachedStore, entity: SendTarget, number: int) -> bool:
         """Whether it has moved, or need not any more."""
         if entity.deleted:
             return True
@@ -169,7 +169,7 @@ class Drains:
             await self._sweep(source)
         return True
 
-    def _destination(self, source: AttachedStore, entity: Target) -> AttachedStore:
+    def _destination(self, source: AttachedStore, entity: SendTarget) -> AttachedStore:
         """Of the stores that answer, the one with the fewest partitions of this entity, and of all."""
         source.refuse_away()
         ready = [store for store in self._stores.open_to_new() if store.state is StoreState.AVAILABLE]
@@ -192,7 +192,7 @@ class Drains:
             logger.info("store %s is empty", source.name)
 
 
-def _together(entity: Target, number: int) -> Sequence[Host[Any]]:
+def _together(entity: SendTarget, number: int) -> Sequence[Host[Any]]:
     """The entity's partition, and those that share its store: the subscriptions' of a topic."""
     if isinstance(entity, Topic):
         return [entity.hosts[number], *(each.hosts[number] for each in entity.subscriptions)]

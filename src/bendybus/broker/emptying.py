@@ -15,8 +15,8 @@ from typing import Any
 
 from bendybus.broker.entities import Entities
 from bendybus.broker.entity import Entity
-from bendybus.broker.placing import Claims, make_partitions
-from bendybus.broker.topic import Target
+from bendybus.broker.placing import PartitionClaims, make_partitions
+from bendybus.broker.topic import SendTarget
 from bendybus.errors import StoreUnavailable
 from bendybus.store.catalog import EntityRecord
 
@@ -34,7 +34,7 @@ async def empty(entities: Entities) -> None:
     for entity in everything:
         for host in entity.hosts:
             host.begin_emptying()
-    families: list[list[Target]] = [[queue] for queue in entities.queues()]
+    families: list[list[SendTarget]] = [[queue] for queue in entities.queues()]
     families += [[topic, *topic.subscriptions] for topic in entities.topics()]
     failures = [failure for family in families if (failure := await _make_anew(entities, family)) is not None]
     for entity in everything:
@@ -43,11 +43,11 @@ async def empty(entities: Entities) -> None:
         raise StoreUnavailable(f"Not everything was emptied: {failures[0]} Please retry the operation.")
 
 
-async def _make_anew(entities: Entities, family: Sequence[Target]) -> Exception | None:
+async def _make_anew(entities: Entities, family: Sequence[SendTarget]) -> Exception | None:
     """Partitions made anew for these; where a store fails, what it has is loaded again."""
     # Another generation: its numbers begin anew too, and nobody must take them for the old ones.
     records = [replace(entities.record(entity.path), generation=uuid.uuid4().hex) for entity in family]
-    claims: Claims = {}
+    claims: PartitionClaims = {}
     failed: Exception | None = None
     try:
         await asyncio.to_thread(entities.catalog.remove, *[record.path for record in records])

@@ -28,8 +28,8 @@ from bendybus.broker.host import Host
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.payload_cache import PayloadCache
 from bendybus.broker.placing import (
-    Claims,
     Located,
+    PartitionClaims,
     choose,
     drop_partitions,
     locate,
@@ -38,10 +38,10 @@ from bendybus.broker.placing import (
 from bendybus.broker.queue import Queue
 from bendybus.broker.recorded import record_authorization_rules, record_change
 from bendybus.broker.store_set import StoreSet
-from bendybus.broker.topic import Subscription, Target, Topic
+from bendybus.broker.topic import SendTarget, Subscription, Topic
 from bendybus.broker.topic_host import TopicHost
 from bendybus.broker.turns import Turns
-from bendybus.domain.entities import Described, QueueDescription, Tier, normalise_path
+from bendybus.domain.entities import EntityDescription, QueueDescription, Tier, normalise_path
 from bendybus.domain.fanout import Contents
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
 from bendybus.errors import (
@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 
 Watcher: TypeAlias = Callable[[Entity[Any, Any]], None]
 
-D = TypeVar("D", bound=Described)
+D = TypeVar("D", bound=EntityDescription)
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class _Opened:
     """An entity that exists: what the catalog says of it, and what is at work."""
 
     record: EntityRecord
-    entity: Target
+    entity: SendTarget
     forwarder: Forwarder | None
     """Topics forward nothing."""
 
@@ -107,7 +107,7 @@ class Entities:
 
     # -- finding ------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[Target]:
+    def __iter__(self) -> Iterator[SendTarget]:
         return iter([each.entity for each in self._opened.values()])
 
     def queues(self) -> list[Queue]:
@@ -131,7 +131,7 @@ class Entities:
     def record(self, path: str) -> EntityRecord:
         return self._opened[normalise_path(path)].record
 
-    def look_up(self, path: str) -> Target | None:
+    def look_up(self, path: str) -> SendTarget | None:
         """Whatever stands at this path, in any case."""
         opened = self._opened.get(normalise_path(path))
         return None if opened is None else opened.entity
@@ -143,7 +143,7 @@ class Entities:
             raise InvalidOperation(f"'{path}' is a topic; messages are received from its subscriptions.")
         return entity
 
-    def find(self, path: str) -> Target:
+    def find(self, path: str) -> SendTarget:
         """What stands at this path, to send to; a subscription is found too, and refuses everything."""
         entity = self.look_up(path)
         if entity is None:
@@ -166,16 +166,16 @@ class Entities:
 
     # -- coming -------------------------------------------------------------------
 
-    def open_all(self, records: Sequence[EntityRecord], claims: Claims, away: Iterable[str]) -> None:
+    def open_all(self, records: Sequence[EntityRecord], claims: PartitionClaims, away: Iterable[str]) -> None:
         """Take up what the catalog lists; topics before their subscriptions."""
         for kind in OPENERS:
             for record in records:
                 if record.kind == kind:
                     self._open(record, locate(record, claims, self.stores, tuple(away)))
 
-    async def create(self, record: EntityRecord, label: str) -> Target:
+    async def create(self, record: EntityRecord, label: str) -> SendTarget:
         """Make the entity on all its partitions, or not at all (P-32)."""
-        claims: Claims = {}
+        claims: PartitionClaims = {}
         try:
             await make_partitions(record, self.stores, claims)
             await asyncio.to_thread(self.catalog.add, record)
@@ -190,7 +190,7 @@ class Entities:
         self.tell_of(entity)
         return entity
 
-    def admit(self, kind: EntityKind, description: Described) -> EntityRecord:
+    def admit(self, kind: EntityKind, description: EntityDescription) -> EntityRecord:
         """The record of a new queue or topic; refused if it exists, or beyond a quota (P-11)."""
         path = description.path
         if self.look_up(path) is not None:
@@ -213,7 +213,9 @@ class Entities:
         placement = choose(self.stores.open_to_new(), count, first=len(counted))
         return self.new_record(kind, description, placement)
 
-    def new_record(self, kind: EntityKind, description: Described, placement: Sequence[str]) -> EntityRecord:
+    def new_record(
+        self, kind: EntityKind, description: EntityDescription, placement: Sequence[str]
+    ) -> EntityRecord:
         at = self.clock.now()
         return EntityRecord(
             path=description.path,
@@ -242,7 +244,7 @@ class Entities:
             return
         await drop_partitions([self.stores[name] for name in record.placement], record.path)
 
-    def _open(self, record: EntityRecord, at: Iterable[Located]) -> Target:
+    def _open(self, record: EntityRecord, at: Iterable[Located]) -> SendTarget:
         entity = OPENERS[record.kind](self, record, at)
         entity.created_at, entity.updated_at = record.created_at, record.updated_at
         entity.generation = record.generation
@@ -296,13 +298,13 @@ class Entities:
 
     # -- going --------------------------------------------------------------------
 
-    async def delete(self, entity: Target) -> None:
+    async def delete(self, entity: SendTarget) -> None:
         """Remove it when it is its turn, unless it is gone by then."""
         async with self.changing:
             if not entity.deleted:
                 await self.remove(entity)
 
-    async def remove(self, entity: Target, *, force: bool = False) -> None:
+    async def remove(self, entity: SendTarget, *, force: bool = False) -> None:
         """The catalog first: from then on it is gone, and its partitions are litter.
 
         A topic takes its subscriptions with it in one step. What was sent through it to other entities leaves
@@ -311,7 +313,7 @@ class Entities:
         """
         if not force:
             entity.refuse_unhealthy()
-        family: list[Target] = [entity]
+        family: list[SendTarget] = [entity]
         if isinstance(entity, Topic):
             family += entity.subscriptions
         sources = [each for each in family if isinstance(each, Queue)]
@@ -326,7 +328,7 @@ class Entities:
             audit.record(f"{kind}-deleted", entity=entity.path, forced=force, **taken)
             await self.forget(family)
 
-    async def forget(self, entities: Sequence[Target]) -> None:
+    async def forget(self, entities: Sequence[SendTarget]) -> None:
         """The catalog lists these no more: close them, and clear away what they leave."""
         turns = Turns()
         for entity in entities:
@@ -374,7 +376,7 @@ def _open_subscription(entities: Entities, record: EntityRecord, at: Iterable[Lo
     return subscription
 
 
-Opener: TypeAlias = Callable[[Entities, EntityRecord, Iterable[Located]], Target]
+Opener: TypeAlias = Callable[[Entities, EntityRecord, Iterable[Located]], SendTarget]
 
 OPENERS: Final[dict[EntityKind, Opener]] = {
     "queue": _open_queue,

@@ -16,7 +16,7 @@ from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import Availability, StoreState
 from bendybus.broker.partition_lifecycle import PartitionLifecycle
 from bendybus.broker.stores import AttachedStore
-from bendybus.domain.entities import Described, normalise_path
+from bendybus.domain.entities import EntityDescription, normalise_path
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.routing import RoundRobin, key_of, partition_of
 from bendybus.errors import PreconditionFailed, StoreUnavailable
@@ -42,7 +42,7 @@ UNAVAILABLE: Final = Availability.UNAVAILABLE
 TROUBLED: Final = (StoreState.SLOW, StoreState.DAMAGED)
 
 H = TypeVar("H", bound=Host[Any])
-D = TypeVar("D", bound=Described)
+D = TypeVar("D", bound=EntityDescription)
 
 
 class _Ready:

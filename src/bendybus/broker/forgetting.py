@@ -28,7 +28,7 @@ from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import StoreState
 from bendybus.broker.placing import discard_partitions, make_alone, replace_records
 from bendybus.broker.stores import AttachedStore
-from bendybus.broker.topic import Target, Topic
+from bendybus.broker.topic import SendTarget, Topic
 from bendybus.broker.writer import Share
 from bendybus.errors import InvalidOperation, StoreUnavailable
 from bendybus.names import PARTITION_SHIFT, Instant, SequenceNumber
@@ -123,7 +123,7 @@ def _wanted(entities: Entities, lost: AttachedStore) -> Iterator[_Anew]:
         if store is not lost and store.state is StoreState.AVAILABLE
     ]
     added = dict.fromkeys(ready, 0)
-    everything: list[Target] = [*entities.queues(), *entities.topics()]
+    everything: list[SendTarget] = [*entities.queues(), *entities.topics()]
     for entity in everything:
         own = [host.store for host in entity.hosts]
         for host in entity.hosts:
@@ -138,7 +138,7 @@ def _wanted(entities: Entities, lost: AttachedStore) -> Iterator[_Anew]:
                 yield _Anew(together.hosts[host.number], target)
 
 
-def _family(entity: Target) -> Iterable[Target]:
+def _family(entity: SendTarget) -> Iterable[SendTarget]:
     return (entity, *entity.subscriptions) if isinstance(entity, Topic) else (entity,)
 
 

@@ -25,7 +25,7 @@ from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
-from bendybus.broker.topic import Subscription, Target
+from bendybus.broker.topic import SendTarget, Subscription
 from bendybus.broker.topic_host import TopicHost
 from bendybus.domain.commands import (
     Enqueue,
@@ -93,7 +93,7 @@ class _Addressed:
     target: PartitionHost | TopicHost
     message: Message
     identities: Identities | None = None
-    anywhere: Target | None = None
+    anywhere: SendTarget | None = None
     """The entity, if any of its partitions will do: the message has no key."""
 
 
@@ -104,7 +104,7 @@ class _StandIns:
     """
 
     def __init__(self) -> None:
-        self._chosen: dict[Target, PartitionNumber | None] = {}
+        self._chosen: dict[SendTarget, PartitionNumber | None] = {}
 
     def find(self, addressed: _Addressed) -> PartitionNumber | None:
         entity = addressed.anywhere
@@ -126,7 +126,7 @@ class _Walk:
 class Forwarder:
     """`Waiter` of its queue."""
 
-    def __init__(self, queue: Queue, find: Callable[[str], Target]) -> None:
+    def __init__(self, queue: Queue, find: Callable[[str], SendTarget]) -> None:
         self._queue = queue
         self._find = find
         self._moving: dict[PartitionHost, asyncio.Task[None]] = {}
@@ -313,7 +313,7 @@ class Forwarder:
 
 
 def _place_keyless(
-    destination: Target, posting: Posting, number: SequenceNumber
+    destination: SendTarget, posting: Posting, number: SequenceNumber
 ) -> PartitionHost | TopicHost:
     """Always the same partition, whatever is away: the one decided upon, else the one of the number."""
     decided = posting.partition

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bendybus.broker.queue import Queue
-from bendybus.broker.topic import Target, Topic
+from bendybus.broker.topic import SendTarget, Topic
 from bendybus.names import Instant
 
 __all__ = ["is_idle"]
 
 
-def is_idle(entity: Target, at: Instant, *, since: Instant) -> bool:
+def is_idle(entity: SendTarget, at: Instant, *, since: Instant) -> bool:
     """Nobody has sent, received, looked or changed anything for as long as AutoDeleteOnIdle says.
 
     When the server was down, before `since`, nobody could: that time does not count. One that forwards is

@@ -21,7 +21,7 @@ from bendybus.store.catalog import Catalog, EntityRecord
 from bendybus.store.protocol import NEVER_CLAIMED, MessagingStore, PartitionKey, PartitionRecord
 
 __all__ = [
-    "Claims",
+    "PartitionClaims",
     "Located",
     "choose",
     "discard_partitions",
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 # How long to leave a catalog alone that does not answer.
 ASK_AGAIN_S: Final = 1.0
 
-Claims: TypeAlias = dict[tuple[str, EntityPath, PartitionNumber], tuple[PartitionKey, Epoch]]
+PartitionClaims: TypeAlias = dict[tuple[str, EntityPath, PartitionNumber], tuple[PartitionKey, Epoch]]
 """Store, entity and partition -> the store's key for it, and the epoch under which it is ours."""
 
 Located: TypeAlias = tuple[PartitionNumber, PartitionKey | None, AttachedStore, Epoch | None]
@@ -57,7 +57,7 @@ def placed_in(records: Iterable[EntityRecord]) -> dict[str, set[tuple[EntityPath
     return placed
 
 
-def take_up(store: AttachedStore, placed: Container[tuple[EntityPath, PartitionNumber]]) -> Claims:
+def take_up(store: AttachedStore, placed: Container[tuple[EntityPath, PartitionNumber]]) -> PartitionClaims:
     """Everything that belongs into the store becomes ours, and what does not is removed.
 
     That was left by an interrupted create, delete or move. At once, since a claim of each would be a sync
@@ -90,7 +90,9 @@ def sweep(store: AttachedStore, placed: Container[tuple[EntityPath, PartitionNum
         store.store.discard([record.key for record in litter])
 
 
-def locate(record: EntityRecord, claims: Claims, stores: StoreSet, away: Container[str]) -> Iterator[Located]:
+def locate(
+    record: EntityRecord, claims: PartitionClaims, stores: StoreSet, away: Container[str]
+) -> Iterator[Located]:
     """Where an entity's partitions are; a store that is away may not have been asked."""
     for number, name in enumerate(record.placement):
         claim = claims.get((name, record.path, PartitionNumber(number)))
@@ -112,7 +114,7 @@ def choose(stores: Iterable[AttachedStore], count: int, first: int) -> list[str]
     return [names[(first + number) % len(names)] for number in range(count)]
 
 
-async def make_partitions(record: EntityRecord, stores: StoreSet, claims: Claims) -> None:
+async def make_partitions(record: EntityRecord, stores: StoreSet, claims: PartitionClaims) -> None:
     """Empty ones for all of the entity's; `claims` has those that were made, also after a failure."""
     chosen = [stores[name] for name in dict.fromkeys(record.placement)]
     for attached in chosen:

@@ -11,7 +11,7 @@ from typing import Final
 
 from bendybus import audit
 from bendybus.domain.access import AuthorizationRule
-from bendybus.domain.entities import Described
+from bendybus.domain.entities import EntityDescription
 from bendybus.domain.topic_entities import SubscriptionDescription
 from bendybus.store.catalog import EntityKind
 
@@ -21,7 +21,7 @@ __all__ = ["record_authorization_rules", "record_change"]
 _ELSEWHERE: Final = frozenset({"authorization_rules", "rules", "as_sent"})
 
 
-def record_change(kind: EntityKind, before: Described, after: Described) -> None:
+def record_change(kind: EntityKind, before: EntityDescription, after: EntityDescription) -> None:
     """An entity is described anew."""
     old, new = before.to_record(), after.to_record()
     changed = [name for name in new if name not in _ELSEWHERE and new[name] != old[name]]

@@ -17,7 +17,7 @@ from bendybus.broker.clock import Clock
 from bendybus.broker.entities import Entities
 from bendybus.broker.idle import is_idle
 from bendybus.broker.store_set import StoreSet
-from bendybus.broker.topic import Target
+from bendybus.broker.topic import SendTarget
 from bendybus.domain.commands import MoveLockEnds
 from bendybus.errors import BrokerError
 from bendybus.names import Instant
@@ -99,10 +99,10 @@ class Ticker:
 
     # -- what nobody uses ---------------------------------------------------------
 
-    def _idle(self, at: Instant) -> list[Target]:
+    def _idle(self, at: Instant) -> list[SendTarget]:
         return [entity for entity in self._entities if is_idle(entity, at, since=self._started_at)]
 
-    async def _delete_idle(self, entity: Target) -> None:
+    async def _delete_idle(self, entity: SendTarget) -> None:
         if entity.deleted or not is_idle(entity, self._clock.now(), since=self._started_at):
             return
         try:

@@ -26,7 +26,7 @@ from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescrip
 from bendybus.errors import EntityDisabled, InvalidOperation
 from bendybus.names import EntityPath, Instant, PartitionNumber
 
-__all__ = ["Subscription", "Target", "Topic"]
+__all__ = ["Subscription", "SendTarget", "Topic"]
 
 
 class Topic(Entity[TopicHost, TopicDescription]):
@@ -155,5 +155,5 @@ class Subscription(Queue):
         self.topic.hosts[host.number].subscription_changed(host)
 
 
-Target: TypeAlias = Queue | Topic
+SendTarget: TypeAlias = Queue | Topic
 """What can be sent to."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 __all__ = [
-    "Described",
+    "EntityDescription",
     "EntityStatus",
     "QueueDescription",
     "Tier",
@@ -88,7 +88,7 @@ def split_subqueue(path: str) -> tuple[str, SubQueue]:
     return path, SubQueue.MAIN
 
 
-class Described(Protocol):
+class EntityDescription(Protocol):
     """What all entities are described by, whatever else they have."""
 
     PROPERTIES: ClassVar[Properties]
@@ -248,7 +248,7 @@ class Tier(StrEnum):
             raise ArgumentError(f"premiumMessagingPartitions is {premium_partitions}; allowed are 1, 2, 4.")
         return premium_partitions
 
-    def effective_max_size_mb(self, description: Described) -> int:
+    def effective_max_size_mb(self, description: EntityDescription) -> int:
         """The maximum size to show: Standard gives each of the 16 partitions the chosen size (P-08)."""
         if self is Tier.PREMIUM:
             return description.max_size_mb
@@ -256,7 +256,7 @@ class Tier(StrEnum):
             enable_partitioning=description.enable_partitioning
         )
 
-    def check(self, description: Described) -> None:
+    def check(self, description: EntityDescription) -> None:
         """Refuse what this tier does not offer."""
         for row in (MAX_SIZE, MAX_MESSAGE_SIZE):
             allowed = row.allowed if self is Tier.PREMIUM else row.standard
@@ -264,7 +264,7 @@ class Tier(StrEnum):
             check_one_of(description.label, row.name, value, allowed, azure=f"Bad Request. {HELP_LINK} .")
         self.check_features(description)
 
-    def check_features(self, description: Described) -> None:
+    def check_features(self, description: EntityDescription) -> None:
         """Only what can be switched on: a subscription has its topic's sizes."""
         refused = [row.name for row in NOT_OFFERED[self] if getattr(description, row.field, None)]
         if refused:
@@ -302,7 +302,7 @@ NOT_OFFERED: Final[Mapping[Tier, Properties]] = {
 }
 
 
-def check_values(description: Described) -> None:
+def check_values(description: EntityDescription) -> None:
     """Refuse what no entity of this kind may have."""
     for row in description.PROPERTIES:
         row.check(description.label, getattr(description, row.field))
@@ -312,7 +312,7 @@ def check_values(description: Described) -> None:
         raise ArgumentError(f"{description.label}: {names} exclude each other.")
 
 
-def refuse_immutable_changes(before: Described, after: Described) -> None:
+def refuse_immutable_changes(before: EntityDescription, after: EntityDescription) -> None:
     """What was fixed at creation stays as it is (P-07)."""
     for row in before.PROPERTIES:
         was, wanted = getattr(before, row.field), getattr(after, row.field, None)
@@ -331,5 +331,5 @@ def _azure_on_fixed(row: Property, kind: str) -> str:
     return f"The value for the {row.name} property of an existing {kind} cannot be changed. {HELP_LINK} ."
 
 
-def _kind(description: Described) -> str:
+def _kind(description: EntityDescription) -> str:
     return description.label.partition(" ")[0].lower()

@@ -14,7 +14,7 @@ from bendybus.amqp.types import ULong
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
-from bendybus.broker.topic import Target
+from bendybus.broker.topic import SendTarget
 from bendybus.domain.entities import Tier
 from bendybus.domain.messages import SubQueue
 from bendybus.engine.deliveries import Delivery
@@ -88,7 +88,7 @@ class Attachment:
     resource: str
     right: Right | None
     """None at `$cbs`, where no right is needed."""
-    entity: Target | None = None
+    entity: SendTarget | None = None
     """None at `$cbs`."""
 
     def refuse_changed(self) -> None:
@@ -167,7 +167,9 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
     return Attachment(requester, address.resource, right, managed)
 
 
-def _accept_sender(link: ReceivingLink, target: Target, properties: dict[str, object] | None = None) -> None:
+def _accept_sender(
+    link: ReceivingLink, target: SendTarget, properties: dict[str, object] | None = None
+) -> None:
     """Accept with the largest message that the target takes, and the largest batch that SDKs should make."""
     size_max = target.description.max_message_size_kb * 1024
     batch = {BATCH_SIZE_MAX: ULong(min(size_max, BATCH_BYTES_MAX))}
@@ -184,7 +186,7 @@ def _attach_coordinator(connection: AmqpConnection, link: ReceivingLink) -> Atta
 
 
 def _attach_via(
-    connection: AmqpConnection, link: ReceivingLink, address: Address, via: Target, destination: object
+    connection: AmqpConnection, link: ReceivingLink, address: Address, via: SendTarget, destination: object
 ) -> Attachment:
     """The client sends through one entity to another. The limits of the other apply."""
     target = Address.parse(destination)

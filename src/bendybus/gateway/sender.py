@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from bendybus.amqp.performatives import Accepted, TransactionalState
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
-from bendybus.broker.topic import Target
+from bendybus.broker.topic import SendTarget
 from bendybus.broker.topic_host import TopicHost
 from bendybus.domain.commands import Enqueue, Reply
 from bendybus.domain.duplicates import Identities
@@ -59,7 +59,11 @@ class _Run:
 
 class Sender:
     def __init__(
-        self, connection: AmqpConnection, link: ReceivingLink, target: Target, via: Target | None = None
+        self,
+        connection: AmqpConnection,
+        link: ReceivingLink,
+        target: SendTarget,
+        via: SendTarget | None = None,
     ) -> None:
         self._connection = connection
         self._link = link

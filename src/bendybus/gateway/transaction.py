@@ -20,7 +20,7 @@ from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
-from bendybus.broker.topic import Subscription, Target, Topic
+from bendybus.broker.topic import SendTarget, Subscription, Topic
 from bendybus.broker.topics import RuleChange
 from bendybus.domain.commands import CancelScheduled, Command, Enqueue
 from bendybus.domain.entities import QueueDescription
@@ -42,10 +42,10 @@ class Coordination:
     """What transactions on one AMQP session may reach."""
 
     spans_entities: bool = False
-    via: Target | None = None
+    via: SendTarget | None = None
     """The first entity that was attached there, if they may span several."""
 
-    def enter(self, entity: Target, *, receives: bool) -> None:
+    def enter(self, entity: SendTarget, *, receives: bool) -> None:
         """A link to this entity is attached: the first one's is the entity that all others go through."""
         if not self.spans_entities:
             return
@@ -57,7 +57,7 @@ class Coordination:
                 f"'{entity.path}' as well."
             )
 
-    def via_for(self, target: Target) -> Target | None:
+    def via_for(self, target: SendTarget) -> SendTarget | None:
         via = self.via
         return None if via is None or via.top_level == target.top_level else via
 
@@ -69,7 +69,7 @@ class Transaction:
     id: bytes
     coordination: Coordination = field(default_factory=Coordination)
     scope: Scope = field(default_factory=Scope)
-    work: list[tuple[Target, Command]] = field(default_factory=list)
+    work: list[tuple[SendTarget, Command]] = field(default_factory=list)
     """Each in the transaction's partition of that entity."""
     began_at: Instant | None = None
     """When the first operation came: the timeout starts there."""
@@ -82,7 +82,7 @@ class Transaction:
     _is_over: bool = False
     _sent_through: bool = False
     _tokens: set[LockToken] = field(default_factory=set)
-    _enqueues: dict[tuple[Target, EntityPath | None], Enqueue] = field(default_factory=dict)
+    _enqueues: dict[tuple[SendTarget, EntityPath | None], Enqueue] = field(default_factory=dict)
     _scheduled: dict[SequenceNumber, tuple[Enqueue, Message]] = field(default_factory=dict)
     _cancelled: set[SequenceNumber] = field(default_factory=set)
 
@@ -90,7 +90,7 @@ class Transaction:
 
     def send(
         self,
-        target: Target,
+        target: SendTarget,
         messages: Sequence[Message],
         keys: Sequence[MessageKeys],
         identities: Sequence[str | None] | None,
@@ -102,7 +102,7 @@ class Transaction:
         self._enqueue(target, messages, identities)
 
     def send_through(
-        self, via: Target, target: Target, messages: Sequence[Message], keys: Sequence[MessageKeys]
+        self, via: SendTarget, target: SendTarget, messages: Sequence[Message], keys: Sequence[MessageKeys]
     ) -> None:
         """Messages to another entity, which leave from the one that the transaction is about (P-37)."""
         self._begin_work()
@@ -118,7 +118,7 @@ class Transaction:
 
     def _enqueue(
         self,
-        entity: Target,
+        entity: SendTarget,
         messages: Sequence[Message],
         identities: Sequence[str | None] | None,
         destination: EntityPath | None = None,
@@ -155,7 +155,7 @@ class Transaction:
 
     # -- scheduled messages -------------------------------------------------------
 
-    def placed(self, target: Target, keys: Sequence[MessageKeys]) -> Host[Any]:
+    def placed(self, target: SendTarget, keys: Sequence[MessageKeys]) -> Host[Any]:
         """The partition for messages that are to be scheduled there, which must be known at once."""
         self._begin_work()
         for each in keys:
@@ -166,7 +166,7 @@ class Transaction:
         return target.hosts[partition]
 
     def schedule(
-        self, target: Target, messages: list[Message], identities: Sequence[str | None] | None
+        self, target: SendTarget, messages: list[Message], identities: Sequence[str | None] | None
     ) -> None:
         """Scheduled messages that have their numbers, and count against the quota."""
         self._begin_work()
@@ -175,13 +175,15 @@ class Transaction:
         self.work.append((target, enqueue))
 
     def send_scheduled(
-        self, target: Target, messages: list[Message], identities: Sequence[str | None] | None
+        self, target: SendTarget, messages: list[Message], identities: Sequence[str | None] | None
     ) -> None:
         """Messages whose time has come already: they are active when the transaction is committed."""
         self._begin_work()
         self._enqueue(target, messages, identities)
 
-    def cancel_scheduled(self, entity: Target, host: Host[Any], numbers: Sequence[SequenceNumber]) -> None:
+    def cancel_scheduled(
+        self, entity: SendTarget, host: Host[Any], numbers: Sequence[SequenceNumber]
+    ) -> None:
         """Scheduled messages that the commit removes.
 
         What this very transaction has scheduled is taken out of it.
@@ -265,7 +267,7 @@ class Transaction:
             placed.append((entity.hosts[number], command))
         return placed
 
-    def _partition(self, entity: Target) -> PartitionNumber:
+    def _partition(self, entity: SendTarget) -> PartitionNumber:
         number = self.scope.settle_partition(len(entity.hosts))
         if number is not None:
             return number
@@ -314,6 +316,6 @@ def _rules_and_messages() -> InvalidOperation:
     )
 
 
-def _requires_session(target: Target) -> bool:
+def _requires_session(target: SendTarget) -> bool:
     description = target.description
     return isinstance(description, QueueDescription) and description.requires_session

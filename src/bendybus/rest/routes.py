@@ -28,7 +28,7 @@ from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
-from bendybus.broker.topic import Target as SendTarget
+from bendybus.broker.topic import SendTarget
 from bendybus.domain.commands import Abandon, Complete, Enqueue, Renew, Renewed, Settled
 from bendybus.domain.messages import SubQueue
 from bendybus.errors import (

@@ -19,7 +19,7 @@ from bendybus.broker.clock import Clock
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Given, Peek
 from bendybus.domain.entities import (
-    Described,
+    EntityDescription,
     QueueDescription,
     Tier,
     normalise_path,
@@ -242,7 +242,7 @@ class Namespace:
         self.faults.heal_all()
         await broker.recovered()
         described = self._described
-        first: list[Described] = [*described.queues, *described.topics, *described.subscriptions]
+        first: list[EntityDescription] = [*described.queues, *described.topics, *described.subscriptions]
         by_path = {normalise_path(each.path): each for each in first}
         for entity in broker.entities:
             wanted = by_path.get(normalise_path(entity.path))
@@ -267,7 +267,7 @@ class Namespace:
         return self._served
 
 
-def _is_as_made(present: Described, first: Described | None) -> bool:
+def _is_as_made(present: EntityDescription, first: EntityDescription | None) -> bool:
     """Whether an entity is one of the first, or can be made like it."""
     if first is None or type(first) is not type(present):
         return False

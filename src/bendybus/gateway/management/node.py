@@ -16,7 +16,7 @@ from bendybus.auth.claims import Claims
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
-from bendybus.broker.topic import Target
+from bendybus.broker.topic import SendTarget
 from bendybus.broker.topics import Topics
 from bendybus.domain.session_commands import SessionLock
 from bendybus.errors import ArgumentError, BrokerError, InvalidOperation, NotSupported, Unauthorized
@@ -45,7 +45,7 @@ class ManagementNode:
 
     def __init__(
         self,
-        entity: Target,
+        entity: SendTarget,
         address: Address,
         claims: Claims,
         actor: Callable[[], audit.Actor],

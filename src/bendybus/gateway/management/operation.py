@@ -15,7 +15,7 @@ from bendybus.auth.rights import Right
 from bendybus.broker.entity import Entity
 from bendybus.broker.host import Host
 from bendybus.broker.queue import Queue
-from bendybus.broker.topic import Subscription, Target
+from bendybus.broker.topic import SendTarget, Subscription
 from bendybus.broker.topics import Topics
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.session_commands import SessionLock
@@ -37,7 +37,7 @@ Answer: TypeAlias = dict[str, object] | None
 class Managed:
     """The entity whose `$management` is used, and what the client's connection holds of it."""
 
-    entity: Target
+    entity: SendTarget
     subqueue: SubQueue
     topics: Topics
     session_locks: Mapping[tuple[Queue, SessionKey], SessionLock]

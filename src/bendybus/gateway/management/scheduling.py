@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from bendybus.amqp.types import Array
 from bendybus.auth.rights import Right
 from bendybus.broker.entity import Entity
-from bendybus.broker.topic import Target
+from bendybus.broker.topic import SendTarget
 from bendybus.domain.commands import CancelScheduled, Enqueue, Enqueued, Reserve
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.messages import UNASSIGNED, Message, MessageState
@@ -77,7 +77,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
 # -- messages ---------------------------------------------------------------------
 
 
-async def _schedule(target: Target, entries: Sequence[object]) -> list[SequenceNumber]:
+async def _schedule(target: SendTarget, entries: Sequence[object]) -> list[SequenceNumber]:
     """Enqueue the messages of these maps; gives the number of each, good until it is due.
 
     A duplicate is accepted and dropped like any other, so its number is one that no message has.
@@ -92,7 +92,7 @@ async def _schedule(target: Target, entries: Sequence[object]) -> list[SequenceN
 
 
 async def _schedule_in_transaction(
-    target: Target, entries: Sequence[object], transaction: Transaction
+    target: SendTarget, entries: Sequence[object], transaction: Transaction
 ) -> list[SequenceNumber]:
     """The same as a part of a transaction: the numbers are given at once, the messages are kept later.
 
@@ -125,7 +125,7 @@ def _chosen(values: Iterable[T], chosen: Iterable[bool]) -> list[T]:
 
 
 def _admit(
-    target: Target, entries: Sequence[object]
+    target: SendTarget, entries: Sequence[object]
 ) -> tuple[list[Message], Sequence[str | None] | None, RoutingKey | None]:
     """The messages of these maps, what they are known by, and the one key they share."""
     payloads = _payloads(target, entries)
@@ -135,12 +135,12 @@ def _admit(
     return messages, None if identities is None else identities.found, key
 
 
-def _identities(target: Target) -> Identities | None:
+def _identities(target: SendTarget) -> Identities | None:
     detects = target.description.requires_duplicate_detection
     return Identities(partitioned=len(target.hosts) > 1) if detects else None
 
 
-def _payloads(target: Target, entries: Sequence[object]) -> list[bytes]:
+def _payloads(target: SendTarget, entries: Sequence[object]) -> list[bytes]:
     limit = target.description.max_message_size_kb * 1024
     payloads = [_payload(entry) for entry in entries]
     if any(len(payload) > limit for payload in payloads):
@@ -150,7 +150,7 @@ def _payloads(target: Target, entries: Sequence[object]) -> list[bytes]:
     return payloads
 
 
-async def _enqueue(target: Target, command: Enqueue, key: RoutingKey | None) -> Enqueued:
+async def _enqueue(target: SendTarget, command: Enqueue, key: RoutingKey | None) -> Enqueued:
     attempts = len(target.hosts) if key is None else 1
     while True:
         attempts -= 1
