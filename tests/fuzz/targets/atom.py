@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.parsers import expat
 
 from bendybus.admin.authorization_rules_xml import read_rules, rules_element
-from bendybus.admin.documents import EntryContent, Place, entry, error, parse_entry
+from bendybus.admin.documents import EntryAddress, EntryContent, entry, error, parse_entry
 from bendybus.admin.filter_rules import read_rule, rule_elements
 from bendybus.admin.queues import read_queue
 from bendybus.admin.topics import read_subscription, read_topic
@@ -66,7 +66,7 @@ def _rules(described: EntryContent) -> None:
 def _rule(described: EntryContent) -> None:
     """What is written of a rule is read as the same rule."""
     rule = read_rule(described.elements)
-    written = entry(Place.alone("u"), rule.name, RULE_DESCRIPTION, rule_elements(rule), AT, AT, "")
+    written = entry(EntryAddress.alone("u"), rule.name, RULE_DESCRIPTION, rule_elements(rule), AT, AT, "")
     again = parse_entry(written.encode())
     assert rule_elements(read_rule(again.elements)) == rule_elements(rule)
 

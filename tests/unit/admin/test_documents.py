@@ -23,8 +23,8 @@ def put(description: str) -> bytes:
 
 
 def test_an_entry_reads_as_it_was_written() -> None:
-    place = documents.Place.alone("https://h/a&b?x=1")
-    text = documents.entry(place, "a<b", "QueueDescription", atom.element("Status", "Active"), AT, AT, "me")
+    address = documents.EntryAddress.alone("https://h/a&b?x=1")
+    text = documents.entry(address, "a<b", "QueueDescription", atom.element("Status", "Active"), AT, AT, "me")
     entry = ElementTree.fromstring(text)
     assert entry.findtext(f"{ATOM}title") == "a<b"
     assert entry.findtext(f"{ATOM}id") == "https://h/a&b?x=1"
@@ -38,7 +38,9 @@ def test_an_entry_reads_as_it_was_written() -> None:
 )
 def test_a_feed_has_a_second_link_only_when_there_is_more(following: str | None, links: list[str]) -> None:
     page = [
-        documents.entry(documents.Place("u", "t", "https://h/"), "t", "QueueDescription", "", AT, AT, "me")
+        documents.entry(
+            documents.EntryAddress("u", "t", "https://h/"), "t", "QueueDescription", "", AT, AT, "me"
+        )
     ]
     feed = ElementTree.fromstring(documents.feed("https://h/", "queues", AT, page, following))
     assert [link.get("rel") for link in feed.findall(f"{ATOM}link")] == links
