@@ -8,7 +8,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from bendybus.admin.documents import Place, entry
+from bendybus.admin.documents import EntryAddress, entry
 from bendybus.auth.key_ring import ROOT_RULE_NAME
 from bendybus.auth.sas import make_token
 from bendybus.names import Instant
@@ -44,7 +44,7 @@ def test_a_namespace_is_emptied_only_on_a_server_for_development(start_server: S
 def test_no_entity_is_named_like_a_route(start_server: StartServer, kind: str) -> None:
     server = start_server({})
     at = Instant(0)
-    body = entry(Place.alone("http://x"), "x", kind, "", at, at, "n").encode()
+    body = entry(EntryAddress.alone("http://x"), "x", kind, "", at, at, "n").encode()
     for name in ("health", "Metrics", "HEALTH"):
         status, answer = ask(server, "PUT", f"/{name}?api-version=2021-05", body)
         assert (status, "the server itself answers" in answer) == (400, True)
