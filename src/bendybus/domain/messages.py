@@ -163,8 +163,7 @@ class Message:
         self.size = _sizes.get(size) or _share(size)
         """The bytes that count towards the entity's quota."""
         self.expires_at = expires_at
-        """Before `Enqueue`: the sender's limit, as an absolute time. After: also within the entity's
-        limit."""
+        """Before `Enqueue`: the sender's limit, as an absolute time. After: the entity's limit too."""
         self.session_id = session_id
         self.origin = origin
         """None for a message that was sent to this entity directly."""

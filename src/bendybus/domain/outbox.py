@@ -111,7 +111,7 @@ class TransferOutbox:
         return found
 
     def _set_aside(self, messages: list[Message], cause: Cause, changes: Changes) -> None:
-        """Dead-letter forwarded messages. All others go to the transfer dead-letter queue.
+        """Dead-letter messages that were to be forwarded. Others go to the transfer dead-letter queue.
 
         The others are messages that a transaction sent through this entity, and dead letters. Dead letters
         keep their reason, and must not return to the shelf from which they would be posted again.

@@ -45,7 +45,7 @@ def refuse_lost_commits(path: Path, last: int) -> None:
             f"remove {_witness_of(path).name} to go on without the commits that are lost"
         )
     if acknowledged is None and last:
-        logger.warning("%s has no readable witness: whether commits were lost cannot be told", path)
+        logger.warning("%s has no readable witness file: lost commits cannot be detected", path)
 
 
 class Witness:
@@ -79,7 +79,12 @@ class Witness:
 
     def _give_up(self, error: OSError) -> None:
         """A store is worth more than its witness, which then stays behind and does no harm."""
-        logger.warning("%s: commits after %d are not witnessed: %s", self._path, self._noted, error.strerror)
+        logger.warning(
+            "%s: commits after %d are not recorded in the witness file: %s",
+            self._path,
+            self._noted,
+            error.strerror,
+        )
         self._close()
 
     @property
