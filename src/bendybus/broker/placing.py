@@ -1,8 +1,7 @@
 """Where the partitions of entities are: created, found, claimed and removed in the stores.
 
 The catalog is the source of truth: a partition exists if and only if the catalog lists it. Others are
-removed when a store is opened, or when a partition of the same name is created. Which entities exist:
-entities.py.
+removed when a store is opened, or when a partition of the same name is created. Entities: entities.py.
 """
 
 from __future__ import annotations
