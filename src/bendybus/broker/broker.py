@@ -150,7 +150,7 @@ class Broker:
         return at
 
     def _take_up(self, records: Iterable[EntityRecord]) -> tuple[Claims, dict[str, Exception]]:
-        """The contents of all stores, and which stores are away."""
+        """Claim the partitions in all stores. Returns the claims, and why stores are away, by name."""
         away: dict[str, Exception] = dict(self._unopened)
         claims: Claims = {}
         placed = placed_in(records)

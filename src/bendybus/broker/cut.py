@@ -23,7 +23,7 @@ STAND_STILL_MAX_S: Final = 0.5
 
 
 async def cut(images: Mapping[AttachedStore, Callable[[], None]], catalog: Callable[[], None]) -> bool:
-    """Fix all these images and the catalog's at one moment. Returns False if the stores did not meet.
+    """Fix all these images and the catalog's at one moment. Returns False if one came too late.
 
     Each call is made in its store's writer, the catalog's while all writers wait. An exception of a call
     is raised here. Images that were fixed in vain cannot be used again.

@@ -182,7 +182,7 @@ class PartitionHost(Host[Partition]):
         self.queue.accessed_at = at = self.queue.now()
         reply, effects = partition.apply(command, at)
         if effects:
-            # Expired messages were removed. The caller that locked the others need not wait for that.
+            # Other messages expired. The caller that locked these need not wait for that commit.
             self._perform(partition, command, reply, effects, ignore)
         self.queue.keep_time(self)
         return reply

@@ -38,7 +38,7 @@ def postpone(message: Message, at: Instant, due: Instant) -> None:
 
 
 class Schedule:
-    """When the scheduled messages of a partition are due. Most partitions have none."""
+    """When the scheduled messages of a partition are due. Many partitions have none."""
 
     __slots__ = ("_agenda", "_numbered", "_waiting", "activated", "arriving")
 

@@ -177,7 +177,7 @@ class TopicPartition:
             for message in changes.stored:
                 # With an origin, the store keeps the body separately. A forwarded message already has one.
                 message.origin = message.origin or Origin(message.sequence_number)
-        # Messages that go on count towards the size of the subscriptions.
+        # Messages that are passed on count towards the size of the subscriptions.
         self._shelf.size_bytes -= sum([message.size for message in published])
         return reply, published
 

@@ -102,7 +102,7 @@ class FileKeys:
 
 
 class UrlKeys:
-    """The keys that a URL serves. `start` fetches them now and then regularly; `stop` ends that."""
+    """The keys that a URL serves. `start` fetches them, and again at intervals; `stop` ends that."""
 
     def __init__(self, url: str) -> None:
         from bendybus.auth.jwt import KeySet  # noqa: PLC0415 - as above

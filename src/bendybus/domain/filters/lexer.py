@@ -29,7 +29,8 @@ __all__ = [
 # "Maximum length of filter condition string: 1,024", and the same for an action.
 TEXT_LENGTH_MAX: Final = 1024
 
-# Typical lists in IN take four characters per element. This is enough for the shortest possible elements.
+# A list in IN has two tokens per element, and the shortest string takes four characters with its comma:
+# 1,024 / 4 * 2.
 TOKENS_MAX: Final = 512
 
 # One more than the largest Int64, so that the parser can put a minus before it.
