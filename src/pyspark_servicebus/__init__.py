@@ -2,10 +2,10 @@
 
     spark.read.format("servicebus").option("connectionString", ...).option("entity", "orders").load()
 
-Found by Spark because it is installed: Spark looks into every package named
-`pyspark_*` for a `DefaultSource`. Works against Bendybus and, browsing only,
-against Azure. What each part does when, and where: datasource.py. `spark_session`
-makes a session whose workers find this package: java.py.
+Spark finds it because it is installed: Spark looks in every package named
+`pyspark_*` for a `DefaultSource`. It works with Bendybus and, for browsing only,
+with Azure. What each part does, when and where: datasource.py. `spark_session`
+creates a session whose workers find this package: java.py.
 """
 
 from pyspark_servicebus.datasource import ServiceBusDataSource

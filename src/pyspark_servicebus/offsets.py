@@ -1,10 +1,10 @@
-"""Offsets: how far a stream has come in each partition, as Spark keeps them in its checkpoint.
+"""Offsets: the position of a stream in each partition, as Spark keeps them in its checkpoint.
 
 A position is the counter (the low 48 bits of the sequence number) of the last
-message that belongs to the batches so far; a batch is `(from, to]` in every
-partition. An offset holds where its own batch began, so that a replay reads the
-same range whatever Spark hands over as its start. `flush` lets two offsets differ
-that have the same positions (stream.py). Everything here is values and text.
+message that belongs to the batches so far. A batch is `(from, to]` in every
+partition. An offset contains the start of its own batch, so that a replay reads the
+same range whatever start Spark passes. `flush` makes two offsets with
+the same positions different (stream.py). Everything here is values and text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Options: everything a user can say about reading and writing, read and checked once.
+"""Options for reading and writing, parsed and checked once.
 
-In Kafka's grammar where Kafka has a word for it. Names are case-insensitive, as
-Spark's are; an unknown one is refused by name. What is wrong is said before
+Names follow Kafka's if Kafka has the option. They are case-insensitive, as
+Spark's are; an unknown option is refused by name. Errors are reported before
 anything is connected, and no error quotes a secret. docs/reference/spark.md has
 the table.
 """
@@ -71,9 +71,9 @@ WRITE: Final = ("batching", "messageIds", "extensions")
 STATES: Final = ("active", "deferred", "scheduled")
 """By their numbers on the wire."""
 
-# A broker that is restarted is back within seconds; a query should not fail for that.
+# A broker that is restarted is back within seconds. A query should not fail because of that.
 RETRIES_DEFAULT: Final = 10
-# What these leave out of a range is not read, but committing the range removes it all the same.
+# Messages that these filter out of a range are not read, but committing the range removes them too.
 BROWSE_ONLY: Final = ("sessionId", "startingTimestamp", "endingTimestamp")
 LEASE_DEFAULT_MS: Final = 300_000
 LEASE_MAX_MS: Final = 900_000
@@ -82,7 +82,7 @@ FETCH_DEFAULT: Final = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StartingOffsets:
-    """Where to start, or to end: by partition, else `everywhere`. Counters, or one of Kafka's two numbers."""
+    """Where to start or end: by partition, else `everywhere`. Counters, or one of Kafka's two numbers."""
 
     everywhere: int
     by_partition: Mapping[int, int]
@@ -162,7 +162,7 @@ class ReadOptions:
 
 
 def _refuse_unread(given: _Given, starting: StartingOffsets) -> None:
-    """Consuming completes everything up to a batch's end: it must all have been read."""
+    """Consuming completes everything up to a batch's end, so all of it must have been read."""
     harm = "it would complete messages that the query never reads"
     for name in BROWSE_ONLY:
         if given.text(name) is not None:
@@ -184,7 +184,7 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
-        # Spark puts these in among the user's own when it writes.
+        # Spark adds these to the user's own options when it writes.
         given = _Given(options, (*COMMON, *WRITE), "written", ("path", "checkpointLocation", "queryName"))
         settings, entity = given.settings()
         return cls(
@@ -197,7 +197,7 @@ class WriteOptions:
 
 
 class _Given:
-    """The options as Spark hands them over, by their names in lower case."""
+    """The options as Spark passes them, by name in lower case."""
 
     def __init__(
         self, options: Mapping[str, str], known: Iterable[str], what: str, passed_by: Iterable[str] = ()

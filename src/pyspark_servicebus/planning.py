@@ -1,7 +1,7 @@
-"""Planning: which ranges a batch has, and how they are shared out among Spark's tasks.
+"""Planning: which ranges a batch has, and how they are divided among Spark's tasks.
 
-A task costs some 30 ms of its own, so small ranges travel together; a large one
-is cut where more tasks are asked for than there are ranges. All of it arithmetic.
+A task has an overhead of about 30 ms, so small ranges share a task. A large range
+is split if more tasks are requested than there are ranges. Everything here is arithmetic.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pyspark_servicebus.options import EARLIEST, LATEST, ReadOptions, StartingOf
 
 __all__ = ["RangesPartition", "limited", "resolve", "selected", "share_out"]
 
-# What a task should have at least to be worth its start and its connection.
+# The minimum work for a task to be worth its start and its connection.
 MESSAGES_PER_TASK: Final = 10_000
 
 
 class RangesPartition(InputPartition):
-    """What one task reads; everything it needs to know travels in here."""
+    """What one task reads, with everything that it needs to know."""
 
     def __init__(self, ranges: Sequence[MessageRange]) -> None:
         super().__init__(tuple(ranges))
@@ -30,9 +30,9 @@ class RangesPartition(InputPartition):
 
 
 def resolve(offsets: StartingOffsets, info: EntityInfo) -> dict[int, int]:
-    """Where the user's offsets are in each partition, as the position of the last message before them.
+    """The user's offsets in each partition, as the position of the last message before them.
 
-    As in Kafka, an offset is the first message to be read, and as an end the first not to be read.
+    As in Kafka, an offset is the first message to read or, as an end, the first not to read.
     """
     positions: dict[int, int] = {}
     for partition, each in info.partitions.items():
@@ -51,7 +51,7 @@ def selected(options: ReadOptions, partition: int) -> bool:
 
 
 def limited(start: Positions, end: Mapping[int, int], most: int | None) -> dict[int, int]:
-    """`end`, cut so that at most `most` messages lie between, each partition in proportion."""
+    """`end`, limited so that at most `most` messages are in between, in proportion for each partition."""
     waiting = {partition: max(0, mark - start.get(partition, 0)) for partition, mark in end.items()}
     total = sum(waiting.values())
     if most is None or total <= most:
@@ -66,7 +66,7 @@ def limited(start: Positions, end: Mapping[int, int], most: int | None) -> dict[
 
 
 def share_out(ranges: Sequence[MessageRange], options: ReadOptions) -> list[RangesPartition]:
-    """The ranges as tasks: as many as are worth it, within the user's bounds."""
+    """Divide the ranges into tasks: as many as are worthwhile, within the user's limits."""
     ranges = [each for each in ranges if each.count > 0]
     if not ranges:
         return []
@@ -85,7 +85,7 @@ def share_out(ranges: Sequence[MessageRange], options: ReadOptions) -> list[Rang
             MessageRange(largest.partition, largest.after, middle),
             MessageRange(largest.partition, middle, largest.through),
         ]
-    # The largest first, each to the task that has least so far.
+    # The largest first, each to the task that has the least so far.
     shares: list[list[MessageRange]] = [[] for _ in range(min(tasks, len(ranges)))]
     loads = [0] * len(shares)
     for each in sorted(ranges, key=lambda one: (-one.count, one.partition, one.after)):

@@ -1,7 +1,7 @@
-"""Reading batches: an entity as it is now, as a table.
+"""Reading batches: the current contents of an entity as a table.
 
-Planned on the driver's machine, read on the executors. Streams: stream.py; they
-read their ranges the same way (`read_ranges`).
+Planned on the driver's machine, read on the executors. Streams (stream.py)
+read their ranges in the same way (`read_ranges`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class BatchReader(DataSourceReader):
         return share_out(ranges, options) or [RangesPartition(())]
 
     def _narrowed(self, whole: MessageRange) -> MessageRange:
-        """Cut to what the pushed filters on sequence numbers leave."""
+        """Narrow a range by the pushed filters on sequence numbers."""
         base = whole.partition << PARTITION_SHIFT
         return MessageRange(
             whole.partition, max(whole.after, self._after - base), min(whole.through, self._through - base)
@@ -87,7 +87,7 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BatchReader):
-    """Takes filters over from Spark. A class of its own: Spark refuses it unless its setting allows that."""
+    """Takes filters from Spark. A separate class, because Spark refuses it unless its setting allows that."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         for each in filters:
@@ -95,7 +95,7 @@ class FilteringBatchReader(BatchReader):
                 yield each
 
     def _takes(self, each: Filter) -> bool:
-        """Whether Spark need not look at this filter again."""
+        """Whether Spark need not apply this filter again."""
         if isinstance(each, In) and each.attribute == ("partition",):
             return self._only(frozenset(value for value in each.value if isinstance(value, int)))
         if not isinstance(each, EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
@@ -111,7 +111,7 @@ class FilteringBatchReader(BatchReader):
         if name == ("partition",) and isinstance(value, int):
             return self._only(frozenset((value,)))
         if name == ("session_id",) and isinstance(value, str) and self._selection.session_id is None:
-            # The session in whatever case it is written; Spark looks again.
+            # The session id in any case. Spark applies the filter again.
             self._selection = replace(self._selection, session_id=value)
             return False
         if name == ("state",) and value in STATES and STATES.index(value) in self._selection.states:
@@ -138,7 +138,7 @@ class FilteringBatchReader(BatchReader):
         return True
 
     def _bound_time(self, each: Filter, value: datetime.datetime) -> None:
-        """Coarsely, to the millisecond and with one to spare; Spark looks again."""
+        """To the millisecond, with one to spare. Spark applies the filter again."""
         ms = int(value.timestamp() * 1000)
         selection = self._selection
         if isinstance(each, EqualTo | GreaterThan | GreaterThanOrEqual):

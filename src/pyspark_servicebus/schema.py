@@ -1,7 +1,7 @@
 """The columns: one row for each message, the same for every entity.
 
-What is read and what may be written share their names, so that what was read can
-be written again. How a message becomes a row: decoding.py; a row a message:
+Columns for reading and for writing have the same names, so that rows that were read can
+be written again. From message to row: decoding.py. From row to message:
 encoding.py.
 """
 
@@ -58,7 +58,7 @@ _READ: Final[dict[str, DataType]] = {
     RAW: BinaryType(),
 }
 
-# Text may be sent as it is; it becomes UTF-8.
+# Text may be sent as it is. It is encoded as UTF-8.
 _WRITABLE: Final[dict[str, tuple[type[DataType], ...]]] = {
     BODY: (BinaryType, StringType),
     RAW: (BinaryType,),
@@ -95,7 +95,7 @@ def read_schema(options: ReadOptions) -> StructType:
 
 
 def check_writable(schema: StructType) -> None:
-    """Raise what stands against writing rows of this schema, before any row is looked at."""
+    """Raise if rows of this schema cannot be written, before any row is read."""
     names = [field.name for field in schema.fields]
     if BODY not in names and RAW not in names:
         raise ArgumentError(
@@ -104,7 +104,7 @@ def check_writable(schema: StructType) -> None:
     for field in schema.fields:
         allowed = _WRITABLE.get(field.name)
         if allowed is None:
-            # What only a reader can have is passed by, so that rows that were read can be sent.
+            # Columns that only a reader has are ignored, so that rows that were read can be sent.
             if field.name not in _READ:
                 raise ArgumentError(
                     f"Column '{field.name}' is unknown; messages are made from: {', '.join(_WRITABLE)}."

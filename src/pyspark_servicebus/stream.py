@@ -1,13 +1,13 @@
 """Reading streams: micro-batches of ranges, replayed exactly, and completed when Spark commits.
 
-What Spark promises decides what is done here:
+The design follows from what Spark guarantees:
 
-- Offsets are all that survives, so everything needed for a replay is in them.
-- `commit(end)` comes when the *next* batch is planned, is not repeated when it
-  fails, and never comes for the last batch of a run. So completing is cumulative,
-  and when there is nothing new an empty batch is planned once, for the sake of
-  the commit that it brings: its offset differs in `flush` only.
-- `read` runs elsewhere on a copy that knows nothing of this one's state.
+- Only offsets survive, so everything needed for a replay is in them.
+- `commit(end)` is called when the *next* batch is planned, is not repeated if it
+  fails, and is never called for the last batch of a run. So completing is cumulative,
+  and if there is nothing new, one empty batch is planned to cause that
+  commit: its offset differs only in `flush`.
+- `read` runs elsewhere on a copy that does not have this object's state.
 
 An instance lives in one process on the driver's machine for one run of a query.
 """
@@ -46,7 +46,7 @@ from pyspark_servicebus.reading import read_ranges, selection_of
 
 __all__ = ["StreamReader"]
 
-# An idle query asks some sixty times a second, twice each time.
+# An idle query asks about sixty times a second, twice each time.
 INFO_KEPT_S: Final = 0.1
 
 
@@ -57,7 +57,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._selection = selection_of(options)
         self._initial: Offset | None = None
         self._until: dict[int, int] | None = None
-        """With availableNow: where the entity ended when the run began."""
+        """With availableNow: the end of the entity when the run began."""
         self._committed: Positions | None = None
         self._checked = False
         self._client: BusClient | None = None
@@ -66,13 +66,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._info_at = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies on executors connect for themselves."""
+        """Copies on executors open their own connections."""
         return {**self.__dict__, "_client": None, "_entity": None, "_info": None}
 
     # -- offsets ---------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        # Asked twice, and the second answer counts: it must be the first one.
+        # Called twice, and the second result counts, so it must equal the first.
         if self._initial is None:
             info = self._fresh_info()
             self._initial = Offset(
@@ -101,7 +101,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._until is not None:
             marks = {partition: min(mark, self._until.get(partition, 0)) for partition, mark in marks.items()}
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        # A partition that is away keeps its place.
+        # A partition that is away keeps its position.
         positions = {**begin.positions, **limited(begin.positions, marks, most)}
         if positions != given.positions or begin.generation != given.generation:
             end = replace(begin, positions=positions, began=begin.positions, flush=0)
@@ -135,7 +135,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         info = self._known_info()
         self._check(replace(finish, positions=began), info)
         if finish.generation != info.generation:
-            # Its messages went with the entity; what is there now has other numbers.
+            # The messages were deleted with the entity. What is there now has other numbers.
             return []
         if self._options.consume:
             self._lease(finish)
@@ -150,7 +150,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_ranges(self._options, self._columns, partition.ranges, self._selection)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The sink has everything up to here for good."""
+        """The sink has durably stored everything up to here."""
         if not self._options.consume:
             return
         finished = Offset.from_json(end)
@@ -164,7 +164,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._client = None
 
     def _lease(self, offset: Offset) -> RangedEntity:
-        """Be the one consumer, under the name that the checkpoint keeps: a restart goes on at once."""
+        """Become the one consumer, under the name in the checkpoint, so that a restart continues at once."""
         entity = self._opened()
         assert isinstance(entity, RangedEntity), "checked when the stream began"
         entity.acquire_lease(offset.consumer, self._options.lease_ms)
@@ -173,7 +173,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- the entity ------------------------------------------------------------------------
 
     def _check(self, offset: Offset, info: EntityInfo) -> None:
-        """Whether this checkpoint goes with this entity: asked once a run, before anything is read."""
+        """Check that this checkpoint belongs to this entity: once a run, before anything is read."""
         if self._checked:
             return
         options = self._options
@@ -213,7 +213,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _sound(offset: Offset, info: EntityInfo) -> Offset:
-    """Where to go on though messages are lost: an entity that is new is read from its beginning."""
+    """Where to continue although messages are lost. A new entity is read from its beginning."""
     if offset.generation == info.generation:
         positions = {
             partition: _there(position, info.partitions.get(partition))
@@ -230,7 +230,7 @@ def _there(position: int, partition: PartitionInfo | None) -> int:
 
 
 def _refuse_loss(offset: Offset, info: EntityInfo, entity: str) -> None:
-    """Raise if messages that this checkpoint would go on with are gone."""
+    """Raise if messages that this checkpoint has not read yet are gone."""
     hint = "Set failOnDataLoss to false to go on from what there is, or use another checkpoint."
     if offset.generation != info.generation:
         raise InvalidOperation(

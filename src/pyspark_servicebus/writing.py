@@ -1,9 +1,9 @@
-"""Writing: rows into an entity, from every task over a connection of its own.
+"""Writing: rows into an entity. Every task has its own connection.
 
-At least once: a task that is tried again sends its rows again, and nothing that
-was sent can be taken back. Ids are made from the task's place in its query and
-the row's in its task, so with duplicate detection a repeated row is dropped by
-the broker. Rows of one key keep their order. Messages are made in encoding.py.
+Delivery is at least once: a task that is retried sends its rows again, and sent messages
+cannot be taken back. Ids are made from the position of the task in its query and
+of the row in its task, so with duplicate detection the broker drops a
+repeated row. Rows of one key keep their order. Messages are encoded in encoding.py.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = ["BatchWriter", "SentMessages", "StreamWriter"]
 
 @dataclass
 class SentMessages(WriterCommitMessage):
-    """What a task reports: how many messages were accepted."""
+    """The result of a task: how many messages were accepted."""
 
     count: int
 
 
 def prepare(options: WriteOptions, schema: StructType, overwrite: bool) -> bool:
-    """Raise what stands against writing; whether keyless rows may not share a batch."""
+    """Raise if the rows cannot be written. Returns whether rows without a key must not share a batch."""
     check_writable(schema)
     if overwrite:
         raise ArgumentError("Messages cannot be overwritten; use the mode 'append'.")
@@ -46,18 +46,18 @@ def prepare(options: WriteOptions, schema: StructType, overwrite: bool) -> bool:
 
 
 def _keeps_rows_apart(client: BusClient, entity: str) -> bool:
-    """With partitions and duplicate detection the message id is a routing key."""
+    """With partitions and duplicate detection, the message id is a routing key."""
     try:
         info = client.management(entity).request("bendybus:partition-info", {})
     except (NotSupported, InvalidOperation, Unauthorized):
-        # Azure, a topic, or a key that may only send: the option says it if it is so.
+        # Azure, a topic, or a key that may only send: the user can set the option.
         return False
     assert info is not None
     return bool(info["duplicate-detection"]) and int(info["partition-count"]) > 1
 
 
 def write(options: WriteOptions, apart: bool, prefix: str, batches: Iterator[pa.RecordBatch]) -> SentMessages:
-    """On an executor: one task's rows; returns when all of them are accepted."""
+    """On an executor: send one task's rows. Returns when all of them are accepted."""
     encoder = MessageEncoder(prefix if options.generate_ids else "", group_by_id=apart)
     with BusClient(options.settings) as client:
         sender = client.sender(options.entity)
@@ -77,7 +77,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         self._options = options
         self._apart = prepare(options, schema, overwrite)
-        # Made once and copied to all tasks: their second attempts have the same.
+        # Made once and copied to all tasks, so that repeated attempts have the same.
         self._job = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SentMessages:
@@ -93,14 +93,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         context = TaskContext.get()
         query = batch = ""
         if context is not None:
-            # Spark tells a writer neither, but its tasks have both among their properties.
+            # Spark passes neither to a writer, but its tasks have both among their properties.
             query = context.getLocalProperty("sql.streaming.queryId") or ""
             batch = context.getLocalProperty("streaming.sql.batchId") or ""
         prefix = f"{query}/{batch}/{_task_number()}" if query and batch else uuid.uuid4().hex
         return write(self._options, self._apart, prefix, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Everything was accepted when its task ended."""
+        """Nothing to do: everything was accepted when its task ended."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """What was sent stays sent; the batch will be tried again."""
+        """What was sent stays sent. Spark will try the batch again."""

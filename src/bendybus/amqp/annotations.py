@@ -25,7 +25,7 @@ __all__ = [
     "entry_start",
 ]
 
-# All names begin with it. "annotations with keys that begin with x-opt- are optional" [AMQP 3.2.10]
+# The prefix of all names. "annotations with keys that begin with x-opt- are optional" [AMQP 3.2.10]
 PREFIX: Final = "x-opt-"
 
 # Set by a sender.
@@ -43,7 +43,7 @@ MESSAGE_STATE: Final = "x-opt-message-state"
 PARTITION_ID: Final = "x-opt-partition-id"
 SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
 
-# As bytes, to be left out when a message is stored or sent again.
+# As bytes. They are left out when a message is stored or sent again.
 BROKER_SET: Final = frozenset(
     name.encode()
     for name in (

@@ -1,7 +1,7 @@
-"""AMQP values <-> bytes: the two functions the rest of the product needs.
+"""AMQP values <-> bytes: the two functions that the rest of the product uses.
 
-`decode(encode(value))` gives the same value with the same type. How each way
-works: decoder.py and encoder.py; which Python class is which type: types.py.
+`decode(encode(value))` gives the same value with the same type. How each direction
+works: decoder.py and encoder.py. Which Python class is which type: types.py.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Composite types: a described list whose items have names, as a slotted dataclass.
 
-`register` ties a class to its descriptor and its fields' wire types; everything
-else follows from that one table, in both directions. Decoding checks each field,
+`register` ties a class to its descriptor and its fields' wire types. Both directions
+are derived from that one table. Decoding checks each field,
 so code above can rely on a handle being a number. The classes and
-the table: performatives.py; header and properties of a message: message.py.
+the table: performatives.py. Header and properties of a message: message.py.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class WireType:
-    """What a field may hold: `check` what was read (never null), `write` what is sent (never null)."""
+    """The type of a field: `check` validates what was read, `write` encodes what is sent. Never null."""
 
     name: str
     check: Callable[[object], object]
@@ -132,7 +132,7 @@ def decode_composite(buffer: bytes, pos: int) -> tuple[object, int]:
 
 
 def composed(value: object) -> object:
-    """A described value as its class where we know one; anything else as it is."""
+    """A described value as an instance of its class, if it is registered; any other value unchanged."""
     if type(value) is not Described:
         return value
     descriptor = value.descriptor
@@ -169,9 +169,9 @@ def _build(composite: Composite, values: list[object]) -> object:
 
 
 def encode_composite_into(out: bytearray, value: object, *, trim: bool = False) -> None:
-    """Append a composite, all its fields or, trimmed, those up to the last that is set.
+    """Append a composite with all its fields or, if trimmed, those up to the last that is set.
 
-    Frames are never trimmed: some clients find fields by position and stumble over
+    Frames are never trimmed: some clients find fields by position and cannot handle
     a list that ends early.
     """
     composite = _BY_KIND[type(value)]
@@ -179,7 +179,7 @@ def encode_composite_into(out: bytearray, value: object, *, trim: bool = False) 
     set_count = set_size = 0
     for count, (name, wire_type) in enumerate(zip(composite.fields, composite.types, strict=True), 1):
         field = getattr(value, name)
-        # An empty list of symbols means the same as none, and clients read null better.
+        # An empty list of symbols means the same as null, and more clients can read null.
         if field is None or (wire_type is SYMBOLS and not field):
             items.append(0x40)
         else:
@@ -203,7 +203,7 @@ def _expected(name: str, value: object) -> WireError:
 
 
 def _unsigned(name: str, kind: type[int], maximum: int) -> WireType:
-    """Any integer type is read, since some clients send what their language has; one is written."""
+    """Reads any integer type, because some clients send the type of their language. Writes one type."""
 
     def check(value: object) -> object:
         if not isinstance(value, int) or isinstance(value, bool):
@@ -251,7 +251,7 @@ def _write_symbol(out: bytearray, value: object) -> None:
 
 
 def _check_symbols(value: object) -> object:
-    """ "multiple=true": one value alone, or an array of them [AMQP 1.4]. Lists are met in practice."""
+    """ "multiple=true": a single value, or an array of them [AMQP 1.4]. Some clients send lists."""
     values = value.values if type(value) is Array else value if type(value) is list else [value]
     return [_check_symbol(item) for item in cast("list[object]", values)]
 
@@ -290,7 +290,7 @@ def _write_fields(out: bytearray, value: object) -> None:
 
 
 def _check_message_id(value: object) -> object:
-    """Kept in the type it came in: a reply must name the request in that same type."""
+    """Keeps the type of the id: a reply must name the request in that same type."""
     if not isinstance(value, (str, int, UUID, bytes)) or isinstance(value, bool):
         raise _expected("message-id", value)
     return value
@@ -301,7 +301,7 @@ def _check_any(value: object) -> object:
 
 
 def COMPOSITE(*kinds: type[object]) -> WireType:  # noqa: N802  reads as one of the wire types
-    """A nested composite of one of these classes; `Described` among them admits unknown ones."""
+    """A nested composite of one of these classes. `Described` among them allows unknown ones."""
     names = " or ".join(kind.__name__ for kind in kinds)
 
     def check(value: object) -> object:

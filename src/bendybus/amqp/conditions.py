@@ -1,8 +1,8 @@
-"""Error conditions that may stand in a close, end, detach or rejected, as the wire spells them.
+"""Error conditions for a close, end, detach or rejected, as they are spelled on the wire.
 
-First the standard's [AMQP 2.8.15-2.8.18, 4.5.8], then those Service Bus adds;
-its clients choose an exception by these very words. Which of our errors carries
-which: errors.py. All names here are public.
+First the standard's [AMQP 2.8.15-2.8.18, 4.5.8], then those of Service Bus.
+Its clients choose an exception by these exact names. Which of our errors has
+which condition: errors.py. All names here are public.
 """
 
 from __future__ import annotations

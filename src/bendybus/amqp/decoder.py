@@ -1,11 +1,11 @@
 """Bytes -> one AMQP value: primitives, lists, maps, arrays, described values.
 
-Dispatched on the constructor byte. The one rule: a count or size is believed only
-after it has been compared with the bytes that are there, so a hostile value costs
+Dispatched on the constructor byte. The one rule: a count or size is trusted only
+after it has been compared with the bytes that are there, so a hostile value needs
 no more memory than an honest one of its length.
 
-Readers check variable-width values themselves and lean on the buffer's end for
-the rest: `decode` turns what Python raises there into `WireError`. A reader may
+Readers check variable-width values themselves and rely on the end of the buffer for
+the rest: `decode` turns the Python exceptions raised there into `WireError`. A reader may
 run past its parent's end but not past the buffer; the parent then sees that its
 children do not end where it does. Which Python class is which type: types.py.
 The other direction: encoder.py. Composites (open, accepted, …): composite.py.
@@ -40,15 +40,15 @@ from bendybus.errors import NestingTooDeep, WireError
 
 __all__ = ["DECODERS", "MALFORMED", "NESTING_MAX", "decode", "list_bounds", "map_bounds", "skip"]
 
-# The deepest value a Service Bus client sends is about six levels (a frame, its
-# source, a filter set, a described filter); 32 leaves room and bounds recursion.
+# The deepest value that a Service Bus client sends is about six levels (a frame, its
+# source, a filter set, a described filter). 32 leaves room and limits recursion.
 NESTING_MAX: Final = 32
 
-# An array of nulls or empty lists spends no bytes on its elements. No encoder
-# writes such arrays, and 16 elements keep the memory per byte near that of a list.
+# The elements of an array of nulls or empty lists take no bytes. No encoder
+# writes such arrays, and 16 elements keep the memory per byte close to that of a list.
 ZERO_WIDTH_COUNT_MAX: Final = 16
 
-# What reading past the end, or reading text that is none, raises inside a reader.
+# Raised inside a reader that reads past the end, or reads invalid text.
 MALFORMED: Final = (IndexError, struct.error, UnicodeDecodeError)
 
 Decoder: TypeAlias = Callable[[bytes, int, int], tuple[object, int]]
@@ -76,8 +76,8 @@ def decode(buffer: bytes, offset: int = 0) -> tuple[object, int]:
         raise WireError(f"malformed AMQP value at byte {offset}: {cause}") from None
 
 
-# Each reader gets the offset after the constructor byte and how many levels may
-# still open below it.
+# Each reader gets the offset after the constructor byte, and how many more levels
+# may be nested below it.
 
 
 def _decode_unknown(buffer: bytes, pos: int, depth: int) -> tuple[object, int]:
@@ -133,7 +133,7 @@ def _number_decoder(layout: struct.Struct, kind: type[int] | type[float]) -> Dec
 
 
 def _plain_number_decoder(layout: struct.Struct) -> Decoder:
-    """For long and double, which Python has: no class to wrap them in."""
+    """For long and double, which are plain Python types."""
     unpack, width = layout.unpack_from, layout.size
 
     def decode_plain_number(buffer: bytes, pos: int, depth: int) -> tuple[object, int]:
@@ -202,7 +202,7 @@ def _bounds8(buffer: bytes, pos: int) -> tuple[int, int, int]:
     """Count, first item and end of a compound whose size byte is at `pos`."""
     size, count = buffer[pos], buffer[pos + 1]
     end = pos + 1 + size
-    # Every item takes a byte at least, and the count is part of the size.
+    # Every item takes at least a byte, and the count is part of the size.
     if end > len(buffer) or count >= size:
         raise _untrue(count, size, pos, len(buffer))
     return count, pos + 2, end
@@ -280,7 +280,7 @@ def _array(buffer: bytes, count: int, pos: int, end: int, depth: int) -> tuple[A
         raise NestingTooDeep(f"values nested deeper than {NESTING_MAX} at byte {pos}")
     if end > len(buffer):
         raise WireError(f"an array announced to end at byte {end}, only {len(buffer)} are there")
-    # Some clients leave the constructor out of an array that has no elements.
+    # Some clients omit the constructor of an array without elements.
     if count == 0 and pos == end:
         return Array(type(None), []), end
     descriptors: list[object] = []
@@ -295,7 +295,7 @@ def _array(buffer: bytes, count: int, pos: int, end: int, depth: int) -> tuple[A
     if element is None:
         raise WireError(f"0x{code:02x} at byte {pos - 1} is no AMQP type")
     kind, width = element
-    # `width` is the least an element takes, so the count is checked before the loop.
+    # `width` is the minimum width of an element, so the count is checked before the loop.
     if count * width > end - pos or (width == 0 and count > ZERO_WIDTH_COUNT_MAX):
         raise WireError(f"an array of {count} elements announced in {end - pos} bytes at byte {pos}")
     decoder = DECODERS[code]
@@ -317,7 +317,7 @@ def _decode_described(buffer: bytes, pos: int, depth: int) -> tuple[object, int]
 
 
 _BY_CODE: Final[dict[int, tuple[Decoder, type[object], int]]] = {
-    # constructor: reader, Python class, least width of an element after the constructor
+    # constructor: reader, Python class, minimum width of an element after the constructor
     0x40: (_decode_null, type(None), 0),
     0x41: (_decode_true, bool, 0),
     0x42: (_decode_false, bool, 0),
@@ -398,15 +398,15 @@ def map_bounds(buffer: bytes, pos: int) -> tuple[int, int, int]:
     return bounds
 
 
-# The upper half of a constructor byte tells how its data is measured [AMQP 1.2]:
-# 4-9 by a fixed width, A C E by a size byte, B D F by four.
+# The upper half of a constructor byte says how its data is measured [AMQP 1.2]:
+# 4-9 by a fixed width, A C E by a size of one byte, B D F by a size of four.
 _FIXED_WIDTH: Final = {0x40: 0, 0x50: 1, 0x60: 2, 0x70: 4, 0x80: 8, 0x90: 16}
 
 
 def skip(buffer: bytes, pos: int) -> int:
-    """The offset after the value whose constructor is at `pos`, looking at its size alone."""
+    """The offset after the value whose constructor is at `pos`. Reads only its size."""
     levels = NESTING_MAX
-    # One value per round; a descriptor puts the described value on the list.
+    # One value per iteration. A descriptor adds the described value to the list.
     waiting = 1
     while waiting:
         code = buffer[pos]

@@ -1,6 +1,6 @@
 """Values that .NET adds to AMQP: ticks, and the described types for time spans, dates and URIs.
 
-A tick is 100 ns. A date is counted from the start of the year 1.
+A tick is 100 ns. Dates are counted from the start of the year 1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ URI: Final = Symbol("com.microsoft:uri")
 
 _TICKS_PER_MICROSECOND: Final = 10
 _TICKS_PER_MS: Final = 10_000
-# From the year 1 to 1970.
+# Ticks from the year 1 to 1970.
 _TICKS_AT_EPOCH: Final = 621_355_968_000_000_000
 _MICROSECOND: Final = timedelta(microseconds=1)
 

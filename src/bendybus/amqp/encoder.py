@@ -1,8 +1,8 @@
-"""One AMQP value -> bytes, in the shortest form its type has.
+"""One AMQP value -> bytes, in the shortest form of its type.
 
-Dispatched on the Python class; a subclass is written as the nearest class the
-table knows. A value that has no AMQP type is the caller's mistake: `TypeError`,
-or `ValueError` when it does not fit its type. The other direction: decoder.py.
+Dispatched on the Python class; a subclass is written as the nearest class in the
+table. A value without an AMQP type is the caller's mistake: `TypeError`,
+or `ValueError` if it does not fit its type. The other direction: decoder.py.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def encode_into(out: bytearray, value: object) -> None:
 
 
 def register_encoder(kind: type[object], encoder: Encoder) -> None:
-    """Teach `encode` another class; composite.py does so for every composite."""
+    """Add another class to `encode`. composite.py does so for every composite."""
     _ENCODERS[kind] = encoder
 
 
@@ -141,7 +141,7 @@ def _number_encoder(layout: struct.Struct, code: int) -> Encoder:
     def encode_number(out: bytearray, value: object) -> None:
         try:
             out += pack(code, value)
-        except OverflowError as cause:  # what a float beyond 32 bits raises
+        except OverflowError as cause:  # raised for a float beyond 32 bits
             raise ValueError(str(cause)) from None
 
     return encode_number
@@ -192,8 +192,8 @@ def _encode_symbol(out: bytearray, value: object) -> None:
 
 
 def wrap_into(out: bytearray, codes: tuple[int, int], count: int, items: bytes | bytearray) -> None:
-    """Append a list, map or array made of `count` items that are encoded already."""
-    # The size counts what follows it: the count and the items, each a byte at least.
+    """Append a list, map or array of `count` items that are already encoded."""
+    # The size covers what follows it: the count and the items, each at least a byte.
     if len(items) < 255:
         out += _CODE_SIZE_COUNT_8.pack(codes[0], len(items) + 1, count)
     else:
@@ -228,8 +228,8 @@ def encode_symbol_keys_into(out: bytearray, entries: Mapping[str, object]) -> No
     """Append a map of the kind AMQP calls fields or annotations: its text keys are symbols."""
     items = bytearray()
     for key, entry in entries.items():
-        # Keys are symbols [AMQP 2.8.13, 3.2.10], but clients also send strings, and those
-        # may hold what no symbol can; they go back as they came.
+        # Keys are symbols [AMQP 2.8.13, 3.2.10], but clients also send strings, which
+        # may contain what a symbol cannot. Such keys stay strings.
         if isinstance(key, str) and key.isascii():
             _encode_symbol(items, key)
         else:
@@ -281,7 +281,7 @@ def _fixed_elements(kind: type[object], values: Sequence[object]) -> tuple[int, 
 
 
 def _variable_elements(kind: type[object], values: Sequence[object]) -> tuple[int, bytearray]:
-    """Strings, binaries and compounds: size bytes of one width for all."""
+    """Strings, binaries and compounds: all sizes have the same width."""
     short, encoder = _ARRAY_VARIABLE[kind]
     parts: list[bytearray] = []
     for value in values:
@@ -300,7 +300,7 @@ def _body8(part: bytearray) -> bytearray:
 
 
 def _body32(part: bytearray) -> bytearray:
-    """What follows the constructor in the long form, whatever form the part came in."""
+    """What follows the constructor in the long form, whichever form the part has."""
     code = part[0]
     if code == 0x45:
         return bytearray((0, 0, 0, 4, 0, 0, 0, 0))
@@ -308,7 +308,7 @@ def _body32(part: bytearray) -> bytearray:
         return part[1:]
     if code < 0xC0:
         return bytearray(part[1].to_bytes(4, "big")) + part[2:]
-    # A compound's size counts the count, which grows from one byte to four.
+    # A compound's size includes the count, which grows from one byte to four.
     return bytearray((part[1] + 3).to_bytes(4, "big") + part[2].to_bytes(4, "big")) + part[3:]
 
 
@@ -353,7 +353,7 @@ def _boolean_octet(out: bytearray, value: object) -> None:
     out += b"\x56\x01" if value else b"\x56\x00"
 
 
-# Elements of an array share one constructor, so here each type has one full width.
+# The elements of an array share one constructor, so each type has one full width here.
 _ARRAY_FIXED: Final[dict[type[object], tuple[int, Encoder]]] = {
     bool: (0x56, _boolean_octet),
     UByte: (0x50, _ENCODERS[UByte]),
@@ -374,7 +374,7 @@ _ARRAY_FIXED: Final[dict[type[object], tuple[int, Encoder]]] = {
     UUID: (0x98, _encode_uuid),
 }
 
-# By the short form's constructor; the long form is used when one element needs it.
+# By the constructor of the short form. The long form is used if one element needs it.
 _ARRAY_VARIABLE: Final[dict[type[object], tuple[int, Encoder]]] = {
     bytes: (0xA0, _encode_binary),
     str: (0xA1, _encode_string),

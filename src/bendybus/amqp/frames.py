@@ -1,8 +1,8 @@
-"""Frames: cutting a byte stream into them, reading their bodies, writing them.
+"""Frames: splitting a byte stream into frames, reading their bodies, writing them.
 
-The one rule: an announced size is checked before a byte is kept for it. Frames
-are handed on as offsets into the bytes that arrived, not as copies. Two bodies
-are read without an object each, because they come once per message: transfer and
+The one rule: an announced size is checked before any byte is kept for it. Frames
+are passed on as offsets into the received bytes, not as copies. Two bodies
+are read without creating an object, because they occur once per message: transfer and
 disposition. All others: `decode_performative`. What they mean: the engine.
 """
 
@@ -70,13 +70,13 @@ PROTOCOL_HEADER: Final = -1
 
 HEARTBEAT: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 
-# "AMQP" read as a size: more than a gigabyte.
+# "AMQP" read as a size is more than a gigabyte.
 _HEADER_MAGIC: Final = 0x414D5150
 
 TRANSFER_CODE: Final = 0x14
 DISPOSITION_CODE: Final = 0x15
 
-# The last byte of a descriptor in its short form, which nearly every frame has.
+# The last byte of a descriptor in its short form, which nearly every frame uses.
 _CODE_AT: Final = HEADER_SIZE + 2
 _TRANSFER_CODE_BYTE: Final = bytes((TRANSFER_CODE,))
 
@@ -100,10 +100,10 @@ DispositionFields: TypeAlias = tuple[bool, int, int, bool, DeliveryState | None]
 
 
 class FrameSplitter:
-    """Takes chunks of any size; yields the frames and protocol headers they complete.
+    """Takes chunks of any size. Yields the frames and protocol headers that they complete.
 
-    A protocol header may stand wherever a frame may: its magic, read as a size, is
-    beyond any frame taken here, so no state is needed to tell them apart. The engine
+    A protocol header may be wherever a frame may be: its magic, read as a size, is
+    larger than any accepted frame, so no state is needed to tell them apart. The engine
     decides whether a header is allowed at that moment.
     """
 
@@ -114,16 +114,16 @@ class FrameSplitter:
         self.max_frame_size = max_frame_size
         self._chunks: list[bytes] = []
         self._kept = 0
-        # Joining waits for this many bytes, so a frame in many chunks is copied once.
+        # Chunks are joined only when there are this many bytes, so a frame in many chunks is copied once.
         self._needed = 4
 
     @property
     def kept_bytes(self) -> int:
-        """The part of a frame that has come so far."""
+        """How many bytes of an incomplete frame have been received."""
         return self._kept
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Frames that `data` completes, in order; the caller takes them all.
+        """The frames that `data` completes, in order. The caller must consume them all.
 
         Raises `WireError` where the stream stops being AMQP, after the frames before it.
         """
@@ -135,7 +135,7 @@ class FrameSplitter:
         self._keep(buffer, pos)
 
     def feed_runs(self, data: bytes) -> Iterator[Frame | TransferRun]:
-        """The same, with series of ordinary transfers joined."""
+        """`feed`, with series of ordinary transfers joined."""
         buffer = self._gather(data)
         pos = 0
         while (end := self._frame_end(buffer, pos)) is not None:
@@ -150,7 +150,7 @@ class FrameSplitter:
         self._keep(buffer, pos)
 
     def _gather(self, data: bytes) -> bytes:
-        """What was kept and what has come, or nothing while that is not enough for a frame."""
+        """The kept bytes and the new ones, or nothing while they are not enough for a frame."""
         self._chunks.append(data)
         self._kept += len(data)
         if self._kept < self._needed:
@@ -162,7 +162,7 @@ class FrameSplitter:
         return buffer
 
     def _frame_end(self, buffer: bytes, pos: int) -> int | None:
-        """Where the frame at `pos` ends; None when it has not come whole."""
+        """Where the frame at `pos` ends; None if it is not complete."""
         if len(buffer) - pos < 4:
             return None
         size = self._size_at(buffer, pos)
@@ -192,7 +192,7 @@ def _frame_at(buffer: bytes, pos: int, end: int) -> Frame:
     size, doff, frame_type, channel = _FRAME_HEAD.unpack_from(buffer, pos)
     if size == _HEADER_MAGIC:
         return PROTOCOL_HEADER, 0, buffer, pos, end
-    # doff counts words of four bytes up to the body; eight bytes are always there.
+    # doff is the offset of the body in words of four bytes. Eight bytes are always there.
     if doff < 2 or doff * 4 > size:
         raise WireError(f"the body of a frame of {size} bytes cannot start at byte {doff * 4}")
     if frame_type > SASL:
@@ -203,7 +203,7 @@ def _frame_at(buffer: bytes, pos: int, end: int) -> Frame:
 def encode_frame(
     channel: int, performative: Performative, payload: bytes = b"", frame_type: int = AMQP
 ) -> bytes:
-    """A whole frame. SASL frames have no channel: give 0."""
+    """A whole frame. SASL frames have no channel: pass 0."""
     out = bytearray(HEADER_SIZE)
     encode_into(out, performative)
     _FRAME_HEAD.pack_into(out, 0, len(out) + len(payload), 2, frame_type, channel)
@@ -288,14 +288,14 @@ def decode_disposition(buffer: bytes, pos: int, end: int) -> DispositionFields:
 
 
 def _lean_fields(buffer: bytes, pos: int, end: int, code: int, width: int) -> list[object] | None:
-    """Fields of an ordinary frame body and the offset after it; None when it is not ordinary.
+    """The fields of an ordinary frame body and the offset after it; None if it is not ordinary.
 
-    Ordinary: null, boolean, uint, a short binary, `accepted`. Otherwise the general path
+    Ordinary: null, boolean, uint, a short binary, `accepted`. For others the general path
     decides whether the body is unusual or wrong.
     """
     fields: list[object] = [None] * (width + 1)
     try:
-        # A descriptor in its short form, then a list in its.
+        # A descriptor in its short form, then a list in its short form.
         if buffer[pos] or buffer[pos + 1] != 0x53 or buffer[pos + 2] != code or buffer[pos + 3] != 0xC0:
             return None
         stop = pos + 5 + buffer[pos + 4]

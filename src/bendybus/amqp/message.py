@@ -1,8 +1,8 @@
-"""Messages: single fields out of their sections, and whole messages where they are small.
+"""Messages: single fields of their sections, and whole messages if they are small.
 
-The one rule: what passes through the broker is never decoded whole. `scan` notes
+The one rule: a message that passes through the broker is never decoded as a whole. `scan` finds
 where each section starts; the readers here take such an offset and read one thing
-there. -1 stands for a section that is absent, and every reader answers it with
+there. -1 stands for an absent section, for which every reader returns
 nothing. Finding sections: sections.py. Writing messages: message_encoder.py.
 """
 
@@ -90,10 +90,10 @@ def list_field(buffer: bytes, at: int, index: int) -> object:
 
 
 def identity(buffer: bytes, at: int) -> tuple[object, object]:
-    """message-id and group-id of the properties section at `at`: all that routing asks of a message.
+    """message-id and group-id of the properties section at `at`: all that routing needs of a message.
 
-    The same as two calls of `list_field`, in one walk and without a call for the usual types: this
-    is asked of every message that is sent.
+    The same as two calls of `list_field`, but in one pass and without calls for the usual types, because
+    it is done for every message that is sent.
     """
     if at < 0:
         return None, None
@@ -148,7 +148,7 @@ def _read_list(buffer: bytes, at: int, kind: type[_SectionClass]) -> _SectionCla
 
 
 def annotation(buffer: bytes, at: int, key: bytes) -> object:
-    """The value of one key of the map section at `at`; None when it is null or absent."""
+    """The value of one key of the map section at `at`; None if it is null or absent."""
     if at < 0:
         return None
     try:
@@ -168,7 +168,7 @@ def annotation(buffer: bytes, at: int, key: bytes) -> object:
 
 
 def _key_bounds(buffer: bytes, pos: int) -> tuple[int, int]:
-    """Where the text of the key at `pos` starts and where the key ends; symbol or string alike."""
+    """Where the text of the key at `pos` starts and where the key ends, for a symbol or a string."""
     code = buffer[pos]
     if code == 0xA3 or code == 0xA1:
         return pos + 2, pos + 2 + buffer[pos + 1]
@@ -179,9 +179,9 @@ def _key_bounds(buffer: bytes, pos: int) -> tuple[int, int]:
 
 
 def map_entries(buffer: bytes, at: int, without: frozenset[bytes] = frozenset()) -> tuple[bytes, int]:
-    """Entries of the map section at `at` as they stand, and their number (keys and values).
+    """The encoded entries of the map section at `at`, and their number (keys and values).
 
-    Entries whose key is among `without` are left out.
+    Entries whose key is in `without` are left out.
     """
     if at < 0:
         return b"", 0
@@ -233,18 +233,18 @@ def application_properties(buffer: bytes, at: int) -> dict[str, object]:
 
 
 def body_value(buffer: bytes, sections: Sections) -> object:
-    """What the amqp-value section holds; None when the body is of another kind."""
+    """The content of the amqp-value section; None if the body is of another kind."""
     values = _body(buffer, sections, VALUE)
     return values[0] if values else None
 
 
 def body_data(buffer: bytes, sections: Sections) -> list[bytes]:
-    """What the data sections hold, one by one; nothing when the body is of another kind."""
+    """The contents of the data sections, one by one; empty if the body is of another kind."""
     return cast("list[bytes]", _body(buffer, sections, DATA))
 
 
 def body_sequence(buffer: bytes, sections: Sections) -> list[object]:
-    """The items of all amqp-sequence sections; nothing when the body is of another kind."""
+    """The items of all amqp-sequence sections; empty if the body is of another kind."""
     lists = cast("list[list[object]]", _body(buffer, sections, SEQUENCE))
     return [item for items in lists for item in items]
 
@@ -268,7 +268,7 @@ def _body(buffer: bytes, sections: Sections, kind: int) -> list[object]:
 
 
 def split_batch(buffer: bytes, sections: Sections | None = None) -> list[bytes]:
-    """The messages inside an envelope of `BATCH_FORMAT`: each of its data sections holds one."""
+    """The messages in a batch of `BATCH_FORMAT`: each of its data sections contains one."""
     messages = body_data(buffer, scan(buffer) if sections is None else sections)
     if not messages:
         raise WireError("a batch without a message in it")
@@ -280,7 +280,7 @@ def split_batch(buffer: bytes, sections: Sections | None = None) -> list[bytes]:
 
 @dataclass(slots=True)
 class DecodedMessage:
-    """Everything in a message, for requests, replies, tests and clients; not for what passes through."""
+    """Everything in a message, for requests, replies, tests and clients. Not for messages passing through."""
 
     header: Header
     delivery_annotations: dict[object, object]
@@ -294,7 +294,7 @@ class DecodedMessage:
 
 
 def decode_message(buffer: bytes) -> DecodedMessage:
-    """Decode a whole message. Absent sections are empty; of the three bodies one is filled at most."""
+    """Decode a whole message. Absent sections are empty; at most one of the three bodies is filled."""
     at = scan(buffer)
     return DecodedMessage(
         header=read_header(buffer, at.header),

@@ -1,7 +1,7 @@
 """Building messages: for replies, batches, tests and clients.
 
 The broker never rebuilds a message that passes through; it puts new sections in
-front of the old bytes (`encode_section`, `map_section`). Reading: message.py.
+front of the existing bytes (`encode_section`, `map_section`). Reading: message.py.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ __all__ = [
 ]
 
 BATCH_FORMAT: Final = 0x80013700
-"""The message-format of a transfer whose data sections each hold a whole message."""
+"""The message-format of a transfer whose data sections each contain a whole message."""
 
-# Null is a body like any other, so "no amqp-value section" needs a word of its own.
+# Null is a valid body, so "no amqp-value section" needs a value of its own.
 ABSENT: Final = object()
 
 
@@ -129,7 +129,7 @@ def encode_message(
 ) -> bytes:
     """A whole message from its parts. At most one of `data`, `sequence` and `value` is the body.
 
-    Several `data` become as many sections; encoded messages among them make a batch.
+    Each `data` becomes a section; if they are encoded messages, the result is a batch.
     """
     assert (data is None) + (sequence is None) + (value is ABSENT) >= 2, "a message has one kind of body"
     out = bytearray()
@@ -163,7 +163,7 @@ def encode_section(section: Header | Properties) -> bytes:
 
 
 def map_section(code: int, entries: bytes | bytearray, count: int) -> bytes:
-    """A section of `count` keys and values that are encoded already (`message.map_entries`).
+    """A section of `count` keys and values that are already encoded (`message.map_entries`).
 
     `code` is one of the map sections of sections.py.
     """

@@ -1,8 +1,8 @@
 """Fast path for messages of the ordinary shape.
 
-Nearly every message is a header, properties with a text for an id and no group,
+Nearly every message has a header, properties with a text as id and no group,
 perhaps application properties, and one data section, all in their usual encodings.
-For those `ordinary` finds what routing needs at a third of the cost of `scan` and `identity`.
+For those, `ordinary` finds what routing needs at a third of the cost of `scan` and `identity`.
 For any other message it returns None, and those two are used.
 """
 
@@ -24,13 +24,13 @@ _GROUP_ID: Final = PropertyField.GROUP_ID
 
 # A properties section up to the text of its id: size and count of the list8, code and length of the text.
 _properties: Final = struct.Struct(">4sBBBB").unpack_from
-# Any other section up to its size, which may have three bytes more.
+# Any other section up to its size, which may take three more bytes.
 _section: Final = struct.Struct(">3sBB").unpack_from
 _u32: Final = struct.Struct(">I").unpack_from
 
 
 def ordinary(buffer: bytes) -> tuple[int, str] | None:
-    """Where the bare message starts (the header ends there) and its message-id; None for other shapes."""
+    """Where the bare message starts (after the header) and its message-id; None for other shapes."""
     try:
         bare = 5 + buffer[4] if buffer[:4] == _HEADER else 0
         section, size, count, kind, length = _properties(buffer, bare)

@@ -1,10 +1,10 @@
 """Composite types of AMQP 1.0: frame bodies, SASL, termini, outcomes, transactions.
 
-Field names and their order are the standard's. A field without a default is one
-the standard calls mandatory: bytes that lack it are a `WireError`. Every other
-absent field stays `None`; what absence means is the engine's to know. The table
-at the end gives each class its descriptor and its fields' wire types; how a
-composite becomes bytes is composite.py's.
+Field names and their order are the standard's. A field without a default is
+mandatory in the standard: bytes without it are a `WireError`. Every other
+absent field is `None`; the engine knows what its absence means. The table
+at the end gives each class its descriptor and its fields' wire types. How a
+composite becomes bytes: composite.py.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ DeliveryState: TypeAlias = (
     Received | Accepted | Rejected | Released | Modified | Declared | TransactionalState | Described
 )
 
-# Nothing distinguishes two of them, and every settled message needs one.
+# All instances are equal, and every settled message needs one.
 ACCEPTED: Final = Accepted()
 RELEASED: Final = Released()
 

@@ -1,7 +1,7 @@
-"""Where the sections of a message are: `scan` walks over them by their sizes.
+"""Where the sections of a message are: `scan` finds them by their sizes.
 
-It checks order, types and sizes of sections and looks at nothing inside them, so
-its cost does not grow with the message. What is in them: message.py.
+It checks the order, types and sizes of sections and does not look inside them, so
+its cost does not grow with the message. Their contents: message.py.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ _LIST_SIZES: Final = {0x45: _EMPTY, 0xC0: _SIZE_8, 0xD0: _SIZE_32}
 _MAP_SIZES: Final = {0xC1: _SIZE_8, 0xD1: _SIZE_32}
 _BINARY_SIZES: Final = {0xA0: _SIZE_8, 0xB0: _SIZE_32}
 
-# Which constructors a section may have, and how wide their size is. An
-# amqp-value holds anything and is skipped by `skip`.
+# Which constructors a section may have, and the width of their size. An
+# amqp-value may contain anything; `skip` skips it.
 _SIZES: Final[dict[int, int]] = {
     section << 8 | constructor: size
     for section, sizes in (
@@ -85,7 +85,7 @@ _SIZES: Final[dict[int, int]] = {
 
 
 class Sections:
-    """Where each section of one message starts, descriptor included; -1 where it is absent.
+    """Where each section of one message starts, descriptor included; -1 if it is absent.
 
     `body` is the first body section, `end` the first byte after the message.
     """
@@ -179,10 +179,10 @@ def _note_body(sections: Sections, code: int, last: int, section: int) -> None:
 
 
 def in_order(buffer: bytes) -> bytes:
-    """The sections of a message in the order of the standard, from whatever order they came in.
+    """The sections of a message in the order of the standard, whatever order they came in.
 
-    Some clients write the footer before the body, or annotations behind it. Sections that may not come
-    twice are left for `scan` to refuse.
+    Some clients write the footer before the body, or annotations after it. Duplicate sections
+    are left for `scan` to refuse.
     """
     sections: list[tuple[int, bytes]] = []
     pos = 0
@@ -199,7 +199,7 @@ def in_order(buffer: bytes) -> bytes:
 
 
 def section_end(buffer: bytes, start: int) -> int:
-    """Where the section ends that starts here."""
+    """Where the section that starts here ends."""
     try:
         return _end_of(buffer, start)
     except MALFORMED as cause:
@@ -213,7 +213,7 @@ def _end_of(buffer: bytes, start: int) -> int:
 def section_at(buffer: bytes, pos: int) -> tuple[int, int]:
     """Code of the section at `pos`, and the offset of the value in it.
 
-    Everybody writes the descriptor as a small ulong; a long one or a symbol may be met.
+    Clients write the descriptor as a small ulong; a long one or a symbol is also allowed.
     """
     if buffer[pos] != 0x00:
         raise WireError(f"0x{buffer[pos]:02x} at byte {pos} starts no section")

@@ -20,7 +20,7 @@ def add(serial: int, count: int) -> int:
 
 
 def distance(start: int, finish: int) -> int:
-    """How far `finish` lies ahead of `start`; negative when it lies behind."""
+    """How far `finish` is ahead of `start`; negative if it is behind."""
     ahead = (finish - start) & SERIAL_MAX
     return ahead if ahead <= _HALF else ahead - SERIAL_MAX - 1
 

@@ -1,10 +1,10 @@
-"""Runs of transfers: what a busy sender's socket read consists of, taken apart in one loop.
+"""Runs of transfers: the data that a busy sender's socket delivers, parsed in one loop.
 
-A run is a series of whole frames, one after the other, each a transfer on the same
-link that carries a complete delivery and nothing unusual. Where a frame is anything
-else the run ends before it, and frames.py reads it the long way; so does the engine
-with a whole run that finds it in an unusual state. Nothing is decided here that
-would not be decided the same way there.
+A run is a series of whole frames, each a transfer on the same
+link that carries a complete delivery and nothing unusual. The run ends before any
+other frame, and frames.py reads that on the general path. So does the engine
+with a whole run if it is in an unusual state. Every decision made here would be
+the same on the general path.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _FRAME_HEAD: Final = struct.Struct(">IBBH4sBBB")
 _U32: Final = struct.Struct(">I")
 
 _TRANSFER: Final = b"\x00\x53\x14\xc0"
-# The list's size counts from its count on; its first field comes after that.
+# The list's size counts from its count on; the first field comes after that.
 _COUNT: Final = 13
 _FIELDS: Final = 14
 
 _FALSE_OR_ABSENT: Final = (b"\x42", b"\x40")
 
-# The fields after the tag, as bytes -> message-format and settled; None for those that make no
-# plain transfer. A client writes the same few over and over, so they are read once.
+# The bytes of the fields after the tag -> message-format and settled; None if they are not a
+# plain transfer. A client writes the same few values again and again, so they are parsed once.
 _TAILS_MAX: Final = 256
 _TAIL_BYTES_MAX: Final = 16
 _tails: Final[dict[tuple[int, bytes], tuple[int, bool] | None]] = {}
@@ -53,9 +53,9 @@ class TransferRun:
 
 
 def transfer_run(buffer: bytes, pos: int, frame_size_max: int) -> TransferRun | None:
-    """The run that starts at `pos`; None when the frame there is not the first of one."""
+    """The run that starts at `pos`; None if the frame there does not start one."""
     run = TransferRun(-1, -1, [], buffer, pos, pos)
-    # A frame that says more than it holds ends the run; the long way finds out what is wrong with it.
+    # A frame whose sizes are inconsistent ends the run. The general path finds what is wrong with it.
     with suppress(*MALFORMED):
         _fill(run, buffer, pos, frame_size_max)
     return run if run.transfers else None
@@ -65,7 +65,7 @@ def _fill(run: TransferRun, buffer: bytes, pos: int, frame_size_max: int) -> Non
     length = len(buffer)
     frame_head, u32, tails = _FRAME_HEAD.unpack_from, _U32.unpack_from, _tails
     add = run.transfers.append
-    # Those of the transfer before: mostly the same again.
+    # The values of the previous transfer, which are usually the same.
     known_count, known_fields, message_format, settled = -1, b"", 0, False
     while pos < length:
         size, doff, frame_type, channel, performative, list_size, count, kind = frame_head(buffer, pos)
@@ -120,9 +120,9 @@ def _fill(run: TransferRun, buffer: bytes, pos: int, frame_size_max: int) -> Non
 
 
 def _learn(key: tuple[int, bytes]) -> tuple[int, bool] | None:
-    """Read message-format, settled and what must follow for a plain transfer: more not set, the rest null."""
+    """Parse message-format and settled. None unless the other fields are those of a plain transfer."""
     count, fields = key
-    # Handle, delivery-id and delivery-tag have been read, so they must have been counted.
+    # Handle, delivery-id and delivery-tag have been read, so they must be in the count.
     if count < 3 or len(fields) > _TAIL_BYTES_MAX:
         return None
     tail = _read_tail(count - 3, fields)
@@ -157,7 +157,7 @@ def _read_tail(count: int, fields: bytes) -> tuple[int, bool] | None:
 
 
 def _says_nothing(fields: bytes) -> bool:
-    """Whether rcv-settle-mode and state are absent, resume and aborted not set; batchable may be either."""
+    """Whether rcv-settle-mode and state are absent, and resume and aborted not set. batchable may be set."""
     usual = (b"\x40", b"\x40", b"\x40\x42", b"\x40\x42", b"\x40\x41\x42")
     return len(fields) <= len(usual) and all(
         field in allowed for field, allowed in zip(fields, usual, strict=False)

@@ -1,4 +1,4 @@
-"""AMQP types that Python lacks, so that a value read is written back as the type it was.
+"""AMQP types that Python lacks, so that a value is written back with the type it was read with.
 
 | AMQP                      | Python                    | AMQP                     | Python            |
 | ------------------------- | ------------------------- | ------------------------ | ----------------- |
@@ -11,9 +11,9 @@
 | decimal32, 64, 128        | `Decimal32` … (raw bytes) | array                    | `Array`           |
 | char                      | `Char`                    | described                | `Described`       |
 
-They compare like the plain Python value they hold; only codec.py looks at the
-class. Ranges are checked when a value is encoded, not when it is made: decoding
-makes them by the million.
+They compare like the plain Python values they hold; only codec.py looks at the
+class. Ranges are checked when a value is encoded, not when it is created, because decoding
+creates millions of them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Short(int):
 
 
 class Int(int):
-    """32 bits. A plain `int` is a long: the two differ to clients that insist on one of them."""
+    """32 bits. A plain `int` is a long. Some clients insist on one of the two."""
 
     __slots__ = ()
 
@@ -81,7 +81,7 @@ class Float32(float):
 
 
 class Decimal32(bytes):
-    """Four bytes of IEEE 754 decimal, passed through unread."""
+    """Four bytes of IEEE 754 decimal, passed through without decoding."""
 
     __slots__ = ()
 
@@ -101,7 +101,7 @@ class Char(str):
 
 
 class Symbol(str):
-    """ASCII text from some known vocabulary. Equal to the same text as `str`, in maps too."""
+    """ASCII text from a known vocabulary. Equal to the same text as `str`, also as a key."""
 
     __slots__ = ()
 
@@ -116,7 +116,7 @@ class Described:
 
 @dataclass(slots=True)
 class Array:
-    """Values of one type, which an empty array still names.
+    """Values of one type. An empty array also has a type.
 
     `element` is the Python class from the table above (`type(None)` for null).
     `descriptors`, outermost first, apply to every element.

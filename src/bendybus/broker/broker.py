@@ -1,7 +1,7 @@
-"""The broker of one namespace: its life, its stores, and the way to everything else in it.
+"""The broker of one namespace: its start and stop, its stores, and access to everything in it.
 
-Which entities there are: entities.py; what may be changed about them: queues.py, topics.py. Time: ticker.py.
-Emptying stores: draining.py; stores that are lost: forgetting.py; emptying entities: emptying.py.
+Which entities there are: entities.py. How they are changed: queues.py, topics.py. Time: ticker.py.
+Emptying stores: draining.py. Stores that are lost: forgetting.py. Emptying entities: emptying.py.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Broker:
         clock: Clock | None = None,
         reserved_names: Container[str] = frozenset(),
     ) -> None:
-        """`contents` looks into messages for the rules of topics.
+        """`contents` decodes messages for the rules of topics.
 
-        `reserved_names`: what a new queue or topic may not be called, in lower case.
+        `reserved_names`: names that a new queue or topic may not have, in lower case.
 
-        `unopened`: the stores that could not be opened, by name, and why; they are tried again.
+        `unopened`: the stores that could not be opened, by name, with the reason. They are tried again.
         """
         self.catalog = catalog
         self._given = stores
@@ -70,7 +70,7 @@ class Broker:
         self.created_at = Instant(0)
         """When the namespace was first served."""
         self.authorization_rules: tuple[AuthorizationRule, ...] = ()
-        """The namespace's own; an entity's are in its description."""
+        """The namespace's own rules. The rules of an entity are in its description."""
         self.clock = clock or Clock()
         self.stores = StoreSet()
         self.entities = Entities(
@@ -103,7 +103,7 @@ class Broker:
     # -- life ---------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take up what the catalog names; the partitions load in the background."""
+        """Open the entities in the catalog. Their partitions load in the background."""
         self._loop = loop = asyncio.get_running_loop()
         for store in self._given:
             attached = AttachedStore(store, loop, stall_after_s=self._stall_after_s)
@@ -120,22 +120,22 @@ class Broker:
         self.drains.start(self.catalog.namespace().get("draining"))
 
     async def stop(self) -> None:
-        """Let everything that was submitted reach the disk, then let go of the stores."""
+        """Commit everything that was submitted, then close the stores."""
         await self.drains.stop()
         for forwarder in self.entities.forwarders():
             forwarder.close()
-        # Time goes on meanwhile: what a stalled store does not answer is answered for it.
+        # The ticker keeps running: commands that a stalled store does not answer are answered for it.
         await self.stores.drain()
         self.ticker.stop()
         for store in self.stores:
             store.stop()
 
     async def drain(self) -> None:
-        """Return when everything submitted so far is on disk, or has failed."""
+        """Return once everything submitted so far is on disk or has failed."""
         await self.stores.drain()
 
     async def recovered(self) -> None:
-        """Return when all stores answer, and what they hold has been loaded."""
+        """Return once all stores answer and their contents have been loaded."""
         for store in self.stores:
             await store.recovered()
         for entity in self.entities:
@@ -150,7 +150,7 @@ class Broker:
         return at
 
     def _take_up(self, records: Iterable[EntityRecord]) -> tuple[PartitionClaims, dict[str, Exception]]:
-        """What all stores hold, and which of them are away."""
+        """Claim the partitions in all stores. Returns the claims, and why stores are away, by name."""
         away: dict[str, Exception] = dict(self._unopened)
         claims: PartitionClaims = {}
         placed = placed_in(records)
@@ -169,7 +169,7 @@ class Broker:
         return self.entities.find_source(path)
 
     def find_target(self, path: str) -> SendTarget:
-        """What stands at this path, to send to."""
+        """The entity at this path, as a target for messages."""
         return self.entities.find(path)
 
     async def ensure(
@@ -178,8 +178,8 @@ class Broker:
         queues: Sequence[QueueDescription],
         subscriptions: Iterable[SubscriptionDescription],
     ) -> None:
-        """Have all of these, as they are described."""
-        # Topics forward nothing, and nothing is forwarded to a subscription.
+        """Create or update all of these, so that they match their descriptions."""
+        # Topics do not forward, and nothing is forwarded to a subscription.
         for topic in topics:
             await self.topics.ensure(topic)
         await self.queues.ensure_all(queues)
@@ -187,10 +187,10 @@ class Broker:
             await self.topics.ensure_subscription(subscription)
 
     async def empty(self) -> None:
-        """Take every message out of every entity (B-08); who is connected stays connected.
+        """Remove every message from every entity (B-08). Clients stay connected.
 
-        What was acknowledged before is gone; what is sent meanwhile waits, and stays. As when creating,
-        the catalog has the last word: an entity that a crash finds half emptied does not exist.
+        Messages acknowledged before are gone. Messages sent meanwhile wait, and are kept. As in creation,
+        the catalog decides: an entity that a crash leaves half emptied does not exist.
         """
         async with self.entities.changing:
             await empty(self.entities)
@@ -199,19 +199,19 @@ class Broker:
     # -- messaging stores ---------------------------------------------------------
 
     async def attach(self, store: MessagingStore) -> None:
-        """Work with another store, which has been opened: entities made from now on use it too."""
+        """Add a store that has been opened. Entities created from now on use it too."""
         assert self._loop is not None, "a broker that has not started is given its stores"
         async with self.entities.changing:
             attached = AttachedStore(store, self._loop, stall_after_s=self._stall_after_s)
             self.stores.refuse_taken(store.name)
-            # What an earlier life as one of ours may have left in it.
+            # Remove what is left from an earlier time when this store was attached.
             await asyncio.to_thread(sweep, attached, frozenset())
             attached.start()
             self.stores.add(attached)
             audit.record("store-attached", store=store.name)
 
     async def detach(self, name: str, forget: Callable[[], None]) -> None:
-        """Let go of a store that keeps nothing; `forget` sees to it that the next start does not have it."""
+        """Remove a store that holds no partitions. `forget` takes it out of the configuration."""
         async with self.entities.changing:
             attached = self.stores[name]
             placed = placed_in(self.entities.records()).get(name)
@@ -224,7 +224,7 @@ class Broker:
             audit.record("store-retired", store=name)
 
     async def forget(self, name: str, forget: Callable[[], None]) -> Loss:
-        """Give up a store that is lost for good; its partitions begin again, empty, in the others."""
+        """Give up a store that is lost for good. Its partitions start again, empty, in the other stores."""
         async with self.entities.changing:
             attached = self.stores[name]
             refuse_present(attached)

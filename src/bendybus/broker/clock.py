@@ -1,8 +1,8 @@
 """The clocks: the machine's, and a namespace's own, which a test can move.
 
-`now` is what people and tokens go by: signatures run out by the machine's clock,
-whatever a test does. `Clock` is what entities go by (lifetimes, locks, schedules,
-times shown); it is the same time unless somebody moved it. What then falls due:
+`now` is the machine's time. People and tokens use it: signatures expire by the machine's clock,
+whatever a test does. `Clock` is the time of entities (lifetimes, locks, schedules,
+times shown); it is the same unless it was moved. What then becomes due:
 `Ticker.advance`.
 """
 
@@ -16,7 +16,7 @@ from bendybus.names import Instant
 
 __all__ = ["Clock", "now"]
 
-# When the clock is set back by less, locks just last so much longer.
+# If the clock is set back by less than this, locks simply last longer by that much.
 SET_BACK_MIN_MS: Final = 5_000
 
 
@@ -25,7 +25,7 @@ def now() -> Instant:
 
 
 class Clock:
-    """The time in one namespace: the machine's, and as much more as it was moved on."""
+    """The time in one namespace: the machine's time plus the offset by which a test has moved it."""
 
     __slots__ = ("_ahead_ms", "_latest", "on_set_back")
 
@@ -33,7 +33,7 @@ class Clock:
         self._ahead_ms = 0
         self._latest = Instant(0)
         self.on_set_back: Callable[[int], None] = _ignore
-        """Called with the milliseconds by which the machine's clock was set back, before anybody sees it."""
+        """Called with the milliseconds by which the machine's clock was set back, before its time is used."""
 
     def now(self) -> Instant:
         at = Instant(time.time_ns() // 1_000_000 + self._ahead_ms)
@@ -49,10 +49,10 @@ class Clock:
         self._ahead_ms += by_ms
 
     def set_right(self) -> None:
-        """Back to the machine's time: only for a namespace in which nothing has a time any more."""
+        """Return to the machine's time. Only for a namespace in which nothing has a time any more."""
         self._ahead_ms = 0
         self._latest = Instant(0)
 
 
 def _ignore(_: int) -> None:
-    """For a clock that nothing goes by yet."""
+    """For a clock that nothing uses yet."""

@@ -1,8 +1,8 @@
-"""The copy of a partition in another store, kept up with the original while traffic flows.
+"""The copy of a partition in another store, kept up to date while traffic continues.
 
-What the store has is read page by page and written into a partition of the same
-name in the destination; what changes meanwhile is in the journal that the host
-keeps (journal.py) and is brought after. Partitions that share bodies, a
+The contents of the store are read page by page and written to a partition of the same
+name in the destination. Changes in the meantime are in the journal that the host
+keeps (journal.py) and are applied afterwards. Partitions that share bodies, a
 topic's and its subscriptions', are copied together. The switch to the copy: moving.py.
 """
 
@@ -38,32 +38,32 @@ __all__ = ["AnyHost", "Copies", "Copy"]
 
 AnyHost: TypeAlias = Host[Any]
 
-# What is read and committed at once: some 10 ms of either store's time.
+# How much is read and committed at once: about 10 ms of work for either store.
 PAGE_MESSAGES: Final = 500
 PAGE_BYTES: Final = 4 * 1024 * 1024
-# Digests have 16 bytes, states of sessions may have 256 KB.
+# Digests have 16 bytes; session states may have 256 KB.
 PAGE_IDENTITIES: Final = 5000
 PAGE_STATES: Final = 16
 
-# So little is brought over in the moment in which commands wait.
+# At most this much is left to copy in the moment during which commands wait.
 CLOSE_ENOUGH: Final = 500
-# Traffic may be as fast as the copying; then more is brought over in that moment.
+# If traffic is as fast as the copying, more is left for that moment.
 ROUNDS_MAX: Final = 20
 
 
 @dataclass(eq=False, slots=True)
 class Copy:
-    """One partition, and what of it is in the destination already."""
+    """One partition, and which part of it is already in the destination."""
 
     host: AnyHost
     partition: Any
-    """What the host held when it began; a host that holds another has lost its memory meanwhile."""
+    """What the host held at the start. If it holds another object now, it has lost its memory meanwhile."""
     source_key: PartitionKey
     key: PartitionKey
     row_ids: dict[int, int] = field(default_factory=dict)
     """Row id in the source -> row id in the destination."""
     gone: dict[int, Message] = field(default_factory=dict)
-    """Messages that were removed meanwhile, by row id in the source."""
+    """Messages that have been removed meanwhile, by row id in the source."""
 
     @property
     def interrupted(self) -> bool:
@@ -71,7 +71,7 @@ class Copy:
 
 
 class Copies:
-    """Those of the partitions that move together, from one store to another."""
+    """The copies of the partitions that move together from one store to another."""
 
     def __init__(self, source: AttachedStore, target: AttachedStore) -> None:
         self._source = source
@@ -81,7 +81,7 @@ class Copies:
         """Body in the source -> the origin that its copies share in the destination."""
         self._sharers: Counter[int] = Counter()
         self.copied = 0
-        """Messages so far, for people."""
+        """The number of messages copied so far, for people."""
 
     def refuse_interrupted(self) -> None:
         for each in self.by_host.values():
@@ -95,7 +95,7 @@ class Copies:
     # -- what is there ------------------------------------------------------------
 
     async def make(self, host: AnyHost) -> None:
-        """Everything that the source has of it."""
+        """Copy everything that the source holds of a partition."""
         if host.partition is None or host.key is None or host.availability is not Availability.AVAILABLE:
             raise StoreUnavailable(f"{host} is not there now.")
         made = partial(make_alone, self._target.store, host.path, host.number)
@@ -103,7 +103,7 @@ class Copies:
         self.by_host[host] = each
         self.refuse_interrupted()
         host.journal.begin()
-        # What was submitted before the journal began is written, so the snapshot has it.
+        # Everything submitted before the journal began is written, so the snapshot contains it.
         await self._written()
         snapshot = await self._source.query(partial(self._source.store.load, each.source_key))
         for page in _pages(snapshot.messages):
@@ -112,7 +112,7 @@ class Copies:
         await self._copy_rest(each, snapshot)
 
     async def _copy_rest(self, each: Copy, snapshot: Snapshot) -> None:
-        """What few entities have. Digests, states and marks are only ever added to, so order is no matter."""
+        """Copy what few entities have: digests, states, marks. They are only added, in any order."""
         for start in range(0, len(snapshot.identities), PAGE_IDENTITIES):
             by_time: dict[Instant, list[bytes]] = {}
             for at, digest in snapshot.identities[start : start + PAGE_IDENTITIES]:
@@ -136,7 +136,7 @@ class Copies:
     # -- what changes meanwhile ---------------------------------------------------
 
     async def catch_up(self) -> None:
-        """Bring over what has changed meanwhile, until little changes while that is done."""
+        """Copy the changes made meanwhile, until few changes happen during that."""
         for _ in range(ROUNDS_MAX):
             brought = 0
             for each in list(self.by_host.values()):
@@ -145,15 +145,15 @@ class Copies:
                 return
 
     async def complete(self) -> None:
-        """Bring over the last of it; the partitions take no commands, so nothing is added."""
+        """Copy the last changes. The partitions take no commands, so there are no new ones."""
         copies = list(self.by_host.values())
         for each in copies:
             await self._bring_journal(each)
-        # The counters, though nothing else may be left to bring.
+        # Always write the counters, even if nothing else is left to copy.
         await self._target.commit([self._share(each, ()) for each in copies])
 
     async def _bring_journal(self, each: Copy) -> int:
-        """What was submitted since the last time; how many changes of messages that were."""
+        """Apply what was submitted since the last call. Returns how many messages changed."""
         journal = each.host.journal.take()
         await self._written()
         self.refuse_interrupted()
@@ -174,11 +174,11 @@ class Copies:
         return len(touched) + len(removed)
 
     async def _written(self) -> None:
-        """Everything submitted to the source so far is durable there, and messages have their row ids."""
+        """Wait until everything submitted to the source is durable, so that messages have their row ids."""
         await self._source.run(_nothing)
 
     async def _twins(self, each: Copy, messages: Sequence[Message]) -> dict[int, Message]:
-        """Those of these that the destination does not have, by row id in the source."""
+        """Those of these messages that the destination does not have, by row id in the source."""
         new = [message for message in messages if message.row_id not in each.row_ids]
         payloads = {message.row_id: message.payload for message in new}
         cold = [each for each in new if each.payload is None and not self._has_body(each)]
@@ -186,7 +186,7 @@ class Copies:
             row_ids = [message.body_row_id for message in cold]
             read = await self._source.query(partial(self._source.store.read, row_ids))
             payloads |= zip([message.row_id for message in cold], read, strict=True)
-        # One without a payload is gone meanwhile; that is, or will be, in the journal.
+        # A message without a payload has been removed meanwhile. The journal contains that, or will.
         return {
             message.row_id: self._twin(message, payloads[message.row_id])
             for message in new
@@ -224,7 +224,7 @@ class Copies:
                 body = message.origin.body
                 self._sharers[body] -= 1
                 if not self._sharers[body]:
-                    # The last one takes the body along; who comes after brings it again.
+                    # Removing the last copy removes the body. A later copy brings the body again.
                     del self._sharers[body], self._origins[body]
         if twins:
             yield RemoveMessages(twins)
@@ -253,8 +253,8 @@ class Copies:
     # -- when it is complete ------------------------------------------------------
 
     def compared(self, each: Copy) -> list[Message]:
-        """The messages in memory; `StoreError` unless the copy has just those."""
-        # No pair or set of theirs is made here: a million new objects would set the collector going.
+        """The messages in memory. `StoreError` unless the copy has exactly those."""
+        # No pairs or sets are built here: a million new objects would start the garbage collector.
         row_ids = each.row_ids
         messages = [message for message in each.partition.confirmed() if message.row_id in row_ids]
         if len(messages) != len(row_ids):
@@ -262,7 +262,7 @@ class Copies:
         if not isinstance(each.host, TopicHost):
             is_whole = all(message.row_id in row_ids for message in each.partition.confirmed())
         else:
-            # What has been published stays in memory until the next confirmation.
+            # Published messages stay in memory until the next confirmation.
             is_whole = all(
                 message.row_id in row_ids or message.state is not MessageState.SCHEDULED
                 for message in each.partition.confirmed()
@@ -272,7 +272,7 @@ class Copies:
         return messages
 
     def adopt(self, moved: Mapping[Copy, Sequence[Message]]) -> None:
-        """From now on these messages, in memory, have their row ids in the destination."""
+        """Give these messages in memory their row ids in the destination."""
         adopted: set[int] = set()
         for each, messages in moved.items():
             row_ids = each.row_ids
@@ -300,14 +300,14 @@ def _pages(messages: Iterable[Message]) -> Iterator[list[Message]]:
 
 
 def _at_rest(message: Message, row_id: int) -> Message:
-    """The message as the destination is to store it."""
+    """The message as the destination stores it."""
     twin = message.unlocked()
     twin.row_id = row_id
     return twin
 
 
 def _estrange(message: Message) -> None:
-    """It was removed in the source: nobody may look for it under the same number in the destination."""
+    """The message was removed in the source. Clear its row ids: in the destination they name other rows."""
     message.row_id = 0
     if message.origin is not None:
         message.origin = Origin(message.origin.sequence_number, hops=message.origin.hops)

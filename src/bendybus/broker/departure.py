@@ -1,8 +1,8 @@
-"""What was sent through an entity leaves before the entity is deleted.
+"""Messages that were sent through an entity leave before the entity is deleted.
 
-A transaction puts its messages for other entities into the outbox of the entity that it goes through; of a
-topic, into the outbox of a subscription. They were acknowledged, and they do not belong to the entity that is
-deleted. So the entity takes no more of them, and its forwarder sends those that it has. If a destination is
+A transaction puts its messages for other entities into the outbox of the entity that it goes through; for a
+topic, into the outbox of a subscription. They were acknowledged, and they do not belong to the deleted
+entity. So the entity takes no more of them, and its forwarder sends those that it has. If a destination is
 away, the deletion is refused: only this outbox knows which of them may have arrived already, so no other can
 take them over. Messages of the entity itself that are being forwarded are deleted with it.
 """
@@ -28,14 +28,14 @@ __all__ = ["departing", "send_off"]
 
 logger = logging.getLogger(__name__)
 
-# Sending takes milliseconds, or as long as a stalled store is given. Other entities cannot change meanwhile.
+# Sending takes milliseconds, or the time allowed to a stalled store. Other entities cannot change meanwhile.
 DEPARTURE_MAX_S: Final = 10.0
 PAGE_MAX: Final = 500
 
 
 @contextmanager
 def departing(sources: Sequence[Queue]) -> Iterator[None]:
-    """These are being deleted: nothing more can be sent through them, unless the deletion fails."""
+    """Let nothing more be sent through these entities, which are being deleted, unless that fails."""
     for source in sources:
         source.leaving = True
     try:
@@ -46,9 +46,9 @@ def departing(sources: Sequence[Queue]) -> Iterator[None]:
 
 
 async def send_off(source: Queue, forwarder: Forwarder, *, force: bool) -> None:
-    """Return when nothing that was sent through is left in the outboxes; `MessagesInTransit` if something is.
+    """Wait until no message sent through the entity is left in its outboxes, or raise `MessagesInTransit`.
 
-    `force`: give up what cannot leave.
+    `force`: give up messages that cannot leave.
     """
     if not source.departing and not source.loading:
         return
@@ -59,7 +59,7 @@ async def send_off(source: Queue, forwarder: Forwarder, *, force: bool) -> None:
             forwarder.wake()
             await forwarder.settled()
     except (TimeoutError, BrokerError) as reason:
-        logger.debug("'%s': not everything could leave: %s", source.path, reason)
+        logger.debug("'%s': not all messages could leave: %s", source.path, reason)
     left = await _left_behind(source)
     if left is None:
         return
@@ -69,20 +69,20 @@ async def send_off(source: Queue, forwarder: Forwarder, *, force: bool) -> None:
             "cannot leave now. Retry when the destination is available, or use force to give them up."
         )
     logger.warning(
-        "'%s' is deleted by force: messages that were sent through it, to '%s' among others, are given up",
+        "'%s' is deleted by force: messages sent through it, including some to '%s', are given up",
         source.path,
         left.destination,
     )
 
 
 async def _stored(source: Queue) -> None:
-    """Whatever is being committed is in the outbox, or has failed."""
+    """Wait until everything that is being committed is in the outbox or has failed."""
     for store in {host.store for host in source.hosts if host.partition is not None}:
         await store.writer.run(lambda: None)
 
 
 async def _left_behind(source: Queue) -> Posting | None:
-    """The posting of a message that was sent through, if there is one in any outbox."""
+    """The posting of a message that was sent through the entity, if any outbox has one."""
     for host in source.hosts:
         found = await _first_sent_through(host)
         if found is not None:

@@ -1,8 +1,8 @@
-"""Emptying stores: which are to be emptied, and the one who moves their partitions to the others.
+"""Emptying stores: which stores are draining, and the task that moves their partitions to the others.
 
-A store that is draining gets no new partitions, and those it has move away one after
-the other. The catalog remembers which stores these are, so a server that is stopped
-or killed meanwhile goes on where it was. What cannot move now (a store is away, say)
+A store that is draining gets no new partitions, and its partitions move away one after
+the other. The catalog records which stores are draining, so a server that was stopped
+or killed continues later. A partition that cannot move now (because a store is away, for example)
 is tried again. How a partition moves: moving.py.
 """
 
@@ -30,7 +30,7 @@ __all__ = ["Drains"]
 
 logger = logging.getLogger(__name__)
 
-# How long what could not be moved is left alone.
+# How long to wait before trying again to move a partition that could not be moved.
 RETRY_AFTER_S: Final = 1.0
 
 
@@ -40,22 +40,22 @@ class Drains:
         self._entities = entities
         self._task: asyncio.Task[None] | None = None
         self._halt = asyncio.Event()
-        """Set when the one who moves is to look again whether it should."""
+        """Set when the moving task has to check again whether there is work."""
         self._stopped = False
         self._moving: tuple[AttachedStore, str, Move] | None = None
-        """From where, which partition, and how."""
+        """The source, the partition, and the move that is under way."""
         self._problem = ""
 
-    # -- what is asked for --------------------------------------------------------
+    # -- requests -----------------------------------------------------------------
 
     def start(self, names: object) -> None:
-        """Go on with what the catalog says."""
+        """Continue with the draining stores of the catalog."""
         self._stores.draining = {str(name): None for name in names} if isinstance(names, list) else {}
         self._work()
 
     async def stop(self) -> None:
-        """Let the partition that is moving come to its place; the others stay where they are."""
-        # Never cancelled: the catalog could be told of a move that memory does not know of.
+        """Finish the move that is under way. The other partitions stay where they are."""
+        # Never cancelled: the catalog could contain a move that memory does not know of.
         self._stopped = True
         self._halt.set()
         if self._task is not None:
@@ -65,14 +65,14 @@ class Drains:
         return name in self._stores.draining
 
     def refuse_last(self, name: str) -> None:
-        """`InvalidOperation` when without this store there is none for new partitions."""
+        """`InvalidOperation` if no other store takes new partitions."""
         if not any(store.name != name for store in self._stores.open_to_new()):
             raise InvalidOperation(
                 f"'{name}' is the last messaging store that takes partitions; attach another one first."
             )
 
     async def begin(self, name: str) -> None:
-        """Empty this store; durable when it returns, and done when it keeps nothing."""
+        """Start emptying this store. The request is durable on return; the store is empty later."""
         async with self._entities.changing:
             self._stores[name]
             self.refuse_last(name)
@@ -82,7 +82,7 @@ class Drains:
         self._work()
 
     async def end(self, name: str) -> None:
-        """Use this store again as any other; what has moved stays where it is."""
+        """Use this store like any other again. Partitions that have moved stay where they are."""
         async with self._entities.changing:
             self._stores[name]
             if name in self._stores.draining:
@@ -90,7 +90,7 @@ class Drains:
                 audit.record("store-drain-ended", store=name)
 
     async def forget(self, name: str) -> None:
-        """`end`, for whoever holds `Entities.changing`."""
+        """`end`, for a caller that holds `Entities.changing`."""
         if name in self._stores.draining:
             await self._keep({each: None for each in self._stores.draining if each != name})
             self._halt.set()
@@ -102,7 +102,7 @@ class Drains:
         self._stores.draining = draining
 
     def progress(self, name: str) -> dict[str, object]:
-        """How far the emptying of a store has come, for people."""
+        """The progress of emptying a store, for people."""
         if name not in self._stores.draining:
             return {}
         shown: dict[str, object] = {}
@@ -120,7 +120,7 @@ class Drains:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
-        """Until nothing that drains keeps anything."""
+        """Run until no draining store holds a partition."""
         while not self._stopped and (waiting := self._waiting()):
             self._halt.clear()
             moved = False
@@ -133,7 +133,7 @@ class Drains:
                     await asyncio.wait_for(self._halt.wait(), RETRY_AFTER_S)
 
     def _waiting(self) -> list[tuple[AttachedStore, SendTarget, int]]:
-        """Every partition that is to move; those of subscriptions move with their topics'."""
+        """Every partition that has to move. Those of subscriptions move with their topics'."""
         entities: list[SendTarget] = [*self._entities.queues(), *self._entities.topics()]
         return [
             (host.store, entity, host.number)
@@ -143,7 +143,7 @@ class Drains:
         ]
 
     async def _move(self, source: AttachedStore, entity: SendTarget, number: int) -> bool:
-        """Whether it has moved, or need not any more."""
+        """Move a partition. Returns whether it has moved, or no longer has to."""
         if entity.deleted:
             return True
         try:
@@ -152,25 +152,29 @@ class Drains:
             self._moving = source, f"{entity.path}[{number}]", move
             await move.run()
         except EntityNotFound:
-            # Deleted meanwhile: there is nothing to move.
+            # Deleted meanwhile, so there is nothing to move.
             return True
         except Exception as failure:
             if str(failure) != self._problem:
                 logger.warning(
-                    "%s[%d] stays in store %s for now: %s", entity.path, number, source.name, failure
+                    "%s[%d] cannot be moved out of store %s yet: %s",
+                    entity.path,
+                    number,
+                    source.name,
+                    failure,
                 )
             self._problem = str(failure)
             return False
         finally:
             self._moving = None
         self._problem = ""
-        logger.info("%s[%d] has moved from store %s to %s", entity.path, number, source.name, target.name)
+        logger.info("%s[%d] moved from store %s to %s", entity.path, number, source.name, target.name)
         if not source.residents:
             await self._sweep(source)
         return True
 
     def _destination(self, source: AttachedStore, entity: SendTarget) -> AttachedStore:
-        """Of the stores that answer, the one with the fewest partitions of this entity, and of all."""
+        """Of the stores that answer, the one with the fewest partitions of this entity, then of all."""
         source.refuse_away()
         ready = [store for store in self._stores.open_to_new() if store.state is StoreState.AVAILABLE]
         if not ready:
@@ -181,19 +185,19 @@ class Drains:
         return chosen
 
     async def _sweep(self, source: AttachedStore) -> None:
-        """It keeps nothing that anybody wants; what earlier moves could not drop goes too."""
+        """Remove what is left in an empty store, including what earlier moves could not drop."""
         placed = placed_in(self._entities.records()).get(source.name, set())
         try:
             left = unplaced(await source.query(source.store.partitions), placed)
             await source.run(partial(source.store.discard, [record.key for record in left]))
         except Exception as failure:
-            logger.warning("store %s: what is left in it stays for now: %s", source.name, failure)
+            logger.warning("store %s: leftovers cannot be removed yet: %s", source.name, failure)
         else:
             logger.info("store %s is empty", source.name)
 
 
 def _together(entity: SendTarget, number: int) -> Sequence[Host[Any]]:
-    """The entity's partition, and those that share its store: the subscriptions' of a topic."""
+    """The entity's partition, and those that share its store: for a topic, its subscriptions'."""
     if isinstance(entity, Topic):
         return [entity.hosts[number], *(each.hosts[number] for each in entity.subscriptions)]
     return [entity.hosts[number]]

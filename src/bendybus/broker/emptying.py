@@ -1,7 +1,7 @@
-"""Emptying a namespace: every entity gets new partitions in the place of its old ones (B-08).
+"""Emptying a namespace: every entity gets new partitions in place of its old ones (B-08).
 
-Cheaper than taking messages out, whatever there are, and nothing of the old ones
-stays: numbers, duplicate histories, session states. A topic and its subscriptions
+This is cheaper than removing messages, however many there are, and leaves nothing of the old
+partitions: numbers, duplicate histories, session states. A topic and its subscriptions
 leave the catalog and come back together.
 """
 
@@ -24,7 +24,7 @@ __all__ = ["empty"]
 
 
 async def empty(entities: Entities) -> None:
-    """To be called when no entity changes; `StoreUnavailable` when not everything could be emptied."""
+    """Empty all entities. No entity may change meanwhile. `StoreUnavailable` if not all could be emptied."""
     everything = list(entities)
     for entity in everything:
         await entity.loaded()
@@ -44,8 +44,8 @@ async def empty(entities: Entities) -> None:
 
 
 async def _make_anew(entities: Entities, family: Sequence[SendTarget]) -> Exception | None:
-    """Partitions made anew for these; where a store fails, what it has is loaded again."""
-    # Another generation: its numbers begin anew too, and nobody must take them for the old ones.
+    """Make new partitions for these entities. If a store fails, what it holds is loaded again."""
+    # A new generation: its numbers start again, and must not be taken for the old ones.
     records = [replace(entities.record(entity.path), generation=uuid.uuid4().hex) for entity in family]
     claims: PartitionClaims = {}
     failed: Exception | None = None
@@ -77,6 +77,6 @@ async def _make_anew(entities: Entities, family: Sequence[SendTarget]) -> Except
 
 
 def _with_new_keys(entity: Entity[Any, Any], record: EntityRecord) -> EntityRecord:
-    """Nothing is stored by an earlier rule about keys any more: from now on today's holds."""
+    """Use today's rule for keys: nothing that was stored under an earlier rule is left."""
     entity.description = replace(entity.description, exact_keys=False)
     return replace(record, description=entity.description.to_record())

@@ -1,13 +1,13 @@
-"""The entities of a namespace: the one owner of which there are.
+"""The entities of a namespace, and the one owner of which entities exist.
 
-An entity exists if and only if the catalog lists it. `Entities` keeps what the catalog says, the
-entity at work and its forwarder together, and changes them together. Creating and deleting an entity is
-the one thing that touches several stores, and the order makes it repeatable: partitions first and the
+An entity exists if and only if the catalog lists it. `Entities` keeps the catalog's record, the
+running entity and its forwarder together, and changes them together. Only creating and deleting an entity
+touch several stores, and the order makes both repeatable: partitions first and the
 catalog last when creating, the catalog first when deleting. What a crash leaves in between belongs to
-nobody and is swept at the next start (placing.py).
+no entity and is swept at the next start (placing.py).
 
-What differs between queues, topics and subscriptions when one is opened is in `OPENERS`. What may be
-changed about each: queues.py, topics.py.
+`OPENERS` contains what differs between queues, topics and subscriptions when one is opened. How each
+can be changed: queues.py, topics.py.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ D = TypeVar("D", bound=EntityDescription)
 
 @dataclass(slots=True)
 class _Opened:
-    """An entity that exists: what the catalog says of it, and what is at work."""
+    """An entity that exists: its record in the catalog, and the running objects."""
 
     record: EntityRecord
     entity: SendTarget
     forwarder: Forwarder | None
-    """Topics forward nothing."""
+    """None for topics, which do not forward."""
 
 
 class Entities:
-    """Entities change one after the other: whoever creates, describes or removes one holds `changing`."""
+    """Entities change one after the other: creating, updating or removing one requires `changing`."""
 
     def __init__(
         self,
@@ -91,16 +91,16 @@ class Entities:
         self.stores = stores
         self.clock = clock
         self.contents = contents
-        """Looks into messages for the rules of topics."""
+        """Decodes messages for the rules of topics."""
         self.tier = tier
         self.premium_partitions = premium_partitions
         self._reserved_names = reserved_names
-        """What a new queue or topic may not be called, in lower case."""
+        """Names that a new queue or topic may not have, in lower case."""
         self.cache = PayloadCache()
         self.changing = asyncio.Lock()
-        # In the order in which they came, so that a simulation can be repeated: tests/faults/simulation.
+        # In the order of arrival, so that a simulation can be repeated: tests/faults/simulation.
         self.timed: dict[Host[Any], None] = {}
-        """The partitions that hold something with an end (ticker.py)."""
+        """The partitions that hold something with a deadline (ticker.py)."""
         self._opened: dict[str, _Opened] = {}
         """By normalised path."""
         self._watchers: list[Watcher] = []
@@ -118,21 +118,21 @@ class Entities:
         return [each for each in self if isinstance(each, Topic)]
 
     def sources(self) -> list[Queue]:
-        """Everything that keeps messages to be received: queues and subscriptions."""
+        """All entities that can be received from: queues and subscriptions."""
         return [each for each in self if isinstance(each, Queue)]
 
     def forwarders(self) -> list[Forwarder]:
         return [each.forwarder for each in self._opened.values() if each.forwarder is not None]
 
     def records(self) -> list[EntityRecord]:
-        """What the catalog says."""
+        """The records of the catalog."""
         return [each.record for each in self._opened.values()]
 
     def record(self, path: str) -> EntityRecord:
         return self._opened[normalise_path(path)].record
 
     def look_up(self, path: str) -> SendTarget | None:
-        """Whatever stands at this path, in any case."""
+        """The entity at this path, in any case, or None."""
         opened = self._opened.get(normalise_path(path))
         return None if opened is None else opened.entity
 
@@ -144,7 +144,7 @@ class Entities:
         return entity
 
     def find(self, path: str) -> SendTarget:
-        """What stands at this path, to send to; a subscription is found too, and refuses everything."""
+        """The entity at this path, as a target. A subscription is found too; it refuses all messages."""
         entity = self.look_up(path)
         if entity is None:
             raise EntityNotFound(path)
@@ -153,7 +153,7 @@ class Entities:
     # -- watching -----------------------------------------------------------------
 
     def watch(self, watcher: Watcher) -> None:
-        """Call this with every entity that has been created, updated or deleted (`Entity.deleted`)."""
+        """Call this with every entity that is created, updated or deleted (`Entity.deleted`)."""
         self._watchers.append(watcher)
 
     def tell_of(self, entity: Entity[Any, Any]) -> None:
@@ -164,17 +164,17 @@ class Entities:
         """Tick this partition from now on."""
         self.timed[host] = None
 
-    # -- coming -------------------------------------------------------------------
+    # -- creating -----------------------------------------------------------------
 
     def open_all(self, records: Sequence[EntityRecord], claims: PartitionClaims, away: Iterable[str]) -> None:
-        """Take up what the catalog lists; topics before their subscriptions."""
+        """Open the entities that the catalog lists, topics before their subscriptions."""
         for kind in OPENERS:
             for record in records:
                 if record.kind == kind:
                     self._open(record, locate(record, claims, self.stores, tuple(away)))
 
     async def create(self, record: EntityRecord, label: str) -> SendTarget:
-        """Make the entity on all its partitions, or not at all (P-32)."""
+        """Create the entity on all its partitions, or not at all (P-32)."""
         claims: PartitionClaims = {}
         try:
             await make_partitions(record, self.stores, claims)
@@ -191,7 +191,7 @@ class Entities:
         return entity
 
     def admit(self, kind: EntityKind, description: EntityDescription) -> EntityRecord:
-        """The record of a new queue or topic; refused if it exists, or beyond a quota (P-11)."""
+        """The record of a new queue or topic. Refused if the path is taken or a quota is exceeded (P-11)."""
         path = description.path
         if self.look_up(path) is not None:
             raise EntityExists(f"The messaging entity '{path}' already exists.")
@@ -209,7 +209,7 @@ class Entities:
             entities=len(counted),
             partitioned_entities=sum(record.partition_count > 1 for record in counted),
         )
-        # Begin with another store each time, so that unpartitioned entities spread too.
+        # Start with a different store each time, so that unpartitioned entities are spread too.
         placement = choose(self.stores.open_to_new(), count, first=len(counted))
         return self.new_record(kind, description, placement)
 
@@ -229,17 +229,17 @@ class Entities:
         )
 
     async def _unmake(self, record: EntityRecord) -> None:
-        """Clear away what was begun: from the catalog first, which may have taken it though it failed.
+        """Undo a failed creation, first in the catalog: it may have stored the record although it failed.
 
-        While the catalog does not answer, the partitions stay: it must not list what no store has.
+        While the catalog does not answer, the partitions stay: the catalog must not list what no store has.
         """
         try:
             await asyncio.to_thread(self.catalog.remove, record.path)
         except EntityNotFound:
-            logger.debug("'%s' had not reached the catalog", record.path)
+            logger.debug("'%s' was not in the catalog", record.path)
         except Exception as failure:
             logger.warning(
-                "'%s' may be in the catalog, so its partitions stay for now: %s", record.path, failure
+                "'%s' may be in the catalog, so its partitions are kept for now: %s", record.path, failure
             )
             return
         await drop_partitions([self.stores[name] for name in record.placement], record.path)
@@ -252,7 +252,7 @@ class Entities:
         forwarder = Forwarder(entity, self.find) if isinstance(entity, Queue) else None
         self._opened[normalise_path(record.path)] = _Opened(record, entity, forwarder)
         for host in entity.hosts:
-            # A partition whose store is away is loaded when that comes back.
+            # A partition whose store is away is loaded when the store comes back.
             if host.key is not None:
                 host.load()
         if forwarder is not None:
@@ -262,13 +262,13 @@ class Entities:
     # -- changing -----------------------------------------------------------------
 
     def check_forwarding(self, description: QueueDescription) -> None:
-        """ "The target must exist" when forwarding is set up; should it be deleted later, letters go dead."""
+        """ "The target must exist" when forwarding is set up. Messages to a deleted target dead-letter."""
         for name, target in (
             ("ForwardTo", description.forward_to),
             ("ForwardDeadLetteredMessagesTo", description.forward_dead_lettered_to),
         ):
             if target is None or normalise_path(target) == normalise_path(description.path):
-                # To itself: its messages go round until they have come too far.
+                # Forwarding to itself: messages go round until they reach the maximum number of hops.
                 continue
             if isinstance(self.look_up(target), Subscription | None):
                 raise ArgumentError(
@@ -276,9 +276,9 @@ class Entities:
                 )
 
     async def describe(self, entity: Entity[Any, D], description: D) -> None:
-        """Describe an entity anew: on disk, then in memory, then to those who watch."""
+        """Store a new description: on disk, then in memory, then tell the watchers."""
         opened = self._opened[normalise_path(entity.path)]
-        # Clients tell one update from the next by its time.
+        # Clients distinguish updates by their time.
         at = max(self.clock.now(), Instant(entity.updated_at + 1))
         record = replace(opened.record, description=description.to_record(), updated_at=at)
         await asyncio.to_thread(self.catalog.replace, record)
@@ -292,24 +292,24 @@ class Entities:
         self.tell_of(entity)
 
     def moved(self, records: Iterable[EntityRecord]) -> None:
-        """The catalog says this of them now: their partitions are elsewhere, or new ones."""
+        """Note the new records: the partitions are in another store, or new."""
         for record in records:
             self._opened[normalise_path(record.path)].record = record
 
-    # -- going --------------------------------------------------------------------
+    # -- deleting -----------------------------------------------------------------
 
     async def delete(self, entity: SendTarget) -> None:
-        """Remove it when it is its turn, unless it is gone by then."""
+        """Remove the entity once no other change is under way, unless it is gone by then."""
         async with self.changing:
             if not entity.deleted:
                 await self.remove(entity)
 
     async def remove(self, entity: SendTarget, *, force: bool = False) -> None:
-        """The catalog first: from then on it is gone, and its partitions are litter.
+        """Remove an entity from the catalog first. From then on it is gone, and its partitions can be swept.
 
-        A topic takes its subscriptions with it in one step. What was sent through it to other entities leaves
-        first (departure.py). `force`: also while partitions are unavailable, or while messages cannot leave;
-        what the stores keep of it is swept when they are back.
+        The subscriptions of a topic are removed in the same step. Messages sent through it to other entities
+        leave first (departure.py). `force`: remove it even if partitions are unavailable or messages cannot
+        leave; what the stores keep of it is swept when they are back.
         """
         if not force:
             entity.refuse_unhealthy()
@@ -329,7 +329,7 @@ class Entities:
             await self.forget(family)
 
     async def forget(self, entities: Sequence[SendTarget]) -> None:
-        """The catalog lists these no more: close them, and clear away what they leave."""
+        """The catalog no longer lists these entities: close them and remove their partitions."""
         turns = Turns()
         for entity in entities:
             await turns.next()

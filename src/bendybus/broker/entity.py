@@ -1,6 +1,6 @@
-"""An entity at work: its partitions, whatever its kind, and how a sender finds one of them.
+"""A running entity of any kind: its partitions, and how a sender finds one of them.
 
-Nothing here knows a protocol. What is received from: queue.py. What only passes
+Nothing here knows a protocol. Entities that can be received from: queue.py. Entities that only pass
 messages on: topic.py.
 """
 
@@ -31,14 +31,14 @@ from bendybus.names import (
 
 __all__ = ["Entity"]
 
-# Of messages without a key that are forwarded, so many neighbours stay together in one partition.
+# Of forwarded messages without a key, this many neighbours stay together in one partition.
 NUMBERED_TOGETHER: Final = 64
 
-# Looked at for every send, and a member of an enum is slow to look up.
+# Compared for every send. Looking up a member of an enum is slow.
 AVAILABLE: Final = Availability.AVAILABLE
 LOADING: Final = Availability.LOADING
 UNAVAILABLE: Final = Availability.UNAVAILABLE
-# What such a store is given, it may not be able to keep.
+# A store in one of these states may not be able to keep what it is given.
 TROUBLED: Final = (StoreState.SLOW, StoreState.DAMAGED)
 
 H = TypeVar("H", bound=Host[Any])
@@ -46,7 +46,7 @@ D = TypeVar("D", bound=EntityDescription)
 
 
 class _Ready:
-    """The numbers of the partitions that can be expected to answer soon. Looks only at those asked for."""
+    """The numbers of the partitions that should answer soon. Checks only those that are asked for."""
 
     __slots__ = ("_hosts",)
 
@@ -69,18 +69,18 @@ class Entity(ABC, Generic[H, D]):
     ) -> None:
         self.description = description
         self.now = (clock or Clock()).now
-        """The time in the entity's namespace: what everything about its messages goes by."""
+        """The time in the entity's namespace. Everything about its messages uses it."""
         self.hosts: list[H] = []
         """By partition number."""
         self.keep_time = keep_time
-        """Ask for `tick` to be called on a partition from now on."""
+        """Requests that `tick` be called on a partition from now on."""
         self.deleted = False
         self.generation = ""
-        """Differs between an entity and its namesake made after it was deleted."""
+        """Distinguishes an entity from one with the same path that was created after it was deleted."""
         self.created_at = Instant(0)
         self.updated_at = Instant(0)
         self.accessed_at = Instant(0)
-        """When messages were last sent or asked for since the server started; 0 for never."""
+        """When messages were last sent or requested since the server started; 0 for never."""
         self._turn = RoundRobin([PartitionNumber(number) for number in range(partition_count)])
         self._ready = _Ready(self.hosts)
 
@@ -90,24 +90,24 @@ class Entity(ABC, Generic[H, D]):
 
     @property
     def top_level(self) -> str:
-        """The entity that a transaction is about, by the key under which it is found."""
+        """The entity that a transaction belongs to, by its normalised path."""
         return normalise_path(self.path)
 
     # -- life ---------------------------------------------------------------------
 
     def add_partition(self, host: H) -> None:
-        """The next one by number, when the entity is opened; its store knows it from now on."""
+        """Add the next partition, in order, when the entity is opened, and register it with its store."""
         self.hosts.append(host)
         host.store.add_resident(host)
 
     async def loaded(self) -> None:
-        """Return when no partition is being read from its store any more."""
+        """Return once no partition is being read from its store."""
         for host in self.hosts:
             await host.loaded()
 
     @property
     def loading(self) -> bool:
-        """Whether some partition is still being read from its store, so that nobody can say what it holds."""
+        """Whether some partition is still being read from its store, so that its contents are unknown."""
         return any(host.availability is LOADING for host in self.hosts)
 
     @property
@@ -117,19 +117,19 @@ class Entity(ABC, Generic[H, D]):
 
     @abstractmethod
     def availability_changed(self, host: PartitionLifecycle[Any]) -> None:
-        """A partition is being read from its store, or has been, or is away or gone."""
+        """A partition is being loaded, has been loaded, is away, or is gone."""
 
     @abstractmethod
     def refuse_sending(self, subqueue: SubQueue = SubQueue.MAIN) -> None:
-        """Raise what stands against sending here, or scheduling."""
+        """Raise if messages cannot be sent or scheduled here."""
 
     def refuse_updated_since(self, read_at: Instant | None) -> None:
-        """`PreconditionFailed` if `updated_at` is not what a client has read; None asks nothing."""
+        """`PreconditionFailed` if `updated_at` is not what a client has read. None: no condition."""
         if read_at is not None and read_at != self.updated_at:
             raise PreconditionFailed(f"'{self.path}' has been updated since it was read.")
 
     def refuse_unhealthy(self) -> None:
-        """`StoreUnavailable` unless all partitions can be acted upon (P-32)."""
+        """`StoreUnavailable` unless all partitions are available (P-32)."""
         away = [str(host.number) for host in self.hosts if host.availability is UNAVAILABLE]
         if away:
             raise StoreUnavailable(
@@ -138,7 +138,7 @@ class Entity(ABC, Generic[H, D]):
             )
 
     def close(self) -> None:
-        """The entity is deleted; whoever still holds it finds it gone."""
+        """The entity is deleted. Code that still holds it finds it gone."""
         self.deleted = True
         for host in self.hosts:
             host.close()
@@ -146,10 +146,10 @@ class Entity(ABC, Generic[H, D]):
     # -- finding the partition ----------------------------------------------------
 
     def arrange_turns(self) -> None:
-        """It is known which store each partition lives in.
+        """Set the order of turns, once the store of each partition is known.
 
-        Those of one store take turns one after the other: what comes while it commits goes into its next
-        commit, and two thirds of the commits remain.
+        Partitions of one store take turns one after the other: messages that arrive during a commit go into
+        the next one. This saves a third of the commits.
         """
         by_store: dict[AttachedStore, list[PartitionNumber]] = {}
         for host in self.hosts:
@@ -157,18 +157,18 @@ class Entity(ABC, Generic[H, D]):
         self._turn = RoundRobin([*chain.from_iterable(by_store.values())])
 
     def key_of(self, text: str) -> RoutingKey:
-        """What chooses the partition here, of a session id or another text that is a key."""
+        """The key, for choosing a partition, of a session id or another text."""
         return key_of(text, exact=self.description.exact_keys)
 
     def host_for(self, key: RoutingKey | None) -> H:
-        """The partition for a message with this key; without one, the next that is available (P-12, P-16)."""
+        """The partition for a message with this key; without a key, the next available one (P-12, P-16)."""
         if len(self.hosts) == 1:
             return self.hosts[0]
         if key is not None:
             return self.hosts[partition_of(key, len(self.hosts))]
         number = self._turn.next(self._ready)
         if number is None:
-            # None that is sure to answer soon; better one that loads, or is slow, than none.
+            # No partition is sure to answer soon. Better one that is loading or slow than none.
             number = self._turn.next(
                 {host.number for host in self.hosts if host.availability is not UNAVAILABLE}
             )
@@ -177,15 +177,15 @@ class Entity(ABC, Generic[H, D]):
         return self.hosts[number]
 
     def host_for_numbered(self, number: SequenceNumber) -> H:
-        """The partition for a message without a key out of an outbox: always the same for the number."""
+        """The partition for a message without a key from an outbox. It is always the same for a number."""
         return self.hosts[(number // NUMBERED_TOGETHER) % len(self.hosts)]
 
     def is_ready(self, number: PartitionNumber) -> bool:
-        """Whether this partition can be expected to answer soon."""
+        """Whether this partition should answer soon."""
         return number in self._ready
 
     def next_ready(self) -> PartitionNumber | None:
-        """The next partition in turn that can be expected to answer soon."""
+        """The next partition in turn that should answer soon."""
         return self._turn.next(self._ready)
 
     def host_of_sequence_number(self, sequence_number: SequenceNumber) -> H | None:

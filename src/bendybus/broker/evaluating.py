@@ -1,8 +1,8 @@
-"""Sends to one partition of a topic whose rules take long to ask: they are asked in slices of a turn.
+"""Sends to a partition of a topic whose rules take long to evaluate: the work is done in slices.
 
-The order of commands is kept: while one waits for its answers, those that came later wait behind it. Nothing
-is applied before it has its answers, so a crash or an outage meanwhile has nothing to undo.
-What is asked: domain/evaluation.py.
+The order of commands is kept: while one waits for its evaluation, later ones wait behind it. A command
+is applied only after its evaluation, so a crash or an outage meanwhile has nothing to undo.
+How rules are evaluated: domain/evaluation.py.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = ["COPIES_MAX", "Evaluations", "SLICE_WORK", "evaluate"]
 
-# In simple filters, of which one takes a few microseconds.
+# In simple filters. One takes a few microseconds.
 SLICE_WORK: Final = 1_000
-# A send that takes no longer is not worth waiting for a turn.
+# A send that takes no longer than this is not worth waiting for a turn.
 AT_ONCE_WORK: Final = 4 * SLICE_WORK
-# What one send may make of its messages over all subscriptions. They are applied in one go, and a record of
+# How many copies one send may make over all subscriptions. They are applied at once, and the record of
 # a message takes about 250 bytes.
 COPIES_MAX: Final = 200_000
 
@@ -44,11 +44,11 @@ def _is_long(command: Command, fan_out: FanOut) -> bool:
 
 
 async def evaluate(host: TopicHost, command: Command) -> None:
-    """Ask the rules about the messages of a command, unless that is quickly done when it is applied.
+    """Evaluate the rules for the messages of a command, unless that is quick enough when it is applied.
 
     `RulesTooCostly` if too many copies would be made.
     """
-    # A command that has to wait for its partition is submitted again, and its rules are asked then.
+    # A command that has to wait for its partition is submitted again. Its rules are evaluated then.
     while (
         host.availability is Availability.AVAILABLE
         and (partition := host.partition) is not None
@@ -80,7 +80,7 @@ async def _asked(
 
 
 class Evaluations:
-    """The commands of one partition that wait for answers, in their order."""
+    """The commands of one partition that wait for evaluation, in order."""
 
     def __init__(self, host: TopicHost) -> None:
         self._host = host
@@ -88,7 +88,7 @@ class Evaluations:
         self._task: asyncio.Task[None] | None = None
 
     def detain(self, command: Command, done: OnReply) -> bool:
-        """Whether this command has to wait; it is submitted again when its turn has come."""
+        """Whether this command has to wait. If so, it is submitted again when its turn comes."""
         if self._task is None and not _is_long(command, self._host.topic.fan_out()):
             return False
         self._waiting.append((command, done))

@@ -1,18 +1,18 @@
-"""A store that is lost for good: its partitions are made again, empty, in the other stores.
+"""A store that is lost for good: its partitions are created again, empty, in the other stores.
 
-The order is that of a move (moving.py). Empty partitions are made in the other stores first; until
-the catalog has them there they are litter. One commit of the catalog then moves all of them, and from
-that moment on whatever the lost store still has is litter: if it ever comes back, it is swept.
+The order is that of a move (moving.py). Empty partitions are created in the other stores first; until
+the catalog lists them there, they belong to no entity. One commit of the catalog then moves all of them. From
+that moment on, whatever the lost store still has belongs to no entity: if the store comes back, it is swept.
 
-What was in the lost partitions is given up: messages, session states, what duplicate detection
-remembers, and the notes of what has been forwarded to them. A message that was on its way to such a
+The contents of the lost partitions are given up: messages, session states, the duplicate
+history, and the record of what has been forwarded to them. A message that was on its way to such a
 partition may therefore arrive a second time.
 
-An entity keeps its generation, since its other partitions go on as they are. So sequence numbers must
-not begin again: clients may hold old ones, and destinations have noted up to which number the outbox
+An entity keeps its generation, because its other partitions continue unchanged. So sequence numbers must
+not start again: clients may hold old ones, and destinations have recorded the number up to which the outbox
 has arrived, and would drop lower ones. A new partition counts from the present time in milliseconds,
-which is more than any partition has ever given out: at a thousand messages per second, without a pause,
-a counter that began at 1 in 1970 would just be there.
+which is more than any partition has ever given out: a counter that started at 1 in 1970 would reach it only
+now, at a thousand messages per second without a pause.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What is given up with a store, as far as it is known."""
+    """What is lost with a store, as far as it is known."""
 
     partitions: int
     messages: int
-    """In the partitions that were loaded since the server started."""
+    """Messages in the partitions that were loaded since the server started."""
     uncounted: int
-    """Partitions that were not, so that nobody knows what they held."""
+    """Partitions that were not loaded, so that their contents are unknown."""
 
 
 @dataclass(slots=True)
 class _Anew:
-    """A partition that is made again."""
+    """A partition that is created again."""
 
     host: Host[Any]
     target: AttachedStore
@@ -75,7 +75,7 @@ def refuse_present(store: AttachedStore) -> None:
 
 
 async def give_up(entities: Entities, lost: AttachedStore) -> Loss:
-    """Make its partitions again in other stores; to be called when no entity changes.
+    """Create the partitions again in other stores. No entity may change meanwhile.
 
     After a failure the partitions are where they were, and come back if the store does.
     """
@@ -83,7 +83,7 @@ async def give_up(entities: Entities, lost: AttachedStore) -> Loss:
     loss = loss_of(lost)
     wanted = list(_wanted(entities, lost))
     for each in wanted:
-        # A probe that is under way may still answer: it must not load them.
+        # A probe that is under way may still answer. It must not load them.
         lost.remove_resident(each.host)
         each.host.begin_emptying()
     try:
@@ -105,7 +105,7 @@ async def give_up(entities: Entities, lost: AttachedStore) -> Loss:
         each.host.relocate(each.target, each.key, NEVER_CLAIMED)
         each.host.load_emptied(each.key)
     logger.warning(
-        "store %s is forgotten: %d partitions begin again, empty, in other stores; %d messages are known to "
+        "store %s was given up: %d partitions start again, empty, in other stores; %d messages are known to "
         "be lost, and those of %d partitions were not counted",
         lost.name,
         loss.partitions,
@@ -116,7 +116,7 @@ async def give_up(entities: Entities, lost: AttachedStore) -> Loss:
 
 
 def _wanted(entities: Entities, lost: AttachedStore) -> Iterator[_Anew]:
-    """Every partition in the lost store, and where it is to be; a topic's with its subscriptions'."""
+    """Every partition in the lost store, and its new store. A topic's goes with its subscriptions'."""
     ready = [
         store
         for store in entities.stores.open_to_new()
@@ -143,7 +143,7 @@ def _family(entity: SendTarget) -> Iterable[SendTarget]:
 
 
 async def _make(each: _Anew, at: Instant) -> PartitionKey:
-    """An empty partition whose numbers are higher than all that were given out before."""
+    """Create an empty partition whose numbers are higher than all that were given out before."""
     each.target.refuse_incomplete()
     path, number = each.host.path, each.host.number
     key = await each.target.run(partial(make_alone, each.target.store, path, number))

@@ -1,13 +1,13 @@
-"""The forwarder of a queue: takes what is in its outbox to where it is going.
+"""The forwarder of a queue: it sends the messages in the queue's outbox to their destinations.
 
-Whatever is to leave a queue (its messages with ForwardTo, its dead letters with
-ForwardDeadLetteredMessagesTo) is first posted into the outbox of its partition,
-and what a transaction sends through the queue is there already; so are copies of
-a topic's messages whose rule has set the key of another partition of the same
-subscription. The forwarder walks each outbox from the front and enqueues at the
-destination; how that comes to be exactly once stands in domain/outbox.py. One
-partition of a destination that is away holds up what goes there and nothing else:
-while one message to it waits, none that was posted later is sent to it, so the
+Messages that leave a queue (with ForwardTo, or dead letters with
+ForwardDeadLetteredMessagesTo) are first posted into the outbox of their partition.
+Messages that a transaction sends through the queue are there already; so are copies of
+a topic's messages if a rule has set the key of another partition of the same
+subscription. The forwarder reads each outbox from the front and enqueues at the
+destination; domain/outbox.py explains how this happens exactly once. If one
+partition of a destination is away, only messages to it are held up:
+while a message to it waits, no later one is sent to it, so the
 order of numbers is kept. A message without a key that was never sent does not
 wait: it is reassigned to another partition first (P-16, attempts.py).
 """
@@ -56,20 +56,20 @@ __all__ = ["Forwarder"]
 
 logger = logging.getLogger(__name__)
 
-# One commit at the source and one at each destination for so many messages.
+# The number of messages for one commit at the source and one at each destination.
 PAGE_MAX: Final = 500
-# How long to leave a destination alone that is away.
+# How long to wait before trying again a destination that is away.
 RETRY_AFTER_S: Final = 1.0
 
 
 @dataclass(slots=True)
 class _Load:
-    """What goes from one outbox to one partition, in the order of its numbers."""
+    """The messages from one outbox to one partition, in the order of their numbers."""
 
     numbers: list[SequenceNumber] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     identities: list[str | None] = field(default_factory=list)
-    """As many as messages, or none at all without duplicate detection."""
+    """One for each message, or empty without duplicate detection."""
 
     def add(self, number: SequenceNumber, message: Message, identities: Identities | None) -> None:
         self.numbers.append(number)
@@ -88,19 +88,19 @@ class _Load:
 
 @dataclass(slots=True)
 class _Addressed:
-    """A message out of an outbox, and the partition that takes it."""
+    """A message from an outbox, and the partition that takes it."""
 
     target: PartitionHost | TopicHost
     message: Message
     identities: Identities | None = None
     anywhere: SendTarget | None = None
-    """The entity, if any of its partitions will do: the message has no key."""
+    """The entity, if the message has no key and any of its partitions will do."""
 
 
 class _StandIns:
-    """Partitions for messages without a key whose own may not answer soon (P-16).
+    """Partitions for messages without a key whose own partition may not answer soon (P-16).
 
-    One for all of a page that go to an entity: so one commit reassigns them.
+    All such messages of a page to one entity get the same partition, so that one commit reassigns them.
     """
 
     def __init__(self) -> None:
@@ -117,14 +117,14 @@ class _StandIns:
 
 @dataclass(slots=True)
 class _Walk:
-    """How far the walk through an outbox has come, and where it found nobody."""
+    """The position in an outbox, and the destinations that did not answer."""
 
     start: SequenceNumber = UNASSIGNED
     away: dict[Host[Any], Unavailable] = field(default_factory=dict)
 
 
 class Forwarder:
-    """`Waiter` of its queue."""
+    """The `Waiter` of its queue."""
 
     def __init__(self, queue: Queue, find: Callable[[str], SendTarget]) -> None:
         self._queue = queue
@@ -133,9 +133,9 @@ class Forwarder:
         self._attempts: dict[PartitionHost, Attempts] = {}
 
     def wake(self) -> None:
-        """Something may be waiting to be moved, or the queue forwards from now on."""
+        """There may be messages to move, or the queue has started to forward."""
         for host in self._queue.hosts:
-            # At once: of what is posted after this look it is known whether it was sent.
+            # At once: for messages posted after this call, it is known whether they were sent.
             self._attempts_of(host)
             if host not in self._moving and self._has_work(host):
                 self._moving[host] = asyncio.get_running_loop().create_task(self._move(host))
@@ -144,18 +144,18 @@ class Forwarder:
             self._queue.wait(self, subqueue)
 
     def close(self) -> None:
-        """The queue is gone, or the broker stops."""
+        """The queue is deleted, or the broker stops."""
         for task in self._moving.values():
             task.cancel()
 
     def drop(self) -> None:
-        """What is under way is to be forgotten, at both ends; go on with what comes later."""
+        """Forget the transfers that are under way, at both ends. Continue with later messages."""
         moving, self._moving, self._attempts = self._moving, {}, {}
         for task in moving.values():
             task.cancel()
 
     async def settled(self) -> None:
-        """Return when nothing is being moved, or only waits for a destination that is away."""
+        """Return once nothing is being moved, or everything waits for a destination that is away."""
         while moving := [task for task in self._moving.values() if not task.done()]:
             await asyncio.wait(moving)
 
@@ -174,7 +174,7 @@ class Forwarder:
     # -- one partition's outbox ---------------------------------------------------
 
     async def _move(self, host: PartitionHost) -> None:
-        """Until nothing is left that can be moved now."""
+        """Run until nothing is left that can be moved now."""
         walk = _Walk()
         try:
             while True:
@@ -187,13 +187,13 @@ class Forwarder:
             for reason in walk.away.values():
                 raise reason
         except Unavailable as reason:
-            logger.debug("%s: forwarding pauses: %s", host, reason)
+            logger.debug("%s: forwarding is paused: %s", host, reason)
             asyncio.get_running_loop().call_later(RETRY_AFTER_S, self._resume, host)
             return
         except EntityNotFound:
-            logger.debug("%s: deleted while it was forwarding", host)
+            logger.debug("%s: deleted while forwarding", host)
         except BrokerError:
-            logger.exception("%s: forwarding stops", host)
+            logger.exception("%s: forwarding has stopped", host)
         del self._moving[host]
 
     def _resume(self, host: PartitionHost) -> None:
@@ -202,7 +202,7 @@ class Forwarder:
             self.wake()
 
     async def _go_on(self, host: PartitionHost, walk: _Walk) -> None:
-        """Send what is in the outbox from where the walk has come; note what has to wait."""
+        """Send messages from the current position in the outbox. Note which have to wait."""
         while True:
             page = await host.ask(Peek(walk.start, PAGE_MAX, SubQueue.OUTBOX))
             assert isinstance(page, Given)
@@ -216,7 +216,7 @@ class Forwarder:
     async def _sort(
         self, host: PartitionHost, messages: Sequence[Message]
     ) -> dict[PartitionHost | TopicHost, _Load]:
-        """What goes where. What cannot go at all is set aside, and what may go elsewhere is reassigned."""
+        """Sort messages by destination. Gives up those that cannot go; reassigns those that need not wait."""
         loads: dict[PartitionHost | TopicHost, _Load] = {}
         reassigned: dict[PartitionNumber, list[SequenceNumber]] = {}
         stand_ins = _StandIns()
@@ -241,7 +241,7 @@ class Forwarder:
                 load = loads.setdefault(addressed.target, _Load())
                 load.add(number, addressed.message, addressed.identities)
         for partition, numbers in reassigned.items():
-            # The walk meets them again, under new numbers.
+            # The walk reaches them again, under their new numbers.
             await host.ask(Reassign(numbers, partition))
         return loads
 
@@ -251,12 +251,12 @@ class Forwarder:
         return attempts
 
     def _address(self, message: Message, payload: bytes) -> _Addressed | None:
-        """Where this message goes, and what is stored there; None if it lacks a session id."""
+        """The destination of this message and its stored form; None if it needs a session id and has none."""
         assert message.amendment is not None and message.amendment.posting is not None
         posting = message.amendment.posting
         destination = self._find(posting.destination)
         if destination is self._queue and isinstance(destination, Subscription):
-            # Nobody forwards to a subscription: this is one of its copies, on the way to its key's partition.
+            # Nothing is forwarded to a subscription: this is one of its copies, for another partition.
             assert posting.partition is not None, "a copy that stays where it is is not posted"
             return _Addressed(destination.hosts[posting.partition], relocate(message, payload))
         destination.refuse_sending()
@@ -285,7 +285,7 @@ class Forwarder:
         if target in away:
             return
         if target.availability is Availability.UNAVAILABLE:
-            # It would refuse. So these are not sent, and those without a key may still go elsewhere.
+            # It would refuse them. Because they are not sent, those without a key can still go elsewhere.
             away[target] = StoreUnavailable(f"{target} is unavailable.")
             return
         attempts = self._attempts_of(host)
@@ -296,14 +296,14 @@ class Forwarder:
             away[target] = reason
         except BrokerError as refusal:
             if isinstance(refusal, QuotaExceeded) and len(load.numbers) > 1:
-                # Together they are too much; some of them may still fit.
+                # Together they exceed the quota; some of them may still fit.
                 for one in load.singly():
                     await self._send(host, target, one, away)
             else:
                 self._give_up(host, load.numbers, _cause(refusal))
         else:
             attempts.forget(load.numbers)
-            # Nobody waits for this: should it be lost, they are sent again and dropped there.
+            # Nobody waits for this: if it is lost, the messages are sent again and dropped there.
             host.submit(Transferred(load.numbers), _ignore)
 
     def _give_up(self, host: PartitionHost, numbers: Sequence[SequenceNumber], cause: Cause) -> None:
@@ -315,9 +315,9 @@ class Forwarder:
 def _place_keyless(
     destination: SendTarget, posting: Posting, number: SequenceNumber
 ) -> PartitionHost | TopicHost:
-    """Always the same partition, whatever is away: the one decided upon, else the one of the number."""
+    """Always the same partition, whatever is away: the assigned one, else the one of the number."""
     decided = posting.partition
-    # The destination may have been made anew, with fewer partitions.
+    # The destination may have been created again, with fewer partitions.
     if decided is not None and decided < len(destination.hosts):
         return destination.hosts[decided]
     return destination.host_for_numbered(number)

@@ -1,8 +1,8 @@
-"""Who holds which session of a partition, so that they hear what becomes of it.
+"""The holders of a partition's sessions, so that they can be notified.
 
-A holder is told of new messages in its session, and once when the session is
-lost: because its lock ran out, or because the partition had to be read anew and
-locks live in memory alone. Whether a lock still holds, only the partition knows.
+A holder is notified of new messages in its session, and once when the session is
+lost: because its lock expired, or because the partition was loaded again (locks
+are only in memory). Whether a lock is still valid, only the partition knows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class SessionHolder(Protocol):
     """A receiver that has accepted a session."""
 
     def wake(self) -> None:
-        """The session has messages to give."""
+        """The session has messages."""
 
     def lost(self) -> None:
         """The session is no longer held."""

@@ -3,11 +3,11 @@
 This is what partitions of every kind have in common. Those of queues and subscriptions: partition_host.py;
 those of topics: topic_host.py. How a partition comes into memory and leaves it: partition_lifecycle.py.
 
-The output-commit rule lives here. The partition's memory moves at once; a reply with durable effects leaves
-only when the commit that holds them (and so all before it) is on disk. Locking is the exception: its
-durable effects concern other messages (partition_host.py). A message can be locked only once it is durable.
-A failed commit discards the partition's memory. While the partition is away, commands fail with a retryable
-error; while it is loading, they wait, but not for ever.
+The output-commit rule lives here. The partition's memory changes at once; a reply with durable effects is
+sent only when the commit that contains them (and so all before it) is on disk. Locking is the exception: its
+durable effects concern other messages (partition_host.py). A message can be locked only once it is durable. A
+failed commit discards the partition's memory. While the partition is away, commands fail with a retryable
+error; while it is loading, they wait for a limited time.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ logger = logging.getLogger(__name__)
 
 
 class Host(PartitionLifecycle[P]):
-    """A partition of some entity, and what may be asked of it."""
+    """A partition of some entity, and the operations on it."""
 
     # -- commands -----------------------------------------------------------------
 
     @abstractmethod
     def submit(self, command: Command, done: OnReply) -> None:
-        """Ask; `done` is called, perhaps before this returns, with the reply or the reason why not."""
+        """Apply a command. `done` is called, perhaps before this returns, with the reply or the error."""
 
     def _submit_later(self, command: Command, done: OnReply) -> None:
-        """`submit` while the partition takes no commands: they wait for one that is being loaded."""
+        """`submit` while the partition takes no commands. If it is being loaded, they wait."""
         if self.availability is Availability.LOADING:
             self._mailbox.append((command, done))
         elif self.availability is Availability.GONE:
@@ -64,21 +64,21 @@ class Host(PartitionLifecycle[P]):
             self.submit(command, done)
 
     async def look_ahead(self, command: Command) -> None:
-        """Do what takes long and changes nothing, before a command of a transaction is applied."""
+        """Do slow work that changes nothing, before a command of a transaction is applied."""
 
     @abstractmethod
     def check(self, commands: Sequence[Command], at: Instant) -> None:
-        """Raise what stands against these commands of a transaction."""
+        """Raise if these commands of a transaction cannot be applied."""
 
     @abstractmethod
     def prepare(
         self, command: Command, at: Instant, *, retractable: bool = False
     ) -> list[tuple[Share, OnCommitted]]:
-        """Apply a command as a part of a commit that somebody else makes, who puts the shares into it and
-        calls back how it went. The partition must be there.
+        """Apply a command as a part of a commit that the caller makes. The caller puts the shares into the
+        commit and calls back with its result. The partition must be in memory.
 
-        `retractable`: nothing in that commit but messages, which are removed should they come to be
-        stored after it was reported as failed (uncertain.py).
+        `retractable`: the commit contains only messages. If they are stored after the commit was reported
+        as failed, they are removed (uncertain.py).
         """
 
     def _committed(
@@ -90,9 +90,9 @@ class Host(PartitionLifecycle[P]):
         done: OnReply,
         failure: Exception | None,
     ) -> None:
-        """The commit that holds a command's effects is durable, or has failed: reply.
+        """The commit that contains a command's effects is durable, or has failed: reply.
 
-        `retractable`: the effects; None in a transaction, of which no part is removed alone.
+        `retractable`: the effects; None in a transaction, no part of which may be removed alone.
         """
         if failure is not None:
             if retractable is not None:
@@ -108,10 +108,10 @@ class Host(PartitionLifecycle[P]):
 
     @abstractmethod
     def _stored(self, partition: P, command: Command, reply: Enqueued) -> None:
-        """These messages are durable."""
+        """Called when these messages are durable."""
 
     async def ask(self, command: Command) -> Reply:
-        """`submit` for those who have time to wait; raises what was refused."""
+        """`submit` for callers that can wait. Raises the error."""
         answer: asyncio.Future[Reply | BrokerError] = asyncio.get_running_loop().create_future()
         self.submit(command, lambda reply: None if answer.done() else answer.set_result(reply))
         reply = await answer
@@ -120,12 +120,12 @@ class Host(PartitionLifecycle[P]):
         return reply
 
     def describe(self, description: object) -> None:
-        """The entity was updated."""
+        """Called when the entity is updated."""
         if self._held is not None:
             self._held.description = description
 
     def tick(self, at: Instant) -> bool:
-        """End what has run out; False when time no longer matters here."""
+        """Process everything that is due. Returns False if nothing here depends on time any more."""
         if self._partition is None:
             return False
         deadline = self._partition.next_deadline()
@@ -134,12 +134,12 @@ class Host(PartitionLifecycle[P]):
         return deadline is not None
 
     def due(self, at: Instant) -> bool:
-        """Whether something here has run out."""
+        """Whether something here is due."""
         deadline = None if self._partition is None else self._partition.next_deadline()
         return deadline is not None and deadline <= at
 
     async def loaded(self) -> None:
-        """Return when the partition is not being loaded, or no longer."""
+        """Return once the partition is not being loaded."""
         if self.availability is Availability.LOADING:
             with contextlib.suppress(BrokerError):
                 await self.ask(Peek(SequenceNumber(0), 0))
@@ -147,22 +147,22 @@ class Host(PartitionLifecycle[P]):
     # -- emptying (emptying.py) ---------------------------------------------------
 
     def begin_emptying(self) -> None:
-        """All messages are about to be discarded: commands wait until `load_emptied`."""
+        """All messages are about to be discarded. Commands wait until `load_emptied`."""
         self._change(PartitionEvent.EMPTY)
         self._entity.availability_changed(self)
 
     def load_emptied(self, key: PartitionKey) -> None:
-        """Its store has made an empty partition in the place of the old one."""
+        """The store has created an empty partition in place of the old one."""
         self._key, self._epoch = key, None
         if self.store.state is StoreState.AWAY:
-            # It is loaded when its store is back.
+            # The partition is loaded when its store is back.
             self._change(PartitionEvent.LOST)
             self._refuse_waiting(self._unavailable())
         else:
             self.load()
 
     def look_again(self, cause: Exception) -> None:
-        """Its store has failed in making it anew, and has to be asked what it has now."""
+        """The store failed to create the empty partition. Load what it has now."""
         self._key = None
         self._fail(cause)
         self._reload_at = 0.0
@@ -176,25 +176,25 @@ class Host(PartitionLifecycle[P]):
         return True
 
     def freeze(self) -> None:
-        """Let commands wait, as while the partition is loaded, though memory still holds it."""
+        """Make commands wait, as during a load, although the partition is in memory."""
         self._change(PartitionEvent.FREEZE)
         self._entity.availability_changed(self)
 
     def thaw(self) -> None:
-        """Take commands again; does nothing to a partition that was lost meanwhile."""
+        """Take commands again. Does nothing if the partition was lost meanwhile."""
         if self.state is PartitionState.FROZEN:
             self._change(PartitionEvent.THAW)
             self._serve_waiting()
 
     def relocate(self, store: AttachedStore, key: PartitionKey, epoch: Epoch) -> None:
-        """Its messages are in this store from now on."""
+        """The partition's messages are in this store from now on."""
         self.store.remove_resident(self)
         store.add_resident(self)
         self.store, self._key, self._epoch = store, key, epoch
         self._entity.arrange_turns()
-        # Nothing is uncertain in a store that has taken everything in answered commits.
+        # Nothing is uncertain in a store whose commits have all been answered.
         self._uncertain = UncertainSends()
 
 
 def ignore(_: object) -> None:
-    """For commands nobody waits for."""
+    """For commands whose reply nobody waits for."""

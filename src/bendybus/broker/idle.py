@@ -1,4 +1,4 @@
-"""AutoDeleteOnIdle: which entities nobody has used for so long that they are to be deleted."""
+"""AutoDeleteOnIdle: which entities have been unused for so long that they are deleted."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["is_idle"]
 
 
 def is_idle(entity: SendTarget, at: Instant, *, since: Instant) -> bool:
-    """Nobody has sent, received, looked or changed anything for as long as AutoDeleteOnIdle says.
+    """Whether nobody has sent, received, peeked or changed anything for the time of AutoDeleteOnIdle.
 
-    When the server was down, before `since`, nobody could: that time does not count. One that forwards is
-    at work, and so is one with messages for other entities in its outbox.
+    The time before `since`, when the server was down, does not count. An entity that forwards is
+    in use, and so is one with messages for other entities in its outbox.
     """
     limit_s = entity.description.auto_delete_on_idle_s
     if limit_s is None or entity.loading:

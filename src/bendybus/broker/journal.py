@@ -10,7 +10,7 @@ __all__ = ["Journal"]
 
 
 class Journal:
-    """Costs nothing while nobody keeps it."""
+    """Costs nothing while it is not active."""
 
     __slots__ = ("_effects",)
 
@@ -18,7 +18,7 @@ class Journal:
         self._effects: list[DurableEffect] | None = None
 
     def begin(self) -> None:
-        """Note what is submitted from now on."""
+        """Record what is submitted from now on."""
         self._effects = []
 
     def note(self, effects: Sequence[DurableEffect]) -> None:

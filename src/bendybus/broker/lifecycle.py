@@ -1,11 +1,11 @@
 """The lifecycles of a partition and of a messaging store as tables, and nothing else.
 
-A table maps (state, event) to the next state; a missing key is a fault of ours. Each machine has one
+A table maps (state, event) to the next state; a missing key is a bug. Each machine has one
 owner, which alone changes the state and acts on the change: a partition's is
-`PartitionLifecycle` (partition_lifecycle.py), a store's is `AttachedStore` (stores.py), and a store's
+`PartitionLifecycle` (partition_lifecycle.py), a store's is `AttachedStore` (stores.py), and that of a store's
 recovery is `Recovery` (recovery.py).
 
-What others ask is simpler than the states: may this partition be given a command now? `Availability`
+Other modules only need to know whether a partition takes a command now. `Availability`
 answers that, and `AVAILABILITY` derives it from the state.
 """
 
@@ -36,23 +36,23 @@ __all__ = [
 
 class PartitionState(Enum):
     LOADING = "loading"
-    """It is read from its store, or about to be. Commands wait."""
+    """The partition is being read from its store, or is about to be. Commands wait."""
     LATE = "late"
-    """It is still being read, and nobody should wait for it any longer. Commands are refused."""
+    """The partition is still being read, but takes too long to wait for. Commands are refused."""
     SERVING = "serving"
-    """It is in memory and takes commands."""
+    """The partition is in memory and takes commands."""
     FROZEN = "frozen"
-    """It is in memory, and commands wait while it moves to another store (moving.py)."""
+    """The partition is in memory. Commands wait while it moves to another store (moving.py)."""
     EMPTYING = "emptying"
-    """All its messages are being discarded (emptying.py). Commands wait."""
+    """All messages of the partition are being discarded (emptying.py). Commands wait."""
     AWAY = "away"
-    """Its store has failed, or cannot say what it holds. Commands are refused until it is loaded again."""
+    """Its store has failed, or cannot say what it holds. Commands are refused until the next load."""
     HANDING_OVER = "handing over"
-    """It is in memory, and commands wait while another broker takes it over."""
+    """The partition is in memory. Commands wait while another broker takes it over."""
     OWNED_ELSEWHERE = "owned elsewhere"
-    """Another broker has claimed it."""
+    """Another broker has claimed the partition."""
     GONE = "gone"
-    """Its entity has been deleted."""
+    """The entity of the partition has been deleted."""
 
 
 class PartitionEvent(Enum):
@@ -94,19 +94,19 @@ PARTITION: Final[dict[tuple[PartitionState, PartitionEvent], PartitionState]] = 
 }
 
 IN_MEMORY: Final = frozenset({PartitionState.SERVING, PartitionState.FROZEN, PartitionState.HANDING_OVER})
-"""The states in which the broker holds the partition. Entering another one discards what is in memory."""
+"""The states in which the partition is in memory. Entering another state discards the memory."""
 
 
 class Availability(Enum):
-    """What becomes of a command that is given to a partition now."""
+    """What happens to a command that is submitted now."""
 
     AVAILABLE = "available"
     LOADING = "loading"
     """It waits."""
     UNAVAILABLE = "unavailable"
-    """It is refused with an error that clients retry."""
+    """It is refused with a retryable error."""
     GONE = "gone"
-    """It is refused: the entity does not exist any more."""
+    """It is refused: the entity no longer exists."""
 
 
 AVAILABILITY: Final = {
@@ -127,15 +127,15 @@ AVAILABILITY: Final = {
 
 class StoreState(Enum):
     AVAILABLE = "available"
-    """It answers."""
+    """The store answers."""
     SLOW = "slow"
-    """A call has taken a second: messages without a key go elsewhere, nothing is given up."""
+    """A call has taken a second. Messages without a key go elsewhere; nothing is given up."""
     DAMAGED = "damaged"
-    """It answers, but a call has met damage of late: partitions that need what is damaged are unavailable."""
+    """The store answers, but a recent call met damage. Partitions that need that data are unavailable."""
     AWAY = "away"
-    """It has failed, or a call has outlasted its patience (health.py): its partitions are unavailable."""
+    """The store has failed, or a call exceeded its patience (health.py). Partitions are unavailable."""
     STOPPED = "stopped"
-    """The broker has let go of it."""
+    """The broker has detached the store."""
 
 
 class StoreEvent(Enum):
@@ -170,9 +170,9 @@ class RecoveryState(Enum):
     IDLE = "idle"
     """Nothing has to be recovered."""
     PLANNED = "planned"
-    """A probe begins when its timer runs out."""
+    """A probe starts when its timer expires."""
     PROBING = "probing"
-    """The writer's thread claims the partitions that are to be loaded."""
+    """The writer's thread is claiming the partitions to be loaded."""
     STOPPED = "stopped"
 
 
@@ -192,7 +192,7 @@ RECOVERY: Final[dict[tuple[RecoveryState, RecoveryEvent], RecoveryState]] = {
     (RecoveryState.PLANNED, RecoveryEvent.PROBE): RecoveryState.PROBING,
     (RecoveryState.PLANNED, RecoveryEvent.REST): RecoveryState.IDLE,
     (RecoveryState.PROBING, RecoveryEvent.ANSWERED): RecoveryState.IDLE,
-    # A probe that was given up because its store stalled may answer after all.
+    # A probe that was given up because its store stalled may still answer.
     (RecoveryState.IDLE, RecoveryEvent.ANSWERED): RecoveryState.IDLE,
     (RecoveryState.PLANNED, RecoveryEvent.ANSWERED): RecoveryState.PLANNED,
     **{(state, RecoveryEvent.STOP): RecoveryState.STOPPED for state in RecoveryState},
@@ -204,6 +204,6 @@ E = TypeVar("E", bound=Enum)
 
 
 def after(table: dict[tuple[S, E], S], state: S, event: E) -> S:
-    """The next state; that there is one is for the owner to know."""
+    """The next state. The owner ensures that the event can happen in this state."""
     assert (state, event) in table, f"'{event.value}' cannot happen to something that is {state.value}"
     return table[state, event]

@@ -1,4 +1,4 @@
-"""How a store's threads talk to the event loop: they ask it to call something, and do not wait."""
+"""How a store's threads talk to the event loop: they schedule a call and do not wait."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ __all__ = ["call_in_loop"]
 
 
 def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: object) -> None:
-    """Call this in the loop's next turn. Once the loop is closed nobody is left to be told."""
+    """Schedule this call for the loop's next turn. Does nothing if the loop is closed."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(callback, *arguments)

@@ -1,4 +1,4 @@
-"""Commands that wait for a partition, each with whom to answer."""
+"""Commands that wait for a partition, each with the callback for its reply."""
 
 from __future__ import annotations
 

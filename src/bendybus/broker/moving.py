@@ -1,14 +1,14 @@
-"""One partition moves to another store while traffic flows: nothing is lost, and nothing is there twice.
+"""Moving a partition to another store while traffic continues, without loss or duplicates.
 
-1. A copy is made beside (copying.py): what the store has, and then what changes
-   meanwhile, until little is left.
+1. A copy is made (copying.py): first what the store has, then the changes
+   made meanwhile, until few are left.
 2. The partition takes no commands for a moment; they wait. What was submitted is
-   written, the rest of the journal is brought after, and copy and memory are compared.
-3. The catalog is told, in one commit. That is the move. Until then the copy is litter,
-   from then on the original is: a partition exists where the catalog has it, so after
-   a crash the start sweeps the other one away (placing.py).
-4. Memory stays as it is, locks, sessions and all; only the row ids of messages
-   change. Whoever has waited is served, and the original is dropped.
+   written, the rest of the journal is applied, and copy and memory are compared.
+3. The catalog is updated in one commit. That is the move. Before it, the copy belongs to no
+   entity; after it, the original does not. A partition exists where the catalog lists it, so after
+   a crash the next start sweeps the other one (placing.py).
+4. Memory stays as it is, including locks and sessions; only the row ids of messages
+   change. The waiting commands are served, and the original is dropped.
 
 A topic's partition and those of its subscriptions share a store and many bodies,
 so they move together. Which partitions move, and where to: draining.py.
@@ -34,12 +34,12 @@ from bendybus.store.protocol import NEVER_CLAIMED
 
 __all__ = ["Move"]
 
-# A topic that is just publishing what was scheduled is left to it.
+# How long to wait if a topic is just publishing scheduled messages.
 REST_AFTER_S: Final = 0.05
 
 
 class Move:
-    """Of partition `number` of everything that shares a store with it; `run` may be called once."""
+    """The move of partition `number` and everything that shares a store with it. `run` may be called once."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Move:
         source: AttachedStore,
         target: AttachedStore,
     ) -> None:
-        """`hosts`: those that are to move, the entity's own first; there may be more or fewer later."""
+        """`hosts`: the partitions to move, the entity's own first. Subscriptions may come and go later."""
         self._entities = entities
         self._hosts = hosts
         self._source = source
@@ -57,11 +57,11 @@ class Move:
 
     @property
     def copied(self) -> int:
-        """Messages so far, for people."""
+        """The number of messages copied so far, for people."""
         return self._copies.copied
 
     async def run(self) -> None:
-        """Return when all of it is in its new store; raise why it has stayed where it was."""
+        """Return once all partitions are in the new store. Raises the reason if they stay where they were."""
         try:
             while True:
                 for host in self._newcomers():
@@ -81,14 +81,14 @@ class Move:
                 host.journal.end()
         await self._clear_source()
 
-    # -- who moves ----------------------------------------------------------------
+    # -- which partitions move ----------------------------------------------------
 
     def _newcomers(self) -> list[AnyHost]:
-        """Subscriptions may be made while their topic moves."""
+        """The partitions of subscriptions that were created during the move."""
         return [host for host in self._hosts() if host not in self._copies.by_host]
 
     async def _leave_out_deleted(self) -> None:
-        """Subscriptions may be deleted meanwhile; when the entity itself is, there is nothing to move."""
+        """Leave out subscriptions deleted during the move. If the entity itself is deleted, nothing moves."""
         staying = set(self._hosts())
         left = [host for host in self._copies.by_host if host not in staying]
         for host in left:
@@ -98,13 +98,13 @@ class Move:
     # -- the switch ---------------------------------------------------------------
 
     async def _switch(self) -> None:
-        """While commands wait: the last changes, a comparison, and the catalog."""
+        """While commands wait: copy the last changes, compare, and update the catalog."""
         copies = list(self._copies.by_host.values())
         for each in copies:
             each.host.freeze()
         try:
             await self._copies.complete()
-            # In a thread, since nobody changes a partition that is frozen, and others have work to do.
+            # In a thread: nothing changes a frozen partition, and the loop can serve others.
             moved = {each: await asyncio.to_thread(self._copies.compared, each) for each in copies}
             self._copies.refuse_interrupted()
             self._target.refuse_incomplete()
@@ -125,7 +125,7 @@ class Move:
             yield replace(record, placement=tuple(placement))
 
     def _settle(self, moved: Mapping[Copy, Sequence[Message]]) -> None:
-        """The catalog has it in the destination: so has memory, in one turn of the loop."""
+        """The catalog lists the destination. Update memory accordingly, in one turn of the loop."""
         self._copies.adopt(moved)
         for each in moved:
             each.host.relocate(self._target, each.key, NEVER_CLAIMED)
@@ -138,7 +138,7 @@ class Move:
                 each.host.thaw()
 
     async def _clear_source(self) -> None:
-        """Drop the original; whoever was reading from it is answered first."""
+        """Drop the original, after the reads from it have been answered."""
         with suppress(StoreUnavailable):
             await self._source.run(_nothing)
             await self._source.query(_nothing)

@@ -1,6 +1,6 @@
-"""Runs one partition of a queue or subscription: what locks, settles and reads its messages.
+"""Runs one partition of a queue or subscription: locking, settling and reading its messages.
 
-What it has in common with a topic's, the output-commit rule above all: host.py.
+What it has in common with a topic's partition, above all the output-commit rule: host.py.
 Who holds its sessions: holders.py.
 """
 
@@ -61,7 +61,7 @@ __all__ = ["PartitionHost"]
 
 logger = logging.getLogger(__name__)
 
-# Effects that are not for the store.
+# Effects that do not concern the store.
 _FOR_RECEIVERS: Final = (MessagesAvailable, SessionsReady, SessionsLost)
 
 
@@ -79,7 +79,7 @@ class PartitionHost(Host[Partition]):
         self.queue = queue
         self.holders = SessionHolders()
         self.scans: dict[Scan, None] = {}
-        """The receivers that look for messages to their liking, and how far they are."""
+        """The receivers with selectors, and their positions."""
 
     def _built(self, snapshot: Snapshot) -> Partition:
         partition = Partition(self.number, self.queue.description, snapshot.next_sequence_number)
@@ -98,7 +98,7 @@ class PartitionHost(Host[Partition]):
         self._restart_scans()
 
     def _restart_scans(self) -> None:
-        """What they have passed may be read back, unlocked."""
+        """Messages that the scans have passed may be available again after the load."""
         for scan in self.scans:
             scan.restart()
 
@@ -131,20 +131,20 @@ class PartitionHost(Host[Partition]):
         reply, effects = partition.apply(command, at)
         durable = self._durable(effects)
         if len(durable) < len(effects):
-            # What becomes free is free at once, as everywhere; but not before all of the work is applied.
+            # Messages become available at once, as always, but not before all of the work is applied.
             asyncio.get_running_loop().call_soon(self._tell, effects)
         removable = durable if retractable else None
         committed = partial(self._committed, partition, command, reply, removable, ignore)
         return [(self._share(partition, durable), committed)]
 
     def available(self, subqueue: SubQueue) -> int:
-        """How many messages could be locked now, or how many sessions."""
+        """How many messages, or how many sessions, could be locked now."""
         return 0 if self._partition is None else self._partition.available(subqueue)
 
     def lock(self, count: int, size_max: int, subqueue: SubQueue) -> list[Message]:
-        """Peek-lock at once what can be had at once; nothing while the partition is away.
+        """Peek-lock what is available at once; nothing while the partition is away.
 
-        Up to `count` messages that have `size_max` bytes together, but one however large it is.
+        Up to `count` messages with at most `size_max` bytes in total, but one message however large it is.
         """
         partition = self._partition
         if partition is None:
@@ -159,16 +159,16 @@ class PartitionHost(Host[Partition]):
     def waiting(
         self, start: SequenceNumber, count: int, size_max: int, subqueue: SubQueue
     ) -> Sequence[Message]:
-        """What could be locked, from this number upwards; nothing while the partition is away."""
+        """The messages that could be locked, from this number upwards; none while the partition is away."""
         partition = self._partition
         return () if partition is None else partition.waiting(start, count, size_max, subqueue)
 
     def find_waiting(self, numbers: Sequence[SequenceNumber], subqueue: SubQueue) -> Sequence[Message]:
-        """Those of these that could be locked."""
+        """Those of these messages that could be locked."""
         return () if self._partition is None else self._partition.find_waiting(numbers, subqueue)
 
     def lock_these(self, numbers: Sequence[SequenceNumber], subqueue: SubQueue) -> list[Message]:
-        """Peek-lock at once those of these that can be had."""
+        """Peek-lock those of these messages that are available at once."""
         partition = self._partition
         if partition is None:
             return []
@@ -178,11 +178,11 @@ class PartitionHost(Host[Partition]):
         return reply.messages
 
     def _apply_at_once(self, partition: Partition, command: Command) -> Reply:
-        """Lock something, without waiting for any commit."""
+        """Apply a lock command without waiting for a commit."""
         self.queue.accessed_at = at = self.queue.now()
         reply, effects = partition.apply(command, at)
         if effects:
-            # Messages whose time was up made way. Who locked the others need not wait for that.
+            # Other messages expired. The caller that locked these need not wait for that commit.
             self._perform(partition, command, reply, effects, ignore)
         self.queue.keep_time(self)
         return reply
@@ -191,19 +191,19 @@ class PartitionHost(Host[Partition]):
         """Whether a message is locked under this token.
 
         For links that keep a locked message until they can send it. A lock ends with the memory that
-        holds it: whatever was locked before the partition was loaded again is not locked any more.
+        contains it: nothing that was locked before the partition was loaded again is locked any more.
         """
         message = None if self._held is None else self._held.locked(token)
         return message is not None and message.locked_until > at
 
     def release(self, tokens: Sequence[LockToken]) -> None:
-        """Give back what was locked and never left."""
+        """Return messages that were locked and never sent."""
         self.submit(Release(tokens), ignore)
 
     # -- sessions -----------------------------------------------------------------
 
     def accept_next_session(self, *, exclusive: bool = True) -> SessionAccepted | None:
-        """Lock the next session that is free and has messages, if that can be had at once."""
+        """Lock the next free session with messages, if there is one at once."""
         partition = self._partition
         if partition is None or not partition.available():
             return None
@@ -212,7 +212,7 @@ class PartitionHost(Host[Partition]):
         return reply if reply.lock is not None else None
 
     def lock_in_session(self, lock: SessionLock, count: int, size_max: int) -> list[Message]:
-        """`lock` for a session's holder; nothing when the session is lost."""
+        """`lock` for the holder of a session; nothing if the session is lost."""
         partition = self._partition
         count = 0 if partition is None else partition.fitting_in_session(lock, count, size_max)
         if partition is None or not count:
@@ -227,11 +227,11 @@ class PartitionHost(Host[Partition]):
         return reply.messages
 
     def waiting_in_session(self, lock: SessionLock) -> bool:
-        """Whether there are more messages for a session's holder."""
+        """Whether there are more messages for the holder of a session."""
         return self._partition is not None and self._partition.fitting_in_session(lock, 1, 1) > 0
 
     async def session_state(self, lock: SessionLock) -> bytes | None:
-        """What is remembered for a session, for its holder."""
+        """The state of a session, for its holder."""
         found = await self.ask(FindSessionState(lock))
         assert isinstance(found, SessionStateFound)
         if found.size is None:
@@ -253,7 +253,7 @@ class PartitionHost(Host[Partition]):
     def _perform(
         self, partition: Partition, command: Command, reply: Reply, effects: list[Effect], done: OnReply
     ) -> None:
-        """Commit the durable effects and reply then; reply at once when there are none."""
+        """Commit the durable effects, then reply. Without durable effects, reply at once."""
         durable = self._durable(effects)
         if durable:
             self.store.writer.submit(
@@ -274,7 +274,7 @@ class PartitionHost(Host[Partition]):
         return durable
 
     def _tell(self, effects: list[Effect]) -> None:
-        """Let receivers know."""
+        """Notify receivers."""
         for effect in effects:
             if isinstance(effect, MessagesAvailable):
                 for scan in self.scans:
@@ -291,7 +291,7 @@ class PartitionHost(Host[Partition]):
         self._confirm(partition, SequenceNumber(reply.first + reply.count - 1))
 
     def _keep_payloads(self, messages: list[Message], enqueued: Enqueued) -> None:
-        """The store has these payloads now; memory keeps those that are soon asked for."""
+        """The store has these payloads now. Keep those in memory that will be needed soon."""
         if enqueued.duplicates:
             dropped = set(enqueued.duplicates)
             messages = [message for index, message in enumerate(messages) if index not in dropped]
@@ -303,7 +303,7 @@ class PartitionHost(Host[Partition]):
         self._cache.admit(messages)
 
     def _confirm(self, partition: Partition, number: SequenceNumber) -> None:
-        """All up to this number are durable: whoever waits may have them."""
+        """All messages up to this number are durable: waiting receivers may have them."""
         _, effects = partition.apply(Confirm(number), self.queue.now())
         self.queue.keep_time(self)
         self._tell(effects)
@@ -313,9 +313,9 @@ class PartitionHost(Host[Partition]):
     def read(
         self, messages: Sequence[Message], done: Callable[[list[bytes | None] | BrokerError], None]
     ) -> None:
-        """The payloads of these messages, from memory or from the store; None where one is gone meanwhile.
+        """The payloads of these messages, from memory or from the store; None for a message that is gone.
 
-        What is read back is not kept: a browse through a long backlog must not fill the memory.
+        Payloads that are read back are not kept: browsing a long backlog must not fill the memory.
         """
         partition = self._held
         known = [message.payload for message in messages]
@@ -326,7 +326,7 @@ class PartitionHost(Host[Partition]):
 
         def answer(payloads: list[bytes | None] | Exception) -> None:
             if isinstance(payloads, Exception):
-                # When the store is away it has told us so; else it is only slow, and our memory still true.
+                # If the store is away, it has already told us. If it is only slow, our memory is still valid.
                 if partition is self._held and not isinstance(payloads, StoreUnavailable):
                     logger.error("%s: payloads cannot be read: %s", self, payloads)
                     self._fail(payloads)
@@ -340,9 +340,9 @@ class PartitionHost(Host[Partition]):
     def read_to_remove(
         self, messages: Sequence[Message], done: Callable[[list[bytes | None] | BrokerError], None]
     ) -> None:
-        """`read`, and an answer only when the store is known to commit: a removal will not take long then.
+        """`read` that answers only once the store is known to commit, so that a removal will not take long.
 
-        For those who remove before they deliver. A removal cannot be taken back while it is under way, so
+        For receivers that remove before they deliver. A removal cannot be undone while it is under way, so
         they choose only among messages of stores that answer (P-27).
         """
 
@@ -360,7 +360,7 @@ class PartitionHost(Host[Partition]):
         self.read(messages, answer)
 
     async def payloads(self, messages: Sequence[Message]) -> list[bytes | None]:
-        """`read` for those who have time to wait."""
+        """`read` for callers that can wait."""
         answer: asyncio.Future[list[bytes | None] | BrokerError] = asyncio.get_running_loop().create_future()
         self.read(messages, lambda payloads: None if answer.done() else answer.set_result(payloads))
         payloads = await answer
@@ -370,5 +370,5 @@ class PartitionHost(Host[Partition]):
 
 
 def _is_sent_through(command: Command) -> bool:
-    """Whether it puts messages for another entity into the outbox."""
+    """Whether the command puts messages for another entity into the outbox."""
     return isinstance(command, Enqueue) and command.destination is not None

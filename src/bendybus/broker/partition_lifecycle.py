@@ -1,8 +1,8 @@
 """The life of one partition in a messaging store: loaded, lost, moved, emptied, deleted.
 
-The states and what may follow which are a table (lifecycle.py). `_change` is the one place that sets the
-state: whatever leads out of memory also discards what was in memory there. A failed commit is such a
-case, since only the store knows what is true then; the partition is loaded again as soon as its store
+The states and transitions are a table (lifecycle.py). `_change` is the one place that sets the
+state: a transition to a state without memory also discards the memory. A failed commit causes one,
+because then only the store knows what is true; the partition is loaded again as soon as its store
 answers (recovery.py). What a partition does with commands: host.py.
 """
 
@@ -43,13 +43,13 @@ __all__ = ["PartitionLifecycle"]
 
 logger = logging.getLogger(__name__)
 
-# A partition that cannot be loaded though its store answers (damage, say) is tried ever more rarely.
+# A partition that cannot be loaded although its store answers (damage, for example) is tried ever less often.
 RELOAD_AFTER_S: Final = 1.0
 RELOAD_AFTER_MAX_S: Final = 60.0
 
 
 class _Hosted(Protocol):
-    """What a host has to know of a partition."""
+    """What a host needs to know about a partition."""
 
     # Each kind of partition has its own kind of description.
     description: Any
@@ -80,25 +80,25 @@ class PartitionLifecycle(ABC, Generic[P]):
         self.store = store
         self.state = PartitionState.LOADING
         self.availability = Availability.LOADING
-        """What becomes of a command that is given to it now."""
+        """What happens to a command that is submitted now."""
         self._key = key
         self._cache = cache
         self._epoch = epoch
-        """The claim under which the partition is ours; None to claim it (again) when it is loaded."""
+        """The claim by which this broker owns the partition; None to claim it (again) at the next load."""
         self._held: P | None = None
-        """The partition, in the states that have it in memory."""
+        """The partition, in the states in which it is in memory."""
         self._partition: P | None = None
         """The same while it takes commands."""
         self.journal = Journal()
         self._mailbox: Mailbox = []
-        """Commands that wait."""
+        """The commands that wait."""
         self._load_count = 0
-        """Tells the load that is under way from those that were given up."""
+        """Distinguishes the current load from those that were given up."""
         self._reload_at = 0.0
         self._reload_after_s = RELOAD_AFTER_S
         self._uncertain = UncertainSends()
         self.last_count: int | None = None
-        """How many messages it had when it was last in memory; None when it never was."""
+        """How many messages it had when it was last in memory; None if it never was."""
 
     @property
     def path(self) -> EntityPath:
@@ -110,23 +110,23 @@ class PartitionLifecycle(ABC, Generic[P]):
 
     @property
     def key(self) -> PartitionKey | None:
-        """The store's number for it; None while the store has never been open."""
+        """The store's key for the partition; None if the store was never open."""
         return self._key
 
     @property
     def partition(self) -> P | None:
-        """For those who only look: counts, sizes."""
+        """The partition, for callers that only read counts and sizes."""
         return self._held
 
     @property
     def size_bytes(self) -> int:
-        """What its messages take; 0 while that is not known."""
+        """The size of its messages; 0 while it is unknown."""
         return 0 if self._held is None else self._held.size_bytes
 
     # -- the state ----------------------------------------------------------------
 
     def _change(self, event: PartitionEvent) -> None:
-        """The one place that sets the state. Whoever calls it then tells those concerned."""
+        """The one place that sets the state. The caller then notifies those concerned."""
         self.state = after(PARTITION, self.state, event)
         if self.state not in IN_MEMORY:
             self._discard_memory()
@@ -143,7 +143,7 @@ class PartitionLifecycle(ABC, Generic[P]):
         self.journal.end()
 
     def _give_up_claim(self) -> None:
-        # The result of a load that is under way is no longer wanted, unless it is only late.
+        # The result of a load that is under way is discarded, unless the load is only late.
         if self.state is not PartitionState.LATE:
             self._load_count += 1
         if self._epoch is not None:
@@ -154,7 +154,7 @@ class PartitionLifecycle(ABC, Generic[P]):
         return AVAILABILITY[self.state]
 
     def _refuse_waiting(self, reason: BrokerError) -> None:
-        """Answer the commands that wait, and tell the entity."""
+        """Answer the waiting commands, and notify the entity."""
         mailbox, self._mailbox = self._mailbox, []
         self._tell_refused(mailbox, reason)
 
@@ -165,7 +165,7 @@ class PartitionLifecycle(ABC, Generic[P]):
 
     @abstractmethod
     def _serve_waiting(self) -> None:
-        """It takes commands again, those first that have waited."""
+        """The partition takes commands again, those that have waited first."""
 
     def _unavailable(self, cause: Exception | None = None) -> StoreUnavailable:
         error = StoreUnavailable(
@@ -178,7 +178,7 @@ class PartitionLifecycle(ABC, Generic[P]):
     # -- loading ------------------------------------------------------------------
 
     def load(self) -> None:
-        """Begin to read the partition from its store."""
+        """Start reading the partition from its store."""
         if self.state is PartitionState.GONE:
             return
         assert self._key is not None, "a partition that was never seen cannot be read"
@@ -189,22 +189,22 @@ class PartitionLifecycle(ABC, Generic[P]):
         self.store.load(self._key, self._epoch, self._read, loaded, late)
 
     def load_claimed(self, key: PartitionKey, epoch: Epoch) -> None:
-        """Begin to read it under this claim."""
+        """Start reading the partition under this claim."""
         self._key, self._epoch = key, epoch
         self.load()
 
     def wants_load(self, at: float) -> bool:
-        """Whether it is away, and it is time to try again."""
+        """Whether the partition is away and it is time to try again."""
         return self.state is PartitionState.AWAY and self._reload_at <= at
 
     def _read(self, snapshot: Snapshot, epoch: Epoch) -> tuple[P, Epoch, list[Message]]:
-        """The partition that a store holds, and the uncertain sends in it; in the reader's thread."""
+        """The partition from a store, and the uncertain sends in it. Runs in the reader's thread."""
         snapshot.messages, uncertain = self._uncertain.split(snapshot.messages, epoch)
         return self._built(snapshot), epoch, uncertain
 
     @abstractmethod
     def _built(self, snapshot: Snapshot) -> P:
-        """The partition that a store holds; called in the reader's thread."""
+        """The partition from a store. Runs in the reader's thread."""
 
     def _loaded(self, load: int, read: tuple[P, Epoch, list[Message]] | Exception) -> None:
         if load != self._load_count:
@@ -216,7 +216,7 @@ class PartitionLifecycle(ABC, Generic[P]):
             self._fail(read)
             return
         partition, self._epoch, uncertain = read
-        # The entity may have been updated while the partition was being built.
+        # The entity may have been updated during the load.
         partition.description = self._entity.description
         self._held = partition
         self._change(PartitionEvent.LOADED)
@@ -225,13 +225,13 @@ class PartitionLifecycle(ABC, Generic[P]):
         self._serve_waiting()
 
     def _late(self, load: int) -> None:
-        """It takes so long to load that nobody should wait for it, or count on it."""
+        """Loading takes too long to wait for."""
         if load == self._load_count and self.state is PartitionState.LOADING:
             self._change(PartitionEvent.OVERDUE)
             self._refuse_waiting(self._unavailable())
 
     def _remove_uncertain(self, partition: P, messages: list[Message]) -> None:
-        """Remove what came to be stored although its sender was told otherwise."""
+        """Remove messages that were stored although their senders were told that they were not."""
         self._uncertain.keep_only(messages)
 
         def removed(failure: Exception | None) -> None:
@@ -239,7 +239,7 @@ class PartitionLifecycle(ABC, Generic[P]):
                 self._uncertain.keep_only(())
 
         if messages:
-            logger.warning("%s: %d messages, reported as not stored, are removed", self, len(messages))
+            logger.warning("%s: removing %d messages that were reported as not stored", self, len(messages))
             self.store.writer.submit((self._share(partition, [RemoveMessages(messages)]),), removed)
 
     def _share(self, partition: P, effects: Sequence[DurableEffect]) -> Share:
@@ -251,7 +251,7 @@ class PartitionLifecycle(ABC, Generic[P]):
     # -- losing -------------------------------------------------------------------
 
     def _fail(self, error: Exception) -> None:
-        """Only the store knows what is true now; ask it again later."""
+        """Only the store knows what is true now. Load the partition again later."""
         if self.state is PartitionState.GONE:
             return
         self._change(PartitionEvent.LOST)
@@ -260,18 +260,18 @@ class PartitionLifecycle(ABC, Generic[P]):
         self.store.reload_later(self._reload_after_s)
 
     def withdraw(self) -> Mailbox:
-        """The store is away: take no commands, and return those that wait, to be refused."""
+        """The store is away: take no commands. Returns the waiting commands, which are to be refused."""
         self._change(PartitionEvent.LOST)
         self._reload_at = 0.0
         mailbox, self._mailbox = self._mailbox, []
         return mailbox
 
     def refuse(self, mailbox: Mailbox, cause: Exception) -> None:
-        """Answer these, and tell those who wait for this partition to say what it has."""
+        """Refuse these commands, and notify those who wait for this partition."""
         self._tell_refused(mailbox, self._unavailable(cause))
 
     def close(self) -> None:
-        """The entity is deleted: nothing more is submitted to the store, and whoever asks is told."""
+        """The entity is deleted: submit nothing more to the store, and refuse commands."""
         self.store.remove_resident(self)
         self._change(PartitionEvent.CLOSE)
         self._refuse_waiting(EntityNotFound(self._entity.path))

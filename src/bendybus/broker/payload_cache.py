@@ -1,7 +1,7 @@
 """Which stored payloads stay in memory: the oldest, as long as there is room.
 
-A queue is read from its front, so what is already here is worth more than what has just arrived: a
-newcomer that does not fit is dropped at once.
+A queue is read from its front, so the payloads already here are worth more than new ones: a
+new payload that does not fit is dropped at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bendybus.domain.messages import Message
 __all__ = ["PAYLOAD_CACHE_BYTES", "PayloadCache"]
 
 # Enough for a few thousand messages in flight. A longer backlog stays on disk and is read back in
-# pages, which costs little; memory spent here is spent whether used or not.
+# pages, which costs little. This memory is taken whether it is useful or not.
 PAYLOAD_CACHE_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -28,7 +28,7 @@ class PayloadCache:
         return self._used
 
     def admit(self, messages: Iterable[Message]) -> None:
-        """The store has these now: keep their payloads if there is room, else let go of them."""
+        """The store has these messages now. Keep their payloads if there is room; otherwise drop them."""
         used, limit = self._used, self._limit
         for message in messages:
             if used + message.size <= limit:
@@ -38,5 +38,5 @@ class PayloadCache:
         self._used = used
 
     def forget(self, messages: Iterable[Message]) -> None:
-        """These messages are no more."""
+        """These messages no longer exist."""
         self._used -= sum([message.size for message in messages if message.payload is not None])

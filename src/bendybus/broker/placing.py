@@ -1,7 +1,7 @@
-"""Where the partitions of entities are: made, found again, claimed and cleared away in the stores.
+"""Where the partitions of entities are: created, found, claimed and removed in the stores.
 
-The catalog is the source of truth: a partition exists if and only if the catalog lists it. Others are removed
-when a store is opened, or when a partition of the same name is made. Which entities there are: entities.py.
+The catalog is the source of truth: a partition exists if and only if the catalog lists it. Others are
+removed when a store is opened, or when a partition of the same name is created. Entities: entities.py.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-# How long to leave a catalog alone that does not answer.
+# How long to wait before asking a catalog again that did not answer.
 ASK_AGAIN_S: Final = 1.0
 
 PartitionClaims: TypeAlias = dict[tuple[str, EntityPath, PartitionNumber], tuple[PartitionKey, Epoch]]
-"""Store, entity and partition -> the store's key for it, and the epoch under which it is ours."""
+"""Store, entity and partition -> the store's key for it, and the epoch of our claim."""
 
 Located: TypeAlias = tuple[PartitionNumber, PartitionKey | None, AttachedStore, Epoch | None]
-"""A partition, where it is, and the claim to it; no key and claim while its store is away."""
+"""A partition, its store, and our claim to it. There is no key and claim while its store is away."""
 
 
 def placed_in(records: Iterable[EntityRecord]) -> dict[str, set[tuple[EntityPath, PartitionNumber]]]:
-    """Store -> the partitions that the catalog has there."""
+    """Store -> the partitions that the catalog lists there."""
     placed: dict[str, set[tuple[EntityPath, PartitionNumber]]] = {}
     for record in records:
         for number, name in enumerate(record.placement):
@@ -58,10 +58,10 @@ def placed_in(records: Iterable[EntityRecord]) -> dict[str, set[tuple[EntityPath
 
 
 def take_up(store: AttachedStore, placed: Container[tuple[EntityPath, PartitionNumber]]) -> PartitionClaims:
-    """Everything that belongs into the store becomes ours, and what does not is removed.
+    """Claim every partition that belongs in the store, and remove the others.
 
-    That was left by an interrupted create, delete or move. At once, since a claim of each would be a sync
-    of each.
+    The others were left by an interrupted create, delete or move. All claims are made at once, because
+    each one alone would need a sync.
     """
     sweep(store, placed)
     records = store.store.partitions()
@@ -75,16 +75,16 @@ def take_up(store: AttachedStore, placed: Container[tuple[EntityPath, PartitionN
 def unplaced(
     records: Iterable[PartitionRecord], placed: Container[tuple[EntityPath, PartitionNumber]]
 ) -> list[PartitionRecord]:
-    """What a store holds and the catalog does not have there."""
+    """The partitions that a store holds although the catalog does not list them there."""
     return [record for record in records if (record.entity, record.number) not in placed]
 
 
 def sweep(store: AttachedStore, placed: Container[tuple[EntityPath, PartitionNumber]]) -> None:
-    """Remove the partitions that the catalog does not have here."""
+    """Remove the partitions that the catalog does not list in this store."""
     litter = unplaced(store.store.partitions(), placed)
     for path in dict.fromkeys(record.entity for record in litter):
         logger.warning(
-            "store %s: removing partitions of '%s', which the catalog does not have there", store.name, path
+            "store %s: removing partitions of '%s', which the catalog does not list there", store.name, path
         )
     if litter:
         store.store.discard([record.key for record in litter])
@@ -93,7 +93,7 @@ def sweep(store: AttachedStore, placed: Container[tuple[EntityPath, PartitionNum
 def locate(
     record: EntityRecord, claims: PartitionClaims, stores: StoreSet, away: Container[str]
 ) -> Iterator[Located]:
-    """Where an entity's partitions are; a store that is away may not have been asked."""
+    """The locations of an entity's partitions. A store that is away may not have been asked."""
     for number, name in enumerate(record.placement):
         claim = claims.get((name, record.path, PartitionNumber(number)))
         if claim is None and name not in away:
@@ -106,16 +106,16 @@ def locate(
 
 
 def choose(stores: Iterable[AttachedStore], count: int, first: int) -> list[str]:
-    """The stores for so many new partitions, beginning with another one for each `first`."""
+    """The stores for this many new partitions. Each `first` begins with a different store."""
     names = [store.name for store in stores]
     if count == 1:
-        # All of them where there are partitions for all; a single one finds a place that is not away (P-04).
+        # Several partitions use all stores; a single one goes to a store that is not away (P-04).
         names = [store.name for store in stores if store.state is not StoreState.AWAY] or names
     return [names[(first + number) % len(names)] for number in range(count)]
 
 
 async def make_partitions(record: EntityRecord, stores: StoreSet, claims: PartitionClaims) -> None:
-    """Empty ones for all of the entity's; `claims` has those that were made, also after a failure."""
+    """Create all partitions of an entity, empty. `claims` gets those created, also after a failure."""
     chosen = [stores[name] for name in dict.fromkeys(record.placement)]
     for attached in chosen:
         attached.refuse_away()
@@ -128,37 +128,39 @@ async def make_partitions(record: EntityRecord, stores: StoreSet, claims: Partit
 
 
 async def drop_partitions(stores: Iterable[AttachedStore], path: EntityPath) -> None:
-    """Clear away what nobody will miss: what stays is swept at the next start, or made anew over."""
+    """Remove partitions that are no longer needed. Those that remain are swept at the next start."""
     for attached in dict.fromkeys(stores):
         try:
             await attached.run(partial(attached.store.drop_partitions, path))
         except Exception as failure:
             attached.recovery.has_litter = True
-            logger.warning("store %s: partitions of '%s' stay for now: %s", attached.name, path, failure)
+            logger.warning(
+                "store %s: partitions of '%s' cannot be removed yet: %s", attached.name, path, failure
+            )
 
 
 async def discard_partitions(store: AttachedStore, keys: Sequence[PartitionKey]) -> None:
-    """The same for single ones, such as a copy that is not wanted any more."""
+    """The same for single partitions, such as a copy that is not needed any more."""
     if not keys:
         return
     try:
         await store.run(partial(store.store.discard, keys))
     except Exception as failure:
-        logger.warning("store %s: %d partitions stay for now: %s", store.name, len(keys), failure)
+        logger.warning("store %s: %d partitions cannot be removed yet: %s", store.name, len(keys), failure)
 
 
 def make_alone(store: MessagingStore, path: EntityPath, number: PartitionNumber) -> PartitionKey:
-    """An empty partition: what an earlier move may have left behind must not come to light again."""
+    """Create an empty partition. What an earlier move may have left behind must not reappear."""
     store.discard([record.key for record in store.create_partitions(path, [number])])
     (made,) = store.create_partitions(path, [number])
     return made.key
 
 
 async def replace_records(catalog: Catalog, records: Sequence[EntityRecord]) -> None:
-    """The one moment that decides where partitions are. A catalog that fails may have done it all the same,
-    so it is asked.
+    """The one moment that decides where partitions are. A catalog that fails may have stored the records
+    all the same, so it is asked.
 
-    Until it answers commands wait: to go on with either copy could be to go on with the wrong one.
+    Commands wait until it answers: continuing with either copy could be continuing with the wrong one.
     """
     try:
         await asyncio.to_thread(catalog.replace, *records)
@@ -168,16 +170,16 @@ async def replace_records(catalog: Catalog, records: Sequence[EntityRecord]) -> 
                 known = {record.path: record for record in await asyncio.to_thread(catalog.entities)}
                 break
             except Exception as silence:
-                logger.warning("the catalog does not say where partitions are: %s", silence)
+                logger.warning("the catalog does not answer where partitions are: %s", silence)
                 await asyncio.sleep(ASK_AGAIN_S)
         if any(known.get(record.path) != record for record in records):
             raise
-        logger.warning("the catalog has what it said it did not take: %s", failure)
+        logger.warning("the catalog stored a change that it reported as failed: %s", failure)
 
 
 def _make_anew(
     store: MessagingStore, path: EntityPath, numbers: Sequence[PartitionNumber]
 ) -> list[PartitionRecord]:
-    """Empty partitions: what a deleted namesake may have left behind must not come to light again."""
+    """Create empty partitions. What a deleted entity of the same name left behind must not reappear."""
     store.drop_partitions(path)
     return store.create_partitions(path, numbers)

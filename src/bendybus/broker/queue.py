@@ -1,7 +1,7 @@
-"""A queue at work: its partitions, and the receivers that wait for them.
+"""A running queue: its partitions, and the receivers that wait for messages.
 
-Nothing here knows a protocol. A sender chooses its partition through `host_for`
-(entity.py); a receiver takes what the partitions have and, when that is not
+Nothing here knows a protocol. A sender chooses its partition with `host_for`
+(entity.py). A receiver takes what the partitions have and, if that is not
 enough, waits to be woken. Receivers are served in the order in which they began
 to wait.
 """
@@ -26,16 +26,16 @@ from bendybus.session_ids import session_key
 
 __all__ = ["Queue", "Waiter"]
 
-# When a partition comes to one of these, all who wait ask again: it may have something for them, or they
-# need not wait any longer for it to say what it has.
+# When a partition enters one of these states, all waiters ask again: it may have something for them, or they
+# no longer need to wait for it.
 _NEWS: Final = (Availability.AVAILABLE, Availability.UNAVAILABLE)
 
 
 class Waiter(Protocol):
-    """A receiver that wants more than there was."""
+    """A receiver that wants more messages than there were."""
 
     def wake(self) -> None:
-        """Something may be available; take it, and wait again if it is not enough."""
+        """Messages may be available. Take them, and wait again if they are not enough."""
 
 
 class Queue(Entity[PartitionHost, QueueDescription]):
@@ -49,7 +49,7 @@ class Queue(Entity[PartitionHost, QueueDescription]):
         super().__init__(description, partition_count, keep_time, clock)
         self.consumer_leases = ConsumerLeases()
         self.leaving = False
-        """It is being deleted: nothing more can be sent through it (departure.py)."""
+        """The queue is being deleted: nothing more can be sent through it (departure.py)."""
         self._waiting: dict[SubQueue, dict[Waiter, None]] = {subqueue: {} for subqueue in SubQueue}
         self._next_to_ask = 0
 
@@ -70,15 +70,15 @@ class Queue(Entity[PartitionHost, QueueDescription]):
             raise EntityDisabled(f"'{self.path}' is {self.description.status} and gives no messages.")
 
     def has_sessions(self, subqueue: SubQueue) -> bool:
-        """Whether messages are received by session here; dead letters never are."""
+        """Whether messages are received by session here. Dead letters never are."""
         return self.description.requires_session and subqueue is SubQueue.MAIN
 
     def session_key(self, session_id: SessionId) -> SessionKey:
-        """What a session of this queue is found by."""
+        """The key of a session of this queue."""
         return session_key(session_id, exact=self.description.exact_keys)
 
     def refuse_receiver(self, subqueue: SubQueue, *, sessionful: bool) -> None:
-        """Raise what stands against a receiver of this kind here."""
+        """Raise if this kind of receiver is not allowed here."""
         self.refuse_receiving(subqueue)
         if self.has_sessions(subqueue) and not sessionful:
             raise InvalidOperation(
@@ -103,11 +103,11 @@ class Queue(Entity[PartitionHost, QueueDescription]):
 
     @property
     def departing(self) -> bool:
-        """Whether messages for other entities are in an outbox of a partition that can be looked into."""
+        """Whether messages for other entities are in an outbox, as far as partitions are available."""
         return any(host.partition is not None and host.partition.departing for host in self.hosts)
 
     def in_turn(self) -> Iterator[PartitionHost]:
-        """All partitions, each time beginning with another one, so that none is favoured."""
+        """All partitions. Each call begins with a different one, so that none is favoured."""
         count = len(self.hosts)
         first = self._next_to_ask
         self._next_to_ask = (first + 1) % count
@@ -122,22 +122,22 @@ class Queue(Entity[PartitionHost, QueueDescription]):
 
     @property
     def awaited(self) -> bool:
-        """Whether somebody waits for messages of the queue itself or of its dead letters."""
+        """Whether a receiver waits for messages of the queue itself or its dead letters."""
         return bool(self._waiting[SubQueue.MAIN] or self._waiting[SubQueue.DEAD_LETTER])
 
     def wake_all(self) -> None:
-        """Whoever waits asks again, though there may be nothing."""
+        """Make all waiters ask again, even though there may be nothing."""
         for waiting in self._waiting.values():
             for waiter in list(waiting):
                 waiting.pop(waiter, None)
                 waiter.wake()
 
     def wake(self, subqueue: SubQueue) -> None:
-        """Messages became available: let those who wait take them, first come, first served."""
+        """Messages became available. Wake the waiters, first come, first served."""
         waiting = self._waiting[subqueue]
         if not waiting:
             return
-        # Whoever wants still more puts itself at the end again, so walk over a copy.
+        # A waiter that wants more joins the end of the list again, so iterate over a copy.
         for waiter in list(waiting):
             if not any(host.available(subqueue) for host in self.hosts):
                 return

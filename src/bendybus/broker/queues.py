@@ -1,7 +1,7 @@
 """The queues of a namespace: find, create, update, delete.
 
-Each change is made one after the other, atomic, and durable when the call returns: entities.py has what
-is common to all entities. Topics and subscriptions: topics.py.
+Changes are made one after the other. Each is atomic, and durable when the call returns. What
+all entities have in common: entities.py. Topics and subscriptions: topics.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Queues"]
 
 
 class Queues:
-    """The queues alone; `Entities.sources` are all that can be received from."""
+    """The queues alone. `Entities.sources` has everything that can be received from."""
 
     def __init__(self, entities: Entities) -> None:
         self._entities = entities
@@ -35,7 +35,7 @@ class Queues:
         return entity if isinstance(entity, Queue) and not isinstance(entity, Subscription) else None
 
     def get(self, path: str) -> Queue:
-        """`EntityNotFound` when there is none of that path."""
+        """The queue at this path, or `EntityNotFound`."""
         queue = self.find(path)
         if queue is None:
             raise EntityNotFound(path)
@@ -44,7 +44,7 @@ class Queues:
     # -- changing -----------------------------------------------------------------
 
     async def create(self, description: QueueDescription) -> Queue:
-        """Make the queue on all its partitions, or not at all (P-32)."""
+        """Create the queue on all its partitions, or not at all (P-32)."""
         entities = self._entities
         async with entities.changing:
             entities.tier.check(description)
@@ -54,15 +54,15 @@ class Queues:
             return queue
 
     async def update(self, description: QueueDescription, *, unchanged_since: Instant | None = None) -> Queue:
-        """Change what may be changed; an immutable property is refused with its name (P-07).
+        """Change what may be changed. A change to an immutable property is refused with its name (P-07).
 
-        `PreconditionFailed` if the queue was updated at another time than `unchanged_since`.
+        `PreconditionFailed` if the queue was last updated at a time other than `unchanged_since`.
         """
         entities = self._entities
         async with entities.changing:
             queue = self.get(description.path)
             queue.refuse_updated_since(unchanged_since)
-            # The spelling is the creator's: the stores know the partitions by it. So is the rule for keys.
+            # Keep the creator's spelling, by which the stores know the partitions, and the rule for keys.
             description = replace(description, path=queue.path, exact_keys=queue.description.exact_keys)
             queue.description.refuse_immutable_changes(description)
             entities.tier.check(description)
@@ -76,7 +76,7 @@ class Queues:
             await self._entities.remove(self.get(path), force=force)
 
     async def ensure(self, description: QueueDescription) -> Queue:
-        """Create the queue, or bring the one that is there to this description; its rules stay."""
+        """Create the queue, or update the existing one to this description. Its authorization rules stay."""
         existing = self.find(description.path)
         if existing is None:
             return await self.create(description)
@@ -90,7 +90,7 @@ class Queues:
         return existing
 
     async def ensure_all(self, descriptions: Sequence[QueueDescription]) -> None:
-        """All of these, which may forward to one another, in whatever order they are named."""
+        """Ensure all of these queues. They may forward to one another, in any order."""
         new = [each for each in descriptions if self.find(each.path) is None]
         for description in new:
             await self.create(replace(description, forward_to=None, forward_dead_lettered_to=None))

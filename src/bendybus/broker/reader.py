@@ -1,9 +1,9 @@
-"""Reads from one messaging store, in a thread of their own, each answered in bounded time.
+"""Reads from one messaging store, in a separate thread, each answered in bounded time.
 
-Asking and the answers belong to the event loop; only the calls run in the
-thread, one after the other. One that takes too long is answered with an error
-and its result, should it come, is dropped: the thread stays with it, and is
-left behind when the process ends. Commits have a thread of theirs: writer.py.
+Requests and answers belong to the event loop; only the calls run in the
+thread, one after the other. A call that takes too long is answered with an error,
+and its result is dropped if it still comes. The thread stays in the call, and is
+abandoned when the process ends. Commits have a thread of their own: writer.py.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class _Call(Generic[T]):
     late: Callable[[], None] | None
     """For a long call whose result is still wanted when it is late."""
     asked_at: float
-    """By the clock of the one who asks after `expire`."""
+    """By the clock of the caller of `expire`."""
     given_up: bool = False
-    """Nobody waits for it any more: not worth beginning."""
+    """Nobody waits for it any more, so it is not worth starting."""
 
 
 class StoreReader:
@@ -53,11 +53,11 @@ class StoreReader:
         self._name = name
         self._loop = loop
         self._store_failed = store_failed
-        """Told of a call that found the store away, before the one who asked; it calls `abandon`."""
+        """Called when a call found the store away, before its `done`. It calls `abandon`."""
         self._damage_met = damage_met
         self._calls: SimpleQueue[_Call[object] | None] = SimpleQueue()
         self._pending: dict[_Call[object], None] = {}
-        """In the order in which they were asked."""
+        """In the order of the requests."""
         self._running: _Call[object] | None = None
         self._steps = 0
         self._thread = threading.Thread(target=self._run, name=f"reader-{name}", daemon=True)
@@ -72,29 +72,29 @@ class StoreReader:
         at: float,
         late: Callable[[], None] | None = None,
     ) -> None:
-        """Run the call in the thread; `done` gets its result, or why there is none.
+        """Run the call in the thread. `done` gets its result, or the error.
 
-        With `late`, that is called when the time is over, and the result is still awaited.
+        `late` is called when the time is over; the result is then still awaited.
         """
-        # What a call gives goes to its own `done` and to nobody else, so here its kind does not matter.
+        # The result of a call goes only to its own `done`, so its type does not matter here.
         asked = cast("_Call[object]", _Call(call, done, late, at))
         self._pending[asked] = None
         self._calls.put(asked)
 
     @property
     def step(self) -> int | None:
-        """Which call is under way, unless it is one that may take long; None for none."""
+        """The number of the call that is under way, unless it may take long; None for none."""
         running = self._running
         return None if running is None or running.late is not None else self._steps
 
     @property
     def stuck(self) -> bool:
-        """Whether the thread is still with a call that was given up."""
+        """Whether the thread is still in a call that was given up."""
         running = self._running
         return running is not None and running.given_up
 
     def expire(self, asked_before: float, long_asked_before: float) -> None:
-        """Answer what was asked before this time; what may take long, before another time."""
+        """Answer requests made before this time; calls that may take long have another limit."""
         overdue = []
         for call in self._pending:
             if call.asked_at >= asked_before:
@@ -109,13 +109,13 @@ class StoreReader:
                 self._give_up(call, StoreUnavailable(f"The messaging store '{self._name}' is slow to read."))
 
     def abandon(self, error: StoreUnavailable) -> None:
-        """The store is given up: tell whoever waits for it."""
+        """The store is given up: answer everyone who waits for it."""
         for call in list(self._pending):
             self._give_up(call, error)
 
     def stop(self) -> None:
-        """End the thread after the read that is under way; one that is stuck is left behind."""
-        # Asked first: below, the read that is merely under way is given up as well.
+        """End the thread after the current read. A thread that is stuck is abandoned."""
+        # Check this first: below, a read that is merely under way is given up too.
         stuck = self.stuck
         for call in self._pending:
             call.given_up = True
@@ -141,7 +141,7 @@ class StoreReader:
         try:
             call.done(result)
         except Exception:
-            # A fault of ours in one answer must not cost the others theirs.
+            # A bug in one callback must not keep the others from their answers.
             logger.exception("store %s: a callback failed", self._name)
 
     def _run(self) -> None:
@@ -159,4 +159,4 @@ class StoreReader:
 
 
 def _nothing() -> None:
-    """The one who asked knows already that it is late."""
+    """The caller already knows that it is late."""

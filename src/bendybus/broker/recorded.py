@@ -1,7 +1,7 @@
-"""What a change of a description means, for the audit log: found by comparing before and after.
+"""The changes of a description, for the audit log, found by comparing before and after.
 
-So every way to change something is recorded alike: the management API, rules over AMQP, transactions,
-Config.json. Names are recorded, and values are not, since keys are among them.
+So every way to make a change is recorded alike: the management API, rules over AMQP, transactions,
+Config.json. Names are recorded and values are not, because some values are keys.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from bendybus.store.catalog import EntityKind
 
 __all__ = ["record_authorization_rules", "record_change"]
 
-# These have events of their own, or say only how a client has written the others.
+# These have events of their own, or only say how a client has written other properties.
 _ELSEWHERE: Final = frozenset({"authorization_rules", "rules", "as_sent"})
 
 
 def record_change(kind: EntityKind, before: EntityDescription, after: EntityDescription) -> None:
-    """An entity is described anew."""
+    """An entity has a new description."""
     old, new = before.to_record(), after.to_record()
     changed = [name for name in new if name not in _ELSEWHERE and new[name] != old[name]]
     if changed:
@@ -47,7 +47,7 @@ def _record_rules(before: SubscriptionDescription, after: SubscriptionDescriptio
 def record_authorization_rules(
     scope: str, before: Sequence[AuthorizationRule], after: Sequence[AuthorizationRule]
 ) -> None:
-    """Of an entity, or of the namespace, whose scope is empty."""
+    """The authorization rules of an entity, or of the namespace if the scope is empty, have changed."""
     old = {rule.name: rule for rule in before}
     new = {rule.name: rule for rule in after}
     for name in old.keys() - new.keys():

@@ -1,9 +1,9 @@
 """The recovery of a messaging store: when it is probed again, and how.
 
-A probe claims, in one call, all partitions that are to be loaded. That shows whether the store can be
-written to, and it fences whatever was submitted before. A store that fails again soon after it came back
-is left alone for twice as long each time (a full disk takes small things and refuses large ones). A
-probe also serves single partitions that have to be loaded again though their store is sound.
+A probe claims, in one call, all partitions that have to be loaded. That shows whether the store can be
+written to, and it fences everything submitted before. A store that fails again soon after it came back
+is left alone for twice as long each time (a full disk accepts small writes and refuses large ones). A
+probe also serves single partitions that have to be loaded again although their store is healthy.
 The states are a table in lifecycle.py.
 """
 
@@ -28,7 +28,7 @@ __all__ = ["RECOVER_AFTER_S", "Recovery"]
 
 logger = logging.getLogger(__name__)
 
-# How long to leave a failed store, or partition, alone; doubled each time when it fails again soon.
+# How long to wait after a failure of a store or partition. Doubled each time it fails again soon.
 RECOVER_AFTER_S: Final = 1.0
 RECOVER_AFTER_MAX_S: Final = 30.0
 SOUND_AFTER_S: Final = 60.0
@@ -42,11 +42,11 @@ class Recovery:
         self.opened = True
         """False for a store that could not be opened when the broker started."""
         self.has_litter = False
-        """Whether partitions could not be dropped while it was away: they are swept when it is back."""
+        """Whether partitions could not be dropped while the store was away. They are swept later."""
         self._timer: asyncio.TimerHandle | None = None
         self._recovered_at: float | None = None
         self.delay_s = RECOVER_AFTER_S
-        """How long the store was left alone the last time."""
+        """How long the last wait was."""
 
     def _change(self, event: RecoveryEvent) -> None:
         """The one place that sets the state."""
@@ -55,7 +55,7 @@ class Recovery:
     # -- when ---------------------------------------------------------------------
 
     def plan(self, delay_s: float) -> None:
-        """Probe after so long, unless a probe is under way or planned for an earlier time."""
+        """Probe after this time, unless a probe is under way or planned for an earlier time."""
         if self.state in (RecoveryState.PROBING, RecoveryState.STOPPED):
             return
         if self._timer is not None:
@@ -66,7 +66,7 @@ class Recovery:
         self._timer = self._loop.call_later(delay_s, self.probe)
 
     def plan_after_failure(self) -> None:
-        """The store has failed: probe soon, but not so soon if it had only just come back."""
+        """The store has failed: probe soon, or later if it had only just come back."""
         back = self._recovered_at
         if back is None or self._loop.time() - back > SOUND_AFTER_S:
             self.delay_s = RECOVER_AFTER_S
@@ -75,7 +75,7 @@ class Recovery:
             self.plan(self._longer_s())
 
     def _longer_s(self) -> float:
-        """Twice as long as before: what is wrong will hardly go away by itself."""
+        """Twice as long as before, because the cause will probably not go away on its own."""
         self.delay_s = min(self.delay_s * 2, RECOVER_AFTER_MAX_S)
         return self.delay_s
 
@@ -91,7 +91,7 @@ class Recovery:
     # -- how ----------------------------------------------------------------------
 
     def probe(self) -> None:
-        """Claim at once all partitions to be loaded: that shows whether the store can be written to."""
+        """Claim all partitions to be loaded at once. That shows whether the store can be written to."""
         if self.state in (RecoveryState.PROBING, RecoveryState.STOPPED):
             return
         self._cancel_timer()
@@ -99,21 +99,21 @@ class Recovery:
         store, at = self._store, self._loop.time()
         wanted = [resident for resident in store.residents if resident.wants_load(at)]
         if store.writer.stuck or store.reader.stuck:
-            # What it is stuck in may yet be written; only then is there something to be read.
+            # The call in which it is stuck may still write. Only after that is there something to read.
             self.plan(RECOVER_AFTER_S)
         elif wanted or store.state is StoreState.AWAY:
             self._change(RecoveryEvent.PROBE)
-            # The thread must not look at what the loop may change.
+            # The thread must not read what the loop may change.
             unknown = {(each.path, each.number): each for each in wanted if each.key is None}
             known = {each: each.key for each in wanted if each.key is not None}
             residents = {(each.path, each.number) for each in store.residents}
-            # A store that answers may have a copy that is about to be moved there: that is no litter.
+            # A store that answers may contain the copy of a move that is under way. It must not be swept.
             sweeps = self.has_litter and store.state is StoreState.AWAY
             claim = partial(self._claim, residents, unknown, known, sweeps)
             store.writer.when_written(partial(self._run, claim), self._failed)
 
     def _run(self, claim: partial[Claimed]) -> None:
-        """In the writer's thread."""
+        """Runs in the writer's thread."""
         try:
             claimed = claim()
         except Exception as failure:
@@ -128,15 +128,15 @@ class Recovery:
         known: dict[Resident, PartitionKey],
         sweeps: bool,
     ) -> Claimed:
-        """In the writer's thread: open the store if it never was, and claim what is to be loaded."""
+        """In the writer's thread: open the store if it never was, and claim what has to be loaded."""
         messaging_store = self._store.store
         if not self.opened:
             messaging_store.open()
             self.opened = True
         if unknown or sweeps:
-            # The reader has nothing to do here yet, so its calls may be made from this thread.
+            # The reader is not in use yet, so its calls may be made from this thread.
             records = messaging_store.partitions()
-            # Left behind by a create, delete or move that was cut short, or made while the store was away.
+            # Left behind by an interrupted create, delete or move, or by one made while the store was away.
             litter = [each.key for each in records if (each.entity, each.number) not in residents]
             if litter:
                 messaging_store.discard(litter)
@@ -157,7 +157,7 @@ class Recovery:
             self.has_litter = False
         store.probed(len(claimed))
         for resident, (key, epoch) in claimed.items():
-            # It may have been given up meanwhile: forgetting.py.
+            # The store may have been given up meanwhile: forgetting.py.
             if resident in store.residents:
                 resident.load_claimed(key, epoch)
         missing = [resident for resident in store.residents if resident.key is None]

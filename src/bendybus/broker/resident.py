@@ -1,4 +1,4 @@
-"""What a messaging store knows of a partition that lives in it; partition_lifecycle.py has the whole."""
+"""What a messaging store knows about a partition in it. The whole: partition_lifecycle.py."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ class Resident(Protocol):
 
     @property
     def key(self) -> PartitionKey | None:
-        """The store's number for it; None while the store has never been open."""
+        """The store's key for the partition; None if the store was never open."""
 
     @property
     def size_bytes(self) -> int:
-        """What its messages take; 0 while that is not known."""
+        """The size of its messages; 0 while it is unknown."""
 
     last_count: int | None
-    """How many messages it had when it was last in memory; None when it never was."""
+    """How many messages it had when it was last in memory; None if it never was."""
 
     def wants_load(self, at: float) -> bool:
-        """Whether it is away, and it is time to try again."""
+        """Whether the partition is away and it is time to try again."""
 
     def load_claimed(self, key: PartitionKey, epoch: Epoch) -> None:
-        """Begin to read it under this claim."""
+        """Start reading the partition under this claim."""
 
     def withdraw(self) -> Mailbox:
-        """The store is away: take no commands, and return those that wait, to be refused."""
+        """The store is away: take no commands. Returns the waiting commands, which are to be refused."""
 
     def refuse(self, mailbox: Mailbox, cause: Exception) -> None:
-        """Answer these commands, and tell those who wait for this partition."""
+        """Refuse these commands, and notify those who wait for this partition."""
 
 
 Claimed: TypeAlias = dict[Resident, tuple[PartitionKey, Epoch]]
-"""Partitions, the store's key for each, and the epoch under which it is ours now."""
+"""Partitions, the store's key for each, and the epoch of our new claim."""

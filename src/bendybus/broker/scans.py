@@ -1,10 +1,10 @@
-"""A scan: how far one receiver has looked for messages to its liking in one partition.
+"""A scan: the position of a receiver with a selector in one partition.
 
-A receiver with a selector passes over the messages that it does not want: they
-stay where they are, unlocked and uncounted. The scan remembers its place, so that
-each message is looked at once, and is told of those that come back below it. What
-it has found and not yet locked is kept by number, a page at most. Memory is
-bounded: payloads are read a page at a time and let go.
+A receiver with a selector skips the messages that do not match: they
+stay where they are, unlocked and uncounted. The scan remembers its position, so that
+each message is examined once, and is notified of messages that come back below it. Matches
+that are not locked yet are kept by number, at most a page. Memory is
+bounded: payloads are read a page at a time and dropped.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Matches", "Scan"]
 
-# Looked at in one turn of the loop: about two milliseconds.
+# How much is examined in one turn of the loop: about two milliseconds.
 PAGE_MAX: Final = 100
 PAGE_BYTES_MAX: Final = 1024 * 1024
 
-# Messages that came back and are to be looked at again, by number. When there are more, the scan
-# goes back to the first of them and looks at everything from there on.
+# Messages that came back and have to be examined again, by number. If there are more, the scan
+# goes back to the first of them and examines everything from there on.
 AGAIN_MAX: Final = 10_000
 
 _START: Final = SequenceNumber(0)
 
 Matches: TypeAlias = Callable[[Message, bytes], bool]
-"""Whether a message, with its payload, is wanted."""
+"""Whether a message with this payload matches."""
 
 
 class Scan:
@@ -44,10 +44,10 @@ class Scan:
         self._subqueue = subqueue
         self._matches = matches
         self._place = _START
-        """Everything below has been looked at, or is in `_again`."""
+        """Everything below has been examined, or is in `_again`."""
         self._again: set[SequenceNumber] = set()
         self._found: list[SequenceNumber] = []
-        """Wanted, and available when it was looked at; oldest first."""
+        """Messages that matched and were available when they were examined, oldest first."""
         self._restarts = 0
         host.scans[self] = None
 
@@ -60,11 +60,11 @@ class Scan:
 
     @property
     def is_behind(self) -> bool:
-        """Whether there are messages that have not been looked at."""
+        """Whether there are messages that have not been examined."""
         return bool(self._again or self._host.waiting(self._place, 1, 1, self._subqueue))
 
     def lock(self, count: int) -> list[Message]:
-        """Lock up to `count` of what was found and is still to be had."""
+        """Lock up to `count` of the matches that are still available."""
         locked: list[Message] = []
         while self._found and len(locked) < count:
             wanted = count - len(locked)
@@ -73,7 +73,7 @@ class Scan:
         return locked
 
     def examine(self, done: Callable[[BrokerError | None], None]) -> None:
-        """Look at the next page; `done` is called when it is, perhaps before this returns."""
+        """Examine the next page. `done` is called afterwards, perhaps before this returns."""
         messages = self._next_page()
         restarts = self._restarts
 
@@ -94,7 +94,7 @@ class Scan:
 
     def _next_page(self) -> Sequence[Message]:
         if self._again:
-            # Below the place of the scan, and older than what it would come to next.
+            # Below the position of the scan, and older than the next messages.
             numbers = sorted(self._again)[:PAGE_MAX]
             self._again.difference_update(numbers)
             found = self._host.find_waiting(numbers, self._subqueue)
@@ -119,7 +119,7 @@ class Scan:
         if found:
             self._found = sorted({*self._found, *found})
 
-    # -- what the host says -------------------------------------------------------
+    # -- called by the host -------------------------------------------------------
 
     def came_back(self, effect: MessagesAvailable) -> None:
         """Messages that were locked are available again, perhaps with other properties."""
@@ -134,7 +134,7 @@ class Scan:
             self._found.clear()
 
     def restart(self) -> None:
-        """The partition's memory is gone, and with it every lock."""
+        """The partition's memory was discarded, and with it every lock."""
         self._restarts += 1
         self._place = _START
         self._again.clear()

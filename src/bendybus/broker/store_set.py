@@ -14,13 +14,13 @@ class StoreSet:
     def __init__(self) -> None:
         self._by_name: dict[str, AttachedStore] = {}
         self.draining: dict[str, None] = {}
-        """The names of those that are to be emptied (draining.py), in the order of the requests."""
+        """The names of the stores that are draining (draining.py), in the order of the requests."""
 
     def __iter__(self) -> Iterator[AttachedStore]:
         return iter(tuple(self._by_name.values()))
 
     def __getitem__(self, name: str) -> AttachedStore:
-        """`StoreNotFound` when there is none of that name."""
+        """The store with this name, or `StoreNotFound`."""
         store = self._by_name.get(name)
         if store is None:
             known = ", ".join(self._by_name)
@@ -38,12 +38,12 @@ class StoreSet:
         del self._by_name[store.name]
 
     def open_to_new(self) -> list[AttachedStore]:
-        """Those that new partitions may be placed in."""
+        """The stores in which new partitions may be placed."""
         return [store for store in self if store.name not in self.draining]
 
     async def drain(self) -> None:
-        """Return when everything submitted so far is on disk, or has failed."""
-        # Again, as long as one is busy: what one store refuses may go to another.
+        """Return once everything submitted so far is on disk or has failed."""
+        # Repeat while a store is busy: what one store refuses may go to another.
         while busy := [store for store in self if not store.writer.idle]:
             for store in busy:
                 await store.writer.drain()

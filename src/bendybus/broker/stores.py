@@ -1,8 +1,8 @@
-"""A messaging store at work: its writer, its reader, its residents and its health.
+"""A running messaging store: its writer, its reader, its partitions and its health.
 
-`AttachedStore` is what a broker holds for each store it was given. Reads and loads have a thread of their
-own, so a long one never holds up a commit. When the store fails or stalls, everybody who waits for it is
-told at once and its partitions are unavailable; then it is probed until it can be written to
+`AttachedStore` is what a broker holds for each of its stores. Reads and loads have a thread of their
+own, so a long one never delays a commit. When the store fails or stalls, everybody who waits for it is
+told at once and its partitions become unavailable. It is then probed until it can be written to
 (recovery.py). Its states are a table (lifecycle.py). How long is too long: health.py.
 """
 
@@ -29,10 +29,10 @@ from bendybus.store.protocol import MessagingStore, PartitionKey, Snapshot
 
 __all__ = ["AttachedStore"]
 
-# How often somebody looks who waits for a store to be back.
+# How often to check while waiting for a store to come back.
 LOOK_AGAIN_S: Final = 0.01
 
-# A store in which no call has met damage for so long, and whose partitions are all loaded, counts as mended.
+# A store whose partitions are all loaded counts as mended if no call has met damage for this long.
 MENDED_AFTER_S: Final = 10.0
 
 T = TypeVar("T")
@@ -55,14 +55,14 @@ class AttachedStore:
         """Why it is away or damaged, for people."""
         self.state_since = now()
         self.waiting_s = 0.0
-        """How long the call that is under way has taken."""
+        """How long the current call has taken."""
         self.failures = 0
-        """How often it went away."""
+        """How often the store went away."""
         self.damages = 0
         """How often a call met damage."""
         self._damaged_at = 0.0
         self.residents: dict[Resident, None] = {}
-        """The partitions that live here."""
+        """The partitions in this store."""
         self._loop = loop
         self._patience = Patience(stall_after_s)
         self._away_since = 0.0
@@ -75,14 +75,14 @@ class AttachedStore:
         self.reader.start()
 
     def stop(self) -> None:
-        """End the threads; one that is stuck in the store is left behind."""
+        """End the threads. A thread that is stuck in the store is abandoned."""
         self._change(StoreEvent.STOP)
         self.recovery.stop()
         self.writer.stop()
         self.reader.stop()
 
     def add_resident(self, resident: Resident) -> None:
-        """This partition lives here from now on."""
+        """Register a partition in this store."""
         self.residents[resident] = None
 
     def remove_resident(self, resident: Resident) -> None:
@@ -98,11 +98,11 @@ class AttachedStore:
         loaded: Callable[[T | Exception], None],
         late: Callable[[], None],
     ) -> None:
-        """Read a partition, once everything submitted for it has been written, and build what it is for.
+        """Read a partition, once everything submitted for it has been written, and build it in memory.
 
-        Whoever does not hold an epoch of it claims it first. Both in the reader's thread: a million
-        messages take half a second to put in their places, and the loop serves others meanwhile. `late`
-        is called when it takes so long that nobody should wait for it; it goes on all the same.
+        A caller without an epoch claims it first. Reading and building happen in the reader's thread: sorting
+        in a million messages takes half a second, during which the loop serves others. `late` is called when
+        the load takes too long to wait for; the load continues.
         """
 
         def read(claimed: Epoch) -> T:
@@ -129,12 +129,12 @@ class AttachedStore:
         self._ask(partial(self.store.read, row_ids), done)
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Run something else that writes to the store, between two commits; refused while it is away."""
+        """Run something else that writes, between two commits. Refused while the store is away."""
         self.refuse_away()
         return await self.writer.run(call)
 
     async def query(self, call: Callable[[], T]) -> T:
-        """Run something that only reads, however long it takes; refused while the store is away."""
+        """Run something that only reads, however long it takes. Refused while the store is away."""
         self.refuse_away()
         answer: asyncio.Future[T | Exception] = self._loop.create_future()
         self._ask(call, lambda result: None if answer.done() else answer.set_result(result), _not_in_a_hurry)
@@ -144,7 +144,7 @@ class AttachedStore:
         return result
 
     async def commit(self, shares: Sequence[Share]) -> None:
-        """`StoreWriter.submit` for those who have time to wait; refused while the store is away."""
+        """`StoreWriter.submit` for callers that can wait. Refused while the store is away."""
         self.refuse_away()
         answer: asyncio.Future[Exception | None] = self._loop.create_future()
         self.writer.submit(shares, lambda failure: None if answer.done() else answer.set_result(failure))
@@ -153,7 +153,7 @@ class AttachedStore:
             raise failure
 
     def refuse_incomplete(self) -> None:
-        """`StoreUnavailable` while it is not known what it keeps: then it may be swept of what is unknown."""
+        """`StoreUnavailable` while its contents are unknown: recovery may sweep unknown partitions."""
         if any(resident.key is None for resident in self.residents):
             raise StoreUnavailable(f"The messaging store '{self.name}' has not said yet what it keeps.")
 
@@ -179,7 +179,7 @@ class AttachedStore:
     # -- health -------------------------------------------------------------------
 
     def check(self, at: float) -> None:
-        """Look whether the threads get on; to be called a few times a second with the loop's time."""
+        """Check the progress of the threads. To be called a few times a second with the loop's time."""
         patience = self._patience
         patience.turn(at, self.writer.take_slowest_s())
         self.waiting_s = waited_s = max(
@@ -195,10 +195,10 @@ class AttachedStore:
             logger.warning("store %s is slow: messages without a key go elsewhere", self.name)
             self._change(StoreEvent.DELAYED)
         elif waited_s < SLOW_AFTER_S and self.state is StoreState.SLOW:
-            logger.info("store %s is slow no more", self.name)
+            logger.info("store %s is no longer slow", self.name)
             self._change(StoreEvent.CAUGHT_UP)
         elif self.state is StoreState.DAMAGED and self._is_mended():
-            logger.warning("store %s: no damage has been met for %.0f s", self.name, MENDED_AFTER_S)
+            logger.warning("store %s: no call has met damage for %.0f s", self.name, MENDED_AFTER_S)
             self._change(StoreEvent.MENDED)
             self.reason = ""
 
@@ -208,7 +208,7 @@ class AttachedStore:
         )
 
     def meet_damage(self, error: StoreCorrupted) -> None:
-        """A call has met damage: whoever made it deals with it, and here it is shown."""
+        """A call has met damage. Its caller deals with it; the store's state shows it."""
         if self.state in (StoreState.AWAY, StoreState.STOPPED):
             return
         self.damages += 1
@@ -219,7 +219,7 @@ class AttachedStore:
         self._change(StoreEvent.DAMAGE_MET)
 
     def fail(self, error: StoreUnavailable) -> None:
-        """The store is away: tell all who wait for it, and try again later."""
+        """The store is away: tell everyone who waits for it, and try again later."""
         if self.state in (StoreState.AWAY, StoreState.STOPPED):
             return
         self.failures += 1
@@ -229,7 +229,7 @@ class AttachedStore:
         logger.error(
             "store %s is away, and %d partitions with it: %s", self.name, len(self.residents), self.reason
         )
-        # All of them first: whoever is told may at once look for another partition.
+        # Withdraw all of them first: a caller that is told may at once try another partition.
         withdrawn = [(resident, resident.withdraw()) for resident in self.residents]
         self.writer.abandon(error)
         self.reader.abandon(error)
@@ -238,7 +238,7 @@ class AttachedStore:
         self.recovery.plan_after_failure()
 
     def begin_away(self, reason: Exception, *, opened: bool) -> None:
-        """The store was away or damaged when the broker started, and perhaps could not even be opened."""
+        """The store was away or damaged when the broker started, and perhaps could not be opened."""
         self.recovery.opened = opened
         self.fail(StoreUnavailable(str(reason)))
 
@@ -249,22 +249,22 @@ class AttachedStore:
         self.writer.may_tidy = state in (StoreState.AVAILABLE, StoreState.SLOW, StoreState.DAMAGED)
 
     def reload_later(self, delay_s: float = RECOVER_AFTER_S) -> None:
-        """A partition here has to be loaded again, though the store may be sound."""
+        """A partition in this store has to be loaded again, although the store may be healthy."""
         if self.state is not StoreState.AWAY:
             self.recovery.plan(delay_s)
 
     def recover(self) -> None:
-        """Load what is away now rather than later."""
+        """Load what is away now instead of later."""
         self.recovery.probe()
 
     async def recovered(self) -> None:
-        """Return when the store answers; one that is away is tried again at once."""
+        """Return once the store answers. A store that is away is tried again at once."""
         while self.state is StoreState.AWAY or any(each.wants_load(inf) for each in self.residents):
             self.recover()
             await asyncio.sleep(LOOK_AGAIN_S)
 
     def probed(self, loading: int) -> None:
-        """A probe has succeeded: the store can be written to, and so many partitions are loaded."""
+        """A probe has succeeded: the store can be written to, and this many partitions are being loaded."""
         if self.state is StoreState.AWAY:
             away_s = self._loop.time() - self._away_since
             logger.warning(
@@ -287,4 +287,4 @@ class AttachedStore:
 
 
 def _not_in_a_hurry() -> None:
-    """Who asked knows that it may take long."""
+    """The caller knows that it may take long."""

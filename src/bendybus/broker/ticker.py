@@ -1,8 +1,8 @@
-"""The ticker: what time brings to the partitions, stores and entities of a namespace.
+"""The ticker: what becomes due in the partitions, stores and entities of a namespace.
 
-Partitions that hold something with an end are ticked five times a second, all
-others cost nothing. Each tick also looks whether the stores get on (health.py) and
-which entities nobody uses any more (idle.py). What time it is: clock.py.
+Partitions that hold something with a deadline are ticked five times a second; the
+others cost nothing. Each tick also checks the progress of the stores (health.py) and
+finds unused entities (idle.py). What time it is: clock.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["TICK_S", "Ticker"]
 
 logger = logging.getLogger(__name__)
 
-# Locks and lifetimes are given in seconds; a fifth of one is as exact as anybody asks.
+# Locks and lifetimes are given in seconds. A fifth of a second is accurate enough.
 TICK_S: Final = 0.2
 
 
@@ -41,7 +41,7 @@ class Ticker:
         clock.on_set_back = self._clock_set_back
 
     def start(self) -> None:
-        """From now on, a tick at a time."""
+        """Start ticking."""
         self._started_at = self._clock.now()
         self._loop = asyncio.get_running_loop()
         self._next = self._loop.call_later(TICK_S, self.tick)
@@ -53,7 +53,7 @@ class Ticker:
     def tick(self) -> None:
         assert self._loop is not None
         self._next = self._loop.call_later(TICK_S, self.tick)
-        # First: what a stalled store keeps waiting must not wait for others' timers. By the machine's time.
+        # First, so that commands of a stalled store do not wait for others' timers. Uses the machine's time.
         for store in self._stores:
             store.check(self._loop.time())
         at = self._clock.now()
@@ -68,8 +68,8 @@ class Ticker:
                 timed.pop(host, None)
 
     def _clock_set_back(self, by_ms: int) -> None:
-        """A lock of a minute that was granted before must not hold for an hour."""
-        logger.warning("the clock was set back by %.1f s: locks end as they would have", by_ms / 1000)
+        """A lock of a minute that was granted before must not last an hour."""
+        logger.warning("the clock was set back by %.1f s: locks keep their remaining time", by_ms / 1000)
         for queue in self._entities.sources():
             queue.consumer_leases.move_ends(by_ms)
             for host in queue.hosts:
@@ -77,15 +77,15 @@ class Ticker:
                     host.partition.apply(MoveLockEnds(by_ms), self._clock.now())
 
     async def advance(self, by_ms: int) -> None:
-        """Move the clock on; return when all that fell due has been done and is on disk.
+        """Move the clock forward. Returns once everything that became due is done and on disk.
 
-        It is one leap, as if the machine had slept: what fell due on the way is done on arrival, once.
+        This is one leap, as if the machine had slept: everything due on the way is done on arrival, once.
         """
         entities, clock = self._entities, self._clock
         for entity in entities:
             await entity.loaded()
         clock.move_on(by_ms)
-        # A thousand messages may be due at once, and a partition takes only so many in one go.
+        # Thousands of messages may be due at once, and a partition activates only a limited number at a time.
         while any(host.due(clock.now()) for host in entities.timed):
             self._end_what_is_due(clock.now())
             for topic in entities.topics():
@@ -97,7 +97,7 @@ class Ticker:
         for entity in self._idle(clock.now()):
             await self._delete_idle(entity)
 
-    # -- what nobody uses ---------------------------------------------------------
+    # -- idle entities ------------------------------------------------------------
 
     def _idle(self, at: Instant) -> list[SendTarget]:
         return [entity for entity in self._entities if is_idle(entity, at, since=self._started_at)]
@@ -108,6 +108,6 @@ class Ticker:
         try:
             with audit.acting(replace(audit.current_actor(), by="AutoDeleteOnIdle")):
                 await self._entities.delete(entity)
-            logger.info("'%s' was idle for too long and has been deleted", entity.path)
+            logger.info("'%s' was deleted because it was idle for too long", entity.path)
         except BrokerError as reason:
             logger.warning("'%s' is idle and cannot be deleted now: %s", entity.path, reason)

@@ -1,8 +1,8 @@
-"""A topic at work: its partitions, its subscriptions, and the copies that go from one to the other.
+"""A running topic: its partitions, its subscriptions, and the copies that go from one to the other.
 
-A subscription is a queue that nobody can send to. Its partitions are as many as
-its topic's, and partition i takes copies from the topic's partition i alone.
-Rules hold from the next message after they were set: `FanOut` is made anew.
+A subscription is a queue that nobody can send to. It has as many partitions as
+its topic, and its partition i takes copies only from the topic's partition i.
+A change of rules applies from the next message on: a new `FanOut` is made.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Topic(Entity[TopicHost, TopicDescription]):
         """By name, in lower case."""
         self._ordered: list[Subscription] | None = []
         self._fan_out: FanOut | None = None
-        """Both are made when they are needed and None when the subscriptions or their rules have changed:
-        a topic may come and go with 2,000 subscriptions."""
+        """Both are built when they are needed and set to None when subscriptions or their rules change:
+        a topic may be opened or closed with 2,000 subscriptions."""
 
     # -- subscriptions ------------------------------------------------------------
 
@@ -60,7 +60,7 @@ class Topic(Entity[TopicHost, TopicDescription]):
         return self._subscriptions.get(name.lower())
 
     def add(self, subscription: Subscription) -> None:
-        """From the next message on, this one takes copies too."""
+        """Add a subscription. It takes copies from the next message on."""
         self._subscriptions[subscription.name.lower()] = subscription
         for host, its in zip(self.hosts, subscription.hosts, strict=True):
             host.subscription_changed(its)
@@ -71,7 +71,7 @@ class Topic(Entity[TopicHost, TopicDescription]):
         self.rules_changed()
 
     def rules_changed(self) -> None:
-        """The subscriptions, or what they are described by, are other ones."""
+        """The subscriptions or their descriptions have changed."""
         self._ordered = self._fan_out = None
 
     # -- publishing ---------------------------------------------------------------
@@ -85,7 +85,7 @@ class Topic(Entity[TopicHost, TopicDescription]):
         retractable: bool,
         evaluated: object = None,
     ) -> Iterator[tuple[Share, OnCommitted]]:
-        """Enqueue copies where rules say so; what each subscription adds to the commit, and who is told."""
+        """Enqueue copies as the rules say. Returns the subscriptions' shares of the commit and callbacks."""
         subscriptions, fan_out = self.subscriptions, self.fan_out()
         known = evaluated if isinstance(evaluated, Evaluated) and evaluated.fan_out is fan_out else None
         takings = fan_out.take(messages, partition.expiry_limit(at), number, known)
@@ -94,7 +94,7 @@ class Topic(Entity[TopicHost, TopicDescription]):
                 yield from subscription.hosts[number].prepare(taking, at, retractable=retractable)
 
     def fan_out(self) -> FanOut:
-        """The rules of all subscriptions, as they are now."""
+        """The current rules of all subscriptions."""
         if self._fan_out is None:
             self._fan_out = FanOut(
                 [each.description for each in self.subscriptions], self._contents, uuid4, len(self.hosts)
@@ -102,14 +102,14 @@ class Topic(Entity[TopicHost, TopicDescription]):
         return self._fan_out
 
     def held_bytes(self, number: PartitionNumber) -> int:
-        """What the subscriptions hold in this partition, for the topic's quota."""
+        """The bytes that the subscriptions hold in this partition, for the topic's quota."""
         partitions = [subscription.hosts[number].partition for subscription in self.subscriptions]
         return sum([partition.size_bytes for partition in partitions if partition is not None])
 
     # -- life ---------------------------------------------------------------------
 
     def availability_changed(self, host: PartitionLifecycle[Any]) -> None:
-        """Nobody waits to receive from a topic."""
+        """Nothing to do: nobody waits to receive from a topic."""
 
     def refuse_sending(self, subqueue: SubQueue = SubQueue.MAIN) -> None:
         if subqueue is not SubQueue.MAIN:
@@ -137,7 +137,7 @@ class Subscription(Queue):
 
     @property
     def top_level(self) -> str:
-        """A topic and its subscriptions are one entity to transactions."""
+        """In transactions, a topic and its subscriptions are one entity."""
         return self.topic.top_level
 
     @property
@@ -156,4 +156,4 @@ class Subscription(Queue):
 
 
 SendTarget: TypeAlias = Queue | Topic
-"""What can be sent to."""
+"""An entity that messages can be sent to."""

@@ -1,10 +1,10 @@
-"""Runs one partition of a topic: what it accepts, and the copies its subscriptions take, in one commit.
+"""Runs one partition of a topic: messages and the copies for its subscriptions, in one commit.
 
-Partition i of a subscription lives in the store of the topic's partition i, so
+Partition i of a subscription is in the store of the topic's partition i, so
 that a message, its number, and all its copies are durable together or not at
-all. While a subscription's partition is being loaded, publishing waits for it;
-while one is away, this partition of the topic is too. A scheduled message that is
-due has its payload read first; its copies then take over the body that it leaves.
+all. While a subscription's partition is being loaded, publishing waits for it.
+While one is away, this partition of the topic is away too. When a scheduled message is
+due, its payload is read first; its copies then take over its stored body.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = ["TopicHost"]
 
 logger = logging.getLogger(__name__)
 
-# Due messages whose payloads are read and published at once: two dozen of the largest in Standard.
+# How much of due messages is read and published at once: about 24 of the largest messages in Standard.
 ACTIVATED_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
@@ -64,7 +64,7 @@ class TopicHost(Host[TopicPartition]):
         self._loading: set[PartitionLifecycle[Any]] = set()
         """Partitions of subscriptions that publishing waits for."""
         self._away: set[PartitionLifecycle[Any]] = set()
-        """Partitions of subscriptions without which nothing can be published."""
+        """Partitions of subscriptions that are away, so that nothing can be published."""
         self._evaluations = Evaluations(self)
         self._activations = 0
         self._activated = asyncio.Event()
@@ -78,7 +78,7 @@ class TopicHost(Host[TopicPartition]):
     # -- life ---------------------------------------------------------------------
 
     def _derived_availability(self) -> Availability:
-        """The partition's own and its subscriptions' together."""
+        """Combines the partition's own availability with that of its subscriptions."""
         own = super()._derived_availability()
         if own is Availability.AVAILABLE:
             if self._away:
@@ -88,7 +88,7 @@ class TopicHost(Host[TopicPartition]):
         return own
 
     def subscription_changed(self, host: PartitionLifecycle[Any]) -> None:
-        """A subscription's partition is there, or no longer: derive what that means for this one."""
+        """The availability of a subscription's partition has changed: derive this partition's."""
         self._loading.discard(host)
         self._away.discard(host)
         if host.availability is Availability.LOADING:
@@ -101,7 +101,7 @@ class TopicHost(Host[TopicPartition]):
             self._entity.keep_time(self)
 
     def tick(self, at: Instant) -> bool:
-        # What is due waits for the subscriptions; `subscription_changed` asks again.
+        # Due messages wait for the subscriptions. `subscription_changed` asks again.
         return self.availability is Availability.AVAILABLE and super().tick(at)
 
     @property
@@ -115,7 +115,7 @@ class TopicHost(Host[TopicPartition]):
             self.submit_evaluated(command, done)
 
     def submit_evaluated(self, command: Command, done: OnReply) -> None:
-        """`submit` for a command that need not wait for the rules of the subscriptions (evaluating.py)."""
+        """`submit` for a command that does not have to wait for the evaluation of rules (evaluating.py)."""
         partition = self._partition
         if partition is None or self.availability is not Availability.AVAILABLE:
             self._submit_later(command, done)
@@ -162,7 +162,7 @@ class TopicHost(Host[TopicPartition]):
     def _apply(
         self, partition: TopicPartition, command: Command, at: Instant, retractable: bool
     ) -> tuple[Reply, list[DurableEffect], list[tuple[Share, OnCommitted]]]:
-        """What the partition itself has to store, and what its subscriptions have."""
+        """What the partition itself has to store, and what its subscriptions have to."""
         self._complete_command(command)
         reply, effects = partition.apply(command, at)
         own: list[DurableEffect] = []
@@ -180,13 +180,13 @@ class TopicHost(Host[TopicPartition]):
         return reply, own, published
 
     def _complete_command(self, command: Command) -> None:
-        """Add what the partition has to know for its quota, and a sender cannot tell."""
+        """Add what the partition needs for its quota, which a sender cannot know."""
         if isinstance(command, Enqueue):
             command.held_elsewhere = self.topic.held_bytes(self.number)
 
     @staticmethod
     def _published(own: OnCommitted, others: Sequence[OnCommitted], failure: Exception | None) -> None:
-        """The commit that the topic's partition and its subscriptions share has ended."""
+        """The commit of the topic's partition and its subscriptions is durable or has failed."""
         own(failure)
         for committed in others:
             committed(failure)
@@ -194,7 +194,7 @@ class TopicHost(Host[TopicPartition]):
     def _stored(self, partition: TopicPartition, command: Command, reply: Enqueued) -> None:
         if isinstance(command, Enqueue) and reply.scheduled:
             for message in command.messages:
-                # Its copies have it, or the store until the message is due.
+                # The copies have the payload, or the store has it until the message is due.
                 message.payload = None
         self._confirm(partition, reply)
 
@@ -206,7 +206,7 @@ class TopicHost(Host[TopicPartition]):
     # -- scheduled messages -------------------------------------------------------
 
     async def activated(self) -> None:
-        """Return when all that was due has been published, or has to wait for its store."""
+        """Return once everything that was due has been published, or has to wait for its store."""
         await self._activated.wait()
 
     def _activate(self, partition: TopicPartition, due: list[Message]) -> None:
@@ -220,7 +220,7 @@ class TopicHost(Host[TopicPartition]):
             self._activated.set()
 
     def _activate_page(self, partition: TopicPartition, due: list[Message]) -> None:
-        """Publish these, as many at a time as fit into memory, with all their copies."""
+        """Publish these messages with all their copies, as many at a time as fit into memory."""
         size, count = 0, 0
         most = max(1, COPIES_MAX // max(1, len(self.topic.subscriptions)))
         while count < min(len(due), most) and (not count or size + due[count].size <= ACTIVATED_BYTES_MAX):
@@ -234,7 +234,7 @@ class TopicHost(Host[TopicPartition]):
                 return
             self._end_activation()
             if isinstance(reply, BrokerError) and partition is self._held:
-                # They are out of the schedule, but their store still has them: begin again with that.
+                # They are out of the schedule, but the store still has them: load the partition again.
                 self._fail(reply)
 
         def read(payloads: list[bytes | None] | Exception) -> None:
@@ -254,9 +254,9 @@ class TopicHost(Host[TopicPartition]):
 
 
 def _is_retractable(command: Command) -> bool:
-    """Whether the commit of a command has nothing but messages in it, the copies among them.
+    """Whether the commit of a command contains only messages, including copies.
 
-    Where duplicates are detected, who sends again is told that the message is here already; where it came
-    by forwarding, its source will send it again to this very partition. Taking copies back would lose it.
+    With duplicate detection, a sender that repeats a message is told that it is here already. The source of a
+    forwarded message will send it again to this same partition. Removing copies would lose such messages.
     """
     return isinstance(command, Enqueue) and command.identities is None and command.transfer is None

@@ -1,8 +1,8 @@
 """The topics of a namespace: create, update, delete, and the same for subscriptions and rules.
 
-Each change is made as with queues (queues.py): one after the other, atomic, and
+As with queues (queues.py), changes are made one after the other. Each is atomic, and
 durable when the call returns. A subscription's rules are a part of its
-description. Deleting a topic takes its subscriptions with it in one step.
+description. Deleting a topic deletes its subscriptions in the same step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["RuleChange", "Topics"]
 
 RuleChange: TypeAlias = Callable[[SubscriptionDescription], SubscriptionDescription]
-"""A rule added or removed, as what it makes of a subscription's description."""
+"""Adding or removing a rule, as a function of a subscription's description."""
 
 
 class Topics:
@@ -50,7 +50,7 @@ class Topics:
         return entity if isinstance(entity, Topic) else None
 
     def get(self, path: str) -> Topic:
-        """`EntityNotFound` when there is none of that path."""
+        """The topic at this path, or `EntityNotFound`."""
         topic = self.find(path)
         if topic is None:
             raise EntityNotFound(path)
@@ -65,7 +65,7 @@ class Topics:
     # -- topics -------------------------------------------------------------------
 
     async def create(self, description: TopicDescription) -> Topic:
-        """Make the topic on all its partitions, or not at all (P-32)."""
+        """Create the topic on all its partitions, or not at all (P-32)."""
         entities = self._entities
         async with entities.changing:
             check_topic_tier(entities.tier, description)
@@ -74,15 +74,15 @@ class Topics:
             return topic
 
     async def update(self, description: TopicDescription, *, unchanged_since: Instant | None = None) -> Topic:
-        """Change what may be changed; an immutable property is refused with its name (P-07).
+        """Change what may be changed. A change to an immutable property is refused with its name (P-07).
 
-        `PreconditionFailed` if the topic was updated at another time than `unchanged_since`.
+        `PreconditionFailed` if the topic was last updated at a time other than `unchanged_since`.
         """
         entities = self._entities
         async with entities.changing:
             topic = self.get(description.path)
             topic.refuse_updated_since(unchanged_since)
-            # The spelling is the creator's: the stores know the partitions by it.
+            # Keep the creator's spelling, because the stores know the partitions by it.
             description = replace(description, path=topic.path, exact_keys=topic.description.exact_keys)
             refuse_immutable_changes(topic.description, description)
             check_topic_tier(entities.tier, description)
@@ -91,12 +91,12 @@ class Topics:
             return topic
 
     async def delete(self, path: str, *, force: bool = False) -> None:
-        """With all subscriptions, their rules and messages."""
+        """Delete a topic with all its subscriptions, their rules and messages."""
         async with self._entities.changing:
             await self._entities.remove(self.get(path), force=force)
 
     async def ensure(self, description: TopicDescription) -> Topic:
-        """Create the topic, or bring the one that is there to this description; its rules stay."""
+        """Create the topic, or update the existing one to this description. Its authorization rules stay."""
         topic = self.find(description.path)
         if topic is None:
             return await self.create(description)
@@ -110,7 +110,7 @@ class Topics:
     # -- subscriptions ------------------------------------------------------------
 
     async def create_subscription(self, description: SubscriptionDescription) -> Subscription:
-        """It takes every message that is accepted after this has returned."""
+        """Create a subscription. It takes every message that is accepted after this has returned."""
         entities = self._entities
         async with entities.changing:
             topic = self.get(description.topic_path)
@@ -132,7 +132,7 @@ class Topics:
             entities.check_forwarding(description)
             self._check_filters(topic, description)
             topic.refuse_unhealthy()
-            # A copy is stored in the very commit that accepts its message: so in the same stores.
+            # A copy is stored in the same commit as its message, so in the same store.
             placement = entities.record(topic.path).placement
             record = entities.new_record("subscription", description, placement)
             subscription = await entities.create(record, description.label)
@@ -140,7 +140,7 @@ class Topics:
             return subscription
 
     async def update_subscription(self, description: SubscriptionDescription) -> Subscription:
-        """Change what may be changed. Rules have calls of their own, and stay as they are."""
+        """Change what may be changed. Rules have methods of their own and stay as they are."""
         async with self._entities.changing:
             subscription = self.get_subscription(description.topic_path, description.name)
             before = subscription.description
@@ -159,7 +159,7 @@ class Topics:
             await self._entities.remove(self.get_subscription(topic_path, name), force=force)
 
     async def ensure_subscription(self, description: SubscriptionDescription) -> Subscription:
-        """Create the subscription, or bring the one that is there, rules and all, to this description."""
+        """Create the subscription, or update the existing one, including its rules, to this description."""
         subscription = self.get(description.topic_path).subscription(description.name)
         if subscription is None:
             return await self.create_subscription(description)
@@ -174,7 +174,7 @@ class Topics:
             rules=tuple(map(self._dated, rules)),
             exact_keys=before.exact_keys,
         )
-        # A store that is away is no reason to complain of what need not change.
+        # If nothing has to change, a store that is away is not an error.
         if description != before:
             await self.update_subscription(description)
             async with self._entities.changing:
@@ -184,7 +184,7 @@ class Topics:
     # -- rules --------------------------------------------------------------------
 
     async def add_rule(self, topic_path: str, name: str, rule: RuleDescription) -> None:
-        """It holds from the next message on; `EntityExists` when its name is taken."""
+        """Add a rule. It applies from the next message on. `EntityExists` if its name is taken."""
         async with self._entities.changing:
             subscription = self.get_subscription(topic_path, name)
             await self._keep(subscription, subscription.description.with_rule(self._dated(rule)))
@@ -200,7 +200,7 @@ class Topics:
             await self._keep(subscription, subscription.description.without_rule(rule_name))
 
     async def change_rules(self, topic_path: str, name: str, changes: Sequence[RuleChange]) -> None:
-        """Several changes as one: all of them, or whatever one of them raises (P-24)."""
+        """Make several changes as one: all of them, or none if one raises (P-24)."""
         async with self._entities.changing:
             subscription = self.get_subscription(topic_path, name)
             description = subscription.description

@@ -1,9 +1,9 @@
 """Several commands as one commit: all of them take effect or none (P-23).
 
-They may be for several partitions, as long as one messaging store keeps them:
-that is why a transaction has one top-level entity and one partition
+They may be for several partitions, as long as these are in one messaging store.
+That is why a transaction has one top-level entity and one partition
 (domain/transactions.py). Nothing is written before the commit, so a crash before
-it, a rollback, and a client that goes away all leave no trace.
+it, a rollback, and a client that disconnects leave no trace.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["commit"]
 
 
 async def commit(work: Sequence[tuple[Host[Any], Command]]) -> None:
-    """Return when all of it is durable; raise why nothing of it has happened."""
+    """Return once everything is durable. Raises if nothing has happened."""
     if not work:
         return
     by_host: dict[Host[Any], list[Command]] = {}
@@ -31,7 +31,7 @@ async def commit(work: Sequence[tuple[Host[Any], Command]]) -> None:
     for host, command in work:
         await host.look_ahead(command)
     await _loaded(by_host)
-    # From here to the submission nothing else runs: what has been checked still holds when it is applied.
+    # Nothing else runs from here to the submission, so the result of the checks stays valid.
     at = work[0][0].now()
     for host, commands in by_host.items():
         host.check(commands, at)

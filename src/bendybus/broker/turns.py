@@ -1,4 +1,4 @@
-"""Long work in slices: everybody else gets a turn of the event loop in between."""
+"""Long work in slices, with a turn of the event loop for others in between."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 __all__ = ["Turns"]
 
-# As long as a large batch of messages takes. Others wait at most about this much longer.
+# As long as a large batch of messages takes. Others wait longer by at most about this much.
 TURN_S: Final = 0.002
 
 
@@ -21,7 +21,7 @@ class Turns:
         self._ends_at = time.monotonic() + TURN_S
 
     async def next(self) -> None:
-        """Go on at once while this turn lasts, else when the others have had theirs."""
+        """Continue at once while this turn lasts; otherwise after the others have had a turn."""
         if time.monotonic() >= self._ends_at:
             await asyncio.sleep(0)
             self._ends_at = time.monotonic() + TURN_S

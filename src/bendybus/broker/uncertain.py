@@ -1,7 +1,7 @@
-"""Uncertain sends: reported as failed, though a store that stalled may still store them.
+"""Uncertain sends: reported as failed, although a store that stalled may still store them.
 
 Their senders have sent them again, or they went to another partition (P-16). So when the partition is
-loaded under the next claim, those that are found are removed. After that claim none of them can be
+loaded under the next claim, any that are found are removed. After that claim none of them can be
 written any more (writer.py), and the sequence numbers that were not found are given to other messages.
 """
 
@@ -19,26 +19,26 @@ __all__ = ["UncertainSends"]
 
 
 class UncertainSends:
-    """Those of one partition. `split` may be called from another thread, while nothing else is."""
+    """The uncertain sends of one partition. `split` may run in another thread if nothing else does."""
 
     __slots__ = ("_numbers", "epoch")
 
     def __init__(self) -> None:
         self._numbers: list[range] = []
         self.epoch = NEVER_CLAIMED
-        """Our last claim: the one under which they were submitted, or that of a load that came to nothing."""
+        """Our last claim: the one under which they were submitted, or that of a load that failed."""
 
     def note(self, command: Command, reply: Reply, durable: Sequence[DurableEffect]) -> None:
-        """This was submitted, and is reported as failed."""
-        # Where more than messages was to be stored, removing only the messages would tear it.
+        """This command was submitted and is reported as failed."""
+        # If more than messages was to be stored, removing only the messages would break it apart.
         plain = isinstance(command, Enqueue) and all(isinstance(effect, StoreMessages) for effect in durable)
         if plain and isinstance(reply, Enqueued):
             self._numbers.append(range(reply.first, reply.first + reply.count))
 
     def split(self, messages: list[Message], epoch: Epoch) -> tuple[list[Message], list[Message]]:
-        """The messages that a load under this claim has found: those that stay, those to be removed."""
-        # Had another broker owned the partition in between, the numbers might be its messages'. The
-        # claim is ours already when the load under it was late, and was forgotten but not given up.
+        """Split the messages found by a load under this claim: those that stay, those to be removed."""
+        # If another broker had owned the partition in between, these could be the numbers of its messages.
+        # The claim is already ours if the load under it was late: the load was forgotten but not given up.
         if not self._numbers or epoch not in (self.epoch, self.epoch + 1):
             return messages, []
         uncertain = {number for numbers in self._numbers for number in numbers}

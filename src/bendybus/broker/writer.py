@@ -1,17 +1,17 @@
 """Group commit: one writer for one messaging store.
 
-Whatever arrives while a commit runs goes into the next one, so the batch grows
-with the load and an idle store answers at once. Submitting and the callbacks
+Everything that arrives during a commit goes into the next one, so batches grow
+with the load and an idle store answers at once. Submissions and callbacks
 belong to the event loop; only `MessagingStore.commit` runs in the thread. The
 callbacks of a commit run in the order of submission, all in one turn of the
 loop, so that the connections they wake up write once.
 
-After a failed commit nothing more is written until the loop has heard of it,
-and what was submitted meanwhile fails too: it was made from memory that is no
-longer true (host.py throws it away and reads the store again). The same when a
-call does not return: `abandon` answers all who wait, and the thread stays with
-the call. There is never a second thread, so nothing can overtake it: what it
-may still write is there before a partition is claimed and loaded again.
+After a failed commit nothing more is written until the loop knows about it,
+and everything submitted meanwhile fails too: it was based on memory that is no
+longer true (host.py discards it and loads the partition again). The same happens when a
+call does not return: `abandon` answers everyone who waits, and the thread stays in
+the call. There is never a second thread, so nothing can overtake it: anything that the call
+still writes is there before a partition is claimed and loaded again.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-# A store that has been idle this long notes what it has acknowledged. Not at once: the loop has just been
+# A store that has been idle this long records what it has acknowledged. Not at once: the loop has just been
 # told of a commit, and the two threads would wait for each other.
 SETTLE_AFTER_S: Final = 0.01
-# After this long it has time to put things in order.
+# After this long it has time for maintenance.
 TIDY_AFTER_S: Final = 1.0
 
-# A commit that was answered so quickly, and so recently, says that the next one will be too. Only those
-# who come within a tenth of a second after a fault began can be held up by it.
+# If a recent commit was this quick, the next one should be too. Only requests within a tenth
+# of a second after a fault began can be delayed by it.
 PROMPT_S: Final = 0.1
 
-# How long the end of the process waits for a call that the store has not finished yet.
+# How long the end of the process waits for a call that the store has not finished.
 STOP_TIMEOUT_S: Final = 5.0
 
 
@@ -77,7 +77,7 @@ class Share:
 
 @dataclass(slots=True)
 class _Group:
-    """What one commit will hold."""
+    """The contents of one commit."""
 
     changes: dict[PartitionKey, PartitionChanges] = field(default_factory=dict)
     callbacks: list[OnCommitted] = field(default_factory=list)
@@ -92,12 +92,12 @@ class _Errand:
 
 @dataclass(slots=True)
 class _Work:
-    """What the thread has taken up: a commit, then errands."""
+    """The current work of the thread: a commit, then errands."""
 
     group: _Group
     errands: list[_Errand]
     abandoned: bool = False
-    """Everybody has been told that it failed. Guarded like the writer's own state."""
+    """Everyone has been told that it failed. Guarded like the writer's own state."""
 
 
 class StoreWriter:
@@ -111,26 +111,26 @@ class StoreWriter:
         self._store = store
         self._loop = loop
         self._store_failed = store_failed
-        """Told of a commit that found the store away, before those who wait for it; it calls `abandon`."""
+        """Called when a commit found the store away, before its callbacks. It calls `abandon`."""
         self._damage_met = damage_met
-        """Told of damage that a commit or an idle moment has met."""
+        """Called when a commit or maintenance met damage."""
         self._turn = threading.Condition()
-        """Guards the five below; whoever adds work notifies the thread."""
+        """Guards the five below. Adding work notifies the thread."""
         self._gathering = _Group()
         self._errands: list[_Errand] = []
         self._under_way: _Work | None = None
         self._failed = False
         self._stopping = False
         self._steps = 0
-        """Calls begun; the thread alone counts."""
+        """The number of calls begun. Only the thread changes it."""
         self._in_call = False
         self._settled = True
-        """Whether the store has been told to settle since the last commit; the thread's own."""
+        """Whether the store has been told to settle since the last commit. Only the thread uses it."""
         self._slowest_s = 0.0
         self._answered_at = -inf
-        """By the loop's time: when a commit was last answered that was a prompt one."""
+        """When a quick commit was last answered, by the loop's time."""
         self.may_tidy = True
-        """Whether an idle moment may be used: not while the store is away, or was never open."""
+        """Whether idle time may be used: not while the store is away or was never open."""
         self._unanswered = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -146,7 +146,7 @@ class StoreWriter:
     def submit(self, shares: Sequence[Share], committed: OnCommitted) -> None:
         """Put all of this into the next commit, and call back when that is durable or has failed.
 
-        The shares of one call are never split over two commits: together or not at all.
+        The shares of one call are never split over two commits.
         """
         with self._turn:
             group = self._gathering
@@ -165,9 +165,9 @@ class StoreWriter:
         self._idle.clear()
 
     def when_written(self, errand: Callable[[], None], abandoned: OnFailed | None = None) -> None:
-        """Call this in the writer's thread, after everything submitted so far and before all that follows.
+        """Call this in the writer's thread, after everything submitted so far and before everything later.
 
-        `abandoned` is called instead, or besides, when the store is given up before the errand is done.
+        If the store is given up before the errand is done, `abandoned` is called, perhaps in addition.
         """
         with self._turn:
             self._errands.append(_Errand(errand, abandoned or _ignore))
@@ -184,7 +184,7 @@ class StoreWriter:
         await self._idle.wait()
 
     def stop(self) -> None:
-        """End the thread after what was submitted is committed; one that is stuck is left behind."""
+        """End the thread after everything submitted is committed. A thread that is stuck is abandoned."""
         with self._turn:
             self._stopping = True
             self._turn.notify()
@@ -198,18 +198,18 @@ class StoreWriter:
 
     @property
     def step(self) -> int | None:
-        """Which of the store's calls is under way, so that one can see it take its time; None for none."""
+        """The number of the store's call that is under way, to measure how long it takes; None for none."""
         return self._steps if self._in_call else None
 
     @property
     def stuck(self) -> bool:
-        """Whether the thread is still with a call that was given up."""
+        """Whether the thread is still in a call that was given up."""
         with self._turn:
             return self._under_way is not None and self._under_way.abandoned
 
     @property
     def prompt(self) -> bool:
-        """Whether a commit was answered promptly just now, so that the next one will hardly take long."""
+        """Whether a commit was answered quickly just now, so that the next one should be quick too."""
         return self._loop.time() - self._answered_at < PROMPT_S
 
     def take_slowest_s(self) -> float:
@@ -218,11 +218,11 @@ class StoreWriter:
         return slowest
 
     def abandon(self, error: StoreUnavailable) -> None:
-        """The store is given up: whoever waits for it is told so, though the thread may be stuck in it."""
+        """The store is given up: answer everyone who waits for it, even if the thread is stuck in it."""
         with self._turn:
             work, gathering, errands = self._under_way, self._gathering, self._errands
             if self._failed:
-                # The thread is not in a call: it waits for us to hear of the failure.
+                # The thread is not in a call: it waits until the loop knows about the failure.
                 self._under_way = None
             self._gathering, self._errands, self._failed = _Group(), [], False
             if work is not None:
@@ -260,14 +260,14 @@ class StoreWriter:
 
     def _answer(self, group: _Group, error: Exception | None) -> None:
         if group.answered:
-            # It was given up, and then it came to an end after all: who asked has heard already.
+            # The call was given up and then ended after all. Its caller has already been answered.
             return
         group.answered = True
         for callback in group.callbacks:
             try:
                 callback(error)
             except Exception:
-                # A fault of ours in one partition's answer must not cost the others theirs.
+                # A bug in one callback must not keep the others from their answers.
                 logger.exception("store %s: a callback failed", self._store.name)
         self._unanswered -= len(group.callbacks)
         if not self._unanswered:
@@ -308,7 +308,7 @@ class StoreWriter:
             call_in_loop(self._loop, self._committed, group, took_s)
 
     def _next_work(self) -> _Work | None:
-        """Wait for something to do; None when the writer is to stop."""
+        """Wait for work. Returns None when the writer has to stop."""
         with self._turn:
             if not self._failed:
                 self._under_way = None
@@ -327,18 +327,18 @@ class StoreWriter:
             return work
 
     def _tidy(self) -> None:
-        """Nobody wants anything: let the store put a little in order, then look whether somebody does."""
+        """There is no work: let the store do a little maintenance, then check again."""
         try:
             self._store.tidy()
         except StoreUnavailable as failure:
-            # Nobody has asked anything of the store for a second, and yet it is known to be away.
+            # The store turned out to be away although nobody has used it for a second.
             if self._store_failed is not None:
                 call_in_loop(self._loop, self._store_failed, failure)
         except StoreCorrupted as failure:
             if self._damage_met is not None:
                 call_in_loop(self._loop, self._damage_met, failure)
         except Exception:
-            logger.exception("store %s: tidying failed", self._store.name)
+            logger.exception("store %s: maintenance failed", self._store.name)
 
     def _run_errand(self, call: Callable[[], T], done: asyncio.Future[T]) -> None:
         try:
@@ -348,7 +348,7 @@ class StoreWriter:
 
 
 def _fulfil(done: asyncio.Future[T], result: T) -> None:
-    # Who asked may have gone, or been told that the store was given up.
+    # The caller may be gone, or may have been told that the store was given up.
     if not done.done():
         done.set_result(result)
 
@@ -359,7 +359,7 @@ def _refuse(done: asyncio.Future[T], failure: Exception) -> None:
 
 
 def _ignore(_: object) -> None:
-    """For errands nobody waits for."""
+    """For errands whose result nobody waits for."""
 
 
 def _add(changes: PartitionChanges, effect: DurableEffect) -> None:
@@ -376,5 +376,5 @@ def _add(changes: PartitionChanges, effect: DurableEffect) -> None:
     elif isinstance(effect, MarkTransferred):
         changes.transferred[effect.source] = effect.number
     else:
-        # The partition may change these again before the thread reads them: copy what holds now.
+        # The partition may change these again before the thread reads them, so copy the current values.
         changes.updated += map(copy.copy, effect.messages)

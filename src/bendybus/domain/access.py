@@ -1,8 +1,8 @@
-"""Authorization rules as data: what a namespace or an entity keeps about who may use it.
+"""Authorization rules as data: who may do what with a namespace or an entity.
 
-A rule has a name, rights and two keys, either of which opens what the rule allows.
-Everything that a rule may not be is refused here. Where a signature is checked
-against the keys: auth/sas.py. How rules are written and read over HTTP: admin/.
+A rule has a name, rights and two keys. A client may sign with either key.
+Every check of a rule's values is here. auth/sas.py checks signatures against
+the keys; admin/ reads and writes rules over HTTP.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bendybus.names import Instant
 
 __all__ = ["RIGHTS", "RULES_MAX", "AuthorizationRule", "check_rules", "rules_from_record", "with_rule"]
 
-# In the order of the real service. "Manage implies the others".
+# In the order the real service uses. "Manage implies the others".
 RIGHTS: Final = ("Manage", "Send", "Listen")
 
 # "Up to 12 authorization rules per entity/namespace."
@@ -25,25 +25,25 @@ RULES_MAX: Final = 12
 
 NEVER: Final = Instant(0)
 
-# .NET's client refuses longer names; keys have 44 characters there, and may have more here.
+# .NET's client refuses longer names. Its keys have 44 characters; keys here may be longer.
 NAME_LENGTH_MAX: Final = 256
 KEY_LENGTH_MAX: Final = 256
 
-# What needs no escape in the `skn` of a token, where clients disagree about escapes.
+# Characters that need no escaping in the `skn` of a token. Clients disagree about escaping.
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _KEY: Final = re.compile(r"[\x21-\x7e]+")
 
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationRule:
-    """One rule. Who has Manage has Send and Listen too, and is shown with all three: .NET's client
-    takes a rule with Manage alone for an error."""
+    """One rule. Manage implies Send and Listen, and such a rule is shown with all three rights:
+    .NET's client treats a rule with Manage alone as an error."""
 
     name: str
     rights: tuple[str, ...]
     primary_key: str = field(repr=False)
     secondary_key: str = field(default="", repr=False)
-    """Empty for none."""
+    """Empty if there is none."""
     created_at: Instant = NEVER
     modified_at: Instant = NEVER
 
@@ -65,7 +65,7 @@ class AuthorizationRule:
         object.__setattr__(self, "rights", tuple(right for right in RIGHTS if right in given))
         for kind, key in (("primary", self.primary_key), ("secondary", self.secondary_key)):
             if len(key) > KEY_LENGTH_MAX or (key and not _KEY.fullmatch(key)):
-                # The key itself is not shown, not even a bad one.
+                # Never show a key, not even an invalid one.
                 raise ArgumentError(
                     f"The {kind} key of the authorization rule '{self.name}' is not allowed: up to "
                     f"{KEY_LENGTH_MAX} visible ASCII characters."
@@ -74,19 +74,19 @@ class AuthorizationRule:
             raise ArgumentError(f"The authorization rule '{self.name}' has no primary key.")
 
     def same_but_times(self, other: AuthorizationRule) -> bool:
-        """Whether both say the same, whenever they were made."""
+        """Whether both rules are the same apart from their timestamps."""
         return _meaning(self) == _meaning(other)
 
     @classmethod
     def from_record(cls, record: Mapping[str, object]) -> AuthorizationRule:
-        """What `asdict` gave, and JSON kept."""
+        """The rule that was recorded with `asdict` and stored as JSON."""
         values = dict(record)
         values["rights"] = tuple(values["rights"])  # type: ignore[arg-type]  # a list, or it is refused
         return cls(**values)  # type: ignore[arg-type]  # the constructor checks every value
 
 
 def check_rules(owner: str, rules: Sequence[AuthorizationRule]) -> tuple[AuthorizationRule, ...]:
-    """The rules of one entity or of the namespace; refuses a name twice and too many."""
+    """Check the rules of one entity or of the namespace: no duplicate names, not too many rules."""
     if len({rule.name for rule in rules}) < len(rules):
         raise ArgumentError(f"{owner} has two authorization rules of one name.")
     if len(rules) > RULES_MAX:
@@ -95,16 +95,16 @@ def check_rules(owner: str, rules: Sequence[AuthorizationRule]) -> tuple[Authori
 
 
 def rules_from_record(record: object) -> tuple[AuthorizationRule, ...]:
-    """The rules as a catalog kept them; none where an earlier version kept none."""
+    """The rules from a catalog record. Records of earlier versions have none."""
     return tuple(map(AuthorizationRule.from_record, record)) if isinstance(record, list | tuple) else ()
 
 
 def with_rule(
     rules: Iterable[AuthorizationRule], rule: AuthorizationRule | None, name: str = ""
 ) -> tuple[AuthorizationRule, ...]:
-    """These rules with one more or, where there is one of that name, another in its place.
+    """Add this rule, or replace the rule that has its name.
 
-    With None for the rule, the one called `name` goes.
+    If `rule` is None, the rule called `name` is removed.
     """
     held = {each.name: each for each in rules}
     if rule is None:

@@ -1,6 +1,6 @@
-"""Changes: what one command did, gathered so that each kind of effect is told once.
+"""Changes: what one command did, collected so that each kind of effect is reported once.
 
-The steps inside `Partition.apply` write here; `effects` turns it into data.
+The steps of `Partition.apply` record changes here; `effects` turns them into data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Changes"]
 
 
 class SessionChanges:
-    """What became of sessions: made only when something did."""
+    """Changes to sessions. Created only when a session changes."""
 
     __slots__ = ("lost", "ready", "saved")
 
@@ -52,13 +52,13 @@ class Changes:
     def __init__(self) -> None:
         self.stored: list[Message] = []
         self.updated: dict[SequenceNumber, Message] = {}
-        """By number, since one command may change a message twice (a lock ends, then its time to live)."""
+        """By number, because one command may change a message twice (its lock ends, then it expires)."""
         self.removed: list[Message] = []
         self.history: DurableEffect | None = None
-        """What became of the duplicate history: no command both remembers and forgets."""
+        """The change to the duplicate history. No command both remembers and forgets identities."""
         self.transferred: DurableEffect | None = None
         self.available: dict[SubQueue, list[Message]] = {}
-        """Where something became available; the messages among it that had been so before."""
+        """Sub-queues where messages became available, with those messages that had been available before."""
         self._sessions: SessionChanges | None = None
 
     @property
@@ -74,7 +74,7 @@ class Changes:
         self.updated.update((message.sequence_number, message) for message in messages)
 
     def effects(self) -> list[Effect]:
-        """Durable ones first, in the order in which a store applies them."""
+        """The effects. Durable ones come first, in the order in which a store applies them."""
         effects: list[Effect] = []
         if self.stored:
             effects.append(StoreMessages(self.stored))

@@ -1,8 +1,8 @@
-"""What may be asked of a partition, and what it answers.
+"""The commands a partition accepts, and its replies.
 
-Every command is shaped as a batch. Time is an argument of `apply`. Everything else that a partition has to
+Every command is a batch. Time is an argument of `apply`. Everything else that a partition has to
 know is in the command: entropy for lock tokens, and for a topic the size of its subscriptions. So a log of
-commands replays exactly. The description of the entity is the one input beside the commands; the host
+commands replays exactly. The only other input is the description of the entity; the host
 replaces it when the entity is updated. Commands about sessions: session_commands.py.
 """
 
@@ -61,24 +61,24 @@ ENTROPY_PER_LOCK: Final = 14
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """These messages come out of another partition's outbox (outbox.py), under these numbers there."""
+    """These messages come from another partition's outbox (outbox.py), where they have these numbers."""
 
     source: str
     numbers: Sequence[SequenceNumber]
-    """Rising, one for each message."""
+    """One for each message, in ascending order."""
 
 
 @dataclass(slots=True)
 class Enqueue:
-    """Store these messages, in this order, all or none. They are lockable once confirmed.
+    """Store these messages, in this order, all or none. They can be locked once they are confirmed.
 
-    `identities`: with duplicate detection, what each message is known by (duplicates.py).
-    `shelved`: some of them already have a sub-queue: the dead letters, or the outbox with a posting.
+    `identities`: with duplicate detection, the identity of each message (duplicates.py).
+    `shelved`: some messages already have a sub-queue: the dead-letter queue, or the outbox with a posting.
     `transfer`: messages that have arrived before are dropped. `destination`: the messages go into the
     outbox, to be sent to that entity. `numbered`: all of them are scheduled and have their numbers from
     `Reserve`. `held_elsewhere`: bytes that count towards the quota and are not in this partition; for a
     topic, what its subscriptions hold. The host of a topic's partition sets it.
-    `evaluated`: what the rules of a topic say about them, if they were asked before (evaluation.py).
+    `evaluated`: the results of the topic's rules, if they were evaluated before (evaluation.py).
     """
 
     messages: list[Message]
@@ -93,7 +93,7 @@ class Enqueue:
 
 @dataclass(slots=True)
 class Reserve:
-    """Set so many sequence numbers aside, for messages that a transaction will schedule."""
+    """Reserve this many sequence numbers for messages that a transaction will schedule."""
 
     count: int
 
@@ -133,7 +133,7 @@ class Receive:
 
 @dataclass(slots=True)
 class LockDeferred:
-    """Peek-lock these deferred messages, all or none; where messages have sessions, those of this one."""
+    """Peek-lock these deferred messages, all or none. With sessions, all must be in this session."""
 
     sequence_numbers: Sequence[SequenceNumber]
     entropy: bytes
@@ -143,7 +143,7 @@ class LockDeferred:
 
 @dataclass(slots=True)
 class ReceiveDeferred:
-    """Receive and delete these deferred messages, all or none; where they have sessions, of this one."""
+    """Receive and delete these deferred messages, all or none. With sessions, all must be in this session."""
 
     sequence_numbers: Sequence[SequenceNumber]
     subqueue: SubQueue = SubQueue.MAIN
@@ -152,14 +152,14 @@ class ReceiveDeferred:
 
 @dataclass(slots=True)
 class Complete:
-    """Done with: remove."""
+    """Remove these messages: they have been processed."""
 
     lock_tokens: Sequence[LockToken]
 
 
 @dataclass(slots=True)
 class Abandon:
-    """Give back as a failed delivery: the delivery count grows, and at the limit it is dead-lettered."""
+    """Return messages as failed deliveries. The delivery count grows; at its limit they are dead-lettered."""
 
     lock_tokens: Sequence[LockToken]
     properties: bytes | None = None
@@ -167,14 +167,14 @@ class Abandon:
 
 @dataclass(slots=True)
 class Release:
-    """Give back as never delivered: the delivery count stays."""
+    """Return messages as if they had never been delivered. The delivery count does not change."""
 
     lock_tokens: Sequence[LockToken]
 
 
 @dataclass(slots=True)
 class Defer:
-    """Set aside; from now on reachable only by sequence number."""
+    """Set messages aside. From now on they can be received only by sequence number."""
 
     lock_tokens: Sequence[LockToken]
     properties: bytes | None = None
@@ -192,16 +192,16 @@ class DeadLetter:
 
 @dataclass(slots=True)
 class Renew:
-    """Start the lock duration anew."""
+    """Restart the lock duration."""
 
     lock_tokens: Sequence[LockToken]
 
 
 @dataclass(slots=True)
 class Peek:
-    """Look, from this sequence number upwards, at messages in any state; nothing changes.
+    """Read messages in any state, from this sequence number upwards. Nothing changes.
 
-    With a `session_id`, only at that session's; no lock is needed for it.
+    With a `session_id`, only messages of that session; no session lock is needed.
     """
 
     from_sequence_number: SequenceNumber
@@ -212,7 +212,7 @@ class Peek:
 
 @dataclass(slots=True)
 class DeleteOldest:
-    """Remove up to `count` of the oldest available messages that were enqueued before then.
+    """Remove up to `count` of the oldest available messages that were enqueued before this time.
 
     `session_id`: only those of this session.
     """
@@ -232,7 +232,7 @@ class CancelScheduled:
 
 @dataclass(slots=True)
 class Publish:
-    """Scheduled messages of a topic that are due and at hand, payload and all: pass them on."""
+    """Publish these scheduled messages of a topic. They are due, and their payloads are in memory."""
 
     messages: list[Message]
     evaluated: object = field(default=None, repr=False, compare=False)
@@ -240,7 +240,7 @@ class Publish:
 
 @dataclass(slots=True)
 class Post:
-    """Put up to `count` of the oldest available messages into the outbox, for this entity to have."""
+    """Move up to `count` of the oldest available messages into the outbox, to be sent to this entity."""
 
     count: int
     destination: EntityPath
@@ -249,7 +249,7 @@ class Post:
 
 @dataclass(slots=True)
 class Reassign:
-    """These messages of the outbox, none of which was ever sent, are for this partition from now on."""
+    """Assign these messages of the outbox, none of which was ever sent, to this partition."""
 
     sequence_numbers: Sequence[SequenceNumber]
     partition: PartitionNumber
@@ -257,14 +257,14 @@ class Reassign:
 
 @dataclass(slots=True)
 class Transferred:
-    """These messages of the outbox are durable at their destination: remove them here."""
+    """These messages of the outbox are durable at their destination. Remove them here."""
 
     sequence_numbers: Sequence[SequenceNumber]
 
 
 @dataclass(slots=True)
 class Undeliverable:
-    """These messages of the outbox cannot be had by their destination: dead-letter them."""
+    """The destination cannot take these messages of the outbox. Dead-letter them."""
 
     sequence_numbers: Sequence[SequenceNumber]
     cause: Cause
@@ -272,14 +272,14 @@ class Undeliverable:
 
 @dataclass(slots=True)
 class Tick:
-    """Time has passed: end the locks and messages whose time is up; enqueue scheduled ones that are due."""
+    """Time has passed. End expired locks, expire messages, and enqueue scheduled messages that are due."""
 
 
 @dataclass(slots=True)
 class MoveLockEnds:
-    """The clock was set back by this much. Locks have durations, so they end earlier on the new clock.
+    """The clock was set back by this much. A lock lasts for a duration, so it ends earlier on the new clock.
 
-    All other times are times of the clock and stay as they are.
+    All other times are clock times and stay as they are.
     """
 
     by_ms: int
@@ -317,14 +317,14 @@ Command: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Nothing to say."""
+    """A reply without content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """So many messages have numbers from `first` on: sent, or (by `Tick`) scheduled earlier and now due.
+    """This many messages have numbers from `first` on: sent, or (by `Tick`) scheduled earlier and now due.
 
-    `scheduled`: some of them only wait for their time. `duplicates`: the indexes, in the command, of
+    `scheduled`: some of them wait for their scheduled time. `duplicates`: the indexes, in the command, of
     messages that were dropped; they have no number and are not counted.
     """
 
@@ -336,28 +336,28 @@ class Enqueued:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Messages handed out (locked, removed or peeked), oldest first; perhaps none."""
+    """Messages handed out (locked, removed or peeked), oldest first. There may be none."""
 
     messages: list[Message]
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """`lost`: the tokens among those given whose lock is unknown or has run out; the others are settled."""
+    """`lost`: the tokens whose lock is unknown or has expired. The other messages are settled."""
 
     lost: list[LockToken]
 
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The new end of each lock, in the order asked; None where the lock is lost."""
+    """The new end of each lock, in the order of the command; None for a lock that is lost."""
 
     locked_until: list[Instant | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """So many messages were removed."""
+    """How many messages were removed."""
 
     count: int
 

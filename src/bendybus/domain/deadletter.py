@@ -1,8 +1,8 @@
-"""Dead-lettering: why a message is set aside for good, and how it is marked.
+"""Dead-lettering: the reasons for it, and how a message is marked.
 
 A dead-lettered message moves to another sub-queue of the same partition. It keeps its sequence number; a
-message that was posted into the outbox keeps the number that it got there. When it happens: stock.py,
-handlers/settling.py, outbox.py, fanout.py.
+message from the outbox keeps the number that it got there. Messages are dead-lettered in stock.py,
+handlers/settling.py, outbox.py and fanout.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TEXT_LENGTH_MAX: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What the properties DeadLetterReason and DeadLetterErrorDescription will say."""
+    """The values of the properties DeadLetterReason and DeadLetterErrorDescription."""
 
     reason: str | None
     description: str | None
@@ -35,7 +35,7 @@ class Cause:
 
 TTL_EXPIRED: Final = Cause("TTLExpiredException", "The message expired and was dead lettered.")
 
-# By the reason that Service Bus gives where a message comes to a session-aware entity by itself.
+# The reason that Service Bus gives when a message without a session id is moved to a session-aware entity.
 SESSION_ID_MISSING: Final = Cause(
     "Session ID is null.",
     "Session enabled entity doesn't allow a message whose session identifier is null.",
@@ -49,7 +49,7 @@ def delivery_count_exceeded(attempts: int) -> Cause:
 
 
 def mark(message: Message, cause: Cause) -> None:
-    """Say of a message of the dead-letter queue why it is there."""
+    """Record on a message of the dead-letter queue why it is there."""
     message.state = MessageState.ACTIVE
     message.amendment = replace(
         message.amendment or Amendment(),

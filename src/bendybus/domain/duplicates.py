@@ -1,9 +1,9 @@
 """Duplicate detection: which messages a partition has accepted within the entity's window.
 
-A message is known by its MessageId, in a partitioned entity by its PartitionKey
-too, and equal ones meet in one partition (routing.py). What is kept of it is a
-digest and the time of its acceptance, so an id of any length costs the same.
-Whoever sends a duplicate is told of success: intake.py drops it.
+A message is identified by its MessageId and, in a partitioned entity, by its PartitionKey
+too. Messages with the same identity go to the same partition (routing.py). The history keeps a
+digest and the time of acceptance, so an id of any length takes the same space.
+The sender of a duplicate gets a success reply; intake.py drops the message.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from bendybus.names import Instant, RoutingKey
 
 __all__ = ["DuplicateHistory", "Identities"]
 
-# By chance two of the million below are taken for one another once in 10^26 histories.
+# With a million entries (see below), two collide by chance once in 10^26 histories.
 DIGEST_BYTES: Final = 16
 
-# Some 150 MB at worst. The longest window, at the fastest pace, would take more memory than there is:
-# beyond this the oldest are forgotten before their time.
+# About 150 MB at worst. The longest window at the highest rate would need more memory than a machine has,
+# so beyond this many entries the oldest are forgotten early.
 REMEMBERED_MAX: Final = 1_000_000
 
-# Forgetting is a commit of its own, so it is done for many at once.
+# Forgetting needs a commit of its own, so many entries are forgotten at once.
 FORGET_INTERVAL_MS: Final = 10_000
 
 
 class Identities:
-    """What messages are known by, gathered in their order while they are admitted."""
+    """The identities of messages, collected in order while the messages are admitted."""
 
     __slots__ = ("_partitioned", "found")
 
     def __init__(self, *, partitioned: bool) -> None:
         self._partitioned = partitioned
         self.found: list[str | None] = []
-        """None for a message without an id, which is nobody's duplicate."""
+        """None for a message without an id. Such a message is never a duplicate."""
 
     def add(self, message_id: str | None, partition_key: RoutingKey | None) -> None:
-        """The next message's; `partition_key` is that of the session id, where there is one."""
+        """Add the identity of the next message. A session id, if there is one, is its `partition_key`."""
         if self._partitioned and message_id is None and partition_key is None:
             raise ArgumentError(
                 "Message to a partitioned entity with duplicate detection enabled must have either "
                 "PartitionKey or MessageId"
             )
         if message_id is not None and self._partitioned and partition_key is not None:
-            # The length keeps ("ab", "c") and ("a", "bc") apart.
+            # The length distinguishes ("ab", "c") from ("a", "bc").
             message_id = f"{len(partition_key)}:{partition_key}{message_id}"
         self.found.append(message_id)
 
@@ -58,21 +58,21 @@ class DuplicateHistory:
 
     def __init__(self) -> None:
         self._accepted: dict[bytes, Instant] = {}
-        """Digest -> when the message was accepted, the oldest first."""
+        """Digest -> when the message was accepted, oldest first."""
         self._resting_until = Instant(0)
 
     def __len__(self) -> int:
         return len(self._accepted)
 
     def restore(self, entries: Iterable[tuple[Instant, bytes]]) -> None:
-        """Begin with what a store remembers, the oldest first."""
+        """Start with the history from a store, oldest first."""
         for accepted_at, digest in entries:
             self.remember([digest], accepted_at)
 
     def sift(self, identities: Sequence[str | None], since: Instant) -> tuple[list[bytes], tuple[int, ...]]:
-        """The digests of new messages, and the indexes of duplicates; nothing is remembered yet.
+        """The digests of new messages, and the indexes of duplicates. Nothing is remembered yet.
 
-        A duplicate is what was accepted after `since`, or stands before in the same list.
+        A message is a duplicate if its identity was accepted after `since` or occurs earlier in the list.
         """
         new: dict[bytes, None] = {}
         duplicates: list[int] = []
@@ -91,7 +91,7 @@ class DuplicateHistory:
     def remember(self, digests: Iterable[bytes], at: Instant) -> None:
         accepted = self._accepted
         for digest in digests:
-            # One that has aged may still be here, and belongs at the end now.
+            # An entry outside the window may still be here. It moves to the end.
             accepted.pop(digest, None)
             accepted[digest] = at
         excess = len(accepted) - REMEMBERED_MAX
@@ -99,13 +99,13 @@ class DuplicateHistory:
             del accepted[digest]
 
     def next_sweep(self, window_ms: int) -> Instant:
-        """When there is next something to forget."""
+        """When there will next be something to forget."""
         for accepted_at in self._accepted.values():
             return max(Instant(accepted_at + window_ms), self._resting_until)
         return NEVER
 
     def forget(self, at: Instant, since: Instant) -> bool:
-        """Let go of what was accepted up to `since`; False if there was nothing."""
+        """Forget everything accepted up to `since`. Returns False if there was nothing to forget."""
         self._resting_until = Instant(at + FORGET_INTERVAL_MS)
         aged: list[bytes] = []
         for digest, accepted_at in self._accepted.items():

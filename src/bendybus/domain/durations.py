@@ -1,8 +1,8 @@
 """ISO 8601 durations, as Config.json and the management API write them.
 
-`PT1M` is 60 seconds; the longest span .NET can hold stands for "unlimited" and
-is None here. Years and months are refused, since they have no fixed length.
-What a duration may be for a given property: entities.py.
+`PT1M` is 60 seconds. .NET's longest time span stands for "unlimited" and
+is None here. Years and months are refused because they have no fixed length.
+The allowed durations of each property: properties.py.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from bendybus.errors import ArgumentError
 
 __all__ = ["UNLIMITED", "format_duration", "format_time_span", "parse_duration", "short_duration"]
 
-# TimeSpan.MaxValue: what Service Bus shows where no limit is set.
+# TimeSpan.MaxValue: what Service Bus shows if no limit is set.
 UNLIMITED: Final = "P10675199DT2H48M5.4775807S"
 
-# Clients round the fraction of TimeSpan.MaxValue each in their own way (Python writes microseconds,
-# Java counts it all in hours), so everything from its whole days upwards counts as unlimited.
+# Clients round the fraction of TimeSpan.MaxValue in different ways (Python writes microseconds,
+# Java writes hours only), so every duration with at least its whole days counts as unlimited.
 UNLIMITED_FROM_S: Final = 10_675_199 * 86_400
 
-# .NET's resolution, and the finest that is ever written: 100 ns.
+# .NET's resolution of 100 ns. Nothing finer is ever written.
 TICKS_PER_SECOND: Final = 10_000_000
 
-# At least one field must follow the P, and at least one the T. Thirteen digits hold the longest
-# span in its smallest unit, and keep a hostile text from becoming a number of any length.
+# At least one field must follow the P, and at least one the T. Thirteen digits are enough for the longest
+# span in its smallest unit, and limit the size of a number in a hostile text.
 _DURATION: Final = re.compile(
     r"P(?=[0-9T])"
     r"(?:(?P<weeks>[0-9]{1,13})W)?"
@@ -51,7 +51,7 @@ def parse_duration(text: str) -> float | None:
 
 
 def format_duration(seconds: float | None) -> str:
-    """The shortest form, largest unit days; None gives the text for unlimited."""
+    """The shortest form, with days as the largest unit. None becomes the text for unlimited."""
     if seconds is None or seconds >= UNLIMITED_FROM_S:
         return UNLIMITED
     if seconds < 0:
@@ -71,7 +71,7 @@ def format_duration(seconds: float | None) -> str:
 
 
 def format_time_span(seconds: float) -> str:
-    """As .NET writes a TimeSpan: `00:00:20`, or with days `7.00:00:00`."""
+    """The form in which .NET writes a TimeSpan: `00:00:20`, or with days `7.00:00:00`."""
     whole, ticks = divmod(round(seconds * TICKS_PER_SECOND), TICKS_PER_SECOND)
     days, rest = divmod(whole, 86_400)
     hours, rest = divmod(rest, 3_600)

@@ -1,9 +1,9 @@
-"""What must happen after a command: data, never calls.
+"""What must happen after a command, as data rather than calls.
 
-The host commits the durable ones and only then lets the reply go. Locking does not wait: its durable effects
-concern other messages, which expired or whose locks ended. The others:
+The host commits the durable effects before it sends the reply. A reply to a lock command does not wait: its
+durable effects concern other messages, which expired or whose locks ended. The other effects:
 `MessagesAvailable`, `SessionsReady` and `SessionsLost` are for receivers;
-`PublishMessages` and `ActivateMessages` for the host of a topic's partition.
+`PublishMessages` and `ActivateMessages` are for the host of a topic's partition.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class StoreMessages:
-    """New messages, payload and all, in the order of their sequence numbers."""
+    """New messages with their payloads, in the order of their sequence numbers."""
 
     messages: list[Message]
 
@@ -46,7 +46,7 @@ class StoreMessages:
 class UpdateMessages:
     """Known messages whose state, sub-queue, delivery count, expiry or amendment changed.
 
-    Of those that were scheduled and are active now, the sequence number and the enqueued time as well.
+    For messages that were scheduled and are now active, the sequence number and enqueued time changed too.
     """
 
     messages: list[Message]
@@ -54,16 +54,16 @@ class UpdateMessages:
 
 @dataclass(frozen=True, slots=True)
 class RemoveMessages:
-    """Messages that are no more."""
+    """Messages that no longer exist."""
 
     messages: list[Message]
 
 
 @dataclass(frozen=True, slots=True)
 class RememberIdentities:
-    """Messages known by these digests were accepted then; perhaps none, if all were duplicates.
+    """Messages with these digests were accepted at this time. There may be none, if all were duplicates.
 
-    Even so it is durable: a duplicate is acknowledged only when the message it repeats is.
+    The effect is durable even then: a duplicate is acknowledged only once the original message is durable.
     """
 
     accepted_at: Instant
@@ -72,14 +72,14 @@ class RememberIdentities:
 
 @dataclass(frozen=True, slots=True)
 class ForgetIdentities:
-    """What was accepted up to then is outside the window of duplicate detection."""
+    """Identities accepted up to this time are outside the duplicate detection window."""
 
     accepted_through: Instant
 
 
 @dataclass(frozen=True, slots=True)
 class SaveSessionState:
-    """What a session's holder wants remembered, messages or none; None to forget it."""
+    """Store the state that a session's holder has set; None deletes it. The session may have no messages."""
 
     session_id: SessionId
     state: bytes | None
@@ -88,46 +88,46 @@ class SaveSessionState:
 
 @dataclass(frozen=True, slots=True)
 class MarkTransferred:
-    """Everything up to this number of another partition's outbox has arrived here: never take it again."""
+    """Everything up to this number of another partition's outbox has arrived here. Do not accept it again."""
 
     source: str
-    """That partition, by the generation of its entity and its own number."""
+    """The other partition: the generation of its entity, and its number."""
     number: SequenceNumber
 
 
 @dataclass(frozen=True, slots=True)
 class MessagesAvailable:
-    """Something can be locked that could not be before: messages, or a session that has some."""
+    """Something new can be locked: messages, or a session that has messages."""
 
     subqueue: SubQueue
     returned: Sequence[Message] = field(default=(), compare=False)
-    """Those that have come back, for readers that may have passed their place; new ones are not named."""
+    """Messages that came back, for readers that may be past their position. New messages are not listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishMessages:
-    """A topic's messages, numbered, for its subscriptions to take: in the commit that this command makes."""
+    """Numbered messages of a topic. Its subscriptions take them in the same commit as this command."""
 
     messages: list[Message]
 
 
 @dataclass(frozen=True, slots=True)
 class ActivateMessages:
-    """A topic's scheduled messages that are due: read their payloads, then ask to `Publish` them."""
+    """Scheduled messages of a topic that are due: read their payloads, then apply `Publish`."""
 
     messages: list[Message]
 
 
 @dataclass(frozen=True, slots=True)
 class SessionsReady:
-    """Sessions with a holder that have more messages for it."""
+    """Sessions that are held and have more messages for their holders."""
 
     locks: list[SessionLock]
 
 
 @dataclass(frozen=True, slots=True)
 class SessionsLost:
-    """Session locks that have run out."""
+    """Session locks that have expired."""
 
     locks: list[SessionLock]
 

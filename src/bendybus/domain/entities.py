@@ -1,10 +1,10 @@
-"""What a queue is by description, and what a tier makes of an entity.
+"""The description of a queue, and the limits of each tier.
 
-Every limit is checked where an entity is described and nowhere else:
-`QueueDescription` refuses what no queue may be, `Tier.check` what this tier does
-not offer. A description that exists is valid. The limits of each property:
-properties.py. Topics and subscriptions: topic_entities.py. How messages then behave:
-partition.py. Where they go: routing.py.
+Every limit is checked when an entity is described and nowhere else:
+`QueueDescription` refuses values that no queue may have, `Tier.check` refuses what the tier does
+not offer. So every description that exists is valid. The limits of each property:
+properties.py. Topics and subscriptions: topic_entities.py. How messages behave:
+partition.py. Which partition they go to: routing.py.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ __all__ = [
 
 PATH_LENGTH_MAX: Final = 260
 
-# Of a partitioned entity in Basic and Standard, whatever its size.
+# Partitions of a partitioned entity in Basic and Standard, whatever its size.
 STANDARD_PARTITIONS: Final = 16
-# The namespace setting premiumMessagingPartitions, fixed when the namespace is made.
+# The namespace setting premiumMessagingPartitions. It is fixed when the namespace is created.
 PREMIUM_PARTITIONS: Final = (1, 2, 4)
 PREMIUM_PARTITIONS_DEFAULT: Final = 2
 
@@ -64,12 +64,12 @@ PREMIUM_PARTITIONS_DEFAULT: Final = 2
 PARTITIONED_ENTITIES_MAX: Final = 100
 ENTITIES_MAX: Final = 10_000
 
-# Letters, digits, and . - _ between slashes; so no @ ? # * and no empty segment.
+# Letters, digits, and . - _ between slashes. So no @ ? # * and no empty segment.
 _PATH: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)*")
 
 
 def normalise_path(path: str) -> str:
-    r"""The key under which an entity is found: case does not count, and `\` is `/`."""
+    r"""The key under which an entity is found. Case is ignored, and `\` is the same as `/`."""
     return path.replace("\\", "/").lower()
 
 
@@ -81,7 +81,7 @@ _SUBQUEUE_SUFFIXES: Final = (
 
 
 def split_subqueue(path: str) -> tuple[str, SubQueue]:
-    """An address as the entity's path and which of its sub-queues is meant, in any case."""
+    """Split an address into the entity's path and the sub-queue. Case is ignored."""
     for suffix, subqueue in _SUBQUEUE_SUFFIXES:
         if path.lower().endswith(suffix):
             return path[: -len(suffix)], subqueue
@@ -89,10 +89,10 @@ def split_subqueue(path: str) -> tuple[str, SubQueue]:
 
 
 class EntityDescription(Protocol):
-    """What all entities are described by, whatever else they have."""
+    """What all descriptions of entities have in common."""
 
     PROPERTIES: ClassVar[Properties]
-    """The rows of the table that describe its kind."""
+    """The rows of the property table that apply to this kind of entity."""
 
     @property
     def path(self) -> EntityPath: ...
@@ -116,7 +116,7 @@ class EntityDescription(Protocol):
 
 
 def check_path(path: str) -> EntityPath:
-    """The path in the spelling to keep, or `ArgumentError`."""
+    """The path in the form to store, or `ArgumentError`."""
     spelling = path.replace("\\", "/")
     if len(spelling) > PATH_LENGTH_MAX:
         raise ArgumentError(
@@ -133,15 +133,15 @@ def check_path(path: str) -> EntityPath:
 
 
 def recorded_values(kind: type[DataclassInstance], record: Mapping[str, object]) -> dict[str, Any]:
-    """What a description's `to_record` gave, for its constructor, which checks every value.
+    """The constructor arguments from a record made by `to_record`. The constructor checks every value.
 
-    Also what an earlier version gave, which knew fewer properties.
+    Records of earlier versions, which had fewer properties, are accepted.
     """
     known = {each.name for each in fields(kind)}
     values = {name: value for name, value in record.items() if name in known}
     if "status" in values:
         values["status"] = EntityStatus(str(values["status"]))
-    # Whoever did not say so compared keys as they were written, and stored messages by that.
+    # Without this field, the entity compared keys exactly, and its messages are stored accordingly.
     values.setdefault("exact_keys", True)
     values["authorization_rules"] = rules_from_record(values.get("authorization_rules"))
     return values
@@ -149,10 +149,10 @@ def recorded_values(kind: type[DataclassInstance], record: Mapping[str, object])
 
 @dataclass(frozen=True, slots=True)
 class QueueDescription:
-    """A queue as its creator described it; durations in seconds, None where unlimited.
+    """A queue as its creator described it. Durations are in seconds; None means unlimited.
 
-    `max_size_mb` is what each partition may hold; `Tier.effective_max_size_mb`
-    gives the size to show for the whole.
+    `max_size_mb` is the limit of each partition; `Tier.effective_max_size_mb`
+    gives the size to show for the whole queue.
     """
 
     PROPERTIES: ClassVar[Properties] = QUEUE
@@ -177,15 +177,15 @@ class QueueDescription:
     user_metadata: str | None = None
     authorization_rules: tuple[AuthorizationRule, ...] = ()
     exact_keys: bool = False
-    """Whether case counts in session ids and other keys: only where it did when the entity was created."""
+    """Whether session ids and other keys are case-sensitive. True only for entities created that way."""
     as_sent: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """How a client wrote properties, by their names: `ForwardTo` may have been a URL. Only to be shown."""
+    """Properties as a client wrote them, by name: `ForwardTo` may have been a URL. For display only."""
 
     def __post_init__(self) -> None:
-        # Frozen, so this is how the path comes to be kept with its slashes the right way round.
+        # The class is frozen, so this is how the path is stored with normalised slashes.
         object.__setattr__(self, "path", self._check_path())
         if self.forward_to is not None:
-            # Forwarding is receiving, so such an entity is never idle.
+            # Forwarding counts as receiving, so an entity that forwards is never idle.
             object.__setattr__(self, "auto_delete_on_idle_s", None)
         check_rules(self.label, self.authorization_rules)
         check_values(self)
@@ -200,16 +200,16 @@ class QueueDescription:
         return self.requires_session
 
     def to_record(self) -> dict[str, object]:
-        """Plain values for a catalog to keep."""
+        """Plain values for a catalog."""
         return asdict(self)
 
     @classmethod
     def from_record(cls, record: Mapping[str, object]) -> QueueDescription:
-        """What `to_record` gave, also by an earlier version that knew fewer properties."""
+        """Read a record made by `to_record`, also by an earlier version with fewer properties."""
         return cls(**recorded_values(cls, record))
 
     def refuse_immutable_changes(self, changed: QueueDescription) -> None:
-        """What was fixed at creation stays as it is (P-07)."""
+        """Refuse a change to a property that is fixed at creation (P-07)."""
         refuse_immutable_changes(self, changed)
 
     def _check_path(self) -> EntityPath:
@@ -222,7 +222,7 @@ class QueueDescription:
 
 
 class Tier(StrEnum):
-    """What kind of namespace this is."""
+    """The tier of the namespace."""
 
     BASIC = "basic"
     STANDARD = "standard"
@@ -235,7 +235,7 @@ class Tier(StrEnum):
 
     @property
     def message_size_kb(self) -> int:
-        """The largest message of an entity that is made without a word about it."""
+        """The maximum message size of an entity created without one."""
         return 1024 if self is Tier.PREMIUM else 256
 
     def partition_count(
@@ -265,7 +265,7 @@ class Tier(StrEnum):
         self.check_features(description)
 
     def check_features(self, description: EntityDescription) -> None:
-        """Only what can be switched on: a subscription has its topic's sizes."""
+        """Check only the features that can be switched on: a subscription has the sizes of its topic."""
         refused = [row.name for row in NOT_OFFERED[self] if getattr(description, row.field, None)]
         if refused:
             raise InvalidOperation(
@@ -273,7 +273,7 @@ class Tier(StrEnum):
             )
 
     def check_quota(self, label: str, *, partitioned: bool, entities: int, partitioned_entities: int) -> None:
-        """Refuse one entity more than the namespace may have, given how many there are (P-11)."""
+        """Refuse to create one more entity than the namespace may have (P-11)."""
         if self is Tier.PREMIUM:
             return
         if partitioned and partitioned_entities >= PARTITIONED_ENTITIES_MAX:
@@ -288,7 +288,7 @@ class Tier(StrEnum):
             )
 
 
-# A property that an entity's kind does not have is not in use.
+# A property that this kind of entity does not have counts as not used.
 NOT_OFFERED: Final[Mapping[Tier, Properties]] = {
     Tier.BASIC: (
         REQUIRES_SESSION,
@@ -303,7 +303,7 @@ NOT_OFFERED: Final[Mapping[Tier, Properties]] = {
 
 
 def check_values(description: EntityDescription) -> None:
-    """Refuse what no entity of this kind may have."""
+    """Refuse values that no entity of this kind may have."""
     for row in description.PROPERTIES:
         row.check(description.label, getattr(description, row.field))
     exclusive = (ENABLE_EXPRESS, REQUIRES_DUPLICATE_DETECTION)
@@ -313,7 +313,7 @@ def check_values(description: EntityDescription) -> None:
 
 
 def refuse_immutable_changes(before: EntityDescription, after: EntityDescription) -> None:
-    """What was fixed at creation stays as it is (P-07)."""
+    """Refuse a change to a property that is fixed at creation (P-07)."""
     for row in before.PROPERTIES:
         was, wanted = getattr(before, row.field), getattr(after, row.field, None)
         if row.fixed and was != wanted:

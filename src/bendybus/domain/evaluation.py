@@ -1,8 +1,8 @@
-"""What the rules of a topic say about messages, asked in steps before the messages are accepted.
+"""Evaluation of a topic's rules, in steps, before the messages are accepted.
 
-A send of many messages to a topic with many rules takes seconds. Asking rules changes nothing, so it is done
-first, in steps, and other clients are served between two steps (broker/evaluating.py). When the messages are
-accepted, all at once as ever, the answers are at hand. Small sends ask when they are accepted: fanout.py.
+Evaluating many rules for a send of many messages takes seconds. Evaluation changes nothing, so it is done
+first, in steps, and other clients are served between two steps (broker/evaluating.py). The messages are then
+accepted all at once, using these results. For small sends, rules are evaluated on acceptance: fanout.py.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "Asked", "Evaluated", "Steps", "ask", "weight"]
 
-# To write the copy that an action has changed takes as long as asking this many simple filters.
+# Writing the copy that an action has changed takes as long as evaluating this many simple filters.
 COPY_WEIGHT: Final = 60
 
-# Steps are not shorter than this while there is something to do: each costs as much as a few filters.
+# The minimum weight of a step while there is work left: each step costs as much as a few filters.
 STEP_WEIGHT: Final = 100
 
-# A filter takes the time of one more simple filter for each so many letters.
+# For each this many characters, a filter takes the time of one more simple filter.
 LETTERS_PER_WEIGHT: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the rules of one subscription make of a message, if that is more than taking it or not."""
+    """The result of one subscription's rules for a message, if it is more than a plain match or no match."""
 
     outcome: Outcome
     payloads: Sequence[bytes | FilterError] = ()
-    """Of the copies that actions have changed, in their order."""
+    """The payloads of the copies that actions changed, in the order of the copies."""
 
 
 Answer: TypeAlias = bool | Asked
 Steps: TypeAlias = Generator[int, None, Answer]
-"""Gives the weight of each step, which is about `STEP_WEIGHT` or one filter."""
+"""Yields the weight of each step, which is about `STEP_WEIGHT` or one filter."""
 
 
 @dataclass(slots=True)
 class Evaluated:
-    """The answers of the subscriptions whose rules have to look at messages."""
+    """The results for subscriptions whose rules have to read messages."""
 
     fan_out: FanOut
-    """Whose rules were asked; after they were changed, the answers count no more."""
+    """The rules that were evaluated. Once they change, the results are no longer valid."""
     answers: dict[int, dict[int, Answer]] = field(default_factory=dict)
-    """By the identity of the message and the place of the subscription, for those that take something."""
+    """By the identity of the message and the index of the subscription, for subscriptions that take it."""
     copies: int = 0
-    """How many all subscriptions take."""
+    """How many copies all subscriptions take."""
 
 
 class _Writer(Protocol):
@@ -69,7 +69,7 @@ class _Writer(Protocol):
 
 
 def weight(asked: Filter) -> int:
-    """About how long asking a filter takes; a simple comparison is one."""
+    """Roughly how long a filter takes to evaluate. A simple comparison is 1."""
     if isinstance(asked, SqlFilter):
         return asked.cost + len(asked.expression) // LETTERS_PER_WEIGHT
     return 1 + len(asked.properties) if isinstance(asked, CorrelationFilter) else 1
@@ -83,9 +83,9 @@ def ask(
     payload: bytes,
     writer: _Writer,
 ) -> Steps:
-    """What a subscription with these rules makes of a message.
+    """Evaluate these rules of a subscription for a message.
 
-    `questions`: its filters, if they only select.
+    `questions`: its filters, if its rules have no actions.
     """
     if questions:
         try:
@@ -101,7 +101,7 @@ def ask(
             yield done
             return False
         except FilterError:
-            # Which rule has failed, and whether another one takes the message, is found out below.
+            # The general path below finds which rule failed and whether another rule matches.
             pass
     steps = matching(rules, reading)
     try:

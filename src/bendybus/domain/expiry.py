@@ -1,6 +1,6 @@
-"""Message expiry: when it is worth looking for messages whose time to live is over.
+"""Message expiry: when to look for messages whose time to live is over.
 
-There is no structure per message: only a lower bound of all expiry times and the time of the last sweep.
+There is no data structure per message, only a lower bound of all expiry times and the time of the last sweep.
 Before the bound nothing can have expired. After it, commands that hand out messages check those messages, and
 `Tick` checks everything, at most once in `SWEEP_INTERVAL_MS`. What happens to expired messages: stock.py.
 """
@@ -15,11 +15,11 @@ from bendybus.names import Instant
 
 __all__ = ["NEVER", "ExpiryWatch", "split_expired"]
 
-# Beyond every instant that a 64-bit AMQP timestamp can name.
+# Later than any instant that a 64-bit AMQP timestamp can represent.
 NEVER: Final = Instant(1 << 63)
 
-# A sweep reads the whole backlog, some 30 ns a message, and with steady sends something expires all
-# the time: once a second keeps a backlog of a million under 3 % of a core.
+# A sweep reads the whole backlog, at about 30 ns per message, and with steady sends something always expires.
+# Sweeping once a second keeps a backlog of a million messages under 3 % of a core.
 SWEEP_INTERVAL_MS: Final = 1000
 
 
@@ -31,7 +31,7 @@ class ExpiryWatch:
         self._resting_until = Instant(0)
 
     def expect(self, expires_at: Instant | None) -> None:
-        """A message that expires then is waiting, from now on."""
+        """Note that a message with this expiry time is now waiting."""
         if expires_at is not None and expires_at < self._earliest:
             self._earliest = expires_at
 
@@ -47,7 +47,7 @@ class ExpiryWatch:
         return max(self._earliest, self._resting_until)
 
     def swept(self, at: Instant, waiting: Iterable[Message]) -> None:
-        """All that had expired is gone; these are left."""
+        """Note that all expired messages are gone and these are left."""
         self._resting_until = Instant(at + SWEEP_INTERVAL_MS)
         self._earliest = NEVER
         self.expect_all(waiting)

@@ -1,11 +1,11 @@
 """Fan-out: which subscriptions of a topic take which copies of its messages.
 
-A message is looked into once, however many rules ask, and not at all where none
-does. Unchanged copies share one `Origin`, and so one stored body; the copy that a
-rule's action has changed has its own. A rule that fails puts a copy among the
-subscription's dead letters, if it is described so. A copy that an action gave the
-key of another partition is posted into the outbox, to be moved there (P-13).
-Rules themselves: filters/.
+A message is decoded once, however many rules read it, and not at all if no rule
+does. Unchanged copies share one `Origin`, and so one stored body; a copy that a
+rule's action has changed has its own. If a rule fails and the subscription is configured
+for it, a copy goes to the subscription's dead-letter queue. If an action gives a copy the
+key of another partition, the copy is posted into the outbox and moved there (P-13).
+The rules themselves: filters/.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ __all__ = ["Contents", "FanOut", "Opaque"]
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
-# What a copy's partition is chosen by.
+# Chooses the partition of a copy.
 _KEYS: Final = frozenset({SystemProperty.SESSION_ID, SystemProperty.PARTITION_KEY})
 
-# So many subscriptions that take everything, or nothing, are passed in the time of a simple filter.
+# This many subscriptions that take everything, or nothing, cost as much as one simple filter.
 PASSED_PER_WEIGHT: Final = 50
 
 FIRST: Final = PartitionNumber(0)
 
 
 class Contents(Protocol):
-    """What can be read of a payload, and made of it; the domain itself never looks inside."""
+    """Reads and changes payloads. The domain itself never looks inside them."""
 
     def view(self, message: Message) -> MessageView:
-        """What rules see of a message whose payload is in memory; `FilterError` if it cannot be read."""
+        """What rules see of a message whose payload is in memory. `FilterError` if it cannot be decoded."""
 
     def changed(self, payload: bytes, changes: Changes) -> bytes:
-        """The payload with what an action did; `FilterError` where that cannot be written."""
+        """The payload with the changes of an action. `FilterError` if they cannot be encoded."""
 
 
 class Opaque:
-    """For a broker whose topics have rules of no kind but true and false ones."""
+    """For a broker whose topics have only true and false filters."""
 
     def view(self, message: Message) -> MessageView:
         raise FilterError("this broker does not look into messages")
@@ -68,7 +68,7 @@ class Opaque:
 
 
 class FanOut:
-    """The rules of a topic's subscriptions, put in order once and asked for every message."""
+    """The rules of a topic's subscriptions, sorted once and evaluated for every message."""
 
     __slots__ = (
         *("_contents", "_new_id", "_partition_count", "_plans", "_questions", "_subscriptions"),
@@ -93,14 +93,14 @@ class FanOut:
             for subscription, everything in zip(subscriptions, self._plans, strict=True)
         ]
         self.work = sum(map(sum, self._weights))
-        """How long asking all rules about one message takes at most, in simple filters."""
+        """The maximum weight of evaluating all rules for one message, in simple filters."""
 
     @property
     def subscription_count(self) -> int:
         return len(self._subscriptions)
 
     def evaluate(self, message: Message, seen: Message, evaluated: Evaluated) -> Generator[int, None, None]:
-        """Ask all rules about one message, which they see as `seen`; gives the weight of each step."""
+        """Evaluate all rules for one message, which they see as `seen`. Yields the weight of each step."""
         yield 1 + len(self._subscriptions) // PASSED_PER_WEIGHT
         reading = self._read(seen)
         assert seen.payload is not None, "published messages have their payloads"
@@ -128,10 +128,10 @@ class FanOut:
         number: PartitionNumber = FIRST,
         evaluated: Evaluated | None = None,
     ) -> list[Enqueue | None]:
-        """What each subscription is to enqueue in this partition, in their order; None for nothing.
+        """What each subscription has to enqueue in this partition, in their order; None for nothing.
 
-        `latest`: until when the topic lets these messages live, if an action lets one live longer.
-        `evaluated`: what these rules have said before; other messages are asked about now.
+        `latest`: the latest expiry time the topic allows, in case an action extends a time to live.
+        `evaluated`: earlier results of these rules. For other messages, the rules are evaluated now.
         """
         takings = [Enqueue([]) for _ in self._subscriptions]
         for message in messages:
@@ -171,7 +171,7 @@ class FanOut:
         takings: Sequence[Enqueue],
         number: PartitionNumber,
     ) -> None:
-        """The same for one message, with the answers of the subscriptions that looked at it."""
+        """The same for one message, using the results of the subscriptions that read it."""
         origin = _origin(message)
         for place, everything in enumerate(self._plans):
             answer = answers.get(place, False) if everything is None else everything
@@ -204,7 +204,7 @@ class FanOut:
                 failures = (*failures, Failure(copy.rule_name, RULE_ACTION_EXCEPTION, description))
                 continue
             if home is None or home == number or subscription.forward_to is not None:
-                # A subscription that forwards needs no detour: its forwarder goes by the key.
+                # A subscription that forwards does not need the outbox step: its forwarder routes by the key.
                 _give(subscription, changed, taking)
             else:
                 _divert(subscription, changed, home, taking)
@@ -215,9 +215,9 @@ class FanOut:
     def _home(
         self, subscription: SubscriptionDescription, changed: Message, changes: Changes, message: Message
     ) -> PartitionNumber | None:
-        """The partition of the key that an action has set; None if it set none, or took it away.
+        """The partition of the key that an action has set; None if it set no key, or removed the key.
 
-        `FilterError` for keys that no sender may set either (P-14).
+        `FilterError` for keys that a sender may not set either (P-14).
         """
         if not changes.system.keys() & _KEYS:
             return None
@@ -241,7 +241,7 @@ class FanOut:
     def _changed(
         self, message: Message, changes: Changes, latest: Instant, made: bytes | FilterError | None
     ) -> Message:
-        """The copy that an action makes; `made`: its payload, if that was written before."""
+        """The copy that an action makes. `made`: its payload, if that was written before."""
         assert message.payload is not None, "published messages have their payloads"
         if isinstance(made, FilterError):
             raise made
@@ -268,12 +268,12 @@ def _outcome(subscription: SubscriptionDescription, reading: Reading | FilterErr
 
 
 def _unreadable(reason: FilterError) -> Outcome:
-    """What cannot be read matches no rule."""
+    """A message that cannot be decoded matches no rule."""
     return Outcome((), (Failure("", FILTER_EXCEPTION, f"{reason.description}."),))
 
 
 def _takes_everything(subscription: SubscriptionDescription) -> bool | None:
-    """True or False where that can be told without a look at the message; None where it cannot."""
+    """True or False if the answer is the same for all messages; None if it depends on the message."""
     rules = subscription.rules
     if all(rule.filter.constant is False for rule in rules):
         return False
@@ -283,7 +283,7 @@ def _takes_everything(subscription: SubscriptionDescription) -> bool | None:
 
 
 def _questions(subscription: SubscriptionDescription) -> tuple[Callable[[Reading], bool], ...]:
-    """The filters of a subscription whose rules only select; none where a rule does more."""
+    """The filters of a subscription whose rules have no actions; empty if a rule does more."""
     rules = subscription.rules
     return () if any(rule.action for rule in rules) else tuple(rule.filter.matches for rule in rules)
 
@@ -291,7 +291,7 @@ def _questions(subscription: SubscriptionDescription) -> tuple[Callable[[Reading
 def _is_wanted(
     questions: tuple[Callable[[Reading], bool], ...], reading: Reading | FilterError
 ) -> bool | None:
-    """The short way for what is usual; None where the long one has to be gone."""
+    """Fast path for the common case. Returns None if the general path is needed."""
     if not questions or isinstance(reading, FilterError):
         return None
     try:
@@ -304,7 +304,7 @@ def _is_wanted(
 
 
 def _origin(message: Message, *, keeps_body: bool = True) -> Origin:
-    """Whence a copy came: this topic, or from where the message was forwarded to it."""
+    """The origin of a copy: this topic, or the entity from which the message was forwarded to it."""
     known = message.origin
     if known is None:
         return Origin(message.sequence_number)

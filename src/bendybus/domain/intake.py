@@ -1,8 +1,8 @@
-"""The intake: what arrives at a partition, until it is durable and its time has come.
+"""The intake: messages that arrive at a partition, until they are durable and due.
 
-Numbers, lifetimes, the quota, duplicates (duplicates.py) and scheduled messages
-(schedule.py) are dealt with here, for whatever keeps or passes on the messages:
-`confirm` gives those that may be shown. What becomes of them then: handlers/sending.py, topic.py.
+It handles numbers, lifetimes, the quota, duplicates (duplicates.py) and scheduled messages
+(schedule.py), for queues and topics. `confirm` returns the messages that
+receivers may see. What happens to them next: handlers/sending.py, topic.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _number: Final = attrgetter("sequence_number")
 
 
 class Accepting(Protocol):
-    """What the intake has to know of the entity that messages are sent to."""
+    """What the intake needs to know about the entity that receives the messages."""
 
     @property
     def path(self) -> EntityPath: ...
@@ -51,7 +51,7 @@ class Accepting(Protocol):
     def duplicate_detection_window_s(self) -> float: ...
     @property
     def may_have_sessions(self) -> bool:
-        """Whether some receiver may go by sessions."""
+        """Whether some receiver may use sessions."""
 
 
 class Intake:
@@ -75,10 +75,10 @@ class Intake:
         shelf: Shelf,
         expiry: ExpiryWatch,
     ) -> None:
-        """`shelf` is where arrivals count, and where those wait that are scheduled."""
+        """`shelf` counts the arrivals and holds the scheduled messages."""
         self.number = number
         self.description = description
-        """Replaced when the entity is updated; what it says holds from the next command on."""
+        """Replaced when the entity is updated. The new one applies from the next command on."""
         self.next_sequence_number = next_sequence_number or SequenceNumber(number << PARTITION_SHIFT | 1)
         self._shelf = shelf
         self._expiry = expiry
@@ -86,7 +86,7 @@ class Intake:
         self._schedule = Schedule(shelf.scheduled)
         self._history = DuplicateHistory() if description.requires_duplicate_detection else None
         self._transferred: dict[str, SequenceNumber] = {}
-        """Up to which number each source's outbox has arrived here."""
+        """For each source, the number up to which its outbox has arrived here."""
 
     def restore(
         self,
@@ -94,7 +94,7 @@ class Intake:
         identities: Iterable[tuple[Instant, bytes]],
         transferred: Mapping[str, SequenceNumber],
     ) -> None:
-        """Begin after this number, with the scheduled messages that are on the shelf already."""
+        """Start after this number. The scheduled messages are on the shelf already."""
         self._transferred = dict(transferred)
         self.next_sequence_number = SequenceNumber(max(self.next_sequence_number, last + 1))
         self._schedule.restore()
@@ -102,7 +102,7 @@ class Intake:
             self._history.restore(identities)
 
     def next_deadline(self) -> Instant:
-        """When there is next something to activate or to forget."""
+        """When there will next be something to activate or to forget."""
         deadline = self._schedule.next_due
         if self._history is not None:
             deadline = min(deadline, self._history.next_sweep(self._window_ms))
@@ -110,7 +110,7 @@ class Intake:
 
     @property
     def activated(self) -> Sequence[Message]:
-        """Durable messages that are nowhere else just now: they wait to be confirmed under new numbers."""
+        """Durable messages that are in no other place: they wait to be confirmed under new numbers."""
         return self._schedule.activated
 
     def awaiting_confirmation(self) -> Iterator[Message]:
@@ -135,7 +135,7 @@ class Intake:
         changes: Changes,
         transfer: Transfer | None = None,
     ) -> Enqueued:
-        """Number these messages; the partition holds `held_bytes` already, of what its quota allows."""
+        """Number these messages. The partition already holds `held_bytes` of its quota."""
         if transfer is not None:
             return self._enqueue_transferred(messages, identities, transfer, held_bytes, at, changes)
         if self._history is not None and identities is not None:
@@ -159,7 +159,7 @@ class Intake:
             message.enqueued_at = at
             expires_at = message.expires_at
             if expires_at is None or expires_at > limit:
-                # The lesser of the sender's time to live and the entity's, with no error for a longer one.
+                # The shorter of the sender's and the entity's time to live. A longer one is not an error.
                 message.expires_at = expires_at = default
             if expires_at is not None and expires_at < earliest:
                 earliest = expires_at
@@ -189,7 +189,7 @@ class Intake:
     def _sifted(
         self, messages: list[Message], identities: Sequence[str | None] | None, at: Instant
     ) -> tuple[list[Message], list[bytes], tuple[int, ...]]:
-        """The messages that are no duplicates, their digests, and the indexes of those that are."""
+        """The messages that are not duplicates, their digests, and the indexes of the duplicates."""
         if self._history is None or identities is None:
             return messages, [], ()
         new, duplicates = self._history.sift(identities, Instant(at - self._window_ms))
@@ -212,7 +212,7 @@ class Intake:
         at: Instant,
         changes: Changes,
     ) -> Enqueued:
-        """Enqueue what an outbox sends, but for what it sent before and was not told of (P-34)."""
+        """Enqueue what an outbox sends, except what it has already sent without getting the answer (P-34)."""
         arrived = self._transferred.get(transfer.source, SequenceNumber(0))
         known = sum(number <= arrived for number in transfer.numbers)
         enqueued = self.enqueue(
@@ -220,7 +220,7 @@ class Intake:
         )
         last = max(arrived, transfer.numbers[-1])
         self._transferred[transfer.source] = last
-        # Told even if nothing is new: whoever sends again is answered when what it repeats is durable.
+        # Recorded even if nothing is new: a repeated transfer is answered once the original one is durable.
         changes.transferred = MarkTransferred(transfer.source, last)
         return enqueued
 
@@ -232,12 +232,13 @@ class Intake:
         at: Instant,
         changes: Changes,
     ) -> Enqueued:
-        """Scheduled messages that were given their numbers before they were to be kept; no duplicates."""
+        """Accept scheduled messages that already have reserved numbers. Duplicates are dropped."""
         messages, new, duplicates = self._sifted(messages, identities, at)
         arriving_bytes = sum([message.size for message in messages])
         self.refuse_beyond_quota(held_bytes, arriving_bytes)
         self._shelf.size_bytes += arriving_bytes
-        # A number that no message gets: it is confirmed when these are durable, their own may be earlier.
+        # This number belongs to no message. Its confirmation means that these messages, whose own numbers may
+        # be lower, are durable.
         (ticket,) = self.take_numbers(1)
         self._schedule.arrive_numbered(messages, ticket)
         changes.stored = messages
@@ -245,13 +246,13 @@ class Intake:
         return Enqueued(ticket, 1, scheduled=True, duplicates=duplicates)
 
     def take_numbers(self, count: int) -> Sequence[SequenceNumber]:
-        """The next ones, for messages that arrive or that are here and get new ones."""
+        """The next numbers, for new messages or for messages that get a new number."""
         first = self.next_sequence_number
         self.next_sequence_number = SequenceNumber(first + count)
         return cast(Sequence[SequenceNumber], range(first, first + count))
 
     def expiry_limit(self, at: Instant) -> Instant:
-        """Until when the entity lets a message live that is enqueued now."""
+        """The latest expiry time of a message that is enqueued now."""
         ttl_s = self.description.default_message_ttl_s
         return NEVER if ttl_s is None else Instant(at + int(ttl_s * 1000))
 
@@ -264,7 +265,7 @@ class Intake:
             )
 
     def confirm(self, number: SequenceNumber) -> list[Message]:
-        """What is durable up to this number and may be shown from now on, in order."""
+        """The messages up to this number that are now durable and may be shown, in order."""
         ready = self.confirm_arrived(number)
         if self._schedule.activated:
             ready += self._schedule.take_activated(number)
@@ -272,9 +273,9 @@ class Intake:
         return ready
 
     def confirm_arrived(self, number: SequenceNumber) -> list[Message]:
-        """The same without messages that have become due: a topic keeps those until they `leave`."""
+        """`confirm` without messages that have become due: a topic keeps those until they `leave`."""
         unconfirmed = self._unconfirmed
-        # Many commands may wait for their commits at once, and each is confirmed by itself.
+        # Many commands may be waiting for their commits, and each is confirmed on its own.
         durable = bisect_right(unconfirmed, number, key=_number)
         ready = unconfirmed[:durable]
         del unconfirmed[:durable]
@@ -285,7 +286,7 @@ class Intake:
     # -- scheduled ----------------------------------------------------------------
 
     def activate(self, at: Instant, changes: Changes) -> Enqueued | Done:
-        """Enqueue what is due, under new numbers; lockable once confirmed, as if it had been sent now."""
+        """Enqueue messages that are due, under new numbers. They can be locked once they are confirmed."""
         due = self._schedule.take_due(at)
         if not due:
             return Done()
@@ -303,17 +304,17 @@ class Intake:
         return Enqueued(first, len(due))
 
     def leave(self, messages: Sequence[Message]) -> None:
-        """What was due here goes elsewhere: it is nothing that this partition waits for."""
+        """Forget messages that were due here and now go to the subscriptions."""
         self._schedule.leave(messages)
 
     def cancel_scheduled(self, numbers: Sequence[SequenceNumber]) -> list[Message]:
-        """Let go of these, all or none; they still count until whoever asks has removed them."""
+        """Cancel these messages, all or none. They count towards the size until the caller removes them."""
         messages = self.find_scheduled(numbers)
         self._schedule.cancel(messages)
         return messages
 
     def find_scheduled(self, numbers: Sequence[SequenceNumber]) -> list[Message]:
-        """These messages, which wait for their time; `MessageNotFound` if one does not."""
+        """These scheduled messages. `MessageNotFound` if one of them is not scheduled."""
         found = dict(zip(numbers, self._schedule.find(numbers), strict=True))
         missing = [number for number, message in found.items() if message is None]
         if missing:

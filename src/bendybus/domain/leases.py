@@ -1,9 +1,9 @@
-"""Consumer leases: who alone may remove an entity's messages by ranges, and until when.
+"""Consumer leases: which consumer may remove an entity's messages by ranges, and until when.
 
-One holder for each sub-queue. The holder renews by asking again; when it has
-stopped doing so, another may take over, and the first is refused from then on.
-Leases are not durable: after a restart the first that asks has it, and since
-what is removed may be removed twice, two holders in turn harm nobody.
+Each sub-queue has one holder. The holder renews the lease by acquiring it again. If it
+stops doing so, another consumer may take over, and the first is refused from then on.
+Leases are not durable: after a restart, the first consumer that asks gets the lease. Removing
+messages is idempotent, so two successive holders do no harm.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ class ConsumerLeases:
         self._leases[subqueue] = _Lease(consumer, until)
 
     def move_ends(self, by_ms: int) -> None:
-        """The clock was set back by so much: leases last as long as they would have."""
+        """The clock was set back by this much: every lease keeps the time that it has left."""
         for lease in self._leases.values():
             lease.until = Instant(lease.until - by_ms)
 
     def release(self, subqueue: SubQueue, consumer: str) -> None:
-        """Give it up; no error for one who does not have it."""
+        """Give up the lease. No error if the consumer does not have it."""
         lease = self._leases.get(subqueue)
         if lease is not None and lease.consumer == consumer:
             del self._leases[subqueue]
 
     def require(self, subqueue: SubQueue, consumer: str) -> None:
-        """Raise unless this consumer was the last to take the lease, even if its time is up."""
+        """Raise unless this consumer was the last to acquire the lease, even if the lease has expired."""
         lease = self._leases.get(subqueue)
         if lease is None or lease.consumer != consumer:
             holder = "nobody" if lease is None else f"'{lease.consumer}'"

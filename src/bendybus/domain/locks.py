@@ -1,7 +1,7 @@
-"""Message locks: which messages are handed out, under which token, and until when.
+"""Message locks: which messages are locked, under which token, and until when.
 
 A lock is granted by `Lock`, extended by `Renew`, and ended by settlement or by time. Only this module sets
-`lock_token` and `locked_until` of a message; a lock inside a session ends with the session, so
+`lock_token` and `locked_until` of a message. A lock inside a session ends with the session, so
 session_locks.py keeps those messages and calls the functions here. What happens to a message whose lock has
 ended: stock.py.
 """
@@ -23,14 +23,14 @@ _UNLOCKED: Final = Instant(0)
 
 
 def token_prefix(number: PartitionNumber) -> bytes:
-    """What the tokens of a partition begin with: a settlement finds its partition by that."""
+    """The prefix of a partition's tokens. A settlement finds its partition by it."""
     return number.to_bytes(2, "big")
 
 
 def lock_granted(
     messages: Sequence[Message], prefix: bytes, entropy: bytes, until: Instant
 ) -> list[LockToken]:
-    """Mark each message as locked under a token of its own; returns the tokens, in order."""
+    """Lock each message under a new token. Returns the tokens, in order."""
     assert len(entropy) >= ENTROPY_PER_LOCK * len(messages), "too little entropy for these locks"
     starts = range(0, ENTROPY_PER_LOCK * len(messages), ENTROPY_PER_LOCK)
     tokens = cast(list[LockToken], [prefix + entropy[start : start + ENTROPY_PER_LOCK] for start in starts])
@@ -41,12 +41,12 @@ def lock_granted(
 
 
 def lock_end_changed(message: Message, until: Instant) -> None:
-    """The message stays locked under its token, until then."""
+    """Change the end of a lock. The token stays the same."""
     message.locked_until = until
 
 
 def lock_ended(message: Message) -> None:
-    """Remove the marks of the lock."""
+    """Clear the lock fields of a message."""
     message.lock_token = None
     message.locked_until = _UNLOCKED
 
@@ -79,12 +79,12 @@ class LockTable:
         return self._earliest_end
 
     def grant(self, messages: Sequence[Message], entropy: bytes, until: Instant) -> None:
-        """Lock each message under a token of its own."""
+        """Lock each message under a new token."""
         tokens = lock_granted(messages, self._prefix, entropy, until)
         self._generation_ending(until).update(zip(tokens, messages, strict=True))
 
     def _generation_ending(self, until: Instant) -> dict[LockToken, Message]:
-        """The dict to which locks that end then may be added."""
+        """The dict for locks that end at this time."""
         if until < self._latest_end and self._generations[-1]:
             self._generations.append({})
         self._latest_end = until
@@ -92,14 +92,14 @@ class LockTable:
         return self._generations[-1]
 
     def find(self, token: LockToken) -> Message | None:
-        """The message that is locked under this token; the lock may have run out."""
+        """The message that is locked under this token. The lock may have expired."""
         for generation in reversed(self._generations):
             if token in generation:
                 return generation[token]
         return None
 
     def release(self, tokens: Sequence[LockToken]) -> tuple[list[Message], list[LockToken]]:
-        """End these locks; returns their messages, and the tokens that lock nothing."""
+        """End these locks. Returns their messages, and the tokens without a lock."""
         released: list[Message] = []
         lost: list[LockToken] = []
         take = self._generations[-1].pop
@@ -118,7 +118,7 @@ class LockTable:
         return None
 
     def renew(self, tokens: Sequence[LockToken], until: Instant) -> list[Instant | None]:
-        """Let these locks end then; None for a token that locks nothing."""
+        """Set the end of these locks. Returns None for a token without a lock."""
         ends: list[Instant | None] = []
         for token in tokens:
             released, _ = self.release((token,))
@@ -129,7 +129,7 @@ class LockTable:
         return ends
 
     def expire(self, at: Instant) -> list[Message]:
-        """End the locks that have run out; returns their messages, earliest end first."""
+        """End the locks that have expired. Returns their messages, earliest end first."""
         if at < self._earliest_end:
             return []
         ended: list[Message] = []

@@ -1,9 +1,9 @@
-"""A message as a partition knows it: everything but what its bytes mean.
+"""A message as a partition knows it: everything except the meaning of its bytes.
 
 The payload is opaque here. It never changes once it is stored, and it may be absent from memory (`payload is
-None`); its messaging store then has it under `body_row_id`. What settlement adds to a message is an
-`Amendment` beside the payload. There is one record for each waiting message, so this class is kept small: see
-docs/ARCHITECTURE.md for the byte count.
+None`); its messaging store then has it under `body_row_id`. What a settlement adds to a message is an
+`Amendment` next to the payload. Every waiting message has one of these records, so the class is small:
+docs/ARCHITECTURE.md has the byte count.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ __all__ = ["UNASSIGNED", "Amendment", "Message", "MessageState", "Origin", "Post
 
 UNASSIGNED: Final = SequenceNumber(0)
 
-# Messages of one kind mostly have one size. Sharing the number saves 32 of some 230 bytes a message.
+# Most messages of an application have one size. Sharing the number saves 32 of about 230 bytes per message.
 _SIZES_SHARED_MAX: Final = 4096
 _sizes: Final[dict[int, int]] = {}
 
 
 def _share(size: int) -> int:
-    """Remember a size that was not met before, while there is room."""
+    """Cache a new size, while there is room."""
     if len(_sizes) < _SIZES_SHARED_MAX:
         _sizes[size] = size
     return size
@@ -40,13 +40,13 @@ class MessageState(IntEnum):
 
 
 class SubQueue(IntEnum):
-    """An entity's own messages, and the shelves beside them."""
+    """The main queue of an entity, and its sub-queues."""
 
     MAIN = 0
     DEAD_LETTER = 1
     TRANSFER_DEAD_LETTER = 2
     OUTBOX = 3
-    """On their way to another entity (outbox.py). Nobody else can get at them."""
+    """Messages on their way to another entity (outbox.py). No receiver can access them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,34 +55,34 @@ class Posting:
 
     destination: EntityPath
     sequence_number: SequenceNumber
-    """Its number at the time; for one that a transaction sends through here, 0."""
+    """Its number at that time; 0 for a message that a transaction sends through this entity."""
     subqueue: SubQueue = SubQueue.MAIN
     partition: PartitionNumber | None = None
-    """The partition of the destination that was decided upon; None for the one that key or number says."""
+    """The chosen partition of the destination; None if the key or number decides."""
 
     @property
     def sent_through(self) -> bool:
-        """Whether a transaction sent the message through this entity: it was never one of its own."""
+        """Whether a transaction sent the message through this entity: it was never in its main queue."""
         return not self.sequence_number
 
 
 @dataclass(frozen=True, slots=True)
 class Amendment:
-    """What happened to a message after it was sent, to be shown to whoever receives it next.
+    """Changes to a message after it was sent, shown to its next receivers.
 
     `properties` are encoded maps of application properties, oldest first; a later
-    map overrides an earlier one. Only the protocol adapters look inside them.
+    map overrides an earlier one. Only the protocol adapters decode them.
     """
 
     properties: tuple[bytes, ...] = ()
     dead_letter_reason: str | None = None
     dead_letter_description: str | None = None
     posting: Posting | None = None
-    """While the message is in the outbox."""
+    """Set while the message is in the outbox."""
 
     @property
     def size(self) -> int:
-        """Of the properties, in bytes."""
+        """The size of the properties in bytes."""
         return sum(map(len, self.properties))
 
     def with_properties(self, encoded: bytes | None) -> Amendment:
@@ -90,21 +90,21 @@ class Amendment:
 
 
 class Origin:
-    """Whence a message came that was not sent to this entity itself: from a topic, or by forwarding.
+    """The origin of a message that came from a topic or by forwarding.
 
-    The copies that a topic's subscriptions take of one message share one origin, and with it one stored
-    body: however many there are, their store keeps the payload once.
+    The copies that a topic's subscriptions take of one message share one origin, and so one stored
+    body: the store keeps the payload once, however many copies there are.
     """
 
     __slots__ = ("body", "hops", "sequence_number")
 
     def __init__(self, sequence_number: SequenceNumber, *, hops: int = 0, body: int = 0) -> None:
         self.sequence_number = sequence_number
-        """The message's number in the entity it was first sent to."""
+        """The message's number in the entity that it was first sent to."""
         self.hops = hops
         """How often it has been forwarded."""
         self.body = body
-        """Where its messaging store keeps the payload; the store sets this when it first commits a copy."""
+        """The row of the payload in the messaging store. The store sets it when it first commits a copy."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Origin) and (
@@ -117,7 +117,7 @@ class Origin:
         return f"Origin({self.sequence_number:#x}, hops={self.hops}, body={self.body})"
 
 
-# What every message begins with. Made once: each is a call or a slow look-up, and messages are many.
+# Initial values of every message, created once: each is a call or a slow look-up.
 _NOT_YET: Final = Instant(0)
 _ACTIVE: Final = MessageState.ACTIVE
 _MAIN: Final = SubQueue.MAIN
@@ -161,12 +161,12 @@ class Message:
         self.payload = payload
         """The stored form, or None while only the messaging store has it."""
         self.size = _sizes.get(size) or _share(size)
-        """Bytes the message counts for in the entity's quota."""
+        """The bytes that count towards the entity's quota."""
         self.expires_at = expires_at
-        """Before `Enqueue`: the sender's own limit, already absolute. After: the entity's applied too."""
+        """Before `Enqueue`: the sender's limit, as an absolute time. After: the entity's limit too."""
         self.session_id = session_id
         self.origin = origin
-        """None for a message that was sent to this entity itself."""
+        """None for a message that was sent to this entity directly."""
         self.sequence_number: SequenceNumber = UNASSIGNED
         self.enqueued_at = _NOT_YET
         """While the message is scheduled: when it is due (schedule.py)."""
@@ -178,12 +178,12 @@ class Message:
         self.locked_until = _NOT_YET
         self.amendment: Amendment | None = None
         self.row_id = 0
-        """Its row in the messaging store; 0 until the store sets it in a commit."""
+        """The row in the messaging store; 0 until the store sets it in a commit."""
 
     def unsent(self) -> Message:
         """A copy that was never enqueued, to be sent to another partition.
 
-        It has to be a copy: a store that stalled may still read this message, and set its row id.
+        It must be a copy: a store that stalled may still read this message and set its row id.
         """
         message = copy(self)
         message.sequence_number, message.row_id = UNASSIGNED, 0
@@ -192,14 +192,14 @@ class Message:
         return message
 
     def unlocked(self) -> Message:
-        """A copy as a store knows the message: without a lock."""
+        """A copy as the store knows the message: without a lock."""
         message = copy(self)
         message.lock_token, message.locked_until = None, _NOT_YET
         return message
 
     @property
     def body_row_id(self) -> int:
-        """The row in which its messaging store keeps the payload."""
+        """The row of the payload in the messaging store."""
         origin = self.origin
         return self.row_id if origin is None else origin.body
 

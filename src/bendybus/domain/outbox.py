@@ -1,15 +1,15 @@
-"""The outbox: messages on their way to another entity, each exactly once (P-34).
+"""The outbox: messages on their way to another entity, delivered there exactly once (P-34).
 
-A message is *posted* here from the shelf on which it waited, or straight from a
-transaction, and gets a new sequence number: so numbers in an outbox rise in the
-order of posting. It is sent to its destination under that number; the
-destination remembers, in the same commit that stores the message, up to which
-number this outbox has arrived, and drops what comes again. Only when the message
-is durable there is it removed here: after a crash between the two it is sent
-once more, and dropped. A message may be reassigned to another partition of its
-destination, but only if it was never sent; it gets a new number then, since the
-other partition may have arrived beyond the old one. Who moves them, and knows
-which were sent: broker/forwarding.py.
+A message is *posted* here from the shelf on which it waited, or directly by a
+transaction, and gets a new sequence number. So numbers in an outbox rise in the
+order of posting. The message is sent to its destination under that number. The
+destination records, in the same commit that stores the message, the number up to which
+this outbox has arrived, and drops repeated messages. A message is removed here only once it
+is durable there. After a crash between the two commits it is sent
+again, and dropped. A message may be reassigned to another partition of its
+destination, but only if it was never sent. It then gets a new number, because the
+other partition may have recorded a higher one. broker/forwarding.py moves the messages and
+knows which were sent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bendybus.names import EntityPath, Instant, PartitionNumber, SequenceNumber
 
 __all__ = ["HOPS_MAX", "HOPS_EXCEEDED", "TransferOutbox"]
 
-# "four hops at most": a message that has come this far is forwarded no further.
+# "four hops at most": a message with this many hops is not forwarded again.
 HOPS_MAX: Final = 4
 HOPS_EXCEEDED: Final = Cause(
     "MaxTransferHopCountExceeded", f"The message was forwarded {HOPS_MAX} times; no more are allowed."
@@ -44,12 +44,12 @@ class TransferOutbox:
         self._intake = intake
         self._stock = stock
         self.arriving = 0
-        """How many of what the intake holds are for here."""
+        """How many messages in the intake are for the outbox."""
 
     def enqueue(
         self, messages: list[Message], destination: EntityPath, at: Instant, changes: Changes
     ) -> Enqueued:
-        """Messages sent through this entity to another one, which alone will look at their other wishes."""
+        """Add messages sent through this entity. Only their destination applies their other properties."""
         for message in messages:
             message.state = MessageState.ACTIVE
             message.expires_at = None
@@ -64,7 +64,7 @@ class TransferOutbox:
     def post(
         self, count: int, destination: EntityPath, subqueue: SubQueue, at: Instant, changes: Changes
     ) -> list[Message]:
-        """Take from a shelf what is to be moved. One that has come too far goes to the dead letters."""
+        """Move messages from a shelf into the outbox. Messages with too many hops are dead-lettered."""
         taken = self._stock.take(count, subqueue, at, changes)
         posted = [message for message in taken if _hops(message) < HOPS_MAX]
         if len(posted) < len(taken):
@@ -84,7 +84,7 @@ class TransferOutbox:
     def reassign(
         self, numbers: Sequence[SequenceNumber], partition: PartitionNumber, changes: Changes
     ) -> None:
-        """Those that are still here are for this partition, and come after all that was sent before."""
+        """Assign messages that are still here to this partition, with numbers after all that were sent."""
         found = self._take(numbers)
         for message, number in zip(found, self._intake.take_numbers(len(found)), strict=True):
             amendment = message.amendment
@@ -95,15 +95,15 @@ class TransferOutbox:
         self._stock.put_back(found, changes)
 
     def remove(self, numbers: Sequence[SequenceNumber], changes: Changes) -> None:
-        """What has arrived elsewhere."""
+        """Remove messages that have arrived at their destination."""
         self._stock.remove(self._take(numbers), changes)
 
     def give_up(self, numbers: Sequence[SequenceNumber], cause: Cause, changes: Changes) -> None:
-        """What nobody will have."""
+        """Dead-letter messages that the destination will not take."""
         self._set_aside(self._take(numbers), cause, changes)
 
     def _take(self, numbers: Sequence[SequenceNumber]) -> list[Message]:
-        """Those of them that are still here."""
+        """Take those of these messages that are still here."""
         waiting = self._stock.shelves[SubQueue.OUTBOX].available
         found = [message for number in numbers if (message := waiting.find(number)) is not None]
         for message in found:
@@ -111,10 +111,10 @@ class TransferOutbox:
         return found
 
     def _set_aside(self, messages: list[Message], cause: Cause, changes: Changes) -> None:
-        """A message that was to be forwarded becomes a dead letter; all others have a queue of their own.
+        """Dead-letter messages that were to be forwarded. Others go to the transfer dead-letter queue.
 
-        That is what a transaction sent through here, and dead letters: these keep the reason they have,
-        and must not come back to the shelf from which they would be posted again.
+        The others are messages that a transaction sent through this entity, and dead letters. Dead letters
+        keep their reason, and must not return to the shelf from which they would be posted again.
         """
         for message in messages:
             amendment = message.amendment or Amendment()

@@ -58,7 +58,7 @@ class Partition:
 
     @description.setter
     def description(self, description: QueueDescription) -> None:
-        """The entity was updated: the new description holds from the next command on."""
+        """Set when the entity is updated. The new description applies from the next command on."""
         self._parts.stock.description = self._parts.intake.description = description
 
     @property
@@ -72,7 +72,7 @@ class Partition:
         transferred: Mapping[str, SequenceNumber] | None = None,
         sessions: Iterable[tuple[SessionId, int, Instant]] = (),
     ) -> None:
-        """Begin with what a store holds: all messages are durable and none is locked.
+        """Start with the contents of a store: all messages are durable and none is locked.
 
         `sessions`: the sessions that have a state, with its size and the time when it was set.
         """
@@ -112,7 +112,7 @@ class Partition:
         return bool(self._parts.outbox.arriving or self._parts.stock.available(SubQueue.OUTBOX))
 
     def fitting(self, count: int, size_max: int, subqueue: SubQueue = SubQueue.MAIN) -> int:
-        """How many of the oldest `count` messages have `size_max` bytes together; at least one, if any."""
+        """How many of the oldest `count` messages fit into `size_max` bytes; at least one, if any."""
         return self._parts.stock.shelves[subqueue].available.fitting(count, size_max)
 
     def waiting(
@@ -120,7 +120,7 @@ class Partition:
     ) -> list[Message]:
         """Up to `count` available messages from this number upwards, without locking them.
 
-        They have at most `size_max` bytes together, but the first is returned even if it is larger.
+        They have at most `size_max` bytes in total, but the first is returned even if it is larger.
         """
         messages = self._parts.stock.shelves[subqueue].available.starting_at(start, count)
         fitting = bisect_right(list(accumulate(message.size for message in messages)), size_max)
@@ -140,7 +140,7 @@ class Partition:
         return 0 if session is None else session.waiting.fitting(count, size_max)
 
     def locked(self, token: LockToken) -> Message | None:
-        """The message that is locked under this token; the lock may have run out."""
+        """The message that is locked under this token. The lock may have expired."""
         return self._parts.stock.locked(token)
 
     def confirmed(self) -> Iterator[Message]:

@@ -24,4 +24,4 @@ class Parts:
         self.intake = Intake(number, description, next_number, self.stock.shelves[SubQueue.MAIN], self.expiry)
         self.outbox = TransferOutbox(self.intake, self.stock)
         self.dead_arriving = 0
-        """How many of the messages that are not confirmed yet are dead letters already."""
+        """How many unconfirmed messages are dead letters already."""

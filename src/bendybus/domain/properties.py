@@ -1,6 +1,6 @@
-"""The one table of entity properties: what can be said about a queue, a topic or a subscription.
+"""The one table of entity properties of queues, topics and subscriptions.
 
-A row has everything that is true of one property alone: its name on the wire, the field of the
+A row contains everything that concerns one property alone: its name on the wire, the field of the
 description that holds it, its type, default and limits, and how people set and read it. ATOM
 (admin/), Config.json (server/emulator_config.py), the management client, the command line with its
 help, and docs/reference/properties.md are derived from it. What a tier offers and which properties
@@ -54,7 +54,7 @@ class ValueType(Enum):
     DURATION = auto()
     """Seconds in a description, ISO 8601 on the wire."""
     DURATION_OR_UNLIMITED = auto()
-    """None in a description where unlimited."""
+    """None in a description means unlimited."""
     TEXT = auto()
     ENTITY = auto()
     """The path of another entity."""
@@ -66,34 +66,34 @@ class Property:
     """A row of the table."""
 
     name: str
-    """On the wire: in ATOM and in Config.json."""
+    """The name on the wire: in ATOM and in Config.json."""
     field: str
-    """Of the description."""
+    """The field of the description."""
     type: ValueType
     default: object = None
-    """Of an entity that says nothing about it; None is no value, or unlimited."""
+    """The value if the creator gives none; None is no value, or unlimited."""
     allowed: Sequence[int] = ()
-    """The whole numbers that it may be; of a text, the lengths. Empty: any."""
+    """The allowed whole numbers; for a text, the allowed lengths. Empty: any."""
     standard: Sequence[int] = ()
-    """Those of them that Basic and Standard offer, where that is not all."""
+    """Those of them that Basic and Standard offer, if not all."""
     least_s: float = 0
     most_s: float | None = None
-    """Of a duration."""
+    """The limit of a duration."""
     too_long: str = ""
-    """What Azure says of a longer duration, where that is not what it says of most."""
+    """Azure's text for a duration that is too long, if it differs from the usual text."""
     option: str
-    """Of the command line."""
+    """The option of the command line."""
     help: str
     metavar: str = ""
-    """What help writes for the value of the option."""
+    """The placeholder for the option's value in help."""
     fixed: bool = False
-    """Set when the entity is created, and never again (P-07)."""
+    """Set when the entity is created and fixed from then on (P-07)."""
     removable: bool = False
-    """An update that leaves it out takes it away. Any other property then stays as it is."""
+    """An update without this property removes it. Other properties stay as they are."""
     in_config: bool = True
-    """Whether Config.json has it."""
+    """Whether Config.json has this property."""
     since: str = ""
-    """The first version of the management API that shows it."""
+    """The first version of the management API that shows this property."""
 
     def check(self, label: str, value: object) -> None:
         """`ArgumentError` for a value that no entity may have; `label` names the entity."""
@@ -127,7 +127,7 @@ class Property:
 
     @property
     def limits(self) -> str:
-        """What it may be, for people; empty where anything of its type will do."""
+        """The allowed values, for people; empty if any value of the type is allowed."""
         if self.type in _DURATIONS:
             least = short_duration(self.least_s)
             return f"at least {least}" if self.most_s is None else f"{least} to {short_duration(self.most_s)}"
@@ -142,7 +142,7 @@ class Property:
         return f"{_numbers(self.standard)}; in Premium also {premium}"
 
     def written(self, value: object) -> object:
-        """The value as the wire has it."""
+        """The value as it is written on the wire."""
         if self.type in _DURATIONS:
             assert value is None or isinstance(value, int | float)
             return format_duration(value)
@@ -287,7 +287,7 @@ MAX_DELIVERY_COUNT: Final = Property(
     field="max_delivery_count",
     type=ValueType.INTEGER,
     default=10,
-    # As many as a signed 32-bit number can say; the 2000 of Azure's portal is the portal's own.
+    # The largest signed 32-bit number. The limit of 2000 in Azure's portal applies only to the portal.
     allowed=range(1, 2**31),
     option="max-delivery-count",
     help="Dead-letter a message after so many deliveries.",
@@ -357,7 +357,7 @@ USER_METADATA: Final = Property(
     removable=True,
 )
 
-# In the order of help and of the reference page.
+# In the order used by help and the reference page.
 ALL: Final[Properties] = (
     ENABLE_PARTITIONING,
     MAX_SIZE,
@@ -379,7 +379,7 @@ ALL: Final[Properties] = (
     USER_METADATA,
 )
 
-# Each kind in the order in which the real service writes it.
+# Each kind in the order in which the real service writes its properties.
 QUEUE: Final[Properties] = (
     LOCK_DURATION,
     MAX_SIZE,

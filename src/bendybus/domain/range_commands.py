@@ -1,4 +1,4 @@
-"""What readers that keep their own position may ask of a partition, and what it answers.
+"""Commands for readers that keep their own position, and the replies.
 
 What such a reader can rely on: handlers/ranges.py.
 """
@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(slots=True)
 class Survey:
-    """Which sequence numbers there are."""
+    """Ask for the range of sequence numbers."""
 
     subqueue: SubQueue = SubQueue.MAIN
 
@@ -41,7 +41,7 @@ class Browse:
     last: SequenceNumber
     count: int
     size_max: int
-    """Bytes of all messages together. The first message is returned even if it is larger."""
+    """The maximum total size in bytes. The first message is returned even if it is larger."""
     states: Collection[MessageState]
     subqueue: SubQueue = SubQueue.MAIN
     session_id: SessionId | None = None
@@ -60,7 +60,7 @@ class DiscardThrough:
 
 @dataclass(slots=True)
 class Discard:
-    """Remove these messages; those that are gone already are no error."""
+    """Remove these messages. It is not an error if some are already gone."""
 
     numbers: Sequence[SequenceNumber]
     subqueue: SubQueue = SubQueue.MAIN
@@ -69,7 +69,7 @@ class Discard:
 @dataclass(frozen=True, slots=True)
 class Surveyed:
     first: SequenceNumber
-    """Of the oldest message; if there is none, the next number to be given."""
+    """The number of the oldest message; if there is none, the next number to be given."""
     next: SequenceNumber
     stable: SequenceNumber
     """No message will appear at or below this number any more."""

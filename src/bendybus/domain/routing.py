@@ -1,11 +1,11 @@
 """Which partition a message goes to.
 
-The key is the session id, else the partition key, else (with duplicate
-detection only) the message id, else the via partition key. Keys are equal whatever
-their case, since session ids are (session_ids.py) and a session id is also the
-partition key of its messages. Equal keys meet in one partition, for ever: the hash
-below is part of the stored format, and so is an entity's `exact_keys`. Without a
-key, partitions take turns.
+The key is the session id, else the partition key, else (only with duplicate
+detection) the message id, else the via partition key. Case is ignored in keys, because it is
+ignored in session ids (session_ids.py), and a session id is also the
+partition key of its messages. Equal keys always go to the same partition: the hash
+below is part of the stored format, and so is an entity's `exact_keys`. Messages without a
+key are distributed in turn.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ __all__ = ["KEY_LENGTH_MAX", "RoundRobin", "batch_key", "key_of", "partition_of"
 
 KEY_LENGTH_MAX: Final = 128
 
-# 2^32 divided by the golden ratio, made odd (Knuth, TAOCP 6.4): multiplying spreads each bit of the
-# checksum into the topmost ones, which `partition_of` goes by. A CRC alone is linear: keys that
+# 2^32 divided by the golden ratio, made odd (Knuth, TAOCP 6.4): the multiplication spreads each bit of the
+# checksum into the topmost bits, which `partition_of` uses. A CRC alone is linear: keys that
 # differ in one character would fall into few partitions.
 _SPREAD: Final = 0x9E3779B1
 _MASK: Final = 0xFFFFFFFF
 
 
 def key_of(text: str, *, exact: bool = False) -> RoutingKey:
-    """What is compared and hashed of a text that is a key; `exact` on an entity that is older than this."""
+    """The form of a key that is compared and hashed. `exact`: for older entities with case-sensitive keys."""
     return cast(RoutingKey, text if exact else fold_case(text))
 
 
@@ -43,10 +43,10 @@ def routing_key(
     via_key: str | None = None,
     exact: bool = False,
 ) -> RoutingKey | None:
-    """The key of a message, or None when it may go anywhere (P-13, P-14, P-15).
+    """The key of a message, or None if it may go to any partition (P-13, P-14, P-15).
 
-    `via_key`: the partition key for the entity that a transaction goes through. Outside of a transaction it
-    is the key of a message that has no other (P-37).
+    `via_key`: the partition key for the entity that a transaction goes through. Outside a transaction it
+    is the key of a message that has no other key (P-37).
     """
     if session_id is not None:
         key = key_of(session_id, exact=exact)
@@ -80,7 +80,7 @@ def _check_length(name: str, value: str) -> None:
 
 
 def partition_of(key: str, count: int) -> PartitionNumber:
-    """The partition of a key among `count` (P-12).
+    """The partition of a key among `count` partitions (P-12).
 
     CRC-32 of the key's UTF-8, times `_SPREAD` modulo 2^32, taken as a fraction
     of 2^32, times `count`, rounded down.
@@ -90,7 +90,7 @@ def partition_of(key: str, count: int) -> PartitionNumber:
 
 
 def batch_key(keys: Iterable[RoutingKey | None], *, duplicate_detection: bool) -> RoutingKey | None:
-    """The one key of all messages in a batch to a partitioned entity (P-18)."""
+    """The common key of all messages in a batch to a partitioned entity (P-18)."""
     distinct = set(keys)
     if len(distinct) > 1:
         raise InvalidOperation(
@@ -104,7 +104,7 @@ def batch_key(keys: Iterable[RoutingKey | None], *, duplicate_detection: bool) -
 
 
 class RoundRobin:
-    """Whose turn it is to take a message without a key (P-16)."""
+    """Chooses the partition for a message without a key (P-16)."""
 
     __slots__ = ("_next", "_order")
 
@@ -113,7 +113,7 @@ class RoundRobin:
         self._next = 0
 
     def next(self, available: Container[PartitionNumber]) -> PartitionNumber | None:
-        """The next partition among those available; None when none is."""
+        """The next available partition; None if there is none."""
         count = len(self._order)
         for turn in range(self._next, self._next + count):
             number = self._order[turn % count]

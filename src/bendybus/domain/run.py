@@ -1,9 +1,9 @@
 """A run: messages in the order of their sequence numbers, taken from the front.
 
-One list and the index of its first live slot. Adding at the end, taking a batch
-from the front and putting one back near the front all cost what they touch, not
-what the run holds; finding a number is a bisection. Eight bytes a message (nine
-with the list's own reserve), so a long backlog is cheap to keep. Which runs a
+A run is one list and the index of its first used slot. The cost of adding at the end, taking a batch
+from the front or putting a message back near the front depends on the messages touched, not
+on the length of the run. Finding a number is a bisection. A message takes eight bytes (nine
+with the list's spare room), so a long backlog is cheap to keep. Which runs a
 sub-queue has: shelf.py.
 """
 
@@ -21,7 +21,7 @@ from bendybus.session_ids import OneSession
 
 __all__ = ["Run"]
 
-# Fills the slots before the head, so that a message taken is not kept alive by the list.
+# Fills the slots before the head, so that the list does not keep a taken message alive.
 _TAKEN: Final = Message(None, size=0)
 
 _number: Final = attrgetter("sequence_number")
@@ -41,11 +41,11 @@ class Run:
         return iter(self._slots[self._head :])
 
     def extend(self, messages: Iterable[Message]) -> None:
-        """Add messages in order whose numbers are all beyond the last one here."""
+        """Add messages, in order, whose numbers are all higher than the last one here."""
         self._slots.extend(messages)
 
     def insert(self, messages: Iterable[Message]) -> None:
-        """Add messages in any order, each at its own place."""
+        """Add messages in any order, each at its position."""
         arriving = sorted(messages, key=_number)
         slots, head = self._slots, self._head
         if not arriving:
@@ -53,8 +53,8 @@ class Run:
         if not slots or slots[-1].sequence_number < arriving[0].sequence_number:
             slots.extend(arriving)
             return
-        # What stands before the last arrival is rewritten, moved into the free slots before the head.
-        # Messages come back near the front, whence they were taken, so that is little.
+        # Everything before the last new message is rewritten into the free slots before the head.
+        # Messages are usually put back near the front, where they were taken, so this is little work.
         merged: list[Message] = []
         position = head
         for message in arriving:
@@ -74,7 +74,7 @@ class Run:
             slots.clear()
             self._head = 0
         elif head * 2 > len(slots):
-            # More free slots than messages: close the gap, at most one move per message taken.
+            # More free slots than messages: close the gap. This costs at most one move per message taken.
             del slots[:head]
             self._head = 0
         else:
@@ -83,7 +83,7 @@ class Run:
         return taken
 
     def take_these(self, numbers: Iterable[SequenceNumber]) -> list[Message]:
-        """Remove and return those that are here, oldest first."""
+        """Remove and return the messages that are here, oldest first."""
         slots = self._slots
         indexes: list[int] = []
         for number in sorted(numbers):
@@ -103,7 +103,7 @@ class Run:
         return taken
 
     def fitting(self, count: int, size_max: int) -> int:
-        """How many of the first `count` have `size_max` bytes together; the first one fits always."""
+        """How many of the first `count` fit into `size_max` bytes. The first one always fits."""
         if self._head == len(self._slots):
             return 0
         sizes = [message.size for message in self._slots[self._head : self._head + max(0, count)]]
@@ -112,17 +112,17 @@ class Run:
         return max(1, bisect_right(list(accumulate(sizes)), size_max))
 
     def replace(self, messages: list[Message]) -> None:
-        """Hold these, in order, instead."""
+        """Replace all messages by these, which are in order."""
         self._slots = messages
         self._head = 0
 
     def starting_at(self, sequence_number: SequenceNumber, count: int) -> list[Message]:
-        """Up to `count` messages from this number upwards; they stay."""
+        """Up to `count` messages from this number upwards, without removing them."""
         first = bisect_left(self._slots, sequence_number, self._head, key=_number)
         return self._slots[first : first + max(0, count)]
 
     def in_session(self, wanted: OneSession, start: SequenceNumber) -> Iterator[Message]:
-        """The session's messages from this number upwards; they stay."""
+        """The session's messages from this number upwards, without removing them."""
         first = bisect_left(self._slots, start, self._head, key=_number)
         return (message for message in self._slots[first:] if wanted.includes(message.session_id))
 
@@ -131,7 +131,7 @@ class Run:
         return found[0] if found and found[0].sequence_number == sequence_number else None
 
     def remove(self, message: Message) -> None:
-        """Take one message out of the middle; it must be here."""
+        """Remove one message from the middle. It must be here."""
         index = bisect_left(self._slots, message.sequence_number, self._head, key=_number)
         assert self._slots[index] is message, f"{message} is not in its run"
         del self._slots[index]

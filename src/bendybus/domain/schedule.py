@@ -1,9 +1,9 @@
-"""Scheduled messages: kept until their time has come, then enqueued as if they had just been sent.
+"""Scheduled messages: kept until they are due, then enqueued as if they had just been sent.
 
-While a message is scheduled its `enqueued_at` is the time when it is due, and
-`expires_at` is what it would be if it were activated just then: so a message
-that waits for its time is no larger than any other. Only this module
-makes a message scheduled; a store reads scheduled messages back. What activation gives a message: intake.py.
+While a message is scheduled, its `enqueued_at` is the time when it is due, and `expires_at` is the expiry
+time for an activation at exactly that time. So a scheduled message needs no more memory than any other.
+Only this module makes a message scheduled; a store reads scheduled messages back. What activation does to
+a message: intake.py.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from bendybus.names import Instant, SequenceNumber
 
 __all__ = ["Schedule", "postpone"]
 
-# All of a million messages may be due at once. Some 10 ms of work for one tick; the next goes on.
+# A million messages may be due at once. This is about 10 ms of work for one tick; the next tick continues.
 ACTIVATED_AT_ONCE_MAX: Final = 5000
 
-# Taking one out of a run moves those behind it, 1 ms in a million; writing the run anew takes 30 ms.
+# Removing one message from a run moves those behind it: 1 ms for a million. Rewriting the run takes 30 ms.
 REMOVED_SINGLY_MAX: Final = 30
 
-# Entries of cancelled messages that are not worth building the agenda anew.
+# The agenda is not rebuilt for this many entries of cancelled messages.
 STALE_MAX: Final = 64
 
 
 def postpone(message: Message, at: Instant, due: Instant) -> None:
-    """Let a message made at `at` and not yet enqueued wait until it is due; its lifetime starts then."""
+    """Schedule a message that was made at `at` and is not enqueued. Its lifetime starts when it is due."""
     message.state = MessageState.SCHEDULED
     message.enqueued_at = due
     if message.expires_at is not None:
@@ -38,7 +38,7 @@ def postpone(message: Message, at: Instant, due: Instant) -> None:
 
 
 class Schedule:
-    """When which message of a partition is due. Empty lists, for the many that have none."""
+    """When the scheduled messages of a partition are due. Many partitions have none."""
 
     __slots__ = ("_agenda", "_numbered", "_waiting", "activated", "arriving")
 
@@ -46,11 +46,11 @@ class Schedule:
         self._waiting = waiting
         """The run of the scheduled messages, by number."""
         self._agenda: list[tuple[Instant, SequenceNumber]] = []
-        """A heap. Cancelled messages stay in it until they would have been due, or until they are many."""
+        """A heap. Entries of cancelled messages stay until they would be due, or until there are many."""
         self.arriving: list[Message] = []
-        """Not yet durable, so shown to nobody."""
+        """Not durable yet, so not visible."""
         self._numbered: list[tuple[SequenceNumber, Sequence[Message]]] = []
-        """The same, of those that had their numbers long before: durable when the number beside them is."""
+        """The same for messages with reserved numbers: they are durable once the number next to them is."""
         self.activated: list[Message] = []
         """Durable, but not yet under their new numbers."""
 
@@ -60,11 +60,11 @@ class Schedule:
 
     @property
     def unconfirmed(self) -> bool:
-        """Whether something has arrived that does not wait yet."""
+        """Whether there are messages that have arrived and are not confirmed."""
         return bool(self.arriving or self._numbered)
 
     def restore(self) -> None:
-        """Begin with the messages that wait already."""
+        """Start with the messages that are already waiting."""
         self._agenda = [(message.enqueued_at, message.sequence_number) for message in self._waiting]
         heapify(self._agenda)
 
@@ -75,7 +75,7 @@ class Schedule:
         self._numbered.append((ticket, messages))
 
     def confirm_arrived(self, number: SequenceNumber) -> None:
-        """What arrived up to this number waits from now on."""
+        """Let messages that arrived up to this number wait until they are due."""
         arrived = _take_through(self.arriving, number)
         while self._numbered and self._numbered[0][0] <= number:
             arrived += self._numbered.pop(0)[1]
@@ -84,21 +84,21 @@ class Schedule:
             heappush(self._agenda, (message.enqueued_at, message.sequence_number))
 
     def take_activated(self, number: SequenceNumber) -> list[Message]:
-        """Those that are durable under their new numbers, up to this one."""
+        """The activated messages that are durable under their new numbers, up to this one."""
         return _take_through(self.activated, number)
 
     def find(self, numbers: Sequence[SequenceNumber]) -> list[Message | None]:
         return [self._waiting.find(number) for number in numbers]
 
     def cancel(self, messages: Sequence[Message]) -> None:
-        """Messages that wait are not to become due."""
+        """Cancel waiting messages."""
         for message in messages:
             self._waiting.remove(message)
         if len(self._agenda) > 2 * len(self._waiting) + STALE_MAX:
             self.restore()
 
     def take_due(self, at: Instant) -> list[Message]:
-        """Active from now on, the earliest first: those whose time has come, or the first few thousand."""
+        """Activate the messages that are due, earliest first; at most a few thousand at a time."""
         due: list[Message] = []
         agenda = self._agenda
         while agenda and agenda[0][0] <= at and len(due) < ACTIVATED_AT_ONCE_MAX:
@@ -115,13 +115,13 @@ class Schedule:
         return due
 
     def leave(self, messages: Sequence[Message]) -> None:
-        """Activated ones that go elsewhere instead of becoming durable here."""
+        """Forget activated messages that go elsewhere instead of becoming durable here."""
         going = {message.sequence_number for message in messages}
         self.activated = [each for each in self.activated if each.sequence_number not in going]
 
 
 def _take_through(messages: list[Message], number: SequenceNumber) -> list[Message]:
-    """Remove from this list, which is in order, what has a number up to this one."""
+    """Remove the messages up to this number from a list that is in order."""
     count = len(messages)
     while count and messages[count - 1].sequence_number > number:
         count -= 1

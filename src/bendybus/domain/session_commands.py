@@ -1,4 +1,4 @@
-"""What may be asked of a partition whose messages come in sessions, and what it answers.
+"""Commands of session receivers, and the replies.
 
 A receiver that has accepted a session names its lock in all further commands. Once that lock is lost, they
 raise `SessionLockLost` and change nothing; only `ReleaseSession` raises no error. All other commands:
@@ -33,19 +33,19 @@ _UNSET: Final = Instant(0)
 
 @dataclass(frozen=True, slots=True)
 class SessionLock:
-    """The right to a session's messages and state. The token tells one holder from the next."""
+    """The right to a session's messages and state. The token distinguishes one holder from the next."""
 
     session_id: SessionId
-    """As the holder wrote it, else as the session's first message had it."""
+    """In the spelling of the holder, or else of the session's first message."""
     token: LockToken = field(repr=False)
     key: SessionKey
     handover: LockToken | None = field(default=None, repr=False)
-    """Whoever presents this takes the session over from its holder; None if the lock is exclusive."""
+    """A receiver that presents this token takes the session over. None if the lock is exclusive."""
 
 
 @dataclass(slots=True)
 class AcceptSession:
-    """Lock this session, or with None the one among those with messages that has waited longest.
+    """Lock this session. With None, lock the session with messages that has waited longest.
 
     `entropy`: 14 bytes for the lock. With `handover` the session is taken over from its holder, together with
     the messages that are locked in it.
@@ -71,21 +71,21 @@ class LockInSession:
 
 @dataclass(slots=True)
 class RenewSession:
-    """Start the lock duration anew, for the session and its locked messages."""
+    """Restart the lock duration for the session and its locked messages."""
 
     lock: SessionLock
 
 
 @dataclass(slots=True)
 class ReleaseSession:
-    """Done with the session; its locked messages are given back uncounted. No error if the lock is lost."""
+    """Release the session. Its locked messages go back without counting. No error if the lock is lost."""
 
     lock: SessionLock
 
 
 @dataclass(slots=True)
 class SetSessionState:
-    """Remember this for the session; None to forget what was remembered."""
+    """Store this state for the session; None deletes the state."""
 
     lock: SessionLock
     state: bytes | None
@@ -93,16 +93,16 @@ class SetSessionState:
 
 @dataclass(slots=True)
 class FindSessionState:
-    """Whether something is remembered; what it is, only the store knows."""
+    """Ask whether the session has a state. Only the store has its content."""
 
     lock: SessionLock
 
 
 @dataclass(slots=True)
 class ListSessions:
-    """The sessions with active messages or a state, or those whose state was set after a given time.
+    """List the sessions with active messages or a state, or those whose state was set after a given time.
 
-    `skip` and `count` page through them, in an order that is arbitrary but stays.
+    `skip` and `count` select a page. The order is arbitrary but stable.
     """
 
     updated_after: Instant | None
@@ -123,7 +123,7 @@ SessionCommand: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class SessionAccepted:
-    """The lock, new or renewed, and its end; None when no session is free that has messages."""
+    """The lock, new or renewed, and its end. None if no free session has messages."""
 
     lock: SessionLock | None
     locked_until: Instant = _UNSET
@@ -131,7 +131,7 @@ class SessionAccepted:
 
 @dataclass(frozen=True, slots=True)
 class SessionStateFound:
-    """The size of the state, None when there is none; and the id under which the store has it."""
+    """The size of the state, or None if there is none; and the id under which the store has it."""
 
     size: int | None
     session_id: SessionId
@@ -139,7 +139,7 @@ class SessionStateFound:
 
 @dataclass(frozen=True, slots=True)
 class SessionsListed:
-    """`matching`: how many there are in all, the skipped ones and those left off included."""
+    """`matching`: the number of all matching sessions, including those not on this page."""
 
     session_ids: list[SessionId]
     matching: int

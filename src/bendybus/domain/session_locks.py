@@ -1,7 +1,7 @@
-"""Session locks: who holds which session, until when, and the messages handed out inside it.
+"""Session locks: who holds which session, until when, and which messages are locked in it.
 
 A session has one holder at a time. The messages that its holder receives stay locked as long as the session
-is. A lock that is not exclusive has a token by which another receiver may take the session over. Only this
+is. A lock that is not exclusive has a token with which another receiver may take the session over. Only this
 module sets a session's lock. What happens to the messages of a lost session: stock.py. Which messages wait
 in a session: sessions.py.
 """
@@ -50,7 +50,7 @@ class SessionLocks:
     def lock(
         self, session_id: SessionId, entropy: bytes, until: Instant, *, exclusive: bool = True
     ) -> SessionLock:
-        """Give a session without a holder, known or new, to a receiver."""
+        """Lock a session, known or new, that has no holder."""
         session = self.sessions.find_or_make(session_id)
         assert session.lock is None, "a lock of this session was ended or the command refused before"
         self.sessions.withdraw(session)
@@ -64,7 +64,7 @@ class SessionLocks:
     def hand_over(
         self, session: Session, session_id: SessionId, entropy: bytes, until: Instant
     ) -> SessionLock:
-        """Give a session to its next holder, with the messages that are locked in it."""
+        """Pass a session to its next holder, together with the messages that are locked in it."""
         assert session.lock is not None, "only a session that is held can be handed over"
         token = LockToken(self._prefix + entropy[:ENTROPY_PER_LOCK])
         session.lock = SessionLock(session_id, token, session.key, session.lock.handover)
@@ -81,7 +81,7 @@ class SessionLocks:
         self._earliest_end = min(self._earliest_end, until)
 
     def free(self, session: Session) -> list[Message]:
-        """End the lock; returns the messages that were locked in the session, in order."""
+        """End the lock. Returns the messages that were locked in the session, in order."""
         messages = sorted((session.locked_messages or {}).values(), key=_number)
         for token in session.locked_messages or ():
             del self._by_token[token]
@@ -91,7 +91,7 @@ class SessionLocks:
         return messages
 
     def overdue(self, at: Instant) -> list[Session]:
-        """The sessions whose locks have run out."""
+        """The sessions whose locks have expired."""
         if at < self._earliest_end:
             return []
         overdue = [session for session in self._locked.values() if session.locked_until <= at]
@@ -115,7 +115,7 @@ class SessionLocks:
             )
 
     def refuse_handover(self, session_id: SessionId, handover: LockToken, at: Instant) -> Session:
-        """The session that this token gives a right to, or `SessionCannotBeLocked`."""
+        """The session that this handover token belongs to, or `SessionCannotBeLocked`."""
         session = self._locked.get(self.sessions.key(session_id))
         lock = None if session is None or session.locked_until <= at else session.lock
         if session is None or lock is None or lock.handover is None or lock.handover != handover:
@@ -136,12 +136,12 @@ class SessionLocks:
         return session
 
     def find_held(self, lock: SessionLock) -> Session | None:
-        """The session under this lock; the lock may have run out."""
+        """The session under this lock. The lock may have expired."""
         session = self._locked.get(lock.key)
         return session if session is not None and session.lock == lock else None
 
     def held_among(self, messages: Iterable[Message]) -> dict[SessionLock, None]:
-        """The locks of the sessions of these messages, where a session has a holder."""
+        """The locks of the sessions of these messages, for sessions that have a holder."""
         found: dict[SessionLock, None] = {}
         if self._locked:
             for key in dict.fromkeys(map(self.sessions.key_of, messages)):
@@ -153,7 +153,7 @@ class SessionLocks:
     # -- messages ------------------------------------------------------------------
 
     def grant(self, session: Session, messages: Sequence[Message], entropy: bytes) -> None:
-        """Lock each message under a token of its own, for as long as the session is locked."""
+        """Lock each message under a new token, for as long as the session is locked."""
         assert session.locked_messages is not None, "only a holder is given messages"
         tokens = lock_granted(messages, self._prefix, entropy, session.locked_until)
         session.locked_messages.update(zip(tokens, messages, strict=True))
@@ -169,7 +169,7 @@ class SessionLocks:
         return None if session is None or session.locked_messages is None else session.locked_messages[token]
 
     def release(self, tokens: Sequence[LockToken]) -> tuple[list[Message], list[LockToken]]:
-        """End the locks of these messages; returns the messages, and the tokens that lock nothing."""
+        """End the locks of these messages. Returns the messages, and the tokens without a lock."""
         released: list[Message] = []
         lost: list[LockToken] = []
         for token in tokens:

@@ -1,7 +1,7 @@
 """Sessions: a partition's available messages, each in the run of its session.
 
-On an entity that requires sessions this takes the role of the one run that other entities have (run.py).
-Sessions are found by their keys, so case does not count in their ids (session_ids.py). A session is kept
+On an entity that requires sessions, this replaces the one run that other entities have (run.py).
+Sessions are found by their keys, so case is ignored in their ids (session_ids.py). A session is kept
 while it has messages, a state or a holder. Who holds which session: session_locks.py.
 """
 
@@ -33,13 +33,13 @@ class Session:
 
     key: SessionKey
     id: SessionId
-    """As it was first spelled. A store has its state under this spelling."""
+    """The first spelling of the id. A store keeps the session's state under this spelling."""
     waiting: Run = field(default_factory=Run)
     """Available messages, oldest first."""
     lock: SessionLock | None = None
     locked_until: Instant = _UNSET
     locked_messages: dict[LockToken, Message] | None = None
-    """Messages handed out to the holder; None while there is no holder."""
+    """The messages locked by the holder; None while there is no holder."""
     state_size: int | None = None
     """The size of the session state. The state itself is in the store."""
     updated_at: Instant = _UNSET
@@ -59,7 +59,7 @@ class Sessions:
         self._exact = exact_keys
         self._known: dict[SessionKey, Session] = {}
         self._offered: OrderedDict[SessionKey, Session] = OrderedDict()
-        """Sessions with messages and without a holder. A session that was served goes to the end."""
+        """Sessions with messages and without a holder. A session that has been served goes to the end."""
 
     # -- as a shelf's waiting messages ---------------------------------------------
 
@@ -80,21 +80,21 @@ class Sessions:
             self.offer(session)
 
     def replace(self, messages: list[Message]) -> None:
-        """Of the messages that were here, these are left."""
+        """Keep only these messages of those that were here."""
         left = dict(self._by_session(messages))
         for session in list(self._known.values()):
             session.waiting.replace(left.get(session, []))
             self.forget_idle(session)
 
     def take(self, count: int) -> list[Message]:
-        """The oldest of all sessions, to be deleted: no holder is asked."""
+        """The oldest messages of all sessions, to be deleted, whether or not a session has a holder."""
         taken = self.starting_at(SequenceNumber(0), count)
         for message in taken:
             self.remove(message)
         return taken
 
     def fitting(self, count: int, size_max: int) -> int:
-        """None: messages of a session are locked by its holder."""
+        """Always 0: only its holder locks the messages of a session."""
         return 0
 
     def starting_at(self, sequence_number: SequenceNumber, count: int) -> list[Message]:
@@ -120,7 +120,7 @@ class Sessions:
             assert message.session_id is not None, "messages without a session are refused"
             session = self.find_or_make(message.session_id)
             if message.session_id == session.id:
-                # Messages that spell the id alike share one string.
+                # Messages with the same spelling of the id share one string.
                 message.session_id = session.id
             shares.setdefault(session, []).append(message)
         return shares.items()
@@ -146,7 +146,7 @@ class Sessions:
         return session
 
     def forget_idle(self, session: Session) -> None:
-        """Keep nothing of a session that has no messages, no holder and no state."""
+        """Drop a session that has no messages, no holder and no state."""
         if session.waiting:
             return
         self._offered.pop(session.key, None)
@@ -154,12 +154,12 @@ class Sessions:
             self._known.pop(session.key, None)
 
     def offer(self, session: Session) -> None:
-        """Let a receiver have this session, if it has messages and no holder."""
+        """Offer this session to receivers, if it has messages and no holder."""
         if session.lock is None and session.waiting:
             self._offered.setdefault(session.key, session)
 
     def withdraw(self, session: Session) -> None:
-        """Offer this session to nobody: it has a holder now."""
+        """Stop offering this session: it has a holder now."""
         self._offered.pop(session.key, None)
 
     @property
@@ -168,11 +168,11 @@ class Sessions:
         return len(self._offered)
 
     def next_offered(self) -> Session | None:
-        """The session that has waited longest; it is offered until it is locked."""
+        """The session that has waited longest. It stays offered until it is locked."""
         return next(iter(self._offered.values()), None)
 
     def listed(self, updated_after: Instant | None, skip: int, count: int) -> tuple[list[SessionId], int]:
-        """A page of the sessions that have messages or a state, and the number of all of them."""
+        """A page of the sessions that have messages or a state, and the total number of such sessions."""
         found = [
             session.id
             for session in self._known.values()

@@ -25,9 +25,9 @@ _number: Final = attrgetter("sequence_number")
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How much a sub-queue holds. The states add up to all; `locked` says how many of them are locked.
+    """The contents of a sub-queue. The states add up to the total; `locked` is how many of them are locked.
 
-    Messages not yet confirmed count in `size_bytes` alone, for the quota's sake.
+    Messages that are not confirmed count only in `size_bytes`, for the quota.
     """
 
     active: int
@@ -62,7 +62,7 @@ class Shelf:
         self.deferred = Run()
         self.scheduled = Run()
         self.size_bytes = 0
-        """Of everything in this sub-queue, locked and unconfirmed messages and session states included."""
+        """The size of this sub-queue, including locked and unconfirmed messages and session states."""
         self._runs: dict[MessageState, Waiting] = {
             MessageState.ACTIVE: self.available,
             MessageState.DEFERRED: self.deferred,
@@ -76,7 +76,7 @@ class Shelf:
         self._runs[state].insert(messages)
 
     def peek(self, start: SequenceNumber, count: int, locked: Iterable[Message]) -> list[Message]:
-        """The first `count` from `start` upwards, in any state; `locked` are this sub-queue's on loan."""
+        """The first `count` messages from `start` upwards, in any state. `locked`: those that are locked."""
         candidates = nsmallest(count, (each for each in locked if each.sequence_number >= start), key=_number)
         for run in self._runs.values():
             candidates += run.starting_at(start, count)
@@ -86,7 +86,7 @@ class Shelf:
     def peek_session(
         self, wanted: OneSession, start: SequenceNumber, count: int, locked: Iterable[Message]
     ) -> list[Message]:
-        """The same, of one session alone."""
+        """The same for one session."""
         candidates = [
             each for each in locked if each.sequence_number >= start and wanted.includes(each.session_id)
         ]

@@ -26,7 +26,7 @@ from bendybus.session_ids import OneSession
 
 __all__ = ["Stock"]
 
-# Compared for every message. To look up a member of an enum is slow.
+# Compared for every message. Looking up a member of an enum is slow.
 _MAIN: Final = SubQueue.MAIN
 
 
@@ -39,7 +39,7 @@ class Stock:
         """Replaced when the entity is updated."""
         self.shelves = {subqueue: Shelf() for subqueue in SubQueue}
         self.session_locks: SessionLocks | None = None
-        """If the entity requires sessions: who holds them. Its sub-queues have no sessions."""
+        """The session locks, if the entity requires sessions. Its sub-queues have no sessions."""
         if description.requires_session:
             sessions = Sessions(exact_keys=description.exact_keys)
             self.session_locks = SessionLocks(number, description.path, sessions)
@@ -71,7 +71,7 @@ class Stock:
                 self.shelves[SubQueue.MAIN].size_bytes += size
 
     def arrive(self, messages: list[Message], changes: Changes) -> None:
-        """Take in messages that have just become durable, newer than all that are here."""
+        """Add messages that have just become durable. They are newer than all that are here."""
         self.shelves[_MAIN].available.extend(messages)
         changes.offer(_MAIN)
         if self.session_locks is not None:
@@ -84,7 +84,7 @@ class Stock:
             changes.sessions.ready |= ready
 
     def available(self, subqueue: SubQueue) -> int:
-        """How many messages can be locked; with sessions, how many sessions that have messages."""
+        """How many messages can be locked; with sessions, how many sessions with messages can be."""
         if self.session_locks is not None and subqueue is SubQueue.MAIN:
             return self.session_locks.sessions.offered
         return len(self.shelves[subqueue].available)
@@ -123,7 +123,7 @@ class Stock:
         return messages
 
     def expire_among(self, messages: list[Message], at: Instant, changes: Changes) -> list[Message]:
-        """Of messages that were just taken from a shelf, those that have not expired."""
+        """Of messages that were just taken from a shelf, those that have not expired. Expires the others."""
         if self._expiry.may_have_expired(at):
             messages, expired = split_expired(messages, at)
             if expired:
@@ -148,7 +148,7 @@ class Stock:
         return messages
 
     def locked(self, token: LockToken) -> Message | None:
-        """The message that is locked under this token; the lock may have run out."""
+        """The message that is locked under this token. The lock may have expired."""
         message = self.locks.find(token)
         if message is None and self.session_locks is not None:
             message = self.session_locks.find(token)
@@ -168,7 +168,7 @@ class Stock:
         return messages, lost
 
     def end_locks(self, at: Instant, changes: Changes) -> None:
-        """End the locks that have run out. Each counts as a failed delivery, as an abandoned one does."""
+        """End the locks that have expired. Each counts as a failed delivery, like an abandoned message."""
         if at >= self.locks.earliest_end:
             ended = self.locks.expire(at)
             if ended:
@@ -186,7 +186,7 @@ class Stock:
             self.session_locks.move_ends(by_ms)
 
     def free_session(self, session: Session, changes: Changes, *, failed: bool) -> None:
-        """End the lock of a session. Its locked messages go back; `failed`: as failed deliveries."""
+        """End the lock of a session. Its locked messages go back; if `failed`, as failed deliveries."""
         assert self.session_locks is not None, "the entity has sessions"
         messages = self.session_locks.free(session)
         if failed:
@@ -198,11 +198,11 @@ class Stock:
             changes.offer(SubQueue.MAIN)
 
     def fail_delivery(self, messages: list[Message], changes: Changes) -> None:
-        """Count a failed delivery. The message goes back, or after the last attempt to the dead letters."""
+        """Count a failed delivery. The message goes back, or is dead-lettered after the last attempt."""
         limit = self.description.max_delivery_count
         for message in messages:
             if message.subqueue is not SubQueue.MAIN:
-                # A dead letter keeps the count that it came with.
+                # A dead letter keeps its delivery count.
                 continue
             message.delivery_count += 1
             if message.delivery_count >= limit:
@@ -211,7 +211,7 @@ class Stock:
         self.put_back(messages, changes)
 
     def put_back(self, messages: Iterable[Message], changes: Changes) -> None:
-        """Put messages that are not locked any more on the shelves that their sub-queue and state name."""
+        """Put unlocked messages on the shelves of their sub-queues and states."""
         groups: dict[tuple[SubQueue, MessageState], list[Message]] = {}
         for message in messages:
             lock_ended(message)
@@ -249,7 +249,7 @@ class Stock:
         mark(message, cause)
 
     def move(self, message: Message, subqueue: SubQueue) -> None:
-        """Assign a message that is on no shelf to another sub-queue; `put_back` puts it on the shelf."""
+        """Assign a message that is on no shelf to another sub-queue. `put_back` then puts it on the shelf."""
         self.shelves[message.subqueue].size_bytes -= message.size
         message.subqueue = subqueue
         self.shelves[subqueue].size_bytes += message.size
@@ -261,7 +261,7 @@ class Stock:
             self.remove(messages, changes)
 
     def sweep(self, at: Instant, arriving: Iterable[Message], changes: Changes) -> None:
-        """Expire available messages of the main sub-queue. Deferred and locked messages are left alone.
+        """Expire available messages of the main sub-queue. Deferred and locked messages do not expire here.
 
         `arriving`: messages that are not durable yet. They expire later.
         """

@@ -1,9 +1,9 @@
-"""A partition of a topic: messages come in, get their numbers and go on to the subscriptions.
+"""A partition of a topic: it numbers messages and passes them on to the subscriptions.
 
-Only scheduled messages stay here, with what duplicate detection remembers and how far each outbox has
+Only scheduled messages stay here, with the duplicate history and the number up to which each outbox has
 arrived: the intake of a partition (intake.py) without a stock. Scheduled messages are stored with an
-`Origin`, so that their copies can take over the payload. Who takes a copy: fanout.py. What the
-subscriptions then do with it: partition.py.
+`Origin`, so that their copies can share the payload. Which subscriptions take a copy: fanout.py. What they
+do with it: partition.py.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TopicPartition:
         self.number = number
         self._description = description
         self._shelf = Shelf()
-        # Nothing here expires: a scheduled message begins to live when it is due.
+        # Nothing expires here: the lifetime of a scheduled message begins when it is due.
         self._intake = Intake(number, description, next_sequence_number, self._shelf, ExpiryWatch())
 
     @property
@@ -70,7 +70,7 @@ class TopicPartition:
 
     @property
     def size_bytes(self) -> int:
-        """Of the messages that wait here for their time."""
+        """The size of the scheduled messages."""
         return self._shelf.size_bytes
 
     def restore(
@@ -79,7 +79,7 @@ class TopicPartition:
         identities: Iterable[tuple[Instant, bytes]] = (),
         transferred: Mapping[str, SequenceNumber] | None = None,
     ) -> None:
-        """Begin with what a store holds: scheduled messages."""
+        """Start with the scheduled messages from a store."""
         messages = list(messages)
         self._shelf.size_bytes += sum(message.size for message in messages)
         self._shelf.put(MessageState.SCHEDULED, messages)
@@ -87,21 +87,21 @@ class TopicPartition:
         self._intake.restore(last, identities, transferred or {})
 
     def next_deadline(self) -> Instant | None:
-        """When a `Tick` is next of use."""
+        """When a `Tick` may next have something to do."""
         deadline = self._intake.next_deadline()
         return None if deadline >= NEVER else deadline
 
     def confirmed(self) -> Iterator[Message]:
-        """All messages that are durable and here."""
+        """All durable messages that are here."""
         yield from self._shelf
         yield from self._intake.activated
 
     def expiry_limit(self, at: Instant) -> Instant:
-        """Until when the topic lets a message live that it takes now, whatever a rule says."""
+        """The latest expiry time that the topic allows for a message enqueued now, whatever a rule sets."""
         return self._intake.expiry_limit(at)
 
     def foreseen(self, message: Message, index: int, at: Instant) -> Message:
-        """A message as rules will see it if it is accepted now, as this one of its send."""
+        """A message as rules will see it if it is accepted now, at this index of its send."""
         seen = copy(message)
         seen.sequence_number = SequenceNumber(self.next_sequence_number + index)
         seen.enqueued_at = at
@@ -140,7 +140,7 @@ class TopicPartition:
         raise InvalidOperation(f"'{self.description.path}' is a topic; its subscriptions have its messages.")
 
     def check(self, commands: Sequence[Command]) -> None:
-        """Raise what stands against any of these commands of a transaction (P-23)."""
+        """Raise if one of these commands of a transaction cannot be applied (P-23)."""
         arriving_bytes = held_elsewhere = 0
         for command in commands:
             if isinstance(command, CancelScheduled):
@@ -175,16 +175,16 @@ class TopicPartition:
             changes.stored = [each for each in accepted if each.state is MessageState.SCHEDULED]
             published = [each for each in accepted if each.state is not MessageState.SCHEDULED]
             for message in changes.stored:
-                # So that the store keeps its body apart from it; one that was forwarded here has one.
+                # With an origin, the store keeps the body separately. A forwarded message already has one.
                 message.origin = message.origin or Origin(message.sequence_number)
-        # What goes on counts where it goes.
+        # Messages that are passed on count towards the size of the subscriptions.
         self._shelf.size_bytes -= sum([message.size for message in published])
         return reply, published
 
     def _tick(self, at: Instant, changes: Changes) -> list[TopicEffect]:
         self._intake.forget_identities(at, changes)
         self._intake.activate(at, changes)
-        # The store learns of it when they are published; until then they are scheduled there, under
-        # their old numbers, and become due again if the power fails.
+        # The store is told when they are published. Until then it has them as scheduled, under
+        # their old numbers, so they become due again after a crash.
         due, changes.updated = list(changes.updated.values()), {}
         return [*changes.effects(), *([ActivateMessages(due)] if due else ())]

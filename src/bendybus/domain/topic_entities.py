@@ -1,8 +1,8 @@
-"""What a topic and its subscriptions are by description, rules included.
+"""The descriptions of topics and their subscriptions, including rules.
 
-A subscription is a queue that a topic fills: it has a queue's properties, but for
-those that are its topic's affair (size, duplicates, partitions), and its rules.
-As with queues, a description that exists is valid. What a rule takes: filters/.
+A subscription is a queue that a topic fills. It has the properties of a queue, except
+those that belong to its topic (size, duplicates, partitions), and it has rules.
+As with queues, every description that exists is valid. What a rule matches: filters/.
 How a message gets from a topic into its subscriptions: fanout.py.
 """
 
@@ -59,7 +59,7 @@ SUBSCRIPTION_NAME_LENGTH_MAX: Final = 50
 SUBSCRIPTIONS_MAX: Final = 2_000
 SQL_FILTERS_MAX: Final = 2_000
 CORRELATION_FILTERS_MAX: Final = 100_000
-# As many SQL filters as are allowed, each with one LIKE that searches for a text (filters/cost.py).
+# Enough for the maximum number of SQL filters, each with one LIKE that searches for a text (filters/cost.py).
 FILTER_COST_MAX: Final = 4_000
 
 _SUBSCRIPTION_NAME: Final = re.compile(r"[\w.-]+")
@@ -67,21 +67,21 @@ _SUBSCRIPTION: Final = re.compile(r"(?P<topic>.+)/subscriptions/(?P<name>[^/]+)"
 
 
 def subscription_path(topic: str, name: str) -> EntityPath:
-    """Where a subscription is found, in the spelling of clients."""
+    """The path of a subscription, as clients spell it."""
     return EntityPath(f"{topic}/Subscriptions/{name}")
 
 
 def split_subscription(path: str) -> tuple[str, str] | None:
-    """A subscription's path, in any case, as its topic's path and its name; None for other paths."""
+    """Split a subscription's path, in any case, into the topic's path and the name; None for other paths."""
     found = _SUBSCRIPTION.fullmatch(path)
     return None if found is None else (found["topic"], found["name"])
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic as its creator described it; durations in seconds, None where unlimited.
+    """A topic as its creator described it. Durations are in seconds; None means unlimited.
 
-    `max_size_mb` is what each partition may hold in all subscriptions together.
+    `max_size_mb` is the limit of each partition for all subscriptions together.
     """
 
     PROPERTIES: ClassVar[Properties] = TOPIC
@@ -101,10 +101,10 @@ class TopicDescription:
     authorization_rules: tuple[AuthorizationRule, ...] = ()
     exact_keys: bool = False
     as_sent: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """How a client wrote properties, as with queues."""
+    """Properties as a client wrote them, as with queues."""
 
     def __post_init__(self) -> None:
-        # Frozen, so this is how the path comes to be kept with its slashes the right way round.
+        # The class is frozen, so this is how the path is stored with normalised slashes.
         object.__setattr__(self, "path", check_path(self.path))
         check_rules(self.label, self.authorization_rules)
         check_values(self)
@@ -117,7 +117,7 @@ class TopicDescription:
 
     @property
     def may_have_sessions(self) -> bool:
-        """Its subscriptions may require them."""
+        """Always true, because its subscriptions may require sessions."""
         return True
 
     @property
@@ -125,29 +125,29 @@ class TopicDescription:
         return f"Topic '{self.path}'"
 
     def to_record(self) -> dict[str, object]:
-        """Plain values for a catalog to keep."""
+        """Plain values for a catalog."""
         return asdict(self)
 
     @classmethod
     def from_record(cls, record: Mapping[str, object]) -> TopicDescription:
-        """What `to_record` gave, also by an earlier version that knew fewer properties."""
+        """Read a record made by `to_record`, also by an earlier version with fewer properties."""
         return cls(**recorded_values(cls, record))
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionDescription(QueueDescription):
-    """A subscription. What it inherits and is its topic's affair stays at its default."""
+    """A subscription. Inherited properties that belong to its topic keep their defaults."""
 
     PROPERTIES: ClassVar[Properties] = SUBSCRIPTION
 
-    # Never the narrower one: how much there may be is checked at the topic, over all its subscriptions.
+    # Always the wider limit: the topic checks the size, over all its subscriptions.
     max_size_mb: int = MAX_SIZE.allowed[-1]
     dead_letter_on_filter_errors: bool = True
     rules: tuple[RuleDescription, ...] = (DEFAULT_RULE,)
 
     @classmethod
     def of(cls, topic: str, name: str, **properties: object) -> SubscriptionDescription:
-        """The subscription of this name to the topic with this path."""
+        """A subscription with this name to the topic with this path."""
         return cls(subscription_path(topic, name), **properties)  # type: ignore[arg-type]  # it checks every value
 
     @property
@@ -163,7 +163,7 @@ class SubscriptionDescription(QueueDescription):
         return f"Subscription '{self.path}'"
 
     def to_record(self) -> dict[str, object]:
-        # Not asdict: it would copy the compiled filters, which no record can hold.
+        # Not asdict: it would copy the compiled filters, which a record cannot hold.
         values: dict[str, object] = {each.name: getattr(self, each.name) for each in fields(self)}
         return values | {"rules": [rule_to_record(rule) for rule in self.rules]}
 
@@ -177,20 +177,20 @@ class SubscriptionDescription(QueueDescription):
     # -- rules --------------------------------------------------------------------
 
     def rule(self, name: str) -> RuleDescription:
-        """The rule of this name in any case; `EntityNotFound` when there is none."""
+        """The rule with this name, in any case. `EntityNotFound` if there is none."""
         for rule in self.rules:
             if rule.name.lower() == name.lower():
                 return rule
         raise EntityNotFound(f"{self.path}/Rules/{name}")
 
     def with_rule(self, rule: RuleDescription) -> Self:
-        """With one rule more; `EntityExists` when its name is taken."""
+        """The subscription with one more rule. `EntityExists` if its name is taken."""
         if any(known.name.lower() == rule.name.lower() for known in self.rules):
             raise EntityExists(f"The messaging entity '{self.path}/Rules/{rule.name}' already exists.")
         return replace(self, rules=(*self.rules, rule))
 
     def with_changed_rule(self, rule: RuleDescription) -> Self:
-        """With another filter and action under a name that is there already."""
+        """The subscription with another filter and action for an existing rule name."""
         known = self.rule(rule.name)
         changed = replace(rule, name=known.name, created_at=known.created_at)
         return replace(self, rules=tuple(changed if each is known else each for each in self.rules))
@@ -218,7 +218,7 @@ class SubscriptionDescription(QueueDescription):
         return subscription_path(check_path(topic), name)
 
     def _check_combinations(self) -> None:
-        # Zero arguments would not do: a dataclass with slots is another class than the one written here.
+        # super() without arguments fails: with slots, the dataclass is another class than the one written.
         QueueDescription._check_combinations(self)
         if self.status is EntityStatus.SEND_DISABLED:
             raise ArgumentError(f"{self.label}: Status is SendDisabled; nobody sends to a subscription.")
@@ -236,7 +236,7 @@ def check_topic_tier(tier: Tier, topic: TopicDescription) -> None:
 def count_filters(subscriptions: Iterable[SubscriptionDescription]) -> tuple[int, int]:
     """How many SQL filters and how many correlation filters a topic's subscriptions have together.
 
-    The filters that are true or false are SQL filters in Service Bus: the default rule counts.
+    In Service Bus, true and false filters are SQL filters, so the default rule counts.
     """
     filters = [rule.filter for subscription in subscriptions for rule in subscription.rules]
     return (
@@ -248,7 +248,7 @@ def count_filters(subscriptions: Iterable[SubscriptionDescription]) -> tuple[int
 def check_filter_cost(
     topic: str, before: Iterable[SubscriptionDescription], after: Iterable[SubscriptionDescription]
 ) -> None:
-    """Refuse filters that together take too long for a message; never a change that makes them cheaper."""
+    """Refuse filters that cost too much per message in total. A change that makes them cheaper is allowed."""
     cost = filter_cost(after)
     if cost > FILTER_COST_MAX and cost > filter_cost(before):
         raise RulesTooCostly(

@@ -1,14 +1,14 @@
-"""The scope of a transaction: one top-level entity, and of it one partition (P-19 to P-22, P-37).
+"""The scope of a transaction: one top-level entity, and one partition of it (P-19 to P-22, P-37).
 
-    on a partitioned entity      every message has a key, and all of them the same
+    on a partitioned entity      every message has a key, and all keys are the same
     with sessions                the session id is the key
     on an unpartitioned one      keys and sessions may differ
     across entities              one partition of the first entity: that of the via key, else that of the
                                  message which is settled; the other entities' keys do not matter
 
 The partition of a transaction across entities may be known only when it is
-discharged. Everything else is refused when it is asked for, long before the
-commit. How a commit becomes one: broker/transactions.py.
+discharged. Every other violation is refused when the operation is requested, before the
+commit. How the commit is done: broker/transactions.py.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ LIFETIME_S: Final = 120
 
 
 class MessageKeys(NamedTuple):
-    """What may choose the partition of a message that is sent in a transaction."""
+    """The keys that may choose the partition of a message that is sent in a transaction."""
 
     own: RoutingKey | None
     """Its routing key (routing.py)."""
     message_id: RoutingKey | None
-    """A key as well in a transaction of one entity, where there is no other (P-19)."""
+    """Used as a key too if there is no other, in a transaction of one entity (P-19)."""
     via: RoutingKey | None
-    """The key at the entity that the transaction goes through (P-37)."""
+    """The key for the entity that the transaction goes through (P-37)."""
 
 
 class Scope:
@@ -42,7 +42,7 @@ class Scope:
 
     def __init__(self) -> None:
         self.partition: PartitionNumber | None = None
-        """None until something is known about it."""
+        """None until it is known."""
         self._decided = False
         """Whether a via key or a settled message has chosen the partition."""
         self.first_key: RoutingKey | None = None
@@ -51,10 +51,10 @@ class Scope:
         self._key: RoutingKey | None = None
         self._messages = 0
         self._without_partition: list[RoutingKey | None] = []
-        """The message ids of messages that go to whichever partition the transaction is in."""
+        """The ids of messages that go to the transaction's partition, whichever it turns out to be."""
 
     def enter(self, entity: str, partition: PartitionNumber | None = None) -> None:
-        """Work on a top-level entity (a queue, or a topic with its subscriptions); None: in any partition."""
+        """Work on a top-level entity (a queue, or a topic with its subscriptions). None: in any partition."""
         if self._entity is not None and entity != self._entity:
             raise InvalidOperation(
                 "Local transactions cannot span multiple top-level entities such as queue or topic: this one "
@@ -71,15 +71,15 @@ class Scope:
         self.partition = partition
 
     def decide(self, entity: str, partition: PartitionNumber) -> None:
-        """A via key or a settled message says where the transaction happens."""
+        """A via key or a settled message decides the partition."""
         self.enter(entity, partition)
         self._decided = True
 
     def send(self, entity: str, partitions: int, keys: MessageKeys, *, crosses: bool) -> None:
         """A message to the transaction's own entity.
 
-        `crosses`: other entities may be part of the transaction. Then a message without session id and keys
-        goes to the partition in which the transaction turns out to be.
+        `crosses`: other entities may be part of the transaction. Then a message without a session id or keys
+        goes to the partition of the transaction, which may be decided later.
         """
         self._count()
         self.enter(entity)
@@ -98,7 +98,7 @@ class Scope:
             self.decide(entity, partition_of(keys.via, partitions))
 
     def send_through(self, entity: str, partitions: int, keys: MessageKeys) -> None:
-        """A message to another entity, which leaves from the transaction's own (P-37)."""
+        """A message to another entity, which is sent through the transaction's own entity (P-37)."""
         self._count()
         if partitions == 1:
             self.enter(entity, PartitionNumber(0))
@@ -109,7 +109,7 @@ class Scope:
         self.first_key = self.first_key or keys.own
 
     def settle_partition(self, partitions: int) -> PartitionNumber | None:
-        """Where all of it happens, now that nothing more comes; None if any partition will do.
+        """The partition of the transaction, once it is complete; None if any partition will do.
 
         If neither a via key nor a settled message decides it, the messages that wait for a partition need
         keys of their own.
@@ -120,7 +120,7 @@ class Scope:
         return self.partition
 
     def _enter_by(self, key: RoutingKey | None, entity: str, partitions: int) -> None:
-        """A message to a partitioned entity has a key, and all of them the same one (P-19, P-20)."""
+        """Require a key for a message to a partitioned entity, the same key for all (P-19, P-20)."""
         if key is None:
             raise InvalidOperation(
                 f"A message sent to the partitioned entity '{entity}' in a transaction needs a SessionId, a "

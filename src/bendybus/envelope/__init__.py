@@ -1,11 +1,11 @@
-"""The stored form of a message, and AMQP on either side of it.
+"""The stored form of a message, and its conversion from and to AMQP.
 
     stored        how a payload is stored
     admission     from a transfer to a message that can be enqueued
-    delivery      and back: with the broker's header and annotations in front
-    transfer      from one entity to another that it is forwarded to, or to another partition
+    delivery      from a stored message to one with the broker's header and annotations
+    transfer      from one entity to another by forwarding, or to another partition
 
-What rules and selectors see of it, and what actions make of it: contents.py.
+What rules and selectors see of a message, and how actions change it: contents.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Admission: a message as it was sent becomes one that can be enqueued.
+"""Admission: turns a message as it was sent into one that can be enqueued.
 
 This is on the hot path: only the few fields that the broker needs are read, and the sender's
 bytes are kept as they are. Messages that are too large or malformed are refused here.
@@ -86,9 +86,9 @@ def admit_plain(payload: bytes, at: Instant) -> Message | None:
 def admit(
     payload: bytes, at: Instant, description: Accepting, identities: Identities | None = None
 ) -> tuple[Message, RoutingKey | None]:
-    """A message as it was sent, ready to be enqueued, and its routing key.
+    """A message ready to be enqueued, and its routing key.
 
-    With duplicate detection, `identities` is told what it is known by.
+    With duplicate detection, its identity is added to `identities`.
     """
     message_id: str | None
     session_id: str | None = None
@@ -135,7 +135,7 @@ def admit(
 
 
 def _refuse_large_properties(payload: bytes) -> None:
-    """All that stands before the body has a limit of its own, and so has each application property."""
+    """Everything before the body has a limit, and so has each application property."""
     sections = scan(payload)
     body = body_start(sections)
     if body > HEADER_BYTES_MAX:
@@ -152,7 +152,7 @@ def _refuse_large_properties(payload: bytes) -> None:
 
 
 def _take_apart(payload: bytes) -> tuple[bytes, int, str | None, str | None, str | None, str | None, int]:
-    """Stored form, ttl, the sender's message id, session id, partition key, via key, and when it is due."""
+    """Stored form, ttl, the sender's message id, session id, partition key, via key, and due time."""
     try:
         sections = scan(payload)
     except WireError:
@@ -179,7 +179,7 @@ def _take_apart(payload: bytes) -> tuple[bytes, int, str | None, str | None, str
         message_id if message_id is None or isinstance(message_id, str) else str(message_id),
         text("SessionId", session_id),
         text("PartitionKey", partition_key),
-        # Looked up only where they can be: searching the entries for a name costs next to nothing.
+        # Looked up only if they can be there: searching the entries for a name costs next to nothing.
         text("ViaPartitionKey", annotation(payload, annotations, VIA_PARTITION_KEY))
         if VIA_PARTITION_KEY in entries
         else None,
@@ -188,7 +188,7 @@ def _take_apart(payload: bytes) -> tuple[bytes, int, str | None, str | None, str
 
 
 def _ordered(payload: bytes) -> bytes:
-    """The message with its sections in the order of the standard; as it is, if that is what they are in."""
+    """The message with its sections in the order of the standard; unchanged if they are in order."""
     try:
         scan(payload)
     except WireError:
@@ -197,7 +197,7 @@ def _ordered(payload: bytes) -> bytes:
 
 
 def _footer(payload: bytes, at: int) -> bytes:
-    """The footer section; its keys are symbols, though some clients write strings."""
+    """The footer section. Its keys become symbols, although some clients write strings."""
     footer = read_map(payload, at)
     if all(not isinstance(key, str) or isinstance(key, Symbol) for key in footer):
         return payload[at:]
@@ -206,7 +206,7 @@ def _footer(payload: bytes, at: int) -> bytes:
 
 
 def _own_delivery_annotations(payload: bytes, at: int) -> bytes:
-    """The sender's delivery annotations as a section, without what only the broker writes; or nothing."""
+    """The sender's delivery annotations as a section, without the broker's own; or nothing."""
     entries, count = map_entries(payload, at, BROKER_SET)
     if not count:
         return b""
@@ -228,7 +228,7 @@ def admit_batch(
     *,
     partitioned: bool,
 ) -> tuple[list[Message], RoutingKey | None]:
-    """The messages of a batch, and the one key they share where keys matter (P-18)."""
+    """The messages of a batch, and the key that they share, if keys matter (P-18)."""
     return admit_all(batched(payload), at, description, identities, partitioned=partitioned)
 
 
@@ -248,7 +248,7 @@ def admit_all(
     *,
     partitioned: bool,
 ) -> tuple[list[Message], RoutingKey | None]:
-    """Messages that are to stay together, and the one key they share where keys matter."""
+    """Messages that have to stay together, and the key that they share, if keys matter."""
     messages: list[Message] = []
     keys: list[RoutingKey | None] = []
     for each in payloads:
@@ -261,7 +261,7 @@ def admit_all(
 
 
 def enlisted_keys(payload: bytes, description: Accepting, *, via_exact: bool) -> MessageKeys:
-    """What may choose the partition of a message that is sent in a transaction.
+    """The keys that may choose the partition of a message that is sent in a transaction.
 
     `via_exact`: whether the entity that the transaction goes through has `exact_keys`.
     """
@@ -301,7 +301,7 @@ _fronts: dict[bytes, tuple[bytes, int]] = {}
 def _front(header: bytes, count: int = 0, entries: bytes = b"", flags: int = 0) -> tuple[bytes, int]:
     """The front of a stored payload for this header section and these annotations, and the ttl.
 
-    Clients write the same few headers over and over, mostly without annotations: those are remembered.
+    Clients write the same few headers again and again, mostly without annotations: those are cached.
     """
     is_plain = not entries and not flags
     known = _fronts.get(header) if is_plain else None
@@ -321,7 +321,7 @@ def _front(header: bytes, count: int = 0, entries: bytes = b"", flags: int = 0) 
 
 
 def _with_message_id(payload: bytes, sections: Sections) -> bytes:
-    """The bare message with an id of ours: JavaScript cannot settle a message that has none."""
+    """The bare message with a generated id: the JavaScript SDK cannot settle a message without one."""
     properties = read_properties(payload, sections.properties)
     properties.message_id = uuid4().hex
     sections.properties = -1

@@ -1,8 +1,8 @@
-"""What rules and selectors see of a stored message, and the message that actions make of it.
+"""What rules and selectors see of a stored message, and how actions change it.
 
-A view decodes a section when the first rule asks for something in it, and then
-once for all rules. A changed payload is built from the sections of the old one; the bytes of
-the body stay as they are. The stored form: stored.py. Who uses both: domain/fanout.py.
+A view decodes a section when the first rule needs something in it, once for all rules.
+A changed payload is built from the sections of the old one; the bytes of
+the body stay as they are. The stored form: stored.py. Both are used by domain/fanout.py.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _APPLICATION_PROPERTIES: Final = b"\x00\x53\x74"
 
 
 class AmqpContents:
-    """`Contents` of messages as `envelope.admit` stores them."""
+    """`Contents` for messages stored by `envelope.admit`."""
 
     def view(self, message: Message) -> MessageView:
         assert message.payload is not None, "published messages have their payloads"
@@ -118,7 +118,7 @@ class _View:
 
     def _field(self, field: str) -> Value:
         value = getattr(self._read(), field)
-        # Ids may be numbers, uuids or bytes on the wire; to Service Bus they are texts.
+        # On the wire, ids may be numbers, uuids or bytes. In Service Bus they are texts.
         return value if value is None or isinstance(value, str) else _id_text(value)
 
     def _annotation(self, name: str) -> Value:
@@ -148,7 +148,7 @@ class _View:
 
 # -- selectors --------------------------------------------------------------------
 
-# JMS header or property -> AMQP field, as the JMS mapping of AMQP has it. Those that a client
+# JMS header or property -> AMQP field, as in the JMS mapping of AMQP. Those that a client
 # sees in another form are in `_SelectorView.field`.
 _JMS_FIELDS: Final[Mapping[str, str]] = {
     "JMSPriority": "priority",
@@ -161,12 +161,12 @@ _JMS_FIELDS: Final[Mapping[str, str]] = {
 }
 _AMQP: Final = "amqp."
 _ID: Final = "ID:"
-# What a JMS client puts after `ID:` for an id that was not written by one.
+# What a JMS client puts after `ID:` for an id that was not written by a JMS client.
 _ENCODED_ID: Final = ("AMQP_BINARY:", "AMQP_UUID:", "AMQP_ULONG:", "AMQP_STRING:", "AMQP_NO_PREFIX:")
 
 
 def selector_view(message: Message, payload: bytes) -> SelectorView:
-    """A message as a receiver would get it, what settlements said about it included."""
+    """A message as a receiver would get it, including what settlements added to it."""
     try:
         stored = Stored.of(payload)
         if message.amendment is not None:
@@ -215,12 +215,12 @@ class _SelectorView(_View):
                 return self._message.delivery_count
         properties = self._read()
         value = getattr(properties, name) if name in properties.__slots__ else None
-        # To a selector a time is a number of milliseconds.
+        # For a selector, a time is a number of milliseconds.
         return int(value) if isinstance(value, Timestamp) else value
 
 
 def _jms_id(value: object, *, is_message_id: bool) -> str | None:
-    """An id as a JMS client shows it, so that what it was shown can be selected by."""
+    """An id as a JMS client shows it, so that it can be used in a selector."""
     match value:
         case None:
             return None
@@ -240,7 +240,7 @@ def _jms_id(value: object, *, is_message_id: bool) -> str | None:
 
 
 def _from_amqp(value: object) -> Value:
-    """A value as the language of rules has it; None for what it has no word for, such as a list."""
+    """A value as the language of rules has it; None for types that it lacks, such as a list."""
     if isinstance(value, Timestamp):
         return _instant(value)
     if isinstance(value, Described):

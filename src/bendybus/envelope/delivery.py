@@ -1,10 +1,10 @@
-"""Delivery: a stored message as it is sent to a receiver or shown to a peek.
+"""Delivery: a stored message as it is sent to a receiver or returned by a peek.
 
 This is on the hot path: the broker's header and annotations are packed in one step and put in
 front of the sender's bytes. What a settlement has added to a message (`Amendment`) is merged into
-its application properties. If the entity gives a message a shorter lifetime than its sender did,
-that lifetime is shown, in the header and in the properties. A received message that was deferred
-or scheduled says so. A peek shows the state that a message is in now.
+its application properties. If the entity limits a message's lifetime below the sender's,
+the shorter lifetime is shown, in the header and in the properties. A received message that was deferred
+or scheduled says so. A peek shows the current state of a message.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from bendybus.names import PARTITION_SHIFT
 __all__ = ["Rendered", "render", "render_browsed", "render_locked", "render_peeked"]
 
 Rendered: TypeAlias = tuple[bytes, bytes]
-"""A message to send, in two pieces: what the broker wrote, and what the sender did."""
+"""A message to send, in two pieces: the broker's sections, and the sender's."""
 
 _TRUE: Final = 0x41
 _FALSE: Final = 0x42
@@ -61,7 +61,7 @@ _PARTITION_ID: Final = entry_start(annotation_names.PARTITION_ID, 0x61)
 _LOCKED_UNTIL: Final = entry_start(annotation_names.LOCKED_UNTIL, 0x83)
 _MESSAGE_STATE: Final = entry_start(annotation_names.MESSAGE_STATE, 0x71)
 
-# From the first value on, which is where messages of one kind begin to differ.
+# From the first value on, where messages of one kind begin to differ.
 _VALUES: Final = "q" + "".join(
     f"{len(key)}s{value}"
     for key, value in (
@@ -76,27 +76,27 @@ _PLAIN: Final = Struct(_COMMON)
 _LOCKED: Final = Struct(f"{_COMMON}{len(_LOCKED_UNTIL)}sq")
 _BROWSED: Final = Struct(f"{_COMMON}{len(_MESSAGE_STATE)}si")
 _PEEKED: Final = Struct(f"{_COMMON}{len(_MESSAGE_STATE)}si{len(_LOCKED_UNTIL)}sq")
-# The map's size field counts everything after itself.
+# The map's size field covers everything after itself.
 _BEFORE_COUNT: Final = 8
 
-# 0x71 delivery-annotations: a map8 with the one entry x-opt-lock-token, which is a uuid; one without
-# entries; the start of a map32 for those to which the sender has added.
+# 0x71 delivery-annotations: a map8 with the one entry x-opt-lock-token, a uuid; one without
+# entries; the start of a map32 for messages with delivery annotations of the sender.
 _TOKEN_ENTRY: Final = entry_start(annotation_names.LOCK_TOKEN, 0x98)
 _LOCK_TOKEN: Final = b"\x00\x53\x71\xc1\x24\x02" + _TOKEN_ENTRY
 _NO_ANNOTATIONS: Final = b"\x00\x53\x71\xc1\x01\x00"
 _ANNOTATIONS: Final = Struct(">4sII")
 _ANNOTATIONS_START: Final = b"\x00\x53\x71\xd1"
 
-# What js looks for when it has asked for messages without their bodies.
+# The annotation that the JavaScript SDK reads when it has asked for messages without their bodies.
 OMITTED_BODY_SIZE: Final = "omitted-message-body-size"
 
 _NO_TOKEN: Final = bytes(16)
 _UUID: Final = Struct("16s")
-# A lock token is a GUID in .NET's order of bytes, and an AMQP uuid in the network's: which byte stands where
-# in the first three of its parts. The last eight are the same.
+# A lock token is a GUID in .NET's byte order, while an AMQP uuid is in network order: the position of each
+# byte of the first three parts. The last eight bytes are the same.
 _UUID_BYTES: Final = (3, 2, 1, 0, 5, 4, 7, 6)
-# A first delivery without annotations of the sender's, from the lock token on. Between that and the first
-# value all are alike, and after the second sequence number those that were locked together.
+# A first delivery without annotations of the sender, from the lock token on. All are the same up to the first
+# value, and messages locked together are the same again after the second sequence number.
 _BETWEEN: Final = (
     MAP_START + (_LOCKED.size - _BEFORE_COUNT).to_bytes(4, "big") + (10).to_bytes(4, "big") + _ENQUEUED_TIME
 )
@@ -106,12 +106,12 @@ _FROM_TOKEN: Final = Struct(
 )
 
 
-# Between reading a message and enqueueing it some time passes, which is no lifetime of the entity's.
+# Some time passes between reading a message and enqueueing it. That is not a limit set by the entity.
 _SKEW_MS: Final = 1000
 
 
 def render(message: Message, payload: bytes, *, locked: bool) -> Rendered:
-    """A message as it goes to a receiver, under lock or for good."""
+    """A message for a receiver, locked or received and deleted."""
     header, own, count, entries, bare = _open(message, payload)
     number, origin = message.sequence_number, message.origin
     first = number if origin is None else origin.sequence_number
@@ -135,17 +135,17 @@ def render(message: Message, payload: bytes, *, locked: bool) -> Rendered:
 
 
 _STARTS_MAX: Final = 1000
-# By the front of a payload without annotations of the sender's, and the lifetime: what a first delivery
-# begins with, up to the lock token, and whether the lifetime is shown in its properties.
+# By the front of a payload without annotations of the sender, and the lifetime: the start of a first
+# delivery, up to the lock token, and whether the lifetime is shown in its properties.
 _starts: Final[dict[bytes | tuple[bytes, int], tuple[bytes, bool]]] = {}
 _NO_ENTRIES: Final = bytes(8)
 _PECULIAR: Final = DELIVERY_ANNOTATIONS | WAS_SCHEDULED
 
 
 def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> list[tuple[bytes, bytes, bytes]]:
-    """Messages as they go to a receiver under lock: of each the lock's token, then what `render` says.
+    """Locked messages for a receiver: for each the lock token, then the result of `render`.
 
-    First deliveries without annotations are alike up to the lock token, so that much is kept.
+    First deliveries without annotations are the same up to the lock token, so that part is cached.
     """
     rendered: list[tuple[bytes, bytes, bytes]] = []
     front_size, pack = FRONT.size, _FROM_TOKEN.pack
@@ -187,9 +187,9 @@ def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> lis
 
 
 def render_peeked(message: Message, payload: bytes, *, without_body: bool = False) -> bytes:
-    """A message that is only looked at: its state, and the end of its lock (1970 where it has none).
+    """A message for a peek, with its state and the end of its lock (1970 if it has none).
 
-    Without its body the delivery annotations say how large that is.
+    Without the body, the delivery annotations give the size of the body.
     """
     header, own, count, entries, bare = _open(message, payload)
     if without_body:
@@ -207,7 +207,7 @@ def render_peeked(message: Message, payload: bytes, *, without_body: bool = Fals
 
 
 def render_browsed(message: Message, payload: bytes) -> bytes:
-    """A message for a reader that may make copies of it: with its state, and the lifetime as it was sent."""
+    """A message for a reader that may copy it: with its state, and the lifetime as it was sent."""
     header, own, count, entries, bare = _open(message, payload, as_sent=True)
     number, origin = message.sequence_number, message.origin
     first = number if origin is None else origin.sequence_number
@@ -220,7 +220,7 @@ def render_browsed(message: Message, payload: bytes) -> bytes:
 
 
 def _shown_lifetime(message: Message, ttl: int) -> int | None:
-    """What the entity lets the message live, in milliseconds; None where the sender's own time stands."""
+    """The lifetime that the entity allows, in milliseconds; None if the sender's own applies."""
     if message.expires_at is None:
         return None
     lifetime = max(0, message.expires_at - message.enqueued_at)
@@ -230,13 +230,13 @@ def _shown_lifetime(message: Message, ttl: int) -> int | None:
 def _open(
     message: Message, payload: bytes, *, as_sent: bool = False
 ) -> tuple[bytes, bytes, int, bytes, bytes]:
-    """A stored payload as the new header section, the sender's delivery annotations (a section or nothing),
-    the sender's message annotations (their number and their entries) and the bare message.
+    """Split a stored payload into the new header section, the sender's delivery annotations (a section or
+    nothing), the sender's message annotations (their number and their entries) and the bare message.
     """
     _, flags, priority, ttl, count, length = FRONT.unpack_from(payload)
     lifetime = None if as_sent else _shown_lifetime(message, ttl)
     if lifetime is not None:
-        # The header has room for 49 days; beyond that the properties alone say it.
+        # The header can hold 49 days. Longer lifetimes are only in the properties.
         ttl = min(lifetime, NO_TTL)
     deliveries = message.delivery_count
     durable, first = _TRUE if flags & DURABLE else _FALSE, _NULL
@@ -261,13 +261,13 @@ def _open(
 
 
 def _delivery_annotations(own: bytes, token: bytes) -> bytes:
-    """The section with the lock token, and with the sender's own entries."""
+    """The section with the lock token and the sender's own entries."""
     ((uuid,),) = _uuids((token,))
     return _with_annotation(own, _TOKEN_ENTRY + uuid) if own else _LOCK_TOKEN + uuid
 
 
 def _uuids(tokens: Sequence[bytes]) -> Iterator[tuple[bytes]]:
-    """Lock tokens as AMQP uuids: byte by byte for all of them at once, which is C's work."""
+    """Lock tokens as AMQP uuids: byte by byte for all of them at once, so that the loops run in C."""
     guids = b"".join(tokens)
     uuids = bytearray(guids)
     for position, source in enumerate(_UUID_BYTES):
@@ -276,14 +276,14 @@ def _uuids(tokens: Sequence[bytes]) -> Iterator[tuple[bytes]]:
 
 
 def _with_annotation(own: bytes, entry: bytes) -> bytes:
-    """The section of the sender's delivery annotations, which may be nothing, with an entry of ours."""
+    """The section of the sender's delivery annotations, which may be empty, with an entry of ours."""
     entries, count = map_entries(own, 0 if own else -1)
     entries += entry
     return _ANNOTATIONS.pack(_ANNOTATIONS_START, len(entries) + 4, count + 2) + entries
 
 
 def _bodiless(bare: bytes) -> tuple[bytes, int]:
-    """A bare message without its body, and how many bytes that has."""
+    """A bare message without its body, and the size of the body."""
     sections = scan(bare)
     start = body_start(sections)
     end = sections.end if sections.footer < 0 else sections.footer

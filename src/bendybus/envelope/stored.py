@@ -2,9 +2,9 @@
 
     version u8 | flags u8 | priority u8 | ttl u32 ms | entries: count u32, length u32 | entries | bare message
 
-The entries are the sender's own message annotations as raw map entries; the bare
-message is properties to footer, untouched. Where a flag says so, the sender's
-delivery annotations stand before it. How it is made: admission.py. How it goes out
+The entries are the sender's own message annotations as raw map entries. The bare
+message is everything from properties to footer, unchanged. If a flag says so, the sender's
+delivery annotations precede it. How it is made: admission.py. How it is sent
 again: delivery.py.
 """
 
@@ -51,11 +51,11 @@ VERSION: Final = 1
 NO_TTL: Final = 0xFFFFFFFF
 PRIORITY_DEFAULT: Final = 4
 
-# The last millisecond of the year 9999: no SDK can write or show a later one.
+# The last millisecond of the year 9999. No SDK can write or show a later time.
 DUE_MAX: Final = 253_402_300_799_999
 
-# The flags: what the header said besides priority and lifetime, which may be nothing, what follows, and
-# whether the message was sent for a time to come.
+# The flags: what the header said besides priority and lifetime (perhaps nothing), which parts follow, and
+# whether the message was scheduled.
 DURABLE: Final = 1
 FIRST_ACQUIRER: Final = 2
 NOT_FIRST_ACQUIRER: Final = 4
@@ -75,13 +75,13 @@ SCHEDULED_TIME: Final = annotation_names.SCHEDULED_ENQUEUE_TIME.encode()
 
 @dataclass(slots=True)
 class Stored:
-    """A stored payload taken apart, for those who look inside or make another of it."""
+    """A parsed stored payload, for code that looks inside it or changes it."""
 
     flags: int
     priority: int
     ttl_ms: int | None
     count: int
-    """Of the keys and values among the entries."""
+    """The number of keys and values in the entries."""
     entries: bytes
     bare: bytes
 
@@ -97,7 +97,7 @@ class Stored:
         return bool(self.flags & DURABLE)
 
     def annotations(self) -> dict[object, object]:
-        """The sender's own."""
+        """The sender's own annotations."""
         decoded, _ = decode(_MAP32.pack(0xD1, len(self.entries) + 4, self.count) + self.entries)
         assert isinstance(decoded, dict), "entries make up a map"
         return decoded
@@ -110,24 +110,24 @@ class Stored:
         )
 
     def payload(self) -> bytes:
-        """Together again."""
+        """The parts joined again."""
         ttl = NO_TTL if self.ttl_ms is None else max(0, min(self.ttl_ms, NO_TTL - 1))
         front = FRONT.pack(VERSION, self.flags, self.priority, ttl, self.count, len(self.entries))
         return front + self.entries + self.bare
 
 
 def marked_scheduled(payload: bytes) -> bytes:
-    """The payload of a message that waits for its time: a receiver is told so afterwards."""
+    """The payload of a scheduled message. Receivers are told later that it was scheduled."""
     return payload[:1] + bytes((payload[1] | WAS_SCHEDULED,)) + payload[2:]
 
 
 def amended(bare: bytes, amendment: Amendment) -> bytes:
-    """The bare message with what settlements said laid over its application properties."""
+    """The bare message with what settlements added merged into its application properties."""
     sections = scan(bare)
     try:
         properties = application_properties(bare, sections.application_properties)
     except WireError:
-        # Whoever receives it could not read them either; what was said since is worth more.
+        # A receiver could not read the old ones either, and what was added since is worth more.
         properties = {}
     for encoded in amendment.properties:
         added, _ = decode(encoded)
@@ -154,8 +154,8 @@ _CREATION: Final = int(PropertyField.CREATION_TIME)
 def with_lifetime(bare: bytes, enqueued_at: int, lifetime_ms: int) -> bytes:
     """The bare message with a creation time and the end of this lifetime in its properties.
 
-    The sender's creation time stays, and the end is reckoned from it: clients take the difference for the
-    lifetime. The other fields are not decoded.
+    The sender's creation time stays, and the end is computed from it, because clients use the difference as
+    the lifetime. The other fields are not decoded.
     """
     count = first = before_end = rest = end = 0
     created_at = enqueued_at
@@ -170,7 +170,7 @@ def with_lifetime(bare: bytes, enqueued_at: int, lifetime_ms: int) -> bytes:
                 created, rest = decode(bare, rest)
                 created_at = created if isinstance(created, Timestamp) else enqueued_at
     except MALFORMED:
-        # Whoever receives it could not read it either.
+        # A receiver could not read it either.
         return bare
     before = bare[first:before_end] + _NULL * (_EXPIRY - count)
     times = _TIMES.pack(_TIMESTAMP, created_at + lifetime_ms, _TIMESTAMP, created_at)
@@ -180,7 +180,7 @@ def with_lifetime(bare: bytes, enqueued_at: int, lifetime_ms: int) -> bytes:
 
 
 def _skip_fields(buffer: bytes, pos: int, count: int) -> int:
-    """The offset after so many fields. Most are absent or short strings, which are skipped without a call."""
+    """The offset after this many fields. Most are absent or short strings, which need no function call."""
     for _ in range(count):
         code = buffer[pos]
         if code == 0x40:
@@ -193,7 +193,7 @@ def _skip_fields(buffer: bytes, pos: int, count: int) -> int:
 
 
 def bare_start(sections: Sections) -> int:
-    """Where the bare message starts: behind the header and all annotations."""
+    """Where the bare message starts: after the header and all annotations."""
     for start in (sections.properties, sections.application_properties, sections.body, sections.footer):
         if start >= 0:
             return start
@@ -201,7 +201,7 @@ def bare_start(sections: Sections) -> int:
 
 
 def body_start(sections: Sections) -> int:
-    """Where the body starts, or whatever comes in its place."""
+    """Where the body starts, or what follows if there is none."""
     for start in (sections.body, sections.footer):
         if start >= 0:
             return start
@@ -215,7 +215,7 @@ def text(name: str, value: object) -> str | None:
 
 
 def due_time(value: object) -> int:
-    """When a message is to be enqueued; 0 where nothing is said."""
+    """When a message has to be enqueued; 0 if not set."""
     if value is None:
         return 0
     if not isinstance(value, Timestamp) or value > DUE_MAX:

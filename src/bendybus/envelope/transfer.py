@@ -42,9 +42,9 @@ def readmit(
     *,
     source: EntityPath,
 ) -> tuple[Message, RoutingKey | None]:
-    """A message out of an outbox as the entity it is forwarded to takes it, and its routing key there.
+    """A message from an outbox as the destination accepts it, and its routing key there.
 
-    What settlements said about it (why it was dead-lettered, say) is its own from now on; its time to
+    What settlements added (such as the reason for dead-lettering) becomes part of the message. Its time to
     live starts again.
     """
     amendment = message.amendment
@@ -69,7 +69,7 @@ def readmit(
         session_id = None
     partition_key = text("PartitionKey", annotation(annotations, 0, PARTITION_KEY))
     message_id = None if message_id is None else str(message_id)
-    # What a transaction sent through here has used its via key already (P-37).
+    # A message that a transaction sent through this entity has already used its via key (P-37).
     was_sent_through = not amendment.posting.sequence_number
     via_key = None if was_sent_through else annotation(annotations, 0, VIA_PARTITION_KEY)
     key = routing_key(
@@ -95,20 +95,20 @@ def readmit(
 
 
 def relocate(message: Message, payload: bytes) -> Message:
-    """A copy out of an outbox as another partition of its own entity takes it: nothing else is new."""
+    """A copy from an outbox for another partition of its own entity. Nothing else changes."""
     origin = message.origin
     return Message(
         payload,
         size=len(payload),
         expires_at=message.expires_at,
         session_id=message.session_id,
-        # Not the same object: it says where this store keeps the body.
+        # A new object, because the old one refers to the body in this store.
         origin=None if origin is None else Origin(origin.sequence_number, hops=origin.hops),
     )
 
 
 def _forwarded_origin(message: Message, posting: Posting) -> Origin | None:
-    """None for what a transaction sent through another entity: it was never a message there."""
+    """None for a message that a transaction sent through another entity: it was never a message there."""
     if not posting.sequence_number:
         return None
     origin = message.origin

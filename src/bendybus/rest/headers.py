@@ -5,9 +5,9 @@
     true, false                       boolean
     12, -1.5e3                        int, long or double
 
-What is none of these is taken as text, as the public samples write it
+Any other value is text, as in the public samples
 (`Priority: High`). What a header cannot carry (binary, lists, maps, null; names
-that are no header's) is not shown to HTTP receivers. BrokerProperties:
+that are not valid for headers) is not shown to HTTP receivers. BrokerProperties:
 properties.py.
 """
 
@@ -36,9 +36,9 @@ __all__ = [
 ]
 
 HEADER_SPELLINGS: Final = "bendybus.header_spellings"
-"""ASGI extension: the names of a request's headers as the client wrote them, in their order."""
+"""ASGI extension: the names of a request's headers as the client wrote them, in order."""
 
-# What HTTP, its proxies and Service Bus itself use headers for: nobody's property, neither way.
+# Headers that HTTP, its proxies and Service Bus itself use. They are never properties, in either direction.
 _NOT_PROPERTIES: Final = frozenset(
     {
         "accept", "accept-charset", "accept-encoding", "accept-language", "accept-ranges", "age",
@@ -59,7 +59,7 @@ _NOT_PROPERTIES: Final = frozenset(
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _WHOLE: Final = re.compile(r"[+-]?\d+", re.ASCII)
-# A line break inside a value would begin another header, or another response.
+# A line break inside a value would start another header, or another response.
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 _DATE: Final = "%a, %d %b %Y %H:%M:%S GMT"
@@ -67,9 +67,9 @@ _DATE_LENGTH: Final = len("Sun, 06 Nov 1994 08:49:37 GMT")
 
 
 class Spelled(bytes):
-    """A header's name that keeps its spelling: the HTTP host lower-cases every other one.
+    """A header name that keeps its spelling. The HTTP server lower-cases all others.
 
-    The names of properties tell case apart, and old clients take them from the header as they are.
+    Property names are case-sensitive, and old clients take them from the header as they are.
     """
 
     __slots__ = ()
@@ -78,7 +78,7 @@ class Spelled(bytes):
         return self
 
 
-# -- in ---------------------------------------------------------------------------
+# -- requests ---------------------------------------------------------------------
 
 
 def custom_properties(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, object]:
@@ -92,7 +92,7 @@ def custom_properties(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, objec
 
 
 def header_text(raw: bytes) -> str:
-    """A header's value as text: UTF-8, or what HTTP once took for granted."""
+    """A header's value as text: UTF-8, or else Latin-1, HTTP's older default."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -114,7 +114,7 @@ def _value(text: str) -> object:
 
 
 def number(value: int) -> int | float:
-    """A whole number in the narrowest type that SDKs use for one: int, long, else double."""
+    """A whole number in the narrowest type that SDKs use: int, long, else double."""
     if -(1 << 31) <= value < 1 << 31:
         return Int(value)
     if -(1 << 63) <= value < 1 << 63:
@@ -126,14 +126,14 @@ def number(value: int) -> int | float:
 
 
 def instant_of_date(text: str) -> int | None:
-    """Milliseconds since 1970 of an RFC 1123 date; None when the text is none."""
+    """Milliseconds since 1970 of an RFC 1123 date; None if the text is not one."""
     if len(text) != _DATE_LENGTH:
         return None
     try:
         at = datetime.strptime(text, _DATE).replace(tzinfo=UTC)
     except ValueError:
         return None
-    # A date that would be written differently is text that only looks like one.
+    # A text that would be written differently as a date only looks like one.
     return (
         int(at.timestamp()) * 1000
         if at.year >= 1900 and http_date(int(at.timestamp()) * 1000) == text
@@ -141,11 +141,11 @@ def instant_of_date(text: str) -> int | None:
     )
 
 
-# -- out --------------------------------------------------------------------------
+# -- responses --------------------------------------------------------------------
 
 
 def property_headers(properties: Mapping[str, object]) -> list[tuple[bytes, bytes]]:
-    """A header for each property that can be one, its name spelled as the sender did."""
+    """A header for each property that can be one, with the sender's spelling of its name."""
     headers: list[tuple[bytes, bytes]] = []
     for name, value in properties.items():
         if name.lower() not in _NOT_PROPERTIES and _TOKEN.fullmatch(name):
@@ -176,7 +176,7 @@ def _quoted(text: str) -> str:
 
 
 def http_date(instant: int) -> str:
-    """An instant as HTTP and BrokerProperties write it; what no calendar holds becomes its first day."""
+    """An instant as HTTP and BrokerProperties write it. One outside the calendar becomes its first day."""
     try:
         return formatdate(instant / 1000, usegmt=True)
     except (OverflowError, ValueError, OSError):

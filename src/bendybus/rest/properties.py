@@ -1,8 +1,8 @@
-"""BrokerProperties: the JSON object beside a payload, both ways.
+"""BrokerProperties: the JSON object next to a payload, in both directions.
 
-What a sender says becomes sections of an AMQP message; what a receiver is told
-comes from the rendered message and the broker's own record of it. Unknown names
-are ignored, and numbers and booleans may come as text: old Python clients send
+A sender's values become sections of an AMQP message. A receiver's values
+come from the rendered message and the broker's own record of it. Unknown names
+are ignored, and numbers and booleans may be texts: old Python clients send
 nothing else. Custom properties: headers.py.
 """
 
@@ -23,17 +23,17 @@ from bendybus.rest.headers import http_date, instant_of_date
 
 __all__ = ["broker_properties", "parse_json", "sections_of", "text_of"]
 
-# Milliseconds in an AMQP header's ttl: 32 bits, of which the last value would mean none.
+# Milliseconds in an AMQP header's ttl: 32 bits, whose last value would mean none.
 TTL_MS_MAX: Final = 0xFFFFFFFE
-# Between the moment a message is taken in and the moment its partition takes it.
+# The time between receiving a message and enqueueing it in its partition.
 ENQUEUE_MS_MAX: Final = 1000
-# .NET's longest time span, in seconds: what Service Bus says for a message that never expires.
+# .NET's longest time span in seconds, which Service Bus gives for a message that never expires.
 UNLIMITED_S: Final = 922337203685.4775
 
 # [d.]hh:mm:ss[.fffffff]
 _TIME_SPAN: Final = re.compile(r"(?:(\d{1,8})\.)?(\d{1,2}):(\d{1,2}):(\d{1,2}(?:\.\d{1,7})?)", re.ASCII)
 
-# What the annotation of the state says; a message without it is active.
+# The values of the state annotation. A message without it is active.
 _STATES: Final[Mapping[object, str]] = {
     MessageState.DEFERRED: "Deferred",
     MessageState.SCHEDULED: "Scheduled",
@@ -41,7 +41,7 @@ _STATES: Final[Mapping[object, str]] = {
 
 
 def parse_json(text: str | bytes, what: str) -> object:
-    """JSON from a client, or `ArgumentError` naming what it was to be."""
+    """JSON from a client, or an `ArgumentError` that says what was expected."""
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
@@ -54,7 +54,7 @@ def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is no JSON value")
 
 
-# -- in ---------------------------------------------------------------------------
+# -- requests ---------------------------------------------------------------------
 
 
 def sections_of(given: object, content_type: str | None) -> tuple[Header, dict[str, object], Properties]:
@@ -90,7 +90,7 @@ def sections_of(given: object, content_type: str | None) -> tuple[Header, dict[s
 
 
 def text_of(value: object, what: str) -> str:
-    """Text that can be stored: half a surrogate pair, which JSON can spell, cannot."""
+    """Text that can be stored. Half a surrogate pair, which JSON can express, cannot."""
     if not isinstance(value, str):
         raise ArgumentError(f"{what} must be a string.")
     try:
@@ -156,7 +156,7 @@ def _time_span(value: object) -> float | None:
     return ((int(days) * 24 + int(hours)) * 60 + int(minutes)) * 60 + float(seconds)
 
 
-# -- out --------------------------------------------------------------------------
+# -- responses --------------------------------------------------------------------
 
 
 def broker_properties(
@@ -167,10 +167,10 @@ def broker_properties(
     *,
     locked: bool,
 ) -> str:
-    """What a receiver is told, as ASCII JSON: a header's value cannot hold more."""
+    """The properties for a receiver, as ASCII JSON, because they are the value of a header."""
     origin = message.origin
     told: dict[str, object] = {
-        # Service Bus counts this delivery too; a message keeps only those that failed.
+        # Service Bus counts this delivery too; a message counts only failed ones.
         "DeliveryCount": message.delivery_count + 1,
         "EnqueuedSequenceNumber": (message if origin is None else origin).sequence_number,
         "EnqueuedTimeUtc": http_date(message.enqueued_at),
@@ -201,11 +201,11 @@ def broker_properties(
 
 
 def _time_to_live_s(message: Message, sent_ttl_ms: int | None) -> float:
-    """The sender's, or the entity's where that is less."""
+    """The sender's time to live, or the entity's if that is shorter."""
     if message.expires_at is None:
         return UNLIMITED_S
     lived_ms = message.expires_at - message.enqueued_at
-    # A sender's lifetime begins as its message arrives, a few milliseconds before it is enqueued.
+    # A sender's lifetime starts when its message arrives, a few milliseconds before it is enqueued.
     if sent_ttl_ms is not None and sent_ttl_ms - lived_ms < ENQUEUE_MS_MAX:
         return sent_ttl_ms / 1000
     return lived_ms / 1000

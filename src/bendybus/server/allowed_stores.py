@@ -1,10 +1,10 @@
 """Which messaging stores a request may attach: those that the operator allowed when the server started.
 
 A permission (`--allow-store`) is a folder, one SQLite file, or one PostgreSQL database. A store's
-URL makes the server read and create files and connect to other machines, so a key of
-a namespace alone must not choose it. URLs are never compared as text: files by their path with links and
+URL makes the server read and create files and connect to other machines, so a namespace's
+key alone must not choose it. URLs are never compared as text: files are compared by their path with links and
 `..` resolved, databases by host, port and database as libpq reads them. Only the parameters in
-`FROM_REQUESTS` are taken from a request; all others are the operator's to write in the permission.
+`FROM_REQUESTS` are taken from a request; all others must be in the operator's permission.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from bendybus.server.stores import kind_of, postgres_driver, shown_url, sqlite_p
 
 __all__ = ["AllowedStores"]
 
-# None of these names a file of the server's, runs anything, or leads to another machine.
+# None of these names a file on the server, runs anything, or leads to another machine.
 FROM_REQUESTS: Final = frozenset({"host", "port", "dbname", "user", "password", "sslmode", "schema", "name"})
-# A request may ask for more protection than libpq's default, not for less.
+# A request may ask for more protection than libpq's default, but not for less.
 SSL_MODES_FROM_REQUESTS: Final = frozenset({"require", "verify-ca", "verify-full"})
 PLACE: Final = ("host", "port", "dbname")
 PORT_DEFAULT: Final = "5432"
@@ -30,7 +30,7 @@ PORT_DEFAULT: Final = "5432"
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """Any file in it, or in a folder below it; but none in the server's data folder around which it lies."""
+    """Any file in it or in a folder below it, except in the server's data folder if that is inside."""
 
     path: Path
     data: Path
@@ -53,10 +53,10 @@ class _File:
 @dataclass(frozen=True, slots=True)
 class _Database:
     parameters: Mapping[str, str] = field(repr=False)
-    """As the operator wrote them; they are used for the connection, whatever the request says."""
+    """As the operator wrote them. They are used for the connection, whatever the request says."""
 
     def objection(self, asked: Mapping[str, str]) -> str | None:
-        """Why this permission does not cover the request; None when it does."""
+        """Why this permission does not cover the request; None if it does."""
         ours = self.parameters
         if _place(asked) != _place(ours):
             return NOT_ALLOWED
@@ -80,7 +80,7 @@ NOT_ALLOWED: Final = (
 
 
 class AllowedStores:
-    """The permissions of one server. `parse` reads them; without any, nothing may be attached."""
+    """The permissions of one server, read by `parse`. Without any, nothing may be attached."""
 
     def __init__(self, files: Iterable[_Folder | _File], databases: Iterable[_Database]) -> None:
         self._files = tuple(files)
@@ -88,7 +88,7 @@ class AllowedStores:
 
     @classmethod
     def parse(cls, texts: Iterable[str], data: Path) -> AllowedStores:
-        """What the operator wrote; `ConfigError` names a permission that cannot be meant."""
+        """The operator's permissions. `ConfigError` names one that is invalid."""
         files: list[_Folder | _File] = []
         databases: list[_Database] = []
         for text in texts:
@@ -104,7 +104,7 @@ class AllowedStores:
         return cls(files, databases)
 
     def admitted(self, url: str) -> str:
-        """The URL to attach for a request that asks for this one; `StoreNotAllowed` when there is none."""
+        """The URL to attach for a request with this URL. `StoreNotAllowed` if no permission covers it."""
         try:
             if kind_of(url) == "sqlite":
                 return self._admitted_file(sqlite_path(url))
@@ -118,7 +118,7 @@ class AllowedStores:
         try:
             file = _resolved(path)
         except (OSError, RuntimeError):
-            # A link that leads to itself. Whether it exists is not told.
+            # A link to itself. The error does not reveal whether it exists.
             raise StoreNotAllowed(NOT_ALLOWED) from None
         if not any(permission.admits(file) for permission in self._files):
             raise StoreNotAllowed(NOT_ALLOWED)
@@ -160,8 +160,8 @@ def _database(url: str) -> _Database:
     permission = _Database(_parameters(url))
     from bendybus.store.postgres.address import parse_address  # noqa: PLC0415 - see postgres_driver
 
-    # The operator is told at the start what is wrong with it. For a request that would look at the
-    # files it names, so a request is compared first.
+    # The operator is told of errors in it at the start. For a request, this would read the
+    # files that the URL names, so the request is compared first.
     parse_address(url)
     return permission
 

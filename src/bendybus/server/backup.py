@@ -1,8 +1,8 @@
 """Backups of a running server: all its namespaces, with keys and certificates, into one folder.
 
-Of each namespace the catalog and all stores are fixed at one moment (broker/cut.py) and then copied while
-traffic flows. The folder is written under another name and renamed when it is complete and on disk, so
-under its own name it is whole or absent. What is in it: backup_format.py. Who may ask: backup_routes.py.
+The catalog and all stores of each namespace are fixed at one moment (broker/cut.py) and then copied while
+traffic continues. The folder is written under another name and renamed once it is complete and on disk, so
+under its own name it is whole or absent. Its contents: backup_format.py. HTTP routes: backup_routes.py.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ __all__ = ["BackedUp", "Backups"]
 
 logger = logging.getLogger(__name__)
 
-# Stores whose writers are not between two commits at the same time are tried again so often.
+# How often to try again if the writers of the stores are not between two commits at the same time.
 CUTS_MAX: Final = 20
-# The server's end does not wait longer for a disk that does not answer.
+# The server's shutdown does not wait longer for a disk that does not answer.
 STOP_TIMEOUT_S: Final = 5.0
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class BackedUp:
-    """One namespace: what it is called, who serves it, and where its files are."""
+    """One namespace: its name, its broker, and where its files are."""
 
     name: str
     broker: Broker
@@ -80,7 +80,7 @@ class _Images:
 
 
 class Backups:
-    """Makes them, one at a time."""
+    """Makes backups, one at a time."""
 
     def __init__(self, data: Path, namespaces: Sequence[BackedUp], *, named: bool) -> None:
         self._data = data
@@ -93,12 +93,12 @@ class Backups:
 
     @property
     def progress(self) -> dict[str, object]:
-        """Of the backup that is being made, or the outcome of the last one."""
+        """The progress of the current backup, or the result of the last one."""
         running = self._making is not None and not self._making.done()
         return {**self._last, "bytes": self._copied_bytes} if running else self._last
 
     def begin(self, folder: Path) -> None:
-        """Make a backup at this path; returns at once."""
+        """Start a backup at this path. Returns at once."""
         if self._making is not None and not self._making.done():
             raise InvalidOperation(f"A backup is being made already, in {self._last['folder']}.")
         self._refuse_place(folder)
@@ -108,7 +108,7 @@ class Backups:
         self._making = asyncio.create_task(self._make_and_tell(folder))
 
     async def stop(self) -> None:
-        """Give up what is being made; nothing stays of it unless its disk is stuck."""
+        """Give up the current backup. Nothing remains of it unless its disk is stuck."""
         self._stopping = True
         if self._making is not None:
             await asyncio.wait([self._making], timeout=STOP_TIMEOUT_S)
@@ -123,7 +123,7 @@ class Backups:
         refuse_taken(folder)
 
     async def _make_and_tell(self, folder: Path) -> None:
-        logger.info("a backup is made in %s", folder)
+        logger.info("starting a backup in %s", folder)
         try:
             await self._tell(folder)
         finally:
@@ -155,7 +155,7 @@ class Backups:
             manifest = Manifest(version("bendybus"), made_at, self._named, tuple(entries))
             await _in_own_thread(lambda: self._complete(draft, folder, manifest))
         except asyncio.CancelledError:
-            # The server's end does not wait for a disk that is stuck.
+            # The server's shutdown does not wait for a disk that is stuck.
             raise
         except BaseException:
             await _in_own_thread(lambda: shutil.rmtree(draft, ignore_errors=True))
@@ -176,7 +176,7 @@ class Backups:
                 _write_secret(target, source.read_bytes())
         write_manifest(draft, manifest)
         sync_tree(draft)
-        # Whoever has made something of that name meanwhile keeps it.
+        # If something of that name was created meanwhile, it is kept.
         refuse_taken(folder)
         draft.rename(folder)
         sync_folder(folder.parent)
@@ -191,7 +191,7 @@ class Backups:
             _start_thread(images.close)
 
     async def _fixed(self, namespace: BackedUp) -> _Images:
-        """Images of one moment. No entity comes or goes meanwhile, and no store."""
+        """Images of one moment. No entity or store is added or removed meanwhile."""
         broker = namespace.broker
         for _ in range(CUTS_MAX):
             self._refuse_stopping()
@@ -219,7 +219,7 @@ class Backups:
         for store, (kind, image) in images.stores.items():
             file = f"stores/{store}{image.suffix}"
             self._copy(image, folder / file)
-            # Its log can be emptied again.
+            # From now on its log can be emptied again.
             image.close()
             entries.append(StoreEntry(store, kind, f"{where}/{file}"))
         return NamespaceEntry(name, where, images.own_stores, images.entities, tuple(entries))
@@ -273,7 +273,7 @@ def _write_secret(file: Path, content: bytes) -> None:
 
 
 async def _in_own_thread(call: Callable[[], T]) -> T:
-    """As `asyncio.to_thread`, but the server's end does not wait for a disk that is stuck."""
+    """Like `asyncio.to_thread`, but the server's shutdown does not wait for a disk that is stuck."""
     done: Future[T] = Future()
 
     def run() -> None:

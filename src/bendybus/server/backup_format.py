@@ -47,7 +47,7 @@ class StoreEntry:
     name: str
     kind: str
     file: str
-    """Where its copy is, seen from the backup's folder."""
+    """The path of its copy, relative to the backup's folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class NamespaceEntry:
     name: str
     folder: str
     own_stores: int
-    """How many stores the data folder has of its own, retired ones included."""
+    """How many stores of its own the data folder has, including retired ones."""
     entities: int
     stores: tuple[StoreEntry, ...]
 
@@ -63,10 +63,10 @@ class NamespaceEntry:
 @dataclass(frozen=True, slots=True)
 class Manifest:
     version: str
-    """Of the Bendybus that made it."""
+    """The version of the Bendybus that made it."""
     made_at: str
     named: bool
-    """Whether the namespaces have names of their own; one that is alone needs none."""
+    """Whether the namespaces have names of their own. A single one needs none."""
     namespaces: tuple[NamespaceEntry, ...]
 
 
@@ -74,7 +74,7 @@ class Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Enter everything that is in the folder; to be called when that is complete."""
+    """List everything in the folder. To be called when the folder is complete."""
     content = {
         "format": FORMAT_VERSION,
         **asdict(manifest),
@@ -84,7 +84,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Return when all files below, and their names, are on disk."""
+    """Return once all files below, and their names, are on disk."""
     for path, _, names in os.walk(folder, topdown=False):
         for name in names:
             _sync(Path(path, name))
@@ -107,7 +107,7 @@ def _sync(path: Path) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """`ConfigError` when the folder is no backup; what it holds is for `verify` to check."""
+    """`ConfigError` if the folder is not a backup. `verify` checks its contents."""
     content = _content(folder)
     try:
         namespaces = tuple(
@@ -120,7 +120,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def verify(folder: Path) -> None:
-    """`StoreCorrupted` names the first file that is missing or not as it was written."""
+    """`StoreCorrupted` names the first file that is missing or has changed."""
     expected = _content(folder)["files"]
     for name, summary in expected.items():
         if not (folder / name).is_file():
@@ -149,7 +149,7 @@ def _content(folder: Path) -> dict[str, Any]:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """Everything but the manifest, as the manifest calls it."""
+    """Everything except the manifest, as the manifest names it."""
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if not path.is_dir() and name != MANIFEST_FILE:

@@ -1,11 +1,11 @@
-"""Backups over HTTP, for the operator alone: no namespace's key is enough.
+"""Backups over HTTP, only for the operator: a namespace's key is not enough.
 
-    POST    /$backup    {"folder": "/absolute/path"}    begin one; it goes on by itself
-    GET     /$backup    how far it is, or what became of the last one
+    POST    /$backup    {"folder": "/absolute/path"}    start one; it continues in the background
+    GET     /$backup    its progress, or the result of the last one
 
-The operator's key is new at each start and stands in the data folder, where only the server's own user
-can read it (announcement.py). So whoever names a folder here could write there without the server too;
-and the server writes only what is not there yet. Bodies and answers are JSON. What is done: backup.py.
+The operator's key is new at each start and is in the data folder, where only the server's own user
+can read it (announcement.py). So anyone who can name a folder here could also write there without the server;
+and the server does not overwrite anything. Bodies and answers are JSON. The work: backup.py.
 """
 
 from __future__ import annotations

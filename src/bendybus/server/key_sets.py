@@ -1,9 +1,9 @@
-"""Where an identity provider's public keys come from: a file, or a URL that is asked now and then.
+"""The public keys of an identity provider, from a file or from a URL that is fetched regularly.
 
 A file is read again when it has changed, so keys are rolled over by replacing it. A URL
-is fetched at the start, every so often, and soon after a token came whose key is
-unknown; always in a thread, with bounds on time and size. What was fetched last is kept
-when the provider does not answer. What the keys are for: auth/jwt.py.
+is fetched at the start, at regular intervals, and soon after a token with an unknown key
+has arrived; always in a thread, with limits on time and size. If the provider does not
+answer, the keys fetched last are kept. What the keys are for: auth/jwt.py.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ __all__ = ["FileKeys", "UrlKeys", "trusted_issuer"]
 
 logger = logging.getLogger(__name__)
 
-# Entra's document has ten kilobytes.
+# Entra's document has about ten kilobytes.
 DOCUMENT_BYTES_MAX: Final = 1024 * 1024
 
 FETCH_TIMEOUT_S: Final = 5.0
-# Providers show a key a day or more before they use it.
+# Providers publish a key a day or more before they use it.
 REFRESH_S: Final = 3600.0
-# Strangers can make up tokens with unknown keys: they do not make us ask more often than this.
+# Anyone can make up tokens with unknown keys. They cannot make us fetch more often than this.
 RETRY_S: Final = 30.0
 
 
 async def trusted_issuer(settings: Settings, exits: AsyncExitStack) -> TrustedIssuer | None:
-    """The provider that the settings name, ready to be asked; None when they name none."""
+    """The provider in the settings, ready for use; None if there is none."""
     if settings.jwt_issuer is None or settings.jwt_keys is None:
         return None
-    # Costs 60 ms that only those pay who use it.
+    # Imported here because it takes 60 ms, which only servers that use it should pay.
     from bendybus.auth.jwt import DEFAULT_AUDIENCE, WELL_KNOWN_ROLES, Role, TrustedIssuer  # noqa: PLC0415
 
     roles = [*WELL_KNOWN_ROLES, *map(Role.parse, settings.jwt_roles)]
@@ -62,7 +62,7 @@ async def trusted_issuer(settings: Settings, exits: AsyncExitStack) -> TrustedIs
 
 
 class FileKeys:
-    """The keys of a file; `ConfigError` when it cannot be used at the start."""
+    """The keys in a file. `ConfigError` if it cannot be used at the start."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -75,17 +75,19 @@ class FileKeys:
     def current(self) -> KeySet:
         stamp = self._stamp()
         if stamp != self._read_at:
-            # Once for each change: a file that became unreadable is told of once.
+            # Once for each change: a file that has become unreadable is reported once.
             self._read_at = stamp
             try:
                 self._keys = self._read()
                 logger.info("%s has changed and was read again", self._file)
             except (OSError, ValueError) as reason:
-                logger.warning("%s: the keys read before stay in use: %s", self._file, _said(reason))
+                logger.warning(
+                    "%s cannot be read, so the previous keys stay in use: %s", self._file, _said(reason)
+                )
         return self._keys
 
     def missed(self) -> None:
-        """Whatever is in the file has been looked at."""
+        """Nothing to do: the file has already been checked."""
 
     def _stamp(self) -> tuple[int, int, int]:
         try:
@@ -100,7 +102,7 @@ class FileKeys:
 
 
 class UrlKeys:
-    """The keys that a URL serves. `start` asks for the first time and goes on asking; `stop` ends that."""
+    """The keys that a URL serves. `start` fetches them, and again at intervals; `stop` ends that."""
 
     def __init__(self, url: str) -> None:
         from bendybus.auth.jwt import KeySet  # noqa: PLC0415 - as above
@@ -141,12 +143,12 @@ class UrlKeys:
         try:
             self._keys = await asyncio.to_thread(fetch, self._url)
         except (OSError, ValueError, HTTPException) as reason:
-            # The provider's trouble is not ours: with keys, tokens go on being taken; without, none are yet.
-            logger.warning("the keys of %s were not fetched: %s", self._url, _said(reason))
+            # If we have keys, tokens are still accepted while the provider fails; without keys, none are yet.
+            logger.warning("the keys of %s could not be fetched: %s", self._url, _said(reason))
 
 
 def refuse_plain(url: str) -> None:
-    """Keys that anybody on the way could replace prove nothing; this machine's own are for tests."""
+    """Keys that anyone on the network could replace prove nothing. This machine's own URLs are for tests."""
     parts = urlsplit(url)
     local = parts.hostname in ("127.0.0.1", "::1", "localhost")
     if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and local)):
@@ -170,11 +172,11 @@ def _open(url: str) -> HTTPResponse:
 
 
 def fetch(url: str) -> KeySet:
-    """Blocks, for a bounded time."""
+    """Fetch the keys. Blocks for a limited time."""
     ends_at = time.monotonic() + FETCH_TIMEOUT_S
     text = b""
     with _open(url) as answer:
-        # In pieces: a server that sends a byte now and then would otherwise hold the thread for ever.
+        # In pieces: a server that sends a byte now and then would otherwise block the thread for ever.
         while len(text) <= DOCUMENT_BYTES_MAX and (piece := answer.read1(DOCUMENT_BYTES_MAX)):
             text += piece
             if time.monotonic() > ends_at:

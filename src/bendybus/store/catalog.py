@@ -1,8 +1,8 @@
 """The catalogue: what exists in the namespace, and where its partitions are kept.
 
-Messaging stores hold messages; this holds the list of entities that own them.
-An entity exists when it stands here: partitions in a store whose entity does
-not (a creation that was cut short) belong to nobody and may be dropped.
+Messaging stores hold messages; the catalogue holds the list of entities that own them.
+An entity exists if and only if it is listed here. Partitions in a store without an entity
+(from an interrupted creation, for example) belong to nobody and may be dropped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Catalog", "Description", "EntityKind", "EntityRecord"]
 EntityKind = Literal["queue", "topic", "subscription"]
 
 Description: TypeAlias = dict[str, object]
-"""Settings as JSON knows them; `domain/entities.py` says what they mean."""
+"""Settings as JSON values. `domain/entities.py` defines their meaning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,30 +32,30 @@ class EntityRecord:
     created_at: Instant
     updated_at: Instant
     generation: str
-    """Differs between an entity and its namesake made after it was deleted."""
+    """Distinguishes an entity from one with the same path that was created after it was deleted."""
 
 
 class Catalog(Protocol):
     """Every change is atomic and durable when the call returns. Paths differing only in case are the same."""
 
     def open(self) -> None:
-        """Make ready; raises `StoreError` (by name) when the catalogue is newer, torn or not ours."""
+        """Open the catalogue. Raises `StoreError` (by name) if it is newer, torn or not ours."""
 
     def close(self) -> None: ...
 
     def namespace(self) -> Description:
-        """What was last given to `describe_namespace`; empty at first."""
+        """The settings that were last given to `describe_namespace`; empty at first."""
 
     def describe_namespace(self, description: Description) -> None: ...
 
     def entities(self) -> list[EntityRecord]:
-        """All of them, by path."""
+        """All entities, by path."""
 
     def add(self, record: EntityRecord) -> None:
-        """`EntityExists` when the path is taken."""
+        """Add an entity. `EntityExists` if the path is taken."""
 
     def replace(self, *records: EntityRecord) -> None:
-        """All of them in one; `EntityNotFound` when there is none of such a path, and then all stay."""
+        """Replace all of these at once. `EntityNotFound` if a path does not exist; then nothing changes."""
 
     def remove(self, *paths: EntityPath) -> None:
-        """All of them in one; `EntityNotFound` when there is none of such a path, and then all stay."""
+        """Remove all of these at once. `EntityNotFound` if a path does not exist; then nothing changes."""

@@ -1,8 +1,8 @@
-"""A commit as lists of numbers and one run of bytes, and a row as a message again.
+"""Encodes a commit as lists of numbers and one run of bytes, and decodes rows into messages.
 
-What SQL stores have in common: ids are given out here, messages of one batch
-become one run, and texts travel among the bytes (SQLite ends a JSON string at
-its first NUL, and PostgreSQL keeps no text that has one). How the lists reach
+What SQL stores have in common: ids are assigned here, messages of one batch
+become one run, and texts are sent among the bytes (SQLite ends a JSON string at
+its first NUL, and PostgreSQL cannot store a text that contains one). How the lists reach
 the database: sqlite/encoding.py, postgres/encoding.py.
 """
 
@@ -30,10 +30,10 @@ __all__ = [
     "to_json",
 ]
 
-# SQLite binds at most a gigabyte; this also bounds the copy that joining payloads makes. A larger
+# SQLite binds at most a gigabyte. This also limits the copy made by joining payloads. A larger
 # commit becomes several requests inside one transaction.
 REQUEST_BYTES_MAX: Final = 32 << 20
-# A slice is packed into one number: arrays of numbers are walked faster than arrays of arrays.
+# A slice is packed into one number: an array of numbers is read faster than an array of arrays.
 SLICE_SHIFT: Final = 31
 
 to_json = json.JSONEncoder(separators=(",", ":")).encode
@@ -56,16 +56,16 @@ class CommitRequest:
     """Everything one statement needs to store, update and remove messages."""
 
     first: int
-    """The first id given out; the others follow one by one."""
-    # From an empty blob SQLite's substr cuts NULL instead of nothing: so one byte goes before the slices.
+    """The first id. The others follow in order."""
+    # From an empty blob, SQLite's substr returns NULL instead of nothing, so one byte precedes the slices.
     pieces: list[bytes] = field(default_factory=lambda: [b"\0"])
-    """Payloads and session ids, to be laid end to end."""
+    """Payloads and session ids, to be joined."""
     offset: int = 2
     bodies: list[int | None] = field(default_factory=list)
-    """For each id its slice of the bytes; None where it has no body."""
+    """For each id its slice of the bytes; None if it has no body."""
     runs: list[_Run] = field(default_factory=list)
     rows: list[_Row] = field(default_factory=list)
-    """Messages that fit into no run."""
+    """Messages that are not part of a run."""
     updated: list[_UpdatedRow] = field(default_factory=list)
     removed: list[int] = field(default_factory=list)
     released: list[int] = field(default_factory=list)
@@ -82,12 +82,12 @@ class CommitRequest:
 
 
 def requests_of(changes: Sequence[PartitionChanges], first: int) -> Iterator[CommitRequest]:
-    """The requests that make up a commit, nearly always one. Ids are given out as `allocate` says."""
+    """The requests of a commit, nearly always one. Ids are assigned by `allocate`."""
     request = CommitRequest(first)
     row_id = first
     bodies: dict[int, int] = {}
     for change in changes:
-        # Sequence numbers that follow one another, enqueued at one time: what a batch looks like.
+        # Consecutive sequence numbers with the same enqueued time, as in a batch.
         run: _Run | None = None
         following = -1
         for message in change.stored:
@@ -105,8 +105,8 @@ def requests_of(changes: Sequence[PartitionChanges], first: int) -> Iterator[Com
                 following = number + 1
                 run[5].append(message.size)
                 request.bodies.append(request.slice_for(_payload(message)))
-            # Hardly any message is stored other than active, in the main sub-queue and never delivered; those
-            # that are (scheduled ones, say) are stored and at once updated, and all others do without.
+            # Nearly all messages are stored as active, in the main sub-queue and never delivered. The others
+            # (scheduled ones, for example) are stored and then updated in the same commit.
             if message.state or message.subqueue or message.delivery_count or message.amendment is not None:
                 request.updated.append(_updated_row(row_id, message))
             row_id += 1
@@ -126,7 +126,7 @@ def requests_of(changes: Sequence[PartitionChanges], first: int) -> Iterator[Com
 def _encode_row(
     request: CommitRequest, key: PartitionKey, row_id: int, message: Message, bodies: dict[int, int]
 ) -> int:
-    """A message that has a session or an origin; gives the id that became its own."""
+    """Encode a message that has a session or an origin. Returns its id."""
     origin, session_id = message.origin, message.session_id
     body = row_id
     if origin is None:
@@ -162,7 +162,7 @@ def _payload(message: Message) -> bytes:
 
 
 def allocate(changes: Sequence[PartitionChanges], first: int) -> Iterator[tuple[Message, int]]:
-    """Each stored message with its id. The body of an origin not yet stored takes the id before it."""
+    """Each stored message with its id. The body of an origin that is not stored yet has the id before it."""
     row_id = first
     seen: set[int] = set()
     for change in changes:
@@ -176,7 +176,7 @@ def allocate(changes: Sequence[PartitionChanges], first: int) -> Iterator[tuple[
 
 
 class _NewRowIds:
-    """Where a commit's own messages will be, if it also updates or removes them: rare, so worked out late."""
+    """The row ids of the commit's own messages that it also updates or removes. Rare, so computed late."""
 
     __slots__ = ("_changes", "_first", "_row_ids")
 
@@ -211,7 +211,7 @@ def _updated_row(row_id: int, message: Message) -> _UpdatedRow:
 
 
 def _encode_amendment(amendment: Amendment) -> str:
-    """JSON: escapes stand for NULs, so this text passes through any database unharmed."""
+    """As JSON. NULs are escaped, so any database can store this text."""
     properties = [b64encode(encoded).decode("ascii") for encoded in amendment.properties]
     said: list[object] = [amendment.dead_letter_reason, amendment.dead_letter_description, properties]
     posting = amendment.posting
@@ -232,7 +232,7 @@ def _decode_amendment(text: str) -> Amendment:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """A load makes objects by the million and no cycles; looking for some takes a third of its time."""
+    """A load creates millions of objects and no cycles. Looking for cycles takes a third of its time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -245,7 +245,7 @@ def collector_paused() -> Iterator[None]:
 def decode_rows(
     rows: Iterable[Sequence[Any]], sessions: dict[str, SessionId], origins: dict[int, Origin]
 ) -> list[Message]:
-    """Some of a partition's messages. `sessions` and `origins` keep one of each, however many share it."""
+    """Some of a partition's messages. `sessions` and `origins` hold one object for each shared value."""
     messages = []
     for row in rows:
         row_id, sequence, state, subqueue, failures, enqueued_at, expires_at, size, session, amendment = row[
@@ -277,7 +277,7 @@ def _decode_origin(sequence_number: int, hops: int, body: int, origins: dict[int
 
 
 def has_more_than_messages(change: PartitionChanges) -> bool:
-    """Whether it has some of what few entities have."""
+    """Whether the change contains something that few entities have."""
     return bool(
         change.remembered
         or change.forgotten_through is not None

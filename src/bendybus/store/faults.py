@@ -1,14 +1,14 @@
-"""Store outages as switches: for those who test how their own applications take them (B-09).
+"""Simulated store outages, for testing how an application handles them (B-09).
 
 A server started for development wraps each of its stores in a `FaultyStore`,
 and `StoreFaults` has a switch for each by name:
 
-    pause   every call hangs, as when a disk or a network does
-    slow    every call takes so much longer
-    fail    every call fails, as when the disk is full or the database is down
-    heal    all is well again, and calls that hang go on
+    pause   every call hangs, as if a disk or a network did
+    slow    every call takes longer by a given time
+    fail    every call fails, as if the disk were full or the database down
+    heal    everything works again, and calls that hang continue
 
-Nothing of the store itself changes, so what it held before is there after.
+The store itself does not change, so its contents survive.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bendybus.store.protocol import (
 
 __all__ = ["DELAY_MAX_S", "Fault", "FaultKind", "FaultyStore", "StoreFaults"]
 
-# Longer than any client waits; who wants more wants `pause`.
+# Longer than any client waits. For more, use `pause`.
 DELAY_MAX_S: Final = 600.0
 
 REASON_DEFAULT: Final = "it was made to fail"
@@ -47,7 +47,7 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with a store; `delay_s` of a slow one, `reason` of one that fails."""
+    """What is wrong with a store: `delay_s` of a slow one, `reason` of one that fails."""
 
     kind: FaultKind = FaultKind.HEAL
     delay_s: float = 0.0
@@ -61,7 +61,7 @@ class Fault:
 
 
 class FaultyStore:
-    """A store with a switch. See `MessagingStore` for what the methods promise when it is healed."""
+    """A store with a switch. The methods are described in `MessagingStore`."""
 
     def __init__(self, store: MessagingStore) -> None:
         self._store = store
@@ -73,13 +73,13 @@ class FaultyStore:
         return self._fault
 
     def switch(self, fault: Fault) -> None:
-        """From now on; also for calls that hang already. From any thread."""
+        """Set the fault, also for calls that hang already. May be called from any thread."""
         with self._changed:
             self._fault = fault
             self._changed.notify_all()
 
     def _pass(self) -> None:
-        """Before a call: hang, dawdle or fail, whatever the switch says."""
+        """Before a call: hang, delay or fail, according to the switch."""
         if self._fault.kind is FaultKind.HEAL:
             return
         with self._changed:
@@ -177,32 +177,32 @@ class StoreFaults:
 
     @property
     def stores(self) -> list[MessagingStore]:
-        """What the broker is to work with."""
+        """The stores for the broker to use."""
         return list(self._stores.values())
 
     def add(self, store: MessagingStore) -> MessagingStore:
-        """A store that is attached later; gives what the broker is to work with."""
+        """Wrap a store that is attached later. Returns the store for the broker to use."""
         self._stores[store.name] = FaultyStore(store)
         return self._stores[store.name]
 
     def remove(self, name: str) -> None:
-        """A store that is retired."""
+        """Forget a store that was retired."""
         self._stores.pop(name, None)
 
     def current(self) -> Mapping[str, Fault]:
-        """Store -> what is wrong with it."""
+        """Store -> its fault."""
         return {name: store.fault for name, store in self._stores.items()}
 
     def pause(self, name: str) -> None:
-        """Every call to this store hangs, until it is healed."""
+        """Make every call to this store hang until it is healed."""
         self.switch(name, Fault(FaultKind.PAUSE))
 
     def slow(self, name: str, delay_s: float) -> None:
-        """Every call to this store takes so much longer."""
+        """Make every call to this store take longer by this time."""
         self.switch(name, Fault(FaultKind.SLOW, delay_s=delay_s))
 
     def fail(self, name: str, reason: str = "") -> None:
-        """Every call to this store fails."""
+        """Make every call to this store fail."""
         self.switch(name, Fault(FaultKind.FAIL, reason=reason))
 
     def heal(self, name: str) -> None:

@@ -1,19 +1,19 @@
-"""The data folder: who may use it, which files it holds, and the secret it keeps.
+"""The data folder: its lock, its files and its secrets.
 
     bendybus.lock   held for the life of the process; names its holder
     folder.json     the format's version and the number of messaging stores
-    root.key        the namespace's root key, for its owner's eyes only; beside it the second one,
-                    root-secondary.key; each made once, and replaced when somebody asks for another
-    stores.json     the stores that were attached since, by URL, for its owner's eyes only; and those of its
-                    own that were retired
+    root.key        the namespace's root key, readable only by the owner; the second one is
+                    root-secondary.key; each is made once, and replaced on request
+    stores.json     the stores that were attached later, by URL, readable only by the owner; and those of
+                    the folder's own stores that were retired
     catalog.db      what exists (sqlite/catalog.py)
-    store-N.db      the messaging stores (sqlite/store.py), each with a log beside it
-    *-witness       of each of these files, which commit was acknowledged last (sqlite/witness.py)
-    namespaces.json once there are several: their names, first the one that the files above belong to
+    store-N.db      the messaging stores (sqlite/store.py), each with its log
+    *-witness       for each of these files, which commit was acknowledged last (sqlite/witness.py)
+    namespaces.json if there are several: their names, first the one that the files above belong to
     namespaces/     a folder like this one for each of the others
-    server.json     where its server listens, while it runs (server/announcement.py)
+    server.json     where the server listens, while it runs (server/announcement.py)
 
-Only names and small files are dealt with here; databases are opened by their
+This module handles only names and small files. Databases are opened by their
 own modules.
 """
 
@@ -40,16 +40,16 @@ ROOT_KEY_FILE: Final = "root.key"
 
 @dataclass(frozen=True, slots=True)
 class StoreList:
-    """The stores of a data folder as they differ from what the command line says."""
+    """How the stores of a data folder differ from those on the command line."""
 
     attached: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Name -> URL, perhaps with a password in it."""
+    """Name -> URL, which may contain a password."""
     retired: frozenset[str] = frozenset()
-    """Names of the folder's own that are not to be used again."""
+    """Names of the folder's own stores that must not be used again."""
 
 
 class DataFolder:
-    """Made and locked by `open`; the lock goes with the process, however it ends."""
+    """Created and locked by `open`. The lock ends with the process, however it ends."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -64,7 +64,7 @@ class DataFolder:
         return self._path / "catalog.db"
 
     def open(self) -> None:
-        """`DataFolderInUse` when another process has it, `SchemaTooNew` when a newer Bendybus wrote it."""
+        """`DataFolderInUse` if another process has it, `SchemaTooNew` if a newer Bendybus wrote it."""
         assert self._lock is None, f"{self._path} is open already"
         try:
             self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ class DataFolder:
             raise DataFolderInUse(
                 f"the data folder {self._path} is in use by another process (pid {holder})"
             ) from None
-        # Only for those who are refused; a full disk has no room for it.
+        # Only read by processes that are refused. A full disk has no room for it.
         with contextlib.suppress(OSError):
             os.truncate(lock, 0)
             os.pwrite(lock, f"{os.getpid()}\n".encode("ascii"), 0)
@@ -100,7 +100,7 @@ class DataFolder:
     # -- namespaces -----------------------------------------------------------
 
     def namespaces(self) -> list[str]:
-        """The names of all, first the one of this very folder; none while it is alone and needs no name."""
+        """The names of all namespaces, this folder's own first; empty while there is one without a name."""
         file = self._path / "namespaces.json"
         try:
             content = json.loads(file.read_bytes())
@@ -116,21 +116,21 @@ class DataFolder:
         return names
 
     def record_namespaces(self, names: Sequence[str]) -> None:
-        """To be called when their folders exist. Names may be added, never taken away or moved."""
+        """Record the namespaces, once their folders exist. Names may be added, never removed or moved."""
         if list(names) != self.namespaces():
             text = json.dumps({"format": FORMAT_VERSION, "names": list(names)})
             _write_whole(self._path / "namespaces.json", text.encode("utf-8"))
 
     def of_namespace(self, name: str) -> DataFolder:
-        """The folder of one that is not the first; to be opened by itself."""
+        """The folder of a namespace other than the first. It has to be opened separately."""
         return DataFolder(self._path / "namespaces" / name.lower())
 
     # -- messaging stores -----------------------------------------------------
 
     def store_paths(self, asked: int | None = None, default: int = 1) -> list[Path]:
-        """The files of as many messaging stores as asked for; else as there are, or `default` if none.
+        """The files of as many messaging stores as asked for; else of the existing ones, or `default`.
 
-        There may be more than at the last start, never fewer: partitions live in them.
+        There may be more than at the last start, but never fewer: partitions are in them.
         """
         recorded = self._stores_recorded()
         count = (recorded or default) if asked is None else asked
@@ -143,11 +143,11 @@ class DataFolder:
 
     @property
     def own_stores(self) -> int:
-        """How many messaging stores the folder has of its own, retired ones included."""
+        """How many messaging stores of its own the folder has, including retired ones."""
         return self._stores_recorded()
 
     def store_list(self) -> StoreList:
-        """What has been attached and retired while the server ran."""
+        """The stores that were attached and retired while the server ran."""
         file = self._path / "stores.json"
         try:
             content = json.loads(file.read_bytes())
@@ -156,7 +156,7 @@ class DataFolder:
         except FileNotFoundError:
             return StoreList()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            # Not the cause's own words: they may quote a URL, and with it a password.
+            # Without the text of the cause: it may quote a URL, and with it a password.
             raise StoreCorrupted(f"{file} is damaged: {type(error).__name__}") from None
 
     def keep_store_list(self, stores: StoreList) -> None:
@@ -164,7 +164,7 @@ class DataFolder:
         _write_whole(self._path / "stores.json", json.dumps(content).encode())
 
     def record_stores(self, count: int) -> None:
-        """To be called when that many stores have been opened, and so exist."""
+        """Record this number of stores, once they have been opened and so exist."""
         if count > self._stores_recorded():
             text = json.dumps({"format": FORMAT_VERSION, "stores": count})
             _write_whole(self._path / "folder.json", text.encode("ascii"))
@@ -184,7 +184,7 @@ class DataFolder:
     # -- secrets --------------------------------------------------------------
 
     def root_key(self, which: Literal["primary", "secondary"] = "primary") -> str:
-        """One of the namespace's root SAS keys, in base64; made at the first call and kept."""
+        """One of the namespace's root SAS keys, in base64. Created at the first call and kept."""
         file = self._root_key_file(which)
         try:
             key = file.read_text("ascii").strip()
@@ -196,7 +196,7 @@ class DataFolder:
         return key
 
     def keep_root_key(self, which: Literal["primary", "secondary"], key: str) -> None:
-        """Another key instead, from the next `root_key` on."""
+        """Replace a key. The next `root_key` returns the new one."""
         _write_whole(self._root_key_file(which), f"{key}\n".encode("ascii"))
 
     def _root_key_file(self, which: Literal["primary", "secondary"]) -> Path:
@@ -214,7 +214,7 @@ def _refuse_newer(file: Path, version: int) -> None:
 
 
 def _write_whole(path: Path, content: bytes) -> None:
-    """The old content or the new one, never part of it; readable by its owner alone."""
+    """Write the whole file or nothing. Only its owner can read it."""
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,8 +1,8 @@
-"""A messaging store that forgets when the process ends: for tests.
+"""A messaging store in memory, for tests. Its contents end with the process.
 
-It keeps every promise of the protocol but durability, and can be told to be
-away (`outage`). Contents live through `close` and `open`, so that a test can
-start a broker anew. The stores that keep things: sqlite/.
+It keeps every promise of the protocol except durability, and can simulate an
+outage (`outage`). Contents survive `close` and `open`, so that a test can
+restart a broker. The durable stores: sqlite/, postgres/.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Partition:
 
 
 class MemoryStore:
-    """See `MessagingStore` for what the methods promise."""
+    """The methods are described in `MessagingStore`."""
 
     def __init__(self, name: str = "memory") -> None:
         self._name = name
@@ -72,7 +72,7 @@ class MemoryStore:
         self._next_key = 1
         self._next_row_id = 1
         self.outage: BrokerError | None = None
-        """While set, every call but `close` raises it."""
+        """While set, every call except `close` raises it."""
 
     @property
     def name(self) -> str:
@@ -136,7 +136,7 @@ class MemoryStore:
         return False
 
     def settle(self) -> None:
-        """Memory has nothing to note."""
+        """There is nothing to record in memory."""
 
     def commit(self, changes: Sequence[PartitionChanges]) -> None:
         self._check_available()
@@ -176,7 +176,7 @@ class MemoryStore:
         return self._next_row_id - 1
 
     def _keep_body(self, message: Message) -> None:
-        """The body of a message with an origin, if this is the first that comes with it."""
+        """Keep the body of a message with an origin, if this is the first message with that origin."""
         origin = message.origin
         if origin is None:
             return
@@ -187,7 +187,7 @@ class MemoryStore:
         self._copies[origin.body] += 1
 
     def _release_body(self, message: Message) -> None:
-        """Nobody will read this message again, but perhaps another with the same body."""
+        """Release the body of a removed message, unless another message shares it."""
         body = message.body_row_id
         if message.origin is not None:
             self._copies[body] -= 1
@@ -199,7 +199,7 @@ class MemoryStore:
     def load(self, key: PartitionKey) -> Snapshot:
         self._check_available()
         partition = self._partition(key)
-        # A commit may run meanwhile, in another thread: a list of what is there now is made in one step.
+        # A commit may run meanwhile in another thread. Copying the list is one atomic step.
         messages = sorted(map(copy, list(partition.messages.values())), key=attrgetter("sequence_number"))
         return Snapshot(
             partition.next_sequence_number,
@@ -233,7 +233,7 @@ class MemoryStore:
 
 
 def _check_storable(changes: Sequence[PartitionChanges]) -> None:
-    """Whatever would fail half-way fails here, before anything has changed."""
+    """Raise every error here, before anything has changed."""
     new = {id(message) for change in changes for message in change.stored}
     for change in changes:
         for message in change.stored:
@@ -247,7 +247,7 @@ def _check_storable(changes: Sequence[PartitionChanges]) -> None:
 
 
 def _at_rest(message: Message) -> Message:
-    """What a store remembers: no payload, no lock."""
+    """The message as a store keeps it: no payload, no lock."""
     kept = message.unlocked()
     kept.payload = None
     return kept

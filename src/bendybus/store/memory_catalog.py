@@ -1,6 +1,6 @@
-"""A catalogue that forgets when the process ends: for tests. The one that keeps things: sqlite/catalog.py.
+"""A catalogue in memory, for tests. Its contents end with the process. The durable one: sqlite/catalog.py.
 
-Like the memory store beside it, it lives through `close` and `open`.
+Like the memory store, it survives `close` and `open`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["MemoryCatalog"]
 
 
 class MemoryCatalog:
-    """See `Catalog` for what the methods promise."""
+    """The methods are described in `Catalog`."""
 
     def __init__(self) -> None:
         self._namespace: Description = {}

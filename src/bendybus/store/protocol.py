@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 NEVER_CLAIMED: Final = Epoch(0)
-"""The epoch of a partition just made: who made it is its first owner."""
+"""The epoch of a new partition. Its creator is its first owner."""
 
 PartitionKey = NewType("PartitionKey", int)
 """A store's own short number for one partition of one entity."""
@@ -46,7 +46,7 @@ class PartitionRecord:
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """The state of a session, to be kept; None to forget it."""
+    """The state of a session, to be stored; None deletes it."""
 
     session_id: SessionId
     state: bytes | None
@@ -55,7 +55,7 @@ class SessionState:
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """A session whose state a store keeps; the state itself is left on disk."""
+    """A session whose state is in the store. The state itself is left on disk."""
 
     session_id: SessionId
     size: int
@@ -66,15 +66,15 @@ class SessionRecord:
 class PartitionChanges:
     """One partition's share of a commit.
 
-    The store reads the messages while it commits: what they say then is kept.
-    Lists are applied in the order stored, updated, removed; a message may stand
-    in several of them (stored and removed before this commit ran, say). An update
+    The store reads the messages while it commits and stores their values at that time.
+    Lists are applied in the order stored, updated, removed. A message may be
+    in several of them (for example, stored and removed before this commit ran). An update
     may give a message another sequence number; its `row_id` stays.
-    `next_sequence_number` is what the partition's counter will give out next.
-    What duplicate detection remembers is forgotten by age before more is added.
+    `next_sequence_number` is the next number that the partition will give out.
+    Old entries of the duplicate history are forgotten before new ones are added.
 
     A stored message with an `Origin` keeps its payload under the origin, once for all messages that share
-    it, until the last of them is removed. Where `Origin.body` is set the payload is kept already.
+    it, until the last of them is removed. If `Origin.body` is set, the payload is already stored.
     """
 
     key: PartitionKey
@@ -83,22 +83,22 @@ class PartitionChanges:
     updated: list[Message] = field(default_factory=list)
     removed: list[Message] = field(default_factory=list)
     remembered: list[tuple[Instant, list[bytes]]] = field(default_factory=list)
-    """Digests of accepted messages, and when that was."""
+    """Digests of accepted messages, and when they were accepted."""
     forgotten_through: Instant | None = None
-    """Digests of what was accepted up to then are of no more use."""
+    """Digests accepted up to this time are no longer needed."""
     session_states: list[SessionState] = field(default_factory=list)
-    """In this order: the last of a session counts."""
+    """In this order: the last state of a session counts."""
     transferred: dict[str, SequenceNumber] = field(default_factory=dict)
-    """Up to which number each source's outbox has arrived here."""
+    """For each source, the number up to which its outbox has arrived here."""
     epoch: Epoch = NEVER_CLAIMED
-    """Under which claim these changes were made."""
+    """The claim under which these changes were made."""
 
 
 @dataclass(slots=True)
 class Snapshot:
-    """A partition as its store knows it: messages by sequence number, payloads left on disk.
+    """A partition in its store: messages by sequence number, with payloads left on disk.
 
-    `identities`: what duplicate detection remembers, the oldest first.
+    `identities`: the duplicate history, oldest first.
     """
 
     next_sequence_number: SequenceNumber
@@ -109,19 +109,19 @@ class Snapshot:
 
 
 class StoreImage(Protocol):
-    """A store as it is at one moment, to be copied while others write to it. For one thread at a time."""
+    """A store at one moment, to be copied while others write to it. Used by one thread at a time."""
 
     @property
     def suffix(self) -> str:
-        """How the name of its file ends."""
+        """The suffix of its file's name."""
 
     def fix(self) -> None:
-        """This is the moment. Takes milliseconds; to be called once."""
+        """Fix the moment. Takes milliseconds; to be called once."""
 
     def write(self, file: Path, copied: Callable[[int], None]) -> None:
-        """Write the store as it was at that moment into a new file, unsynced.
+        """Write the store as it was at that moment into a new file, without syncing.
 
-        `copied` is told now and then how many bytes are done; what it raises ends the copying.
+        `copied` is called now and then with the bytes copied so far. An exception from it ends the copying.
         """
 
     def close(self) -> None: ...
@@ -137,38 +137,38 @@ class MessagingStore(Protocol):
         """For people: `sqlite`, `postgresql`."""
 
     namespace: str | None
-    """Whose the store is to be, when it is opened; None for those who do not care."""
+    """The namespace that is to own the store when it is opened; None for any."""
 
     def examine(self) -> str:
-        """Look at the store before it is opened, writing nothing: raises what `open` would raise.
+        """Examine the store before it is opened, without writing. Raises what `open` would raise.
 
-        The text tells stores apart, by whatever address they were given: two that say the same are one.
+        The text identifies the store, whatever its address: two stores with the same text are one.
         """
 
     def open(self) -> None:
-        """Make ready; a store that is nobody's yet becomes the namespace's.
+        """Open the store. A store without an owner is assigned to the namespace.
 
-        `StoreError` (by name) when the store is newer, torn, not ours or another namespace's, and then
-        nothing has been written; `StoreUnavailable` when it is away and may come back.
+        `StoreError` (by name) if the store is newer, torn, not ours or another namespace's; then
+        nothing has been written. `StoreUnavailable` if it is away and may come back.
         """
 
     def close(self) -> None: ...
 
     def image(self) -> StoreImage:
-        """For a backup; may be asked from any thread. `StoreError` says why there can be none."""
+        """For a backup. May be called from any thread. `StoreError` says why there can be none."""
 
     def partitions(self) -> list[PartitionRecord]: ...
 
     def create_partitions(
         self, entity: EntityPath, numbers: Sequence[PartitionNumber]
     ) -> list[PartitionRecord]:
-        """Atomic; a partition that is there already is returned as it is."""
+        """Create partitions. Atomic; an existing partition is returned as it is."""
 
     def drop_partitions(self, entity: EntityPath) -> None:
-        """Atomic, with all their messages; an unknown entity is no error."""
+        """Drop an entity's partitions with all their messages. Atomic; an unknown entity is no error."""
 
     def discard(self, keys: Sequence[PartitionKey]) -> None:
-        """Drop these partitions alone: atomic, with all their messages; an unknown key is no error.
+        """Drop only these partitions, with all their messages. Atomic; an unknown key is no error.
 
         Bodies that other partitions share stay.
         """
@@ -176,32 +176,32 @@ class MessagingStore(Protocol):
     def claim(self, keys: Sequence[PartitionKey]) -> list[Epoch]:
         """Become the owner of these partitions: from now on no commit under an earlier epoch succeeds.
 
-        Atomic and durable; `StoreError` when one of them is not here.
+        Atomic and durable. `StoreError` if one of them is not here.
         """
 
     def tidy(self) -> bool:
-        """Some housekeeping, for when the writer has nothing else to do; True if there may be more."""
+        """Do some maintenance while the writer is idle. Returns True if there may be more to do."""
 
     def settle(self) -> None:
-        """The writer has answered all commits and has nothing to do: a moment for what need not be prompt."""
+        """The writer has answered all commits and is idle: do what is not urgent."""
 
     def commit(self, changes: Sequence[PartitionChanges]) -> None:
-        """All of it, durably, or none of it. Sets `row_id` of every stored message.
+        """Commit everything, durably, or nothing. Sets `row_id` of every stored message.
 
-        `StoreUnavailable` when the store cannot take it now (a full disk, say), `StoreCorrupted` when it
-        has met damage, `PartitionMoved` when a partition has been claimed since, `StoreError` when one is
+        `StoreUnavailable` if the store cannot commit now (a full disk, for example), `StoreCorrupted` if it
+        has met damage, `PartitionMoved` if a partition has been claimed since, `StoreError` if one is
         not, or no longer, here.
         """
 
     def load(self, key: PartitionKey) -> Snapshot:
-        """Everything but the payloads, by sequence number.
+        """Everything except the payloads, by sequence number.
 
-        What is committed to the partition meanwhile may be in it or not, in parts; what was there before
-        and is left alone is in it. `StoreError` when it is not here.
+        The result may contain some of what is committed to the partition meanwhile. It contains everything
+        that was there before and has not changed since. `StoreError` if the partition is not here.
         """
 
     def read(self, row_ids: Sequence[int]) -> list[bytes | None]:
-        """Payloads by `Message.body_row_id`, in the order asked; None where it has been removed meanwhile."""
+        """Payloads by `Message.body_row_id`, in the order asked; None for one that has been removed."""
 
     def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
-        """What was last saved for the session; None if nothing was, or it was forgotten."""
+        """The session's stored state; None if there is none."""

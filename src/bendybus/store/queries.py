@@ -1,13 +1,13 @@
 """SQL by name: the statements that read and write messages and entities are in .sql files.
 
-Each is named and described there. Pragmas, transactions and checks of a file or schema are in the modules
-that open it.
+Each has a name and a description there. Pragmas, transactions and checks of a file or schema are in the
+modules that open it.
 
     -- name: load_page
     -- One page of a partition's messages.
     SELECT ...
 
-A name runs until the next one, so a statement may hold semicolons (triggers do).
+A statement ends at the next name, so it may contain semicolons (triggers do).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 
 def load_script(package: str, file: str) -> str:
-    """The text of a .sql file that lies inside a package."""
+    """The text of a .sql file inside a package."""
     return resources.files(package).joinpath(file).read_text(encoding="utf-8")
 
 
 def load_queries(package: str, file: str) -> Mapping[str, str]:
-    """The named statements of a .sql file; a name given twice is a mistake in that file."""
-    # `split` with a group gives [preamble, name, text, name, text, ...].
+    """The named statements of a .sql file. A duplicate name is a mistake in that file."""
+    # `split` with a group returns [preamble, name, text, name, text, ...].
     _, *parts = _NAME.split(load_script(package, file))
     names, texts = parts[::2], parts[1::2]
     assert len(set(names)) == len(names), f"{package}/{file} names a query twice"

@@ -1,7 +1,7 @@
-"""A namespace in the hands of a test: its connection string, its entities, its clock, its reset.
+"""A namespace for a test: its connection string, its entities, its clock, its reset.
 
 Everything here runs on the server's own loop and returns when it is done, so that
-the test's next line finds it so. How namespaces come and go: server.py.
+the test can rely on it in its next line. How namespaces are created and closed: server.py.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from bendybus.testing.seen_messages import SeenMessage, seen
 
 __all__ = ["NamespaceStorage", "Namespace"]
 
-# More messages than a test looks at.
+# More messages than a test reads.
 ALL: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceStorage:
-    """What a namespace stands on, and what stays when its broker goes."""
+    """The stores and catalog of a namespace, which remain when its broker stops."""
 
     catalog: Catalog
     stores: list[MessagingStore]
     tier: Tier
     folder: Path | None
-    """Where a durable one keeps its files."""
+    """Where a durable namespace keeps its files."""
 
     def open(self) -> None:
         self.catalog.open()
@@ -69,7 +69,7 @@ class NamespaceStorage:
 
 
 class Namespace:
-    """Made by `Server.namespace`; a context manager that takes it away again."""
+    """Created by `Server.namespace`. As a context manager, it closes the namespace at the end."""
 
     def __init__(
         self,
@@ -82,14 +82,14 @@ class Namespace:
         call: Callable[[Coroutine[Any, Any, Any]], Any],
     ) -> None:
         self.connection_string = connection_string
-        """For any Azure SDK; it opens this namespace and no other of the server."""
+        """For any Azure SDK. It gives access to this namespace and no other of the server."""
         self.name = name
         self._root = root
         self._storage = storage
         self._described = described
-        """What it was made with, to which a reset goes back."""
+        """The entities at creation, which a reset restores."""
         self.faults = StoreFaults(storage.stores)
-        """Makes its stores fail and heals them (B-09); they are called store-0, store-1 and so on."""
+        """Makes its stores fail and heals them (B-09). They are called store-0, store-1 and so on."""
         self._front = front
         self._call = call
         self._clock = Clock()
@@ -103,7 +103,7 @@ class Namespace:
     # -- entities -----------------------------------------------------------------
 
     def create_queue(self, name: str, **properties: Any) -> None:
-        """Make a queue. Properties are written as in docs/reference/properties.md: `lock_duration_s=5`."""
+        """Create a queue. Properties are named as in docs/reference/properties.md: `lock_duration_s=5`."""
         self._call(self._open.broker.queues.create(QueueDescription(EntityPath(name), **properties)))
 
     def delete_queue(self, name: str) -> None:
@@ -114,11 +114,11 @@ class Namespace:
         return sorted(queue.path for queue in self._open.broker.queues)
 
     def create_topic(self, name: str, **properties: Any) -> None:
-        """Make a topic. Properties are written as with queues."""
+        """Create a topic. Properties are named as with queues."""
         self._call(self._open.broker.topics.create(TopicDescription(EntityPath(name), **properties)))
 
     def delete_topic(self, name: str) -> None:
-        """With all its subscriptions."""
+        """Delete a topic with all its subscriptions."""
         self._call(self._open.broker.topics.delete(name))
 
     def topics(self) -> list[str]:
@@ -126,7 +126,7 @@ class Namespace:
         return sorted(topic.path for topic in self._open.broker.topics)
 
     def create_subscription(self, topic: str, name: str, **properties: Any) -> None:
-        """Make a subscription that takes every message, until rules say otherwise."""
+        """Create a subscription. It takes every message until rules say otherwise."""
         description = SubscriptionDescription.of(topic, name, **properties)
         self._call(self._open.broker.topics.create_subscription(description))
 
@@ -140,18 +140,18 @@ class Namespace:
     def create_rule(
         self, topic: str, subscription: str, name: str, sql: str, action: str | None = None
     ) -> None:
-        """Let messages in that a SQL filter selects, perhaps changed by a SQL action."""
+        """Create a rule with a SQL filter for messages, and optionally a SQL action that changes them."""
         made = RuleDescription(name, SqlFilter(sql), None if action is None else SqlRuleAction(action))
         self._call(self._open.broker.topics.add_rule(topic, subscription, made))
 
     def delete_rule(self, topic: str, subscription: str, name: str = DEFAULT_RULE_NAME) -> None:
-        """Without a name the rule that every subscription begins with."""
+        """Delete a rule; without a name, the default rule of every new subscription."""
         self._call(self._open.broker.topics.remove_rule(topic, subscription, name))
 
     def messages(self, queue: str, subscription: str | None = None) -> list[SeenMessage]:
-        """Everything in a queue, or in a topic's subscription, in whatever state, by sequence number.
+        """Everything in a queue, or in a topic's subscription, in any state, by sequence number.
 
-        Nothing is received by looking.
+        Reading them does not receive them.
         """
         return self._look(queue, subscription, SubQueue.MAIN)
 
@@ -171,18 +171,18 @@ class Namespace:
     # -- life ---------------------------------------------------------------------
 
     def reset(self) -> None:
-        """As it was when it was made: the same entities and nothing in them, at the real time.
+        """Restore the state at creation: the same entities, with no messages, at the real time.
 
-        Clients stay connected. What was acknowledged before is gone, and what is sent afterwards stays.
+        Clients stay connected. Messages acknowledged before are gone; messages sent afterwards stay.
         """
         self._call(self._reset())
 
     def restart(self) -> None:
-        """Stop the broker and start it anew: clients are cut off, locks are lost, messages are not."""
+        """Stop the broker and start it again. Connections and locks are lost; messages are not."""
         self._call(self._restart())
 
     def close(self) -> None:
-        """Take the namespace away, with everything in it unless it is durable."""
+        """Close the namespace and delete everything in it, unless it is durable."""
         if self._served is not None:
             self._call(self.leave())
 
@@ -195,7 +195,7 @@ class Namespace:
     # -- on the server's loop -----------------------------------------------------
 
     async def enter(self) -> None:
-        """Open what it stands on, start a broker there, and let clients in."""
+        """Open the stores and the catalog, start a broker, and let clients in."""
         self._storage.open()
         broker = Broker(
             self._storage.catalog,
@@ -221,7 +221,7 @@ class Namespace:
         self._front.admit(self._served, authorization_rules)
 
     async def leave(self) -> None:
-        """Send the clients away, stop the broker, close what it stands on; nothing if that has been done."""
+        """Disconnect the clients, stop the broker and close its stores, unless that has been done."""
         served, self._served = self._served, None
         if served is not None:
             self._front.dismiss(served)
@@ -257,7 +257,7 @@ class Namespace:
 
     async def _advanced(self, by_ms: int) -> None:
         await self._open.broker.ticker.advance(by_ms)
-        # What that brought to waiting receivers is written at the end of the loop's turn.
+        # Messages for waiting receivers are written at the end of the loop's turn.
         await asyncio.sleep(0)
 
     @property
@@ -268,7 +268,7 @@ class Namespace:
 
 
 def _is_as_made(present: EntityDescription, first: EntityDescription | None) -> bool:
-    """Whether an entity is one of the first, or can be made like it."""
+    """Whether an entity existed at creation and can be changed back to how it was."""
     if first is None or type(first) is not type(present):
         return False
     try:

@@ -1,4 +1,4 @@
-"""What a test can see of a message without receiving it: all of it, in plain values."""
+"""What a test can see of a message without receiving it: everything, as plain values."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["SeenMessage", "seen"]
 
 @dataclass(frozen=True, slots=True)
 class SeenMessage:
-    """A message as it lay in its entity at that moment."""
+    """A message as it was in its entity at that moment."""
 
     body: object
-    """Bytes as most clients send them; a message may hold one value or a list instead."""
+    """Bytes for most clients; a message may contain a value or a list instead."""
     message_id: object
     subject: str | None
     correlation_id: object
@@ -30,7 +30,7 @@ class SeenMessage:
     """`active`, `deferred` or `scheduled`; a locked message keeps its state."""
     delivery_count: int
     enqueued_at: datetime
-    """While it is scheduled: when it is due."""
+    """When it is due, while it is scheduled."""
     locked_until: datetime | None
     dead_letter_reason: str | None
     dead_letter_description: str | None
@@ -41,7 +41,7 @@ class SeenMessage:
 
 
 def seen(message: Message, payload: bytes) -> SeenMessage:
-    """What there is to see of a stored message."""
+    """A stored message for a test."""
     decoded = decode_message(b"".join(render(message, payload, locked=False)))
     properties, amendment = decoded.properties, message.amendment
     body = b"".join(decoded.data) if decoded.data else decoded.sequence or decoded.value

@@ -1,9 +1,9 @@
 """A server inside the test's process: a thread with an event loop, one port, any number of namespaces.
 
-It serves what `bendybus serve` serves, through the same front. Its namespaces are
-made and taken away in milliseconds, live in memory unless asked to be durable, and
-know nothing of each other: each has a key of its own, and that is how its clients
-find it.
+It serves what `bendybus serve` serves, through the same listener. Its namespaces are
+created and closed within milliseconds, are in memory unless they are durable, and
+are independent of each other: each has a key of its own, which identifies it when
+a client connects.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NO_TOPICS: Final[Mapping[str, Iterable[str]]] = {}
 
 
 class Server:
-    """`with Server() as server:`, then `server.namespace()` as often as wanted."""
+    """`with Server() as server:`, then `server.namespace()` any number of times."""
 
     def __init__(self, *, host: str = "127.0.0.1", port: int = 0) -> None:
         self._settings = Settings(host=host, port=port, admin_port=None)
@@ -59,12 +59,12 @@ class Server:
         self._front: Front
         self._stop: asyncio.Event
         self.port = port
-        """0 until the server has picked one."""
+        """0 until the server has chosen one."""
 
     # -- life ---------------------------------------------------------------------
 
     def start(self) -> None:
-        """Return when clients are served."""
+        """Start the server. Returns when it serves clients."""
         if self._thread is not None:
             raise RuntimeError("this server has been started already")
         self._folder = TemporaryDirectory(prefix="bendybus-testing-")
@@ -76,7 +76,7 @@ class Server:
         started.result()
 
     def stop(self) -> None:
-        """Close every namespace and the port; stopping twice is no error."""
+        """Close every namespace and the port. Stopping twice is no error."""
         if self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
@@ -92,7 +92,7 @@ class Server:
 
     @property
     def certificate(self) -> Path:
-        """What a client has to trust that comes by TLS, such as the administration clients."""
+        """The certificate that a client has to trust to use TLS, as the administration clients do."""
         return self_made_certificate(Path(self._folder.name), [self._settings.host])[0]
 
     # -- namespaces ---------------------------------------------------------------
@@ -108,12 +108,12 @@ class Server:
         stores: int = 1,
         tier: str = "standard",
     ) -> Namespace:
-        """Make a namespace that nobody else uses.
+        """Create a namespace for the caller alone.
 
-        `queues` are names, or names with properties as for `Namespace.create_queue`; `topics` are names
-        with the names of their subscriptions, or those with their properties in turn; `config` is a
-        Config.json, of which the first namespace counts, or the one called `name`. A durable namespace
-        keeps everything on disk, in the server's temporary folder, with fsync and all.
+        `queues` are names, or names with properties as for `Namespace.create_queue`. `topics` are names
+        with the names of their subscriptions, or with subscriptions and their properties. `config` is a
+        Config.json, of which the first namespace is used, or the one called `name`. A durable namespace
+        keeps everything on disk, with fsync, in the server's temporary folder.
         """
         self._running()
         described = _described(config, name)
@@ -219,10 +219,10 @@ def _in_memory(stores: int, tier: Tier) -> NamespaceStorage:
 
 
 def _described(config: str | Path | None, name: str | None) -> NamespaceConfig:
-    """What a Config.json says about the namespace that is meant."""
+    """The part of a Config.json that describes this namespace."""
     if config is None:
         return NamespaceConfig()
     namespaces = load_config(Path(config))
     named = [each for each in namespaces if name is None or each.name.lower() == name.lower()]
-    # A file with one namespace is for any: the vendor's are all called alike.
+    # A file with one namespace fits any name, because the vendor's files all use the same one.
     return next(iter(named or namespaces[:1]), NamespaceConfig())

@@ -1,4 +1,4 @@
-"""Pipelines: what people do with the messages of a namespace, ready to run on Spark.
+"""Pipelines: common tasks with the messages of a namespace, ready to run on Spark.
 
     from pyspark_servicebus import spark_session
     from pyspark_servicebus.pipelines import Bus, Capture, Run
@@ -6,8 +6,8 @@
     capture = Capture(bus=Bus(CONNECTION_STRING), entity="orders", path="/data/captured")
     print(capture.run(spark_session("capture"), Run()).to_json())
 
-The same as `bendybus pipeline ...` on the command line. Each is a value: `check()` says what is
-wrong with it, `run()` does it and goes on where an earlier run ended. docs/guides/pipelines.md.
+The same as `bendybus pipeline ...` on the command line. Each pipeline is a value: `check()` raises if
+it cannot work, `run()` runs it and continues where an earlier run ended. docs/guides/pipelines.md.
 """
 
 from pyspark_servicebus.pipelines.capture import Capture, captured

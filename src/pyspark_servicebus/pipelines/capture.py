@@ -1,10 +1,10 @@
-"""Capture: an entity streamed into Parquet files or a Delta table, each message once.
+"""Capture: streams an entity into Parquet files or a Delta table, each message once.
 
     PATH/entity=orders/date=2026-11-15/partition=3/part-....parquet
 
-Each entity has a folder and a checkpoint of its own below PATH: Spark's file sink skips the
-batches of a second query with the same folder, silently. Parquet is exact for Spark, which
-knows the files of batches that were cut off; a Delta table (delta.py) is for all readers.
+Each entity has a folder and a checkpoint of its own below PATH: Spark's file sink silently skips the
+batches of a second query with the same folder. Parquet is exact only for Spark, which
+knows which files belong to interrupted batches; a Delta table (delta.py) is exact for all readers.
 `captured` reads what was captured.
 """
 
@@ -31,7 +31,7 @@ __all__ = ["FORMATS", "Capture", "captured", "captured_entities"]
 FORMATS: Final = ("parquet", "delta")
 CHECKPOINTS: Final = "_checkpoints"
 
-# Columns of captured rows besides the source's own.
+# Columns of captured rows in addition to the source's own.
 CAPTURED_TIME: Final = "captured_time"
 
 
@@ -44,9 +44,9 @@ class Capture:
     """Below `path` unless given."""
     format: str = "parquet"
     consume: bool = False
-    """Whether captured messages are completed; else the entity is only looked at."""
+    """Whether captured messages are completed. Otherwise the entity is only browsed."""
     raw: bool = True
-    """Whether whole messages are kept too, so that a replay has every property in its own type."""
+    """Whether whole messages are kept too, so that a replay has every property with its own type."""
     messages_per_trigger: int | None = None
 
     def check(self) -> None:
@@ -115,7 +115,7 @@ class Capture:
         )
 
     def _refuse_other_query(self, spark: SparkSession, sink: str, checkpoint: str) -> None:
-        """A sink knows the batches that it has by their numbers alone, whoever counted them."""
+        """A sink identifies the batches that it has only by their numbers, whichever query counted them."""
         there = Folder(spark, sink)
         if there.exists("_delta_log" if self.format == "parquet" else "_spark_metadata"):
             raise ConfigError(f"'{sink}' holds a capture in the other format: use another path")
@@ -146,7 +146,7 @@ def captured_entities(spark: SparkSession, path: str) -> list[str]:
 
 
 def captured(spark: SparkSession, path: str, entity: str | None = None) -> DataFrame:
-    """The captured messages of one entity or of all, each once, with a column `entity`."""
+    """The captured messages of one entity or all entities, each once, with a column `entity`."""
     entities = captured_entities(spark, path)
     if entity is not None:
         known = [each for each in entities if each.lower() == entity.lower()]
@@ -168,7 +168,7 @@ def captured(spark: SparkSession, path: str, entity: str | None = None) -> DataF
 def _read(spark: SparkSession, folder: str) -> DataFrame:
     there = Folder(spark, folder)
     if not any(name.startswith("date=") for name in there.folders()):
-        # An entity that was empty all the time leaves no file that has a schema.
+        # An entity that was always empty leaves no file with a schema.
         empty = spark.createDataFrame([], ALL_COLUMNS)
         return empty.withColumns({CAPTURED_TIME: F.current_timestamp(), "date": F.current_date()})
     if there.exists("_delta_log"):
@@ -181,7 +181,7 @@ def _read(spark: SparkSession, folder: str) -> DataFrame:
 
 
 def folder_name(entity: str) -> str:
-    """As one folder, whatever is in the name: `entity=orders`, `entity=news%2Fsubscriptions%2Fall`."""
+    """One folder name for any entity: `entity=orders`, `entity=news%2Fsubscriptions%2Fall`."""
     return f"entity={quote(entity.lower(), safe='-_. ')}"
 
 

@@ -1,8 +1,8 @@
-"""Where a pipeline keeps its place: a folder on any file system that Spark knows, written atomically.
+"""Where a pipeline keeps its position: a folder on any file system that Spark knows, written atomically.
 
-`pipeline.json` says whose checkpoint it is; a run that would go on with the place of
-another is refused before it reads anything. What else is in it is the pipeline's own, or
-Spark's. Files are replaced by renaming, so a reader finds the old one or the new one.
+`pipeline.json` says which pipeline the checkpoint belongs to. A run that would continue from the position
+of another pipeline is refused before it reads anything. The other files belong to the pipeline or to
+Spark. Files are replaced by renaming, so a reader finds the old one or the new one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Folder:
     """Files of one folder, through Hadoop's file systems: local, HDFS, object stores."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        # Python has no other way to them; Spark Connect has none at all.
+        # Python has no other access to them, and Spark Connect has none at all.
         jvm: Any = spark.sparkContext._jvm
         self._jvm = jvm
         self._gateway: Any = spark.sparkContext._gateway
@@ -45,7 +45,7 @@ class Folder:
         return bool(self._files.exists(self._at(name) if name else self._root))
 
     def folders(self) -> list[str]:
-        """The names of the folders in it."""
+        """The names of its subfolders."""
         if not self.exists():
             return []
         found = self._files.listStatus(self._root)
@@ -83,13 +83,13 @@ class Folder:
 
 
 def default_checkpoint(kind: str, *entities: str) -> str:
-    """In the current folder, by what the pipeline does and to what."""
+    """A folder in the current directory, named after the pipeline and its entities."""
     names = "-to-".join(entity.replace("/", "_").replace("$", "") for entity in entities)
     return os.path.join("checkpoints", f"{kind}-{names}".lower())
 
 
 def own_checkpoint(spark: SparkSession, path: str, identity: Mapping[str, Any]) -> Folder:
-    """The folder of a checkpoint that is new or of this very pipeline; else raise whose it is."""
+    """The folder of a checkpoint that is new or belongs to this pipeline. Otherwise raises."""
     folder = Folder(spark, path)
     wanted = {"version": VERSION, **identity}
     found = folder.read_json(IDENTITY)
@@ -110,7 +110,7 @@ def own_checkpoint(spark: SparkSession, path: str, identity: Mapping[str, Any]) 
 
 
 def query_name(folder: Folder) -> str:
-    """What tells the query of this checkpoint from all others, for ever."""
+    """A name that distinguishes the query of this checkpoint from all others, permanently."""
     identity = folder.read_json(IDENTITY)
     assert identity is not None, "written by own_checkpoint"
     return f"bendybus-{identity['id']}"

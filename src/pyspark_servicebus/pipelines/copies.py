@@ -1,9 +1,9 @@
-"""Messages to be sent again: as they were first sent, with a mark that says what they are copies of.
+"""Messages to be sent again: as they were first sent, with a mark that identifies the original.
 
-What the broker wrote into a message (its header's count, its annotations) is left out; the
-sender's own bytes are not touched. The mark is the annotation `x-opt-bendybus-source`: it
-tells a later run which copies have arrived, and applications do not look at it. A dead
-letter is revived: what dead-lettering added goes, and its lifetime begins anew.
+What the broker wrote into a message (the count in its header, its annotations) is left out; the
+sender's own bytes are not changed. The mark is the annotation `x-opt-bendybus-source`: it
+tells a later run which copies have arrived, and applications ignore it. A dead
+letter is revived: what dead-lettering added is removed, and its lifetime starts again.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ MARK: Final = "x-opt-bendybus-source"
 _BROKERS_OWN: Final = BROKER_SET | {MARK.encode()}
 _PAST: Final = frozenset({SCHEDULED_ENQUEUE_TIME.encode()})
 
-# What dead-lettering put among the sender's own properties.
+# The properties that dead-lettering added to the sender's own.
 _ADDED: Final = ("DeadLetterReason", "DeadLetterErrorDescription")
 
 _ANNOTATIONS_START: Final = b"\x00\x53\x72\xd1"
 
 
 def as_sent(payload: bytes, mark: str | None = None) -> bytes:
-    """The message as its sender made it, and under `mark` if one is given."""
+    """The message as its sender made it, with `mark` if one is given."""
     sections = scan(payload)
     return _front(payload, sections, _BROKERS_OWN, mark) + payload[_bare_start(sections) :]
 
 
 def revived(payload: bytes, mark: str, message_id: str | None = None) -> bytes:
-    """A dead letter as it was before it died, under another id if one is given."""
+    """A dead letter as it was before it was dead-lettered, with another id if one is given."""
     sections = scan(payload)
     properties = read_properties(payload, sections.properties)
-    # An end that was reckoned from the first sending would cut it short.
+    # An expiry time computed from the first sending would shorten the lifetime.
     properties.absolute_expiry_time = properties.creation_time = None
     if message_id is not None:
         properties.message_id = message_id
@@ -83,13 +83,13 @@ def _bare_start(sections: Sections) -> int:
 
 
 def mark_of(payload: bytes) -> str | None:
-    """What this message is a copy of; None for one that is none of ours."""
+    """The mark of a copy; None for a message that is not one of our copies."""
     found = annotation(payload, scan(payload).message_annotations, MARK.encode())
     return found if isinstance(found, str) else None
 
 
 def checksum(payload: bytes) -> str:
-    """Equal for a message and its copies: over all that the sender made, and nothing else."""
+    """Equal for a message and its copies: computed only over what the sender made."""
     return hashlib.sha256(as_sent(payload)).hexdigest()
 
 
@@ -99,10 +99,10 @@ MARKED_SCHEMA: Final = "sequence_number long, state string, key string, mark str
 
 
 def with_marks(generation: str | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows with `amqp_message` as MARKED_SCHEMA has them: of originals where `generation` is given.
+    """Convert rows with `amqp_message` to MARKED_SCHEMA. With `generation`, the rows are originals.
 
-    An original is marked by its number. One that was scheduled has a new number when its time has
-    come, so its content marks it: it is not sent by anybody else meanwhile.
+    An original is marked by its number. A scheduled message gets a new number when it is
+    due, so it is marked by its content: nobody else sends it meanwhile.
     """
     for batch in batches:
         payloads = batch.column("amqp_message").to_pylist()

@@ -1,8 +1,8 @@
 """A Delta table as the sink of a stream, through delta-rs: no jar, and exact for every reader.
 
-Tasks write Parquet files that nobody sees; the commit of a batch enters them in the table's
-log, together with the batch's number under the query's name. A batch that comes again finds
-its number there and enters nothing (delta-rs does not refuse it: that is for us to do).
+Tasks write Parquet files that are not visible yet. The commit of a batch adds them to the table's
+log, together with the batch's number under the query's name. A repeated batch finds
+its number there and adds nothing (delta-rs does not refuse it, so this module does).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ __all__ = ["DeltaSink", "delta_files", "delta_location"]
 
 PARTITIONED_BY: Final = ["date", "partition"]
 
-# Nothing is lost by a file more; a group of this size is read well.
+# More files do no harm; a row group of this size is efficient to read.
 FILE_BYTES_MAX: Final = 128 * 1024 * 1024
 
 
 def delta_location(uri: str) -> str:
-    """Where delta-rs and Arrow find what Hadoop names so."""
+    """Where delta-rs and Arrow find a Hadoop path."""
     if uri.startswith("file:"):
         return "/" + uri.removeprefix("file:").lstrip("/")
     return uri.replace("s3a://", "s3://", 1)
@@ -113,7 +113,7 @@ class DeltaWriter(DataSourceStreamArrowWriter):
             yield path, system.get_file_info(full).size, date, partition, part.num_rows
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """On the driver's machine: the batch enters the table, unless it is there."""
+        """On the driver's machine: add the batch to the table, unless it is there already."""
         table = self._opened()
         known = table.transaction_version(self._query)
         if known is not None and known >= batchId:
@@ -144,7 +144,7 @@ class DeltaWriter(DataSourceStreamArrowWriter):
         return DeltaTable.create(self._table, self._schema, mode="ignore", partition_by=PARTITIONED_BY)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Its files are in no log, so nobody sees them; `DeltaTable.vacuum` removes them in time."""
+        """Its files are in no log, so they are not visible. `DeltaTable.vacuum` removes them later."""
 
 
 def _file_system(table: str) -> tuple[fs.FileSystem, str]:

@@ -1,4 +1,4 @@
-"""Queues as repartition manages them: described, copied with another choice, disabled, deleted."""
+"""The queue management that repartition needs: describe, create a similar queue, disable, delete."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _RULES: Final = f"{{{SERVICE_BUS}}}AuthorizationRules"
 
 
 class Queues:
-    """The queues of a namespace; needs the right Manage.
+    """The queues of a namespace. Needs the right Manage.
 
-    Minutes may pass between two calls, and no connection survives that: each call opens its own.
+    Minutes may pass between two calls, and no connection survives that, so each call opens its own.
     """
 
     def __init__(self, connection_string: str, certificate: str | None = None) -> None:
@@ -49,8 +49,8 @@ class Queues:
         return entry
 
     def create_like(self, pattern: Entry, partition_count: int, name: str, **changed: object) -> None:
-        """A queue described as another is, its authorization rules included, but for what is named."""
-        # Shown for all partitions together, and set for one.
+        """Create a queue like another, including its authorization rules, except for the named changes."""
+        # Shown for all partitions together, but set for one.
         size = int(pattern.text("MaxSizeInMegabytes") or 0) // partition_count
         children = list(changed_elements(QUEUE, pattern, {"MaxSizeInMegabytes": size or None, **changed}))
         rules = pattern.description.find(_RULES)
@@ -66,7 +66,7 @@ class Queues:
                 management.update(name, QUEUE.element, changed_elements(QUEUE, entry, {"Status": status}))
 
     def delete(self, name: str) -> None:
-        """Gone when it returns, also if it was gone before."""
+        """Delete a queue. It is not an error if it does not exist."""
         with self._management() as management, suppress(EntityNotFound):
             management.delete(name)
 
@@ -75,7 +75,7 @@ class Queues:
 
 
 def _rules_place(children: list[str]) -> int:
-    """Before `Status`; the service is said to mind the order."""
+    """The index before `Status`. The service is said to depend on the order."""
     for place, child in enumerate(children):
         if child.startswith("<Status"):
             return place

@@ -1,7 +1,7 @@
-"""What a report tells about a set of messages: totals, rates, latencies, sizes, skew, keys.
+"""The figures of a report about a set of messages: totals, rates, latencies, sizes, skew, keys.
 
-Spark adds up, and what comes back is small: plain values that page.py shows and that a
-summary holds. Times are seconds.
+Spark aggregates, and the result is small: plain values for page.py and for the
+summary. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 __all__ = ["Facts", "facts_of"]
 
 PERCENTILES: Final = (50, 90, 99, 100)
-# As wide as a plot has room for.
+# As many as fit into a plot.
 BUCKETS_MAX: Final = 60
-# Lengths of time that people think in.
+# Durations that are familiar to people.
 _BUCKETS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
 
 
@@ -30,11 +30,11 @@ class Facts:
     body_bytes: int
     keys: int
     first: str | None
-    """When the oldest was enqueued; None where there is none."""
+    """When the oldest message was enqueued; None if there is none."""
     last: str | None
     bucket_s: int
     rates: list[tuple[str, float]]
-    """Messages a second, by the beginning of each stretch of `bucket_s`."""
+    """Messages per second, by the start of each interval of `bucket_s`."""
     latency_name: str
     latency_s: Mapping[str, float]
     """By p50, p90, p99, max."""
@@ -46,7 +46,7 @@ class Facts:
 
     @property
     def skew(self) -> float:
-        """The fullest partition against the mean: 1 is even."""
+        """The fullest partition divided by the mean: 1 is even."""
         counts = [count for _, count, _ in self.partitions]
         return max(counts) * len(counts) / sum(counts) if sum(counts) else 1.0
 
@@ -70,7 +70,7 @@ class Facts:
 def facts_of(
     rows: DataFrame, title: str, latency_name: str, until: Column, partition_count: int, top: int
 ) -> Facts:
-    """Of rows as the data source gives them; their latency is from being enqueued to `until`."""
+    """The facts of rows from the data source. Latency is measured from the enqueued time to `until`."""
     seen = rows.select(
         "partition",
         "enqueued_time",
@@ -125,7 +125,7 @@ def _rates(seen: DataFrame, total: Row) -> tuple[int, list[tuple[str, float]]]:
     span_s = (total.last - total.first).total_seconds()
     bucket_s = next((each for each in _BUCKETS_S if span_s / each < BUCKETS_MAX), 0)
     if not bucket_s:
-        # Whole days, as many as it takes.
+        # As many whole days as necessary.
         bucket_s = 86400 * int(span_s / 86400 / BUCKETS_MAX + 1)
     begin = (F.floor(F.col("enqueued_time").cast("long") / bucket_s) * bucket_s).alias("begin")
     counted = {row.begin: row["count"] for row in seen.groupBy(begin).count().collect()}
@@ -140,7 +140,7 @@ def _time(at_s: int) -> str:
 def _partitions(seen: DataFrame, partition_count: int) -> list[tuple[int, int, int]]:
     counted = seen.groupBy("partition").agg(F.count("*").alias("messages"), F.sum("size").alias("bytes"))
     found = {row.partition: (row.messages, row.bytes) for row in counted.collect()}
-    # Those that have nothing are what skew is about.
+    # Empty partitions count for the skew.
     return [(number, *found.get(number, (0, 0))) for number in sorted({*range(partition_count), *found})]
 
 

@@ -1,7 +1,7 @@
-"""What Spark throws, in our own words: the error inside, by its class and its text.
+"""Errors from Spark in our own words: the error inside, with its class and its text.
 
-Errors of the data source are raised in other processes; Spark hands them on as texts with
-tracebacks of two languages around them. The last of ours in such a text is the cause.
+Errors of the data source are raised in other processes. Spark passes them on as texts with
+tracebacks of two languages around them. The last of our errors in such a text is the cause.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def translated(error: Exception) -> BrokerError:
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, BrokerError):
             told = kind(message.strip())
-            # Some classes make a text of what they are given; the one that was told already is the better.
+            # Some classes make a new text from their arguments. The text from the other process is better.
             told.args = (message.strip(),)
             return told
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)

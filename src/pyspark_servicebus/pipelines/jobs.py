@@ -1,7 +1,7 @@
-"""Batch jobs of a pipeline: watched for a stop, and what has arrived somewhere, by its marks.
+"""Batch jobs of a pipeline: stopping them, and finding by marks which copies have arrived.
 
-A stop cancels the job that runs; that is an interruption like any other, and the next run
-finds out how far it had come.
+A stop cancels the running job. That is an interruption like any other: the next run
+finds out how far the job had come.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ ALL_STATES: Final = "active,deferred,scheduled"
 
 
 class Stopped(Exception):
-    """The run was told to stop, and has."""
+    """The run was told to stop, and has stopped."""
 
 
 @contextmanager
 def stoppable(spark: SparkSession, run: Run) -> Iterator[None]:
-    """Jobs inside are cancelled when the run is to stop, which raises `Stopped`; errors are told as ours."""
+    """Jobs inside are cancelled when the run has to stop, which raises `Stopped`. Errors become ours."""
     context, group, over = spark.sparkContext, uuid.uuid4().hex, threading.Event()
 
     def watch() -> None:
         while not over.is_set():
             if run.stopping.wait(0.2):
                 context.cancelJobGroup(group)
-                # A job that began in between is cancelled by the next round.
+                # A job that started in between is cancelled in the next round.
                 over.wait(0.5)
 
     if run.stopping.is_set():
@@ -63,21 +63,21 @@ def stoppable(spark: SparkSession, run: Run) -> Iterator[None]:
 
 
 def browse(spark: SparkSession, bus: Bus, entity: str, states: str = "active") -> DataFrame:
-    """Everything in an entity, with the whole messages and the key that keeps their order."""
+    """Everything in an entity, with whole messages and the key that determines their order."""
     options = bus.source(entity, includeRaw="true", states=states)
     rows = spark.read.format("servicebus").options(**options).load()
     together = F.concat(F.lit("partition "), F.col("partition"))
-    # Case does not count in a key.
+    # Case is ignored in keys.
     return rows.withColumn("key", F.upper(F.coalesce("session_id", "partition_key", together)))
 
 
 def marked(rows: DataFrame, generation: str | None) -> DataFrame:
-    """Browsed rows by their marks and checksums: see copies.with_marks."""
+    """Browsed rows with their marks and checksums: see copies.with_marks."""
     return rows.mapInArrow(partial(with_marks, generation), MARKED_SCHEMA)
 
 
 def arrived(spark: SparkSession, bus: Bus, entity: str, prefix: str) -> frozenset[str]:
-    """The marks that begin so of messages that are in `entity` now; none of a topic, which keeps none."""
+    """The marks with this prefix of messages that are in `entity` now. Empty for a topic."""
     try:
         bus.check_readable(entity)
     except InvalidOperation:

@@ -1,6 +1,6 @@
-"""A report as one HTML page that needs nothing else: tables, plots as inline SVG, no script, no network.
+"""A report as one self-contained HTML page: tables, plots as inline SVG, no script, no network.
 
-Every text that came from a message is escaped. What is told: facts.py.
+Every text from a message is escaped. The figures: facts.py.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _bars(values: Sequence[tuple[str, float]], *, mean: bool = False, few_labels: bool = False) -> str:
-    """Upright bars; with `mean`, those of more than twice the mean stand out."""
+    """Vertical bars. With `mean`, bars of more than twice the mean are highlighted."""
     most = max((value for _, value in values), default=0) or 1
     average = sum(value for _, value in values) / max(1, len(values))
     room, step = HEIGHT - TOP - BOTTOM, (WIDTH - LEFT) / max(1, len(values))

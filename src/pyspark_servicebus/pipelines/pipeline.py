@@ -1,8 +1,8 @@
-"""What all pipelines share: the namespace, how a run is watched and stopped, what it says in the end.
+"""What all pipelines share: the namespace, watching and stopping a run, and its summary.
 
-A pipeline is a value that says what is to be done. `check()` refuses what cannot work
-without starting Spark and without touching a message; `run(spark, run)` does it, and may
-be called again after any interruption. Where a run keeps its place: checkpoint.py.
+A pipeline is a value that describes the work. `check()` refuses what cannot work,
+without starting Spark and without changing a message. `run(spark, run)` does the work, and may
+be called again after any interruption. Where a run keeps its position: checkpoint.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 DEAD_LETTERS: Final = "$deadletterqueue"
 
-# Somebody waits for the answer of a check; queries go by their own, larger number.
+# The time limit of a check, for which somebody waits. Queries have their own, larger limit.
 CHECK_RETRIES: Final = 2
 
 
@@ -50,7 +50,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How one run goes: until all that is there now is done or for ever; who watches; how it is stopped."""
+    """The mode of a run: until everything present is done, or for ever; who watches; how it is stopped."""
 
     available_now: bool = True
     tell: Callable[[Progress], None] = lambda progress: None
@@ -65,7 +65,7 @@ class Summary:
 
     pipeline: str
     outcome: str
-    """`finished`, or `stopped` by whoever ran it: run it again to go on."""
+    """`finished`, or `stopped` on request: run it again to continue."""
     messages: int
     seconds: float
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -82,21 +82,21 @@ class Summary:
 
 class Pipeline(Protocol):
     def check(self) -> None:
-        """Raise what stands against it; nothing is changed."""
+        """Raise if the pipeline cannot run. Nothing is changed."""
 
     def run(self, spark: SparkSession, run: Run) -> Summary: ...
 
 
 @contextmanager
 def timed() -> Iterator[Callable[[], float]]:
-    """How many seconds have gone by, whenever it is asked."""
+    """Returns a function for the seconds elapsed so far."""
     began = time.monotonic()
     yield lambda: time.monotonic() - began
 
 
 @dataclass(frozen=True, slots=True)
 class EntityState:
-    """What a broker with extensions tells about an entity."""
+    """What a broker with extensions reports about an entity."""
 
     generation: str
     partition_count: int
@@ -108,13 +108,13 @@ class EntityState:
 
 @dataclass(frozen=True, slots=True)
 class Bus:
-    """A namespace, by its connection string, and options of the data source that all of a run shares."""
+    """A namespace, by its connection string, and data source options for the whole run."""
 
     connection_string: str = field(repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def source(self, entity: str, **more: object) -> dict[str, str]:
-        """Options for `servicebus`; those that are None are left out."""
+        """Options for `servicebus`. Those that are None are left out."""
         own = {name: str(value) for name, value in more.items() if value is not None}
         return {**self.options, **own, "connectionString": self.connection_string, "entity": entity}
 
@@ -126,7 +126,7 @@ class Bus:
         return BusClient(replace(self.settings(entity), retries=CHECK_RETRIES))
 
     def check_readable(self, entity: str) -> EntityState | None:
-        """Raise unless `entity` is there and may be read; None where the namespace lacks our extensions."""
+        """Raise unless `entity` exists and may be read. None if the namespace lacks our extensions."""
         with self.client(entity) as client:
             try:
                 info = client.management().request("bendybus:partition-info", {})
@@ -155,11 +155,11 @@ class Bus:
             client.sender().check()
 
     def detects_duplicates(self, entity: str) -> bool:
-        """Whether `entity` drops what it has had; False where that cannot be known."""
+        """Whether `entity` drops duplicates; False if that is unknown."""
         try:
             state = self.check_readable(entity)
         except (InvalidOperation, NotSupported):
-            # A topic is written to, and not read.
+            # A topic can be written to but not read.
             return False
         return state is not None and state.duplicate_detection
 
@@ -173,13 +173,13 @@ def dead_letters_of(entity: str) -> str:
 
 
 def origin_of(entity: str) -> str:
-    """Where its messages were sent to: a subscription's to its topic."""
+    """The entity that its messages were sent to: for a subscription, its topic."""
     plain = entity[: -len(DEAD_LETTERS) - 1] if is_dead_letters(entity) else entity
     topic, _, _ = plain.lower().partition("/subscriptions/")
     return plain[: len(topic)]
 
 
 def at_least_one(name: str, value: int | None) -> None:
-    """Raise unless a number that was given is positive."""
+    """Raise if a number is given and not positive."""
     if value is not None and value < 1:
         raise ArgumentError(f"'{name}' must be at least 1, not {value}.")

@@ -1,11 +1,11 @@
-"""Repartition: a queue's messages moved to a new queue with the other partitioning choice.
+"""Repartition: moves a queue's messages to a new queue with the other partitioning choice.
 
     planned -> created -> frozen -> equal -> opened -> done
 
-Each phase is noted in the checkpoint when it is reached, and doing one again does no harm.
-While the old queue is frozen its clients are refused, and the new one gives nothing away. The
-copies bear marks, so that after any interruption both queues are compared and only the
-difference is made good: what is missing is sent, what is double is removed. The old one is
+Each phase is recorded in the checkpoint when it is reached, and every phase can be repeated.
+While the old queue is frozen, its clients are refused, and the new queue delivers nothing. The
+copies have marks, so that after any interruption both queues are compared and only the
+difference is corrected: missing messages are sent, duplicates are removed. The old queue is
 given up only when counts, checksums and the order of every key agree.
 """
 
@@ -50,7 +50,7 @@ ENDINGS: Final = ("forward", "delete", "keep")
 STATE: Final = "repartition.json"
 PHASES: Final = ("planned", "created", "frozen", "equal", "opened", "done")
 
-# Each round makes good what the last left; more than these mean that something else is at work.
+# Each round corrects what the last one left. If more are needed, something else changes the queues.
 ROUNDS_MAX: Final = 6
 REMOVED_AT_ONCE: Final = 1000
 
@@ -62,9 +62,9 @@ class Repartition:
     bus: Bus
     source: str
     target: str
-    """The new queue; it is made by the pipeline."""
+    """The new queue. The pipeline creates it."""
     ending: str = "forward"
-    """What becomes of the old queue: it forwards to the new one, is deleted, or is kept disabled."""
+    """What happens to the old queue: it forwards to the new one, is deleted, or is kept disabled."""
     checkpoint: str | None = None
 
     def check(self) -> None:
@@ -73,7 +73,7 @@ class Repartition:
         if self.source.lower() == self.target.lower():
             raise ArgumentError(f"'{self.source}' cannot be moved to itself: name a new queue.")
         queues = Queues(self.bus.connection_string, self.bus.options.get("certificate"))
-        # Of a run that was cut off near its end the old queue may be gone already.
+        # If a run was interrupted near its end, the old queue may already be gone.
         if queues.find(self.source) is None and queues.find(self.target) is None:
             raise EntityNotFound(self.source)
 
@@ -84,7 +84,7 @@ class Repartition:
         with timed() as seconds:
             begun = Folder(spark, path).exists(STATE)
             if not begun:
-                # Nothing is noted of what cannot begin.
+                # Nothing is recorded for a run that cannot start.
                 self._refuse(queues)
             identity = {
                 "pipeline": "repartition",
@@ -104,7 +104,7 @@ class Repartition:
         return Summary("repartition", outcome, move.state.get("messages", 0), seconds(), details | told)
 
     def _refuse(self, queues: Queues) -> None:
-        """Raise what stands against beginning."""
+        """Raise if the move cannot start."""
         source = queues.get(self.source)
         if queues.find(self.target) is not None:
             raise EntityExists(f"'{self.target}' exists already: the new queue is made by the pipeline.")
@@ -131,7 +131,7 @@ class Repartition:
             )
 
     def _refuse_session_states(self) -> None:
-        """States of sessions without their locks cannot be read, so they cannot be moved."""
+        """Session states cannot be read without their locks, so they cannot be moved."""
         with self.bus.client(self.source) as client:
             body: dict[str, object] = {"last-updated-time": Timestamp(0), "skip": Int(0), "top": Int(1)}
             answer = client.management().request("com.microsoft:get-message-sessions", body)
@@ -151,7 +151,7 @@ class Repartition:
 
 
 class _Move:
-    """One run of it: from the phase that was reached to the end, or as far as it comes."""
+    """One run of the move: from the phase that was reached to the end, or as far as possible."""
 
     def __init__(
         self, plan: Repartition, spark: SparkSession, run: Run, queues: Queues, folder: Folder
@@ -198,7 +198,7 @@ class _Move:
         }
 
     def _create(self) -> None:
-        """It takes our messages and gives none away before all of them are there."""
+        """Create the new queue. It takes our messages and delivers none before all of them are there."""
         if self._queues.find(self._plan.target) is None:
             partitioned = str(self.state["partitioned"]).lower()
             self._queues.create_like(
@@ -215,7 +215,7 @@ class _Move:
         self._queues.set_status(self._plan.source, "Disabled")
 
     def _copy(self) -> None:
-        """Until both have the same: the old queue changes only by what comes due or expires in it."""
+        """Copy until both are equal. The old queue changes only by messages that become due or expire."""
         self._same_queues()
         for _ in range(ROUNDS_MAX):
             with stoppable(self._spark, self._run):
@@ -258,7 +258,7 @@ class _Move:
             )
 
     def _same_queues(self) -> None:
-        """The two that were planned, not others that were made under their names since."""
+        """Check that these are the two planned queues, and not others created later with the same names."""
         plan = self._plan
         for entity, name in ((plan.source, "generation"), (plan.target, "target_generation")):
             if plan._state(entity).generation != self.state[name]:
@@ -294,7 +294,7 @@ class _Move:
             both.unpersist()
 
     def _send(self, missing: Sequence[int]) -> None:
-        """Those of one key in one task, in the order that they have."""
+        """Send messages of one key in one task, in their order."""
         if not missing:
             return
         plan = self._plan
@@ -306,7 +306,7 @@ class _Move:
         copies.write.format("servicebus").options(**plan.bus.source(plan.target)).mode("append").save()
 
     def _remove(self, surplus: Sequence[tuple[int, str]]) -> None:
-        """Copies that nobody has seen: doubles, and those of messages that have expired at the source."""
+        """Remove unseen copies: duplicates, and copies of messages that expired at the source."""
         with self._plan.bus.client(self._plan.target) as client:
             for state, operation in (
                 ("active", "bendybus:complete-numbers"),
@@ -333,7 +333,7 @@ class _Difference:
 
 
 def _difference(both: DataFrame, target: str) -> _Difference:
-    """Of messages beside their copies: either may be missing."""
+    """Compare messages with their copies. Either may be missing."""
     number, copy = F.col("sequence_number"), F.col("copy_sequence_number")
     missing, surplus = copy.isNull(), number.isNull()
     (told,) = both.agg(
@@ -363,7 +363,7 @@ def _difference(both: DataFrame, target: str) -> _Difference:
 
 
 def _out_of_order(both: DataFrame) -> list[tuple[int, str]]:
-    """All copies of the keys that have not kept their order: they are removed, to be sent again."""
+    """All copies of keys whose order is wrong. They are removed and sent again."""
     active = both.where("state = 'active' and copy_state = 'active'")
     last = F.lag("sequence_number").over(Window.partitionBy("key").orderBy("copy_sequence_number"))
     wrong = active.withColumn("last", last).where("last > sequence_number").select("key").distinct()

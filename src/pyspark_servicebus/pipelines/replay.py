@@ -1,10 +1,10 @@
-"""Replay: captured messages sent to an entity again, in the order they had in each partition.
+"""Replay: sends captured messages to an entity again, in their order within each partition.
 
-Every message of a key is of one partition, so that keeps the order of keys and sessions. The
-capture is cut into steps by sequence numbers when a replay begins; a step that was sent is
-noted in the checkpoint. After a run that was cut off, what has arrived of its last step is
-known by its marks (jobs.py) and passed by. So a message is sent twice only if a receiver has
-taken it before the next run; with duplicate detection not even then: messages keep their ids.
+All messages of a key are in one partition, so this keeps the order of keys and sessions. The
+capture is divided into steps by sequence numbers when a replay begins. A step that has been sent is
+recorded in the checkpoint. After an interrupted run, the messages of its last step that have arrived are
+recognised by their marks (jobs.py) and skipped. So a message is sent twice only if a receiver has
+taken it before the next run; with duplicate detection not even then, because messages keep their ids.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Replay"]
 PLAN: Final = "replay.json"
 STEP_DEFAULT: Final = 100_000
 
-# What can be sent again of a row that has no whole message.
+# What can be sent again of a row without the whole message.
 _SENDABLE: Final = (
     "body",
     "message_id",
@@ -55,7 +55,7 @@ class Replay:
     path: str
     destination: str
     entity: str | None = None
-    """Whose capture; needed where `path` holds several."""
+    """The captured entity. Required if `path` contains several."""
     where: str | None = None
     """A condition in Spark SQL over the captured columns."""
     checkpoint: str | None = None
@@ -83,7 +83,7 @@ class Replay:
         with timed() as seconds, spark_errors_told():
             sent, finished = self._send_all(spark, rows, folder, run)
             while finished and not run.available_now and not run.stopping.wait(run.interval_s):
-                # New files are found by reading the folder anew.
+                # Reading the folder again finds new files.
                 more, finished = self._send_all(spark, self._rows(spark, entity), folder, run)
                 sent += more
         plan = folder.read_json(PLAN)
@@ -103,7 +103,7 @@ class Replay:
         )
 
     def _send_all(self, spark: SparkSession, rows: DataFrame, folder: Folder, run: Run) -> tuple[int, bool]:
-        """All that is captured and not sent yet; how many that were, and whether it came to an end."""
+        """Send everything captured and not sent yet. Returns the count, and whether it was completed."""
         plan = folder.read_json(PLAN)
         cut_off = plan is not None and plan["begun"] > plan["done"]
         sent = 0
@@ -143,7 +143,7 @@ class Replay:
         *,
         cut_off: bool,
     ) -> int:
-        """Send what is left of the plan; how many messages that were."""
+        """Send the rest of the plan. Returns the number of messages."""
         raw = "amqp_message" in rows.columns and not rows.where(F.col("amqp_message").isNull()).head(1)
         prefix = f"{query_name(folder)}/"
         sent = 0
@@ -171,7 +171,7 @@ class Replay:
 def _whole_messages(
     prefix: str, known: frozenset[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Captured messages as they were sent, less those that have arrived, under the marks of this replay."""
+    """Captured messages as they were sent, without those that have arrived, with the marks of this replay."""
     for batch in batches:
         numbers = batch.column("sequence_number").to_pylist()
         payloads = batch.column("amqp_message").to_pylist()
@@ -189,14 +189,14 @@ def _columns(rows: DataFrame) -> list[str]:
 
 
 def _ordered(rows: DataFrame) -> DataFrame:
-    """Each partition's rows in one task, in their order: so keys and sessions keep theirs."""
+    """Each partition's rows in one task, in order, so that keys and sessions keep their order."""
     return rows.repartition("partition").sortWithinPartitions("partition", "sequence_number")
 
 
 def _plan(rows: DataFrame, step: int, before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Steps of about so many messages: for each, a range of sequence numbers in every partition.
+    """Steps of about this many messages: for each, a range of sequence numbers in every partition.
 
-    `before` is the plan that was carried out last; what was captured since is what is left.
+    `before` is the last plan that was completed. The new plan contains what was captured since.
     """
     through: dict[str, int] = {} if before is None else dict(before["through"])
     if through:
@@ -227,7 +227,7 @@ def _plan(rows: DataFrame, step: int, before: Mapping[str, Any] | None) -> dict[
 
 
 def _within(ranges: Mapping[str, Sequence[int]]) -> Column:
-    """Rows after the first and up to the second number, in each partition."""
+    """Rows after the first number and up to the second, in each partition."""
     number, partition = F.col("sequence_number"), F.col("partition")
     return reduce(
         lambda one, other: one | other,

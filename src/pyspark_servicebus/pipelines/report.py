@@ -1,7 +1,7 @@
 """Report: what is in entities, and what was captured of them, as one HTML page and as JSON.
 
-Reads and changes nothing. A continuous run writes the page anew again and again; whoever
-reads it finds the old one or the new one. The numbers: facts.py, the page: page.py.
+It only reads. A continuous run writes the page again and again; a
+reader finds the old page or the new one. The numbers: facts.py. The page: page.py.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Report:
         try:
             state = self.bus.check_readable(entity)
         except BrokerError:
-            # It need not be there any more; then only partitions that had messages are known.
+            # The entity may no longer exist. Then only partitions that had messages are known.
             state = None
         count = 1 if state is None else state.partition_count
         name = "Latency from enqueued to captured"

@@ -1,9 +1,9 @@
 """Route: a stream from one entity through a Spark SQL statement to another.
 
-The statement reads the view `messages`, whose columns are the source's, and what it selects
-is sent: it needs `body` or `amqp_message`, and keeps `partition_key` or `session_id` if
-order is to be kept. At least once; exactly once where the destination has duplicate
-detection, since a repeated micro-batch has the same ids.
+The statement reads the view `messages`, whose columns are the source's, and its result
+is sent. The result needs `body` or `amqp_message`, and `partition_key` or `session_id` if
+order has to be kept. Delivery is at least once, or exactly once if the destination has duplicate
+detection, because a repeated micro-batch has the same ids.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Route:
     statement: str
     checkpoint: str | None = None
     consume: bool = True
-    """Whether routed messages are completed at the source; else it is only looked at."""
+    """Whether routed messages are completed at the source. Otherwise the source is only browsed."""
     messages_per_trigger: int | None = None
 
     def check(self) -> None:
@@ -77,7 +77,7 @@ class Route:
         )
 
     def _rows(self, spark: SparkSession, mode: str) -> DataFrame:
-        """What the statement gives; a mistake in it is told now."""
+        """The result of the statement. An error in it is reported now."""
         options = self.bus.source(
             self.source,
             mode=mode,

@@ -1,7 +1,7 @@
-"""A streaming query watched from its start to its end.
+"""A streaming query, watched from its start to its end.
 
-It ends when it has caught up, when it is told to stop, or by an error, which is told in
-our own words (failures.py). Stopping cuts a micro-batch short; the next run repeats it.
+It ends when it has caught up, when it is told to stop, or with an error, which is reported in
+our own words (failures.py). Stopping interrupts a micro-batch; the next run repeats it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StreamOutcome:
 
     def look(self, query: StreamingQuery) -> None:
         for progress in query.recentProgress:
-            # While it is idle a query tells of the batch to come, with no rows yet.
+            # While it is idle, a query reports the next batch, without rows.
             number = progress.batchId
             self._rows[number] = max(self._rows.get(number, 0), progress.numInputRows)
 
@@ -63,7 +63,7 @@ def run_stream(writer: DataStreamWriter, run: Run, phase: str) -> StreamOutcome:
     except (PySparkException, Py4JError) as error:
         raise translated(error) from error
     finally:
-        # Also when somebody interrupts: a query outlives the code that has started it.
+        # Also after an interrupt: a query outlives the code that started it.
         if query is not None:
             query.stop()
     run.tell(Progress(phase, outcome.messages))

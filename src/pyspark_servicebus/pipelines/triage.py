@@ -1,10 +1,10 @@
-"""Triage: dead letters by their reasons; those that are chosen are sent again or deleted.
+"""Triage: groups dead letters by their reasons, and resubmits or deletes selected ones.
 
-A letter is completed when its copy was accepted, so none is lost. Copies bear a mark, and a
-run that follows one that was cut off passes by what has arrived. So a letter is sent twice
-only if the cut came between its sending and its completing *and* a receiver took the copy
-before the next run; where the destination has duplicate detection (and ids are made anew,
-from the letters' numbers) not even then.
+A letter is completed once its copy has been accepted, so none is lost. Copies have a mark, and a
+run that follows an interrupted one skips what has arrived. So a letter is sent twice
+only if the interruption came between sending and completing it *and* a receiver took the copy
+before the next run. If the destination has duplicate detection (and new ids are made
+from the letters' numbers), not even then.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ __all__ = ["ACTIONS", "Triage", "reason_groups"]
 ACTIONS: Final = ("list", "resubmit", "discard")
 STATE: Final = "triage.json"
 
-# Sent and completed together: what a cut can leave half done.
+# Sent and completed together: the most that an interruption can leave half done.
 SHARE: Final = 500
 FETCH_BYTES: Final = 4 * 1024 * 1024
-# A reason that is missing, as a name.
+# The name for a missing reason.
 NO_REASON: Final = ""
 
 
@@ -58,11 +58,11 @@ class Triage:
     """A queue or a subscription, or its dead-letter queue."""
     action: str = "list"
     reasons: tuple[str, ...] = ()
-    """Only these; all where there are none. An empty one is that of letters without a reason."""
+    """Only letters with these reasons; all if empty. An empty reason selects letters without a reason."""
     where: str | None = None
     """A condition in Spark SQL over the columns of the source."""
     to: str | None = None
-    """Where to resubmit; where they came from unless given."""
+    """Where to resubmit. The default is where they came from."""
     new_ids: bool = False
     checkpoint: str | None = None
 
@@ -159,7 +159,7 @@ class Triage:
 
 
 def reason_groups(letters: DataFrame) -> list[dict[str, Any]]:
-    """Why they are dead, the most frequent first."""
+    """The reasons, most frequent first."""
     found = (
         letters.groupBy(F.coalesce("dead_letter_reason", F.lit(NO_REASON)).alias("reason"))
         .agg(
@@ -193,7 +193,7 @@ def _resubmit(
     known: frozenset[str],
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Share by share: send the copies, wait for them, complete the letters."""
+    """In groups: send the copies, wait for them, complete the letters."""
     context = TaskContext.get()
     retried = context is not None and context.attemptNumber() > 0
     with BusClient(settings) as client:
@@ -208,7 +208,7 @@ def _resubmit(
                 if mark not in known:
                     name = f"resubmitted-{generation}-{number}" if new_ids else None
                     copies.append(revived(payload, mark, name))
-            # Those of one key together and in their order.
+            # Letters of one key together and in order.
             for key, group in encoder.groups(
                 pa.record_batch({"amqp_message": pa.array(copies, pa.binary())})
             ):
@@ -226,7 +226,7 @@ def _discard(settings: ClientSettings, batches: Iterator[pa.RecordBatch]) -> Ite
 
 
 def _marks_at(client: BusClient, destination: str) -> frozenset[str]:
-    """What an earlier attempt of this task may have sent already."""
+    """The marks of copies that an earlier attempt of this task may have sent."""
     entity = RangedEntity(client.management(destination), FETCH_BYTES)
     everything = Selection(states=(0, 1, 2))
     try:

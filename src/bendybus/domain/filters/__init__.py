@@ -1,14 +1,14 @@
-"""The filter language of topic rules: read once, asked for every message.
+"""The filter language of topic rules: compiled once, evaluated for every message.
 
-    lexer -> parser -> ast -> evaluate (closures)       text: the way back
+    lexer -> parser -> ast -> evaluate (closures)       text: from a tree back to text
     values: types and operators     like: patterns      parameters: @names
     reading: what a rule sees of a message
     actions: SET and REMOVE     correlation: equality of fields
-    rules: all of it together       records: for a catalog to keep
-    selectors: the dialect of JMS, for receivers
+    rules: filters and actions together       records: the stored form
+    selectors: the JMS dialect, for receivers
 
-Pure like the rest of the domain: `newid()` asks whoever makes the `Reading`.
-The language itself is described in docs/reference/filters.md.
+Pure, like the rest of the domain: `newid()` calls a function of the `Reading`.
+docs/reference/filters.md describes the language.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Actions of rules: SET and REMOVE, run on a draft; what comes out is a set of changes.
+"""Actions of rules: SET and REMOVE, run on a draft. The result is a set of changes.
 
-The message itself is never touched: all subscriptions share it. Statements run
-in order and each sees what the ones before it did. Any failure is a `FilterError`
-with the reason RuleActionException, and then there are no changes at all.
+The message itself is never changed, because all subscriptions share it. Statements run
+in order, and each sees the changes of the statements before it. Any failure is a `FilterError`
+with the reason RuleActionException; the action then makes no changes at all.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from bendybus.errors import RULE_ACTION_EXCEPTION, FilterError
 
 __all__ = ["NO_CHANGES", "Changes", "SqlRuleAction"]
 
-# The ids Service Bus takes up to 128 characters of.
+# Ids that Service Bus limits to 128 characters.
 _ID_LENGTH_MAX: Final = 128
 
-# What an action may set: the most characters of a text, or the type it must have.
+# For each property that an action may set: the maximum length of a text, or the required type.
 _SETTABLE: Final[dict[SystemProperty, int | type]] = {
     SystemProperty.MESSAGE_ID: _ID_LENGTH_MAX,
     SystemProperty.SESSION_ID: _ID_LENGTH_MAX,
@@ -55,18 +55,18 @@ class Changes:
     """How a copy differs from the message that was sent."""
 
     system: Mapping[SystemProperty, Value] = field(default_factory=dict)
-    """None where the property is cleared."""
+    """None for a property that is cleared."""
     user: Mapping[str, Value] = field(default_factory=dict)
-    """Set or replaced, in the message's own spelling where it had the property."""
+    """Properties that are set or replaced, in the spelling of the message if it had them."""
     removed: tuple[str, ...] = ()
-    """User properties of the message that the copy lacks, in the message's spelling."""
+    """User properties of the message that the copy does not have, in the message's spelling."""
 
 
 NO_CHANGES: Final = Changes()
 
 
 class _Draft(Reading):
-    """A reading that statements have begun to change."""
+    """A reading that statements are changing."""
 
     __slots__ = ("_properties", "_read_system", "system_set", "user_removed", "user_set")
 
@@ -87,7 +87,7 @@ class _Draft(Reading):
     def set_user(self, name: str, value: Value) -> None:
         spelled = self.spelling(name) or name
         before = self.user.get(spelled)
-        # "SET performs implicit conversion if possible": in C# that is an integer into a double.
+        # "SET performs implicit conversion if possible": in C#, from an integer to a double.
         if isinstance(before, float) and is_number(value):
             value = float(value)
         self.user_removed.pop(spelled, None)
@@ -96,7 +96,7 @@ class _Draft(Reading):
         self._folded = None
 
     def remove_user(self, name: str) -> None:
-        """Under every spelling: a name that has been removed must not exist any more."""
+        """Remove every spelling: a removed name must not exist any more."""
         folded = name.lower()
         gone = [spelled for spelled in self.user if spelled.lower() == folded]
         for spelled in gone:
@@ -112,14 +112,14 @@ class _Draft(Reading):
 
 @dataclass(frozen=True, slots=True)
 class SqlRuleAction:
-    """Compiled when it is made; `ArgumentError` if its text is none."""
+    """Compiled when it is created. `ArgumentError` if the text is not an action."""
 
     expression: str
     parameters: Mapping[str, Value] = field(default_factory=dict, hash=False)
     spelled: Mapping[str, Spelling] = field(default_factory=dict, hash=False, compare=False)
-    """The parameters as they were written, where that is known."""
+    """The parameters as the client wrote them, if known."""
     preprocessing: bool | None = field(default=None, compare=False)
-    """As with `SqlFilter`."""
+    """The same as in `SqlFilter`."""
     _steps: tuple[Callable[[_Draft], None], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

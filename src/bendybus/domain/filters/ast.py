@@ -1,9 +1,9 @@
-"""What a filter or an action says, as a tree: the parser makes it, the compiler walks it.
+"""The syntax tree of a filter or an action: the parser builds it, the compiler walks it.
 
 Chains are flat: `a AND b AND c` is one node with three operands and `a + b - c`
-one node with two steps, so that only parentheses, NOT and signs make a tree
-deep, and those the parser counts. Nodes compare by what they say, not by where
-it stood. Back to text: text.py.
+one node with two steps. So only parentheses, NOT and signs make a tree
+deep, and the parser counts those. Nodes compare by content, not by
+position. Back to text: text.py.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 Scope = Literal["sys", "user"]
 
 
-# -- expressions: what has a value --------------------------------------------
+# -- expressions: they have a value -------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class PropertyCall:
-    """`property(name)` or `p(name)`: which property it is, only the message tells."""
+    """`property(name)` or `p(name)`: which property it is depends on the message."""
 
     name: Expression
 
@@ -72,7 +72,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class NewId:
-    """`newid()`: a GUID nobody has seen before."""
+    """`newid()`: a new GUID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +89,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """From left to right; all signs are of one precedence: `+ -` or `* / %`."""
+    """Evaluated from left to right. All signs have the same precedence: `+ -` or `* / %`."""
 
     first: Expression
     steps: tuple[Step, ...]
 
 
-# -- predicates: what is true, false or unknown --------------------------------
+# -- predicates: they are true, false or unknown -------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Like:
     escape: Expression | None = None
     negated: bool = False
     position: int = field(default=0, compare=False)
-    """Of the pattern."""
+    """The position of the pattern."""
 
 
 @dataclass(frozen=True, slots=True)

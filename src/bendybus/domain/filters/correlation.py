@@ -1,8 +1,8 @@
-"""Correlation filters: every field that is given equals the message's.
+"""Correlation filters: every given field must equal the message's.
 
-Nothing here can fail: what is missing, or of another type, does not match. Texts
-compare with regard to case, numbers by value whatever their width. Fields that
-are not given ask nothing, so a filter without any matches every message.
+Nothing here can fail: a field that is missing or has another type does not match. Texts
+are case-sensitive; numbers compare by value, whatever their width. A field that
+is not given is not checked, so a filter without fields matches every message.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class CorrelationFilter:
     content_type: str | None = None
     properties: Mapping[str, Value] = field(default_factory=dict, hash=False)
     spelled: Mapping[str, Spelling] = field(default_factory=dict, hash=False, compare=False)
-    """The properties as they were written, where that is known."""
+    """The properties as the client wrote them, if known."""
     _system: tuple[tuple[SystemProperty, str], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -1,9 +1,9 @@
-"""What the filters of a topic cost, known when a rule is made.
+"""The cost of a topic's filters, computed when a rule is created.
 
-A filter costs one for being asked, and for each `LIKE` that searches a text what one
-character of that text costs (like.py). Every message is shown to all filters of its topic, so their costs
-are added up and limited (topic_entities.py). What the texts of one message cost is limited too,
-since they may be long: `Reading.spend`.
+A filter costs one for its evaluation, plus, for each `LIKE` that searches a text, the cost per
+character of that text (like.py). Every message is shown to all filters of its topic, so their costs
+are added up and limited (topic_entities.py). The cost of searching the texts of one message is limited
+too, because they may be long: `Reading.spend`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ASKING_COST: Final = 1
 
 
 def condition_cost(node: Predicate, parameters: Mapping[str, Value]) -> int:
-    """Of a condition that has been compiled with these parameters, and so can be."""
+    """The cost of a condition that compiles with these parameters."""
     match node:
         case And(operands) | Or(operands):
             return sum(condition_cost(operand, parameters) for operand in operands)
@@ -30,7 +30,7 @@ def condition_cost(node: Predicate, parameters: Mapping[str, Value]) -> int:
         case Like(_, pattern, escape):
             known, escaping = _text(pattern, parameters), _text(escape, parameters)
             if known is None or (escape is not None and escaping is None):
-                # It is in the message: it may be any.
+                # The pattern comes from the message, so it can be any pattern.
                 return SHIFT_AND_COST
             return compile_like(known, escaping).cost
         case _:
@@ -38,7 +38,7 @@ def condition_cost(node: Predicate, parameters: Mapping[str, Value]) -> int:
 
 
 def _text(node: Expression | None, parameters: Mapping[str, Value]) -> str | None:
-    """What a constant or a parameter says; None for everything else."""
+    """The text of a constant or a parameter; None for everything else."""
     value = parameters.get(node.name.lower()) if isinstance(node, Parameter) else None
     if isinstance(node, Constant):
         value = node.value

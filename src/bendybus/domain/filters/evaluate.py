@@ -1,9 +1,9 @@
-"""A tree compiled once into closures, then asked for every message.
+"""Compiles a tree once into closures that are called for every message.
 
-A condition answers True, False or None (unknown); an expression answers its
-value, None again standing for what is unknown. Parameters are constants by the
-time anything is compiled. The rules for two values are in values.py; what cannot
-be evaluated raises `FilterError`, quoting the condition.
+A condition returns True, False or None (unknown). An expression returns its
+value, or None if it is unknown. Parameters are replaced by constants when a tree
+is compiled. The rules for two values are in values.py. A condition that cannot
+be evaluated raises `FilterError`, which quotes it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ __all__ = [
 Ask: TypeAlias = Callable[[Reading], bool | None]
 Compute: TypeAlias = Callable[[Reading], Value]
 Parameters: TypeAlias = Mapping[str, Value]
-"""By folded name, without the @."""
+"""By lower-case name, without the @."""
 
 _SCOPES: Final = ("sys.", "user.")
 
@@ -116,7 +116,7 @@ def compile_expression(node: Expression, parameters: Parameters) -> Compute:
 
 
 def conjunction(asks: list[Ask]) -> Ask:
-    """Whether all are true: a false one decides, else an unknown one."""
+    """True if all are true; False if one is false; otherwise unknown."""
     if len(asks) == 2:
         first, second = asks
 
@@ -143,7 +143,7 @@ def conjunction(asks: list[Ask]) -> Ask:
 
 
 def disjunction(asks: list[Ask]) -> Ask:
-    """Whether one is true, however many are unknown."""
+    """True if one is true, even if others are unknown."""
 
     def any_of(reading: Reading) -> bool | None:
         result: bool | None = False
@@ -159,7 +159,7 @@ def disjunction(asks: list[Ask]) -> Ask:
 
 
 def inversion(ask: Ask) -> Ask:
-    """What is unknown stays so."""
+    """Unknown stays unknown."""
 
     def inverted(reading: Reading) -> bool | None:
         answer = ask(reading)
@@ -191,7 +191,7 @@ def _comparison(node: Comparison, parameters: Parameters) -> Ask:
 
 
 def _comparison_with(node: Comparison, left: Compute, constant: str | int) -> Ask:
-    """The usual kind, `property sign constant`: what is of the constant's type needs no further look."""
+    """Fast path for `property sign constant`: a value of the constant's type needs no further checks."""
     sign, operate = node.sign, COMPARE[node.sign]
     kind = str if isinstance(constant, str) else int
     is_plain = not isinstance(constant, bool)
@@ -216,7 +216,7 @@ def _in(node: In, parameters: Parameters) -> Ask:
     texts = [
         option.value for option in known if isinstance(option, Constant) and isinstance(option.value, str)
     ]
-    # Only where all are strings: TRUE and 1, or 1 and 1.0, are equal keys to Python.
+    # Only if all are strings: as keys in Python, TRUE equals 1, and 1 equals 1.0.
     words = frozenset(texts) if len(texts) == len(known) else frozenset()
     ask_each = disjunction(
         [_comparison(Comparison("=", node.left, option), parameters) for option in node.options]
@@ -280,7 +280,7 @@ def _fits(node: Like, reading: Reading, pattern: LikePattern, text: str) -> bool
 
 
 def _like_constant(node: Like, pattern: Constant, escape: Constant | None) -> LikePattern | None:
-    """None if it is unknown whatever the message; what could never match is refused now, with its place."""
+    """None if the result is unknown for every message. Refuses an invalid pattern, with its position."""
     if pattern.value is None or (escape is not None and escape.value is None):
         return None
     escaping = None if escape is None else escape.value
@@ -295,7 +295,7 @@ def _like_constant(node: Like, pattern: Constant, escape: Constant | None) -> Li
 
 
 def _exists(subject: Reference, parameters: Parameters) -> Ask:
-    """A user property that is there, be it null; a system property that is set."""
+    """A user property exists even if it is null; a system property exists if it is set."""
     match subject:
         case Property(name, "user"):
             return lambda reading: reading.has(name)
@@ -382,7 +382,7 @@ def _arithmetic(node: Arithmetic, parameters: Parameters) -> Compute:
 
 
 def _known(node: Expression, parameters: Parameters) -> Expression:
-    """A parameter as the constant it stands for; everything else as it is."""
+    """A parameter as the constant that it stands for; everything else unchanged."""
     if not isinstance(node, Parameter):
         return node
     folded = node.name.lower()

@@ -1,8 +1,8 @@
-"""The text of a filter or an action, cut into tokens.
+"""Splits the text of a filter or an action into tokens.
 
-Every token knows where it stands, counted from 1, so that whoever refuses it can
-say so: `refusal` makes the errors that tell what was found and what was expected. Which words are
-reserved is decided here; what tokens may follow one another: parser.py.
+Every token has its position, counted from 1, for use in errors:
+`refusal` makes the errors that say what was found and what was expected. The reserved words
+are defined here. The grammar: parser.py.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ __all__ = [
 # "Maximum length of filter condition string: 1,024", and the same for an action.
 TEXT_LENGTH_MAX: Final = 1024
 
-# Honest lists in IN spend four characters an element; this leaves room for the shortest there can be.
+# A list in IN has two tokens per element, and the shortest string takes four characters with its comma:
+# 1,024 / 4 * 2.
 TOKENS_MAX: Final = 512
 
-# Int64 ends one short of this; one more is let through for the parser to put a minus before.
+# One more than the largest Int64, so that the parser can put a minus before it.
 INTEGER_MAX: Final = 2**63
 
-# SET and REMOVE are not among them: they stand where no name can, so `remove = 1` is still a condition.
+# SET and REMOVE are not keywords: no name can occur where they do, so `remove = 1` is still a condition.
 KEYWORDS: Final = frozenset(
     ("AND", "OR", "NOT", "IN", "LIKE", "ESCAPE", "IS", "NULL", "EXISTS", "TRUE", "FALSE")
 )
 
-# A text quoted in an error: enough to be found again.
+# The maximum length of a text quoted in an error: enough to find it.
 QUOTED_LENGTH_MAX: Final = 40
 
 
 class Kind(Enum):
-    """What a token is, in the words of an error text."""
+    """The kind of a token, as errors name it."""
 
     NAME = "a name"
     KEYWORD = "a keyword"
@@ -60,12 +61,12 @@ class Kind(Enum):
 class Token:
     kind: Kind
     text: str
-    """As it was written, but a keyword in capitals, and a name or string without quotes and brackets."""
+    """As written, except that keywords are in capitals, and names and strings have no quotes or brackets."""
     position: int
-    """Of its first character, from 1."""
+    """The position of its first character, counted from 1."""
     number: int | float = 0
     is_bare: bool = False
-    """A name without quotes or brackets: only such a one can be a scope or a function."""
+    """A name without quotes or brackets. Only such a name can be a scope or a function."""
 
     def __str__(self) -> str:
         if self.kind is Kind.END:
@@ -82,31 +83,31 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """How names and numbers are written where the language is not that of rules (selectors.py)."""
+    """How names and numbers are written. Selectors differ from rules here (selectors.py)."""
 
     name_starts: str = ""
     """Characters that may begin a name, besides letters."""
     name_parts: str = "_"
     """Characters that may be in a name, besides letters and digits."""
     java_numbers: bool = False
-    """Whether integers may be octal, hexadecimal or end with an L."""
+    """Whether integers may be octal or hexadecimal, or end with an L."""
 
 
 RULE_WRITING: Final = Writing()
 
 
 def refusal(position: int, found: object, expected: str) -> ArgumentError:
-    """The one form in which the language says no."""
+    """The error for a text that the language does not accept."""
     return ArgumentError(f"At position {position}: found {found}, expected {expected}.")
 
 
 _SPACE: Final = re.compile(r"\s+")
 _NUMBER: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-# "0" itself and decimals are numbers of the rules' language too, unless they end with an L.
+# In rules, "0" itself and decimals are numbers too, unless they end with an L.
 _JAVA_INTEGER: Final = re.compile(r"(?:0[xX][0-9a-fA-F]+[lL]?|0[0-7]+[lL]?|[0-9]+[lL])(?![\w.])")
 _SIGN: Final = re.compile(r"<>|!=|>=|<=|[=<>+\-*/%(),.;]")
 
-# Opening mark -> the closing one, which is doubled where it is meant itself, and what stands between.
+# Opening mark -> the closing mark (written twice inside the quotes), the kind, and what an error expects.
 _QUOTES: Final = {
     "'": ("'", Kind.STRING, "a closing ' (a ' inside a string is written twice)"),
     '"': ('"', Kind.NAME, 'a closing " (a " inside a name is written twice)'),
@@ -115,7 +116,7 @@ _QUOTES: Final = {
 
 
 def tokenize(text: str, writing: Writing = RULE_WRITING) -> list[Token]:
-    """All tokens, an END last; `ArgumentError` for what is none, and for too much of it."""
+    """All tokens, followed by an END. `ArgumentError` for an invalid character and for too many tokens."""
     if len(text) > TEXT_LENGTH_MAX:
         raise ArgumentError(f"The text has {len(text)} characters; at most {TEXT_LENGTH_MAX} are allowed.")
     tokens: list[Token] = []
@@ -160,12 +161,12 @@ def _next_token(text: str, at: int, writing: Writing) -> tuple[Token, int]:
 
 
 def is_keyword(word: str) -> bool:
-    # Some letters beyond ASCII have a capital within it: a Turkish dotless i would make an IN.
+    # Some letters outside ASCII have an ASCII capital: a Turkish dotless i would make an IN.
     return word.isascii() and word.upper() in KEYWORDS
 
 
 def _end_of_name(text: str, at: int, writing: Writing) -> int:
-    """Letters, decimal digits and underscores: System.Char.IsLetter and IsDigit of the documentation."""
+    """The end of a name of letters, decimal digits and underscores (System.Char.IsLetter and IsDigit)."""
     parts = writing.name_parts
     while at < len(text) and (text[at].isalpha() or text[at].isdecimal() or text[at] in parts):
         at += 1

@@ -1,10 +1,10 @@
-"""LIKE patterns: `%` for any run of characters, `_` for any one, the rest for itself.
+"""LIKE patterns: `%` is any run of characters, `_` is any one character, others match themselves.
 
-A pattern is taken apart at its `%`. The first piece has to stand at the beginning of the text and the last
-one at its end; those in between are found one after the other, each at the first position after the one
-before. That finds a match whenever there is one, and nothing is ever tried again. A piece without `_` is
-found by `str.find`. One with `_` is found by Shift-And: bit i of a number says whether the characters read
-last are the first i + 1 of the piece, so every character of the text is looked at once.
+A pattern is split at its `%`. The first piece must be at the beginning of the text and the last
+one at its end. The pieces in between are searched in order, each at the first position after the one
+before. This finds a match if there is one, without backtracking. A piece without `_` is
+found by `str.find`. A piece with `_` is found by Shift-And: bit i of a number says whether the last
+characters read are the first i + 1 of the piece, so every character of the text is read once.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from bendybus.errors import FilterError
 
 __all__ = ["PATTERN_LENGTH_MAX", "SHIFT_AND_COST", "LikePattern", "compile_like"]
 
-# A pattern in the text of a filter cannot be longer; one taken from a message may be.
+# A pattern in the text of a filter cannot be longer; a pattern from a message may be.
 PATTERN_LENGTH_MAX: Final = 1024
 
-# What looking at one character of the text costs. Measured: `str.find` 1 to 30 ns, Shift-And 170 to 390 ns.
+# The cost of reading one character of the text. Measured: `str.find` 1 to 30 ns, Shift-And 170 to 390 ns.
 FIND_COST: Final = 1
 SHIFT_AND_COST: Final = 16
 
 Piece: TypeAlias = list[str | None]
-"""What stands between two `%`; None is any one character."""
+"""A pattern between two `%`. None is any one character."""
 Find: TypeAlias = Callable[[str, int, int], int]
-"""Where the first match between two positions of a text ends; -1 if there is none."""
+"""Returns the end of the first match between two positions of a text; -1 if there is none."""
 
 
 class LikePattern:
-    """A pattern, ready to be asked about many texts."""
+    """A compiled pattern."""
 
     __slots__ = ("_first", "_last", "_length", "_middle", "cost")
 
@@ -41,10 +41,10 @@ class LikePattern:
         """None for a pattern without `%`."""
         self._middle = [_finder(piece) for piece in middle if piece]
         self._length = sum(map(len, (first, *others)))
-        """The shortest text that fits."""
+        """The length of the shortest text that matches."""
         wild = any(None in piece for piece in middle)
         self.cost = 0 if not self._middle else SHIFT_AND_COST if wild else FIND_COST
-        """Of each character of a text; 0 where only its ends are looked at."""
+        """The cost per character of a text; 0 if only the ends of the text are compared."""
 
     def fits(self, text: str) -> bool:
         if self._last is None:
@@ -62,7 +62,7 @@ class LikePattern:
 
 
 def compile_like(pattern: str, escape: str | None) -> LikePattern:
-    """`FilterError` says what is wrong with the pattern."""
+    """Compile a pattern. `FilterError` says what is wrong with it."""
     if len(pattern) > PATTERN_LENGTH_MAX:
         raise FilterError(f"the pattern of LIKE has {len(pattern)} characters; at most {PATTERN_LENGTH_MAX}")
     if escape is not None and len(escape) != 1:
@@ -72,7 +72,7 @@ def compile_like(pattern: str, escape: str | None) -> LikePattern:
 
 
 class _Fixed:
-    """A piece whose position is known: the literal parts of it, each with its offset."""
+    """A piece at a known position: its literal parts, each with its offset."""
 
     __slots__ = ("_parts", "length")
 
@@ -137,7 +137,7 @@ def _shift_and(piece: Piece, literals: list[tuple[int, str]]) -> Find:
     whole = 1 << (len(piece) - 1)
 
     def find(text: str, at: int, end: int) -> int:
-        # No match begins before all parts of it can be there; without one of them there is none.
+        # A match cannot begin before the first positions at which all its literals occur.
         for offset, literal in literals:
             found = text.find(literal, at + offset, end)
             if found < 0:

@@ -1,7 +1,7 @@
-"""Parameters of filters and actions: `@name` in the text, a value beside it.
+"""Parameters of filters and actions: `@name` in the text, with a value given separately.
 
-The SDKs' documentation writes the names with their @, some users leave it out;
-both are taken, and case does not count.
+The SDKs' documentation writes names with the @; some users leave it out.
+Both are accepted, and case is ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["check_value", "fold_parameters"]
 
 
 def fold_parameters(parameters: Mapping[str, Value]) -> dict[str, Value]:
-    """By folded name without the @, or `ArgumentError`."""
+    """Parameters by lower-case name without the @, or `ArgumentError`."""
     folded: dict[str, Value] = {}
     for name, value in parameters.items():
         key = name.removeprefix("@").lower()
@@ -31,7 +31,7 @@ def fold_parameters(parameters: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def check_value(what: str, value: object) -> None:
-    """Refuse what is no value of the language."""
+    """Refuse a value that the language does not have."""
     if not isinstance(value, str | int | float | bool | UUID | datetime | timedelta | None):
         raise ArgumentError(
             f"{what} is of type {type_name(value)}; allowed are string, integer, double, Boolean, "

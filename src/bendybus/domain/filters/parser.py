@@ -41,13 +41,13 @@ from bendybus.errors import ArgumentError
 
 __all__ = ["NESTING_MAX", "STATEMENTS_MAX", "Parser", "parse_action", "parse_condition"]
 
-# Each level costs the parser some ten Python frames of the thousand there are.
+# Each level costs the parser about ten of Python's thousand stack frames.
 NESTING_MAX: Final = 32
 
 # "Maximum number of expressions per rule action: 32".
 STATEMENTS_MAX: Final = 32
 
-# How tightly an operator binds. What stands in parentheses starts again at LOOSEST.
+# How tightly an operator binds. Parentheses start again at LOOSEST.
 LOOSEST, OR, AND, NOT, COMPARE, SUM, PRODUCT = range(7)
 
 _POWER: Final[dict[str, int]] = {
@@ -88,7 +88,7 @@ def parse_action(text: str) -> tuple[Statement, ...]:
 
 
 class Parser:
-    """Of the rules' language. That of JMS selectors derives from it: selectors.py."""
+    """Parses the language of rules. The parser of JMS selectors derives from it: selectors.py."""
 
     def __init__(self, text: str, writing: Writing = RULE_WRITING) -> None:
         self.tokens = TokenCursor(text, writing)
@@ -112,7 +112,7 @@ class Parser:
             statement = Remove(self._property())
         else:
             raise refusal(token.position, token, "SET or REMOVE")
-        # The documentation calls the semicolon optional and writes a comma between statements.
+        # The documentation calls the semicolon optional and puts a comma between statements.
         if self.tokens.next.kind is Kind.SIGN and self.tokens.next.text in ";,":
             self.tokens.take()
         elif not self.tokens.at_end and not self.tokens.is_word("SET", "REMOVE"):
@@ -136,7 +136,7 @@ class Parser:
         return node
 
     def _climb(self, floor: int) -> Predicate | Expression:
-        """The longest run of operators that all bind more tightly than `floor`."""
+        """Parse the longest run of operators that all bind more tightly than `floor`."""
         start = self.tokens.next
         left = self._prefix()
         while (power := self._power()) > floor:
@@ -200,11 +200,11 @@ class Parser:
         escape = self.expression(COMPARE) if self.tokens.skip("ESCAPE") else None
         return Like(left, pattern, escape, negated, position)
 
-    # -- what stands at the left
+    # -- operands
 
     def _prefix(self) -> Predicate | Expression:
         self._nesting += 1
-        # A name inside N parentheses stands N + 1 deep.
+        # A name inside N parentheses is at depth N + 1.
         if self._nesting > NESTING_MAX + 1:
             raise ArgumentError(
                 f"At position {self.tokens.next.position}: parentheses, NOT and signs are nested more than "
@@ -304,7 +304,7 @@ class Parser:
         return node if isinstance(node, _PREDICATES) else self._as_condition(node, start, A_CONDITION)
 
     def _as_condition(self, node: Expression, start: Token, expected: str) -> Predicate:
-        """A value where a condition is asked for: in the rules' language it is none."""
+        """Called for a value where a condition is required. In rules, this is an error."""
         if expected is A_COMPARISON:
             raise self.tokens.refuse(expected)
         raise refusal(start.position, start, expected)

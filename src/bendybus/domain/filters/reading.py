@@ -1,8 +1,8 @@
-"""A message as rules read it: system properties by name, user properties by any spelling.
+"""A message as rules read it: system properties by name, user properties in any spelling.
 
-One `Reading` serves all rules of all subscriptions of a topic, so that what one of
-them had to work out (the folded names) is there for the next. It changes nothing;
-an action works on a `Draft` of it: actions.py.
+All rules of all subscriptions of a topic share one `Reading`, so that they share
+what it has computed (the lower-case names). A reading never changes;
+an action works on a draft of it: actions.py.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SystemProperty(StrEnum):
     SIZE = "Size"
 
 
-# Besides the names of BrokeredMessage, those that later SDKs gave to the same properties.
+# The names of BrokeredMessage, and the names that later SDKs gave to the same properties.
 _SYSTEM: Final[dict[str, SystemProperty]] = {
     **{name.value.lower(): name for name in SystemProperty},
     "subject": SystemProperty.LABEL,
@@ -58,10 +58,10 @@ def system_property(name: str) -> SystemProperty | None:
 
 
 class MessageView(Protocol):
-    """What the owner of a message shows of it.
+    """What rules can see of a message.
 
-    Instants are aware `datetime` and spans `timedelta`, numbers and texts as Python has
-    them; a property that was not set is None.
+    Instants are aware `datetime` and spans `timedelta`; numbers and texts are Python's own
+    types. A property that was not set is None.
     """
 
     @property
@@ -71,20 +71,20 @@ class MessageView(Protocol):
     def system(self, name: SystemProperty) -> Value: ...
 
 
-# What all rules of a topic may spend on searching the texts of one message, in characters that `str.find`
-# looks at: 2,000 filters search 1,000 characters each. It takes about 60 ms at the worst.
+# The budget of all rules of a topic for searching the texts of one message, in characters read by
+# `str.find`: 2,000 filters can search 1,000 characters each. At worst this takes about 60 ms.
 MESSAGE_COST_MAX: Final = 2_000_000
 
 
 class _Missing:
-    """Not even null."""
+    """A property that does not exist, as opposed to null."""
 
 
 MISSING: Final = _Missing()
 
 
 class Reading:
-    """One message being looked at. `new_id` is asked for every `newid()`."""
+    """One message as rules read it. `new_id` is called for every `newid()`."""
 
     __slots__ = ("_folded", "_left", "new_id", "system", "user")
 
@@ -96,7 +96,7 @@ class Reading:
         self._left = MESSAGE_COST_MAX
 
     def spend(self, cost: int) -> None:
-        """Refuse to search more text than all rules together may for one message."""
+        """Count the cost of a search; refuse it if all rules together exceed the budget for one message."""
         self._left -= cost
         if self._left < 0:
             raise FilterError(
@@ -104,7 +104,7 @@ class Reading:
             )
 
     def spelling(self, name: str) -> str | None:
-        """How the message spells this property: just so, or the first that differs in case only."""
+        """How the message spells this property: exactly so, or the first that differs only in case."""
         if name in self.user:
             return name
         folded = self._folded

@@ -1,7 +1,7 @@
-"""Rules as plain values for a catalog to keep, and back.
+"""Rules as plain values for a catalog, and back.
 
-The text of a filter is kept, never its tree: a later version reads it anew. Values
-that JSON has no word for carry their type's name.
+A record holds the text of a filter, not its tree: a later version parses it again. Values
+of types that JSON does not have carry the name of their type.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def rule_to_record(rule: RuleDescription) -> dict[str, object]:
 
 
 def rule_from_record(record: Mapping[str, object]) -> RuleDescription:
-    """What `rule_to_record` gave; `ArgumentError` for what nobody gave."""
+    """Read a record made by `rule_to_record`. `ArgumentError` for any other value."""
     try:
         action = cast("Mapping[str, object] | None", record["action"])
         return RuleDescription(
@@ -99,7 +99,7 @@ def _spelled_to_record(spelled: Mapping[str, Spelling]) -> dict[str, object]:
 
 
 def _spelled_from_record(record: Mapping[str, object]) -> dict[str, Spelling]:
-    """Also of an earlier version, which kept values alone."""
+    """Read properties. Records of an earlier version contain only the values."""
     kept = cast("Mapping[str, tuple[str, str]]", record.get("spelled", {}))
     return {name: Spelling(*spelling) for name, spelling in kept.items()}
 

@@ -1,9 +1,9 @@
-"""Rules of a subscription: a filter, perhaps an action, and what they make of a message.
+"""Rules of a subscription: a filter, optionally an action, and their effect on a message.
 
-All matching rules without an action together make one copy; each matching rule
-with one makes a copy of its own, marked with the property RuleName. A rule that
-fails makes none and hinders no other; its failure is handed back as data, since
-only the subscription knows whether to dead-letter for it.
+All matching rules without an action together make one copy. Each matching rule
+with an action makes a copy of its own, marked with the property RuleName. A rule that
+fails makes no copy and does not affect other rules. Its failure is returned as data, because
+only the subscription knows whether to dead-letter the message.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ __all__ = [
 
 RULE_NAME_LENGTH_MAX: Final = 50
 
-# The rule a subscription is born with, and the one name that may begin with a dollar.
+# The rule that a new subscription has. No other name may begin with a dollar sign.
 DEFAULT_RULE_NAME: Final = "$Default"
 
-# The application property by which the receiver of a changed copy learns which rule made it.
+# The application property that tells the receiver of a changed copy which rule made it.
 RULE_NAME_PROPERTY: Final = "RuleName"
 
 _RULE_NAME: Final = re.compile(r"[\w.-]+")
@@ -71,16 +71,16 @@ class FalseFilter:
 
 @dataclass(frozen=True, slots=True)
 class SqlFilter:
-    """Compiled when it is made; `ArgumentError` if its text is no condition."""
+    """Compiled when it is created. `ArgumentError` if the text is not a condition."""
 
     expression: str
     parameters: Mapping[str, Value] = field(default_factory=dict, hash=False)
     spelled: Mapping[str, Spelling] = field(default_factory=dict, hash=False, compare=False)
-    """The parameters as they were written, where that is known."""
+    """The parameters as the client wrote them, if known."""
     preprocessing: bool | None = field(default=None, compare=False)
-    """The flag RequiresPreprocessing, which has no effect and is shown again."""
+    """The flag RequiresPreprocessing. It has no effect and is returned as it was given."""
     cost: int = field(init=False, repr=False, compare=False)
-    """How much asking it may take, beside others (cost.py)."""
+    """The cost of its evaluation (cost.py)."""
     _ask: Ask = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -91,22 +91,22 @@ class SqlFilter:
 
     @property
     def constant(self) -> bool | None:
-        """What it says of every message, where that can be told without a look at one."""
+        """The result, if it is the same for every message; otherwise None."""
         return _CONSTANTS.get(self.expression.replace(" ", ""))
 
     def matches(self, reading: Reading) -> bool:
-        """False also where the answer is unknown."""
+        """Whether the message matches. An unknown result is False."""
         return self._ask(reading) is True
 
 
-# How SDKs write the two filters that have no text of their own.
+# How SDKs write the true filter and the false filter, which have no text of their own.
 TRUE_EXPRESSION: Final = "1=1"
 FALSE_EXPRESSION: Final = "1=0"
 _CONSTANTS: Final = {TRUE_EXPRESSION: True, FALSE_EXPRESSION: False}
 
 
 def sql_filter(expression: str) -> Filter:
-    """The filter of this text where there are no words for the true and the false one but their texts."""
+    """The filter with this text. The texts of the true and the false filter give those filters."""
     match expression:
         case "1=1":
             return TrueFilter()
@@ -142,16 +142,16 @@ DEFAULT_RULE: Final = RuleDescription(DEFAULT_RULE_NAME)
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One message for the subscription to take."""
+    """One copy of a message for the subscription."""
 
     changes: Changes = NO_CHANGES
     rule_name: str | None = None
-    """The rule whose action made the changes; None for the copy that matched as it is."""
+    """The rule whose action made the changes; None for the unchanged copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A rule that could not be applied, in the words of the dead-letter queue."""
+    """A rule that could not be applied, with the reason and description for the dead-letter queue."""
 
     rule_name: str
     reason: str
@@ -165,13 +165,13 @@ class Outcome:
 
 
 UNCHANGED: Final = Copy()
-# What nearly every message comes to, made once.
+# The result for nearly every message, created once.
 _NOTHING: Final = Outcome()
 _AS_IT_IS: Final = Outcome((UNCHANGED,))
 
 
 def match(rules: Iterable[RuleDescription], reading: Reading) -> Outcome:
-    """The copies a subscription with these rules takes of a message: the unchanged one first."""
+    """The copies that a subscription with these rules takes of a message, the unchanged one first."""
     steps = matching(rules, reading)
     while True:
         try:
@@ -182,7 +182,7 @@ def match(rules: Iterable[RuleDescription], reading: Reading) -> Outcome:
 
 
 def matching(rules: Iterable[RuleDescription], reading: Reading) -> Generator[None, None, Outcome]:
-    """`match` in steps: one for each rule."""
+    """`match` in steps, one for each rule."""
     is_taken = False
     changed: list[Copy] = []
     failures: list[Failure] = []
@@ -190,7 +190,7 @@ def matching(rules: Iterable[RuleDescription], reading: Reading) -> Generator[No
         yield
         action = rule.action
         if action is None and is_taken:
-            # One copy for all of them: the others need not be asked.
+            # The rules without actions make one copy together, so the others need no evaluation.
             continue
         try:
             if not rule.filter.matches(reading):

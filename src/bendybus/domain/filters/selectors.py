@@ -1,11 +1,11 @@
-"""JMS message selectors: the language of rules in the dialect that JMS clients write.
+"""Selectors: the filter language in the dialect of JMS clients.
 
-The grammar is that of rules with these differences. Names may begin with `_` or
-`$`, and their case matters. `BETWEEN` is known. A property alone is a condition:
-it must be true. A comparison of values that do not go together is false, where a
-rule would fail. A message's own fields are named as JMS names them
-(`JMSPriority`) or by their AMQP field (`amqp.subject`); a name that the message
-does not have is null. What the fields are: envelope/contents.py.
+The grammar is that of rules, with these differences. Names may begin with `_` or
+`$` and are case-sensitive. `BETWEEN` is supported. A property alone is a condition:
+it must be true. A comparison of incompatible values is false; in a rule it
+fails. A message's own fields have their JMS names
+(`JMSPriority`) or AMQP names (`amqp.subject`). A name that the message
+does not have is null. The fields: envelope/contents.py.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from bendybus.errors import ArgumentError, FilterError
 
 __all__ = ["FIELD_PREFIX", "Selector", "SelectorReading", "SelectorView"]
 
-# What the AMQP field of a message is called: this and its name with underscores.
+# The prefix of AMQP fields; the name of the field follows, with underscores.
 FIELD_PREFIX: Final = "amqp."
 
 # "An identifier is an unlimited-length character sequence that must begin with a Java identifier start
@@ -48,14 +48,14 @@ _WRITING: Final = Writing(name_starts="_$", name_parts="_$", java_numbers=True)
 
 
 class SelectorView(MessageView, Protocol):
-    """What the owner of a message shows of it to a selector."""
+    """What a selector can see of a message."""
 
     def field(self, name: str) -> Value:
         """The value of a JMS header or an AMQP field; None for a name that is neither."""
 
 
 class SelectorReading(Reading):
-    """One message being looked at: names are spelled just so."""
+    """One message as a selector reads it. Names are case-sensitive."""
 
     __slots__ = ("_field",)
 
@@ -73,7 +73,7 @@ class SelectorReading(Reading):
 
 
 class Selector:
-    """Compiled when it is made; `ArgumentError` if its text is no condition."""
+    """Compiled when it is created. `ArgumentError` if the text is not a condition."""
 
     __slots__ = ("_ask", "text")
 
@@ -85,7 +85,7 @@ class Selector:
         self._ask = _compile(condition)
 
     def matches(self, message: SelectorView) -> bool:
-        """False also where the answer is unknown, and where it cannot be given."""
+        """Whether the message matches. False if the result is unknown or the evaluation fails."""
         try:
             return self._ask(SelectorReading(message)) is True
         except FilterError:
@@ -131,7 +131,7 @@ class _SelectorParser(Parser):
 
 
 def _compile(node: Predicate) -> Ask:
-    """Each comparison for itself: one that cannot be made is false, and the others still count."""
+    """Compile each comparison on its own: one that fails is false, and the others still count."""
     match node:
         case And(operands):
             return conjunction([_compile(operand) for operand in operands])

@@ -1,7 +1,7 @@
-"""A tree back to text, in one canonical spelling that parses to the same tree.
+"""Converts a tree back to text, in one canonical form that parses to the same tree.
 
-Names stand in brackets where they must, parentheses where precedence needs them.
-Errors quote conditions by it; the text a user gave is kept as it is elsewhere.
+Names are in brackets if necessary, and parentheses are used if precedence requires them.
+Errors quote conditions in this form. The text that a user gave is stored unchanged elsewhere.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ def _expression(node: Expression) -> str:
         case NewId():
             return "newid()"
         case Signed(sign, Constant(value)) if not _constant(value).startswith("-"):
-            # `-5` would come back as a constant below zero, not as the sign before a constant.
+            # `-5` would parse as a negative constant, not as a sign before a constant.
             return f"{sign}({_constant(value)})"
         case Signed(sign, operand):
             return sign + _operand(operand, is_tight=True)
         case Arithmetic(first, steps):
-            # The left of a chain needs parentheses only where it is a chain of the same or a looser kind.
+            # The left operand needs parentheses only if it is a chain of the same or lower precedence.
             is_product = steps[0].sign not in _SUM
             text = _operand(first, is_tight=is_product or _is_sum(first))
             for step in steps:
@@ -121,7 +121,7 @@ def _constant(value: Value) -> str:
             return str(int(value))
         case float():
             return repr(float(value))
-        # Only a parameter has a value of another kind, and only an error shows it.
+        # Only a parameter can have a value of another type, and only an error shows it.
         case bytes():
             return "'...'"
         case _:

@@ -1,10 +1,10 @@
-"""Values of the language, and what its operators make of them.
+"""Values of the language, and its operators.
 
-The rules are those of C#: numbers mix, an integer with a double as a double;
-integer division truncates; nothing else converts by itself, except to text when
-added to a string. None is the unknown value: a missing property or a null. The
-operators here never see it, since whoever calls them answers None at once.
-Values a C# operator would not take raise `FilterError`.
+The rules are those of C#. An integer and a double together are computed as doubles.
+Integer division truncates. There are no other implicit conversions, except to text when a
+value is added to a string. None is the unknown value: a missing property or null. The
+operators here never see None, because their callers return None first.
+Operands that C# would not accept raise `FilterError`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ __all__ = [
 ]
 
 Value: TypeAlias = str | int | float | bool | UUID | datetime | timedelta | bytes | None
-"""Subclasses, such as integers that know their AMQP width, count as what they are derived from."""
+"""Subclasses, such as integers with an AMQP width, count as their base type."""
 
 
 class Spelling(NamedTuple):
-    """A value as somebody wrote it: its type in an XML schema, and the text. It is shown so again."""
+    """A value as a client wrote it: its XML schema type, and the text. It is returned in the same form."""
 
     kind: str
     text: str
@@ -46,10 +46,10 @@ class Spelling(NamedTuple):
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
 
-# Service Bus takes 32 KB a property. Without a bound, `SET a = a + a` 32 times over makes 4 GB of one byte.
+# Service Bus allows 32 KB per property. Without a limit, 32 times `SET a = a + a` turns one byte into 4 GB.
 TEXT_VALUE_LENGTH_MAX: Final = 32 * 1024
 
-# Of two values that `compare` has found to be comparable.
+# For two values that `compare` has found to be comparable.
 COMPARE: Final[dict[str, Callable[..., bool]]] = {
     "=": operator.eq,
     "<>": operator.ne,
@@ -59,7 +59,7 @@ COMPARE: Final[dict[str, Callable[..., bool]]] = {
     ">=": operator.ge,
 }
 
-# The first that fits: a bool is an int to Python, and a datetime must not pass for anything else.
+# The first match counts: in Python a bool is an int, and a datetime must not match anything else.
 _TYPE_NAMES: Final[tuple[tuple[type, str], ...]] = (
     (bool, "Boolean"),
     (int, "Int64"),
@@ -75,7 +75,7 @@ _ORDERED: Final = frozenset({"Int64", "Double", "String", "DateTime", "TimeSpan"
 
 
 def type_name(value: object) -> str:
-    """The .NET name, which is what the users of Service Bus read in its documentation."""
+    """The .NET name of the type, as in the documentation of Service Bus."""
     for kind, name in _TYPE_NAMES:
         if isinstance(value, kind):
             return name
@@ -83,12 +83,12 @@ def type_name(value: object) -> str:
 
 
 def is_number(value: Value) -> TypeGuard[int | float]:
-    """To C# a bool is none, whatever Python says."""
+    """Whether this is a number. In C#, unlike Python, a bool is not."""
     return type_name(value) in _NUMBERS
 
 
 def comparable(left: Value, right: Value) -> bool:
-    """Whether `=` has an answer for these two."""
+    """Whether `=` is defined for these two values."""
     return type_name(left) == type_name(right) or (is_number(left) and is_number(right))
 
 
@@ -98,7 +98,7 @@ def compare(sign: str, left: Value, right: Value) -> bool:
     if one != other:
         if not (is_number(left) and is_number(right)):
             raise FilterError(f"{one} and {other} cannot be compared")
-        # As C# promotes: the integer becomes a double, with a double's precision.
+        # As in C#: the integer is promoted to a double, with the precision of a double.
         left, right = float(left), float(right)
     elif sign not in ("=", "<>") and one not in _ORDERED:
         raise FilterError(f"values of type {one} have no order")
@@ -130,7 +130,7 @@ def signed(sign: str, value: Value) -> Value:
 
 
 def text_of(value: Value) -> str:
-    """A value as text, as adding it to a string needs it."""
+    """A value as text, as it is added to a string."""
     match value:
         case None:
             return ""
@@ -151,13 +151,13 @@ def text_of(value: Value) -> str:
 
 
 def _span(value: timedelta) -> str:
-    """As .NET writes a TimeSpan: [-][days.]hh:mm:ss[.fraction]."""
+    """The form in which .NET writes a TimeSpan: [-][days.]hh:mm:ss[.fraction]."""
     size = abs(value)
     minutes, seconds = divmod(size.seconds, 60)
     hours, minutes = divmod(minutes, 60)
     sign = "-" if value < timedelta(0) else ""
     days = f"{size.days}." if size.days else ""
-    # .NET counts in units of 100 ns, hence the seventh digit.
+    # .NET counts in units of 100 ns, so there is a seventh digit.
     fraction = f".{size.microseconds:06d}0" if size.microseconds else ""
     return f"{sign}{days}{hours:02d}:{minutes:02d}:{seconds:02d}{fraction}"
 
@@ -186,7 +186,7 @@ def _double(sign: str, left: float, right: float) -> float:
         case "*":
             return left * right
         case "/" if right == 0:
-            # C# knows no error here: infinity, or no number at all.
+            # In C# this is not an error: the result is infinity or NaN.
             signs = math.copysign(1, left) * math.copysign(1, right)
             return math.nan if left == 0 or math.isnan(left) else math.inf * signs
         case "/":

@@ -1,8 +1,8 @@
-"""What each command does to a partition: a table from the type of a command to its handler.
+"""The handlers of a partition's commands: a table from the type of a command to its handler.
 
 A handler gets the parts of the partition, the command, the time, and the record of changes that becomes the
 effects. A handler that raises has changed nothing, so every check comes before the first change.
-A module here has the handlers of one subject. A command without an entry cannot be applied.
+Each module here contains the handlers of one subject. A command without an entry cannot be applied.
 """
 
 from __future__ import annotations

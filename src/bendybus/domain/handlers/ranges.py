@@ -35,7 +35,7 @@ from bendybus.session_ids import OneSession
 
 __all__ = ["SCANNED_MAX", "browse", "discard", "discard_through", "survey"]
 
-# Messages that are read for one answer, even if none of them passes the filter: some milliseconds.
+# How many messages are read for one answer, even if none passes the filter: a few milliseconds of work.
 SCANNED_MAX: Final = 20_000
 
 
@@ -108,7 +108,7 @@ def discard(parts: Parts, command: Discard, at: Instant, changes: Changes) -> Di
 
 
 def _refuse_locked(stock: Stock, subqueue: SubQueue, concerned: _Concerned) -> None:
-    """A message that a receiver has locked is neither removed nor silently left out."""
+    """Refuse to remove a message that a receiver has locked. It must not be skipped silently either."""
     locked = [message.sequence_number for message in stock.locked_messages(subqueue) if concerned(message)]
     if locked:
         raise InvalidOperation(

@@ -1,6 +1,6 @@
-"""How messages leave the shelves: locked, received and deleted, peeked at, or deleted in bulk.
+"""How messages are handed out: locked, received and deleted, peeked, or deleted in bulk.
 
-Locks that have run out are ended first, so their messages can be received again. Messages of an entity with
+Expired locks are ended first, so their messages can be received again. Messages of an entity with
 sessions are received by the holder of their session (handlers/sessions.py); its sub-queues have no sessions.
 """
 
@@ -76,7 +76,7 @@ def delete_oldest(parts: Parts, command: DeleteOldest, at: Instant, changes: Cha
 def _take_of_session(
     stock: Stock, wanted: OneSession, count: int, enqueued_before: Instant, subqueue: SubQueue
 ) -> list[Message]:
-    """Up to `count` of the session's oldest available messages that were enqueued before then."""
+    """Up to `count` of the session's oldest available messages that were enqueued before this time."""
     available = stock.shelves[subqueue].available
     found = (
         message
@@ -127,7 +127,7 @@ def receive_deferred(parts: Parts, command: ReceiveDeferred, at: Instant, change
 def _session_of_deferred(
     stock: Stock, command: LockDeferred | ReceiveDeferred, at: Instant
 ) -> tuple[SessionLocks, Session] | None:
-    """The session that the command names. With sessions, only its holder gets its deferred messages."""
+    """The session named in the command. With sessions, only the holder gets deferred messages."""
     if stock.session_locks is None or command.subqueue is not SubQueue.MAIN:
         return None
     if command.session is None:
@@ -141,9 +141,9 @@ def _take_deferred(
     subqueue: SubQueue,
     held: tuple[SessionLocks, Session] | None,
 ) -> list[Message]:
-    """All of them, in the order asked, or none; in a session, only messages of that session.
+    """All of these messages, in the order of the command, or none. In a session, only its messages.
 
-    A lock that has run out and was not ended still counts. Ending it here and then refusing the command
+    A lock that has expired but was not ended still counts. Ending it here and then refusing the command
     would be a change without an effect.
     """
     deferred = stock.shelves[subqueue].deferred

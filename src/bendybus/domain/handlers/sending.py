@@ -1,7 +1,7 @@
-"""How messages come into a partition: sent, forwarded, copied from a topic, or scheduled.
+"""How messages enter a partition: sent, forwarded, copied from a topic, or scheduled.
 
 The intake numbers them and keeps them until they are durable (intake.py). Only then does `confirm` put them
-on a shelf, so a receiver is never given a message that a crash could take back.
+on a shelf, so a receiver never gets a message that a crash could undo.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def enqueue(parts: Parts, command: Enqueue, at: Instant, changes: Changes) -> En
 
 
 def _count_shelved(stock: Stock, arriving: Iterable[Message], subqueue: SubQueue) -> int:
-    """How many of these belong to this sub-queue. The intake has counted all of them in the main one."""
+    """How many of these belong to this sub-queue. The intake has counted them all for the main one."""
     shelved = [message for message in arriving if message.subqueue is subqueue]
     size_bytes = sum(message.size for message in shelved)
     stock.shelves[SubQueue.MAIN].size_bytes -= size_bytes

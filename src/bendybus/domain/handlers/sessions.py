@@ -1,7 +1,7 @@
-"""What receivers of sessions ask: accept a session, receive in it, renew it, keep a state, release it.
+"""Commands of session receivers: accept a session, receive in it, renew it, set its state, release it.
 
 A command under a lost lock raises `SessionLockLost` before anything changes. How sessions are kept:
-sessions.py; who holds them: session_locks.py.
+sessions.py. Who holds them: session_locks.py.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def renew(parts: Parts, command: RenewSession, at: Instant, changes: Changes) ->
 
 def release(parts: Parts, command: ReleaseSession, at: Instant, changes: Changes) -> Done:
     locks = _locks_of(parts.stock)
-    # A lock that has run out is lost, even if no other command has ended it yet: that is a failed delivery.
+    # An expired lock is lost, even if no other command has ended it yet. That counts as a failed delivery.
     parts.stock.end_locks(at, changes)
     session = locks.find_held(command.lock)
     if session is not None:
@@ -121,7 +121,7 @@ def release(parts: Parts, command: ReleaseSession, at: Instant, changes: Changes
     return Done()
 
 
-# -- what a holder does -----------------------------------------------------------
+# -- commands of a holder -----------------------------------------------------------
 
 
 def lock_messages(parts: Parts, command: LockInSession, at: Instant, changes: Changes) -> Given:
@@ -153,7 +153,7 @@ def set_state(parts: Parts, command: SetSessionState, at: Instant, changes: Chan
 
 
 def check_state(stock: Stock, lock: SessionLock, state: bytes | None, at: Instant) -> int:
-    """How many more bytes the partition would hold with this state; raises if it cannot be set."""
+    """How many more bytes the partition would hold with this state. Raises if it cannot be set."""
     session = _locks_of(stock).holding(lock, at)
     size = 0 if state is None else len(state)
     limit = stock.description.max_message_size_kb * 1024
@@ -165,7 +165,7 @@ def check_state(stock: Stock, lock: SessionLock, state: bytes | None, at: Instan
     return max(0, size - (session.state_size or 0))
 
 
-# -- what anyone may ask ----------------------------------------------------------
+# -- commands without a lock --------------------------------------------------------
 
 
 def list_sessions(parts: Parts, command: ListSessions, at: Instant, changes: Changes) -> SessionsListed:

@@ -1,7 +1,7 @@
-"""How locked messages are settled: completed, abandoned, released, deferred, dead-lettered; and renewed.
+"""How locked messages are settled (completed, abandoned, released, deferred, dead-lettered) and renewed.
 
-A settlement tells which locks are lost; the other messages are settled. Inside a transaction all of them are
-settled or none: `refuse_lost` is for that. What happens when a lock runs out instead: stock.py.
+A settlement reports which locks are lost; the other messages are settled. In a transaction, either all
+are settled or none: `refuse_lost` ensures that. What happens when a lock expires instead: stock.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
     "renew",
 ]
 
-# "Maximum message header size 64 KB": the same limit for what settlements add to a message's properties.
+# "Maximum message header size 64 KB". The same limit applies to what settlements add to the properties.
 AMENDMENT_BYTES_MAX: Final = 64 * 1024
 
 
@@ -58,7 +58,7 @@ def release(parts: Parts, command: Release, at: Instant, changes: Changes) -> Se
 
 
 def defer(parts: Parts, command: Defer, at: Instant, changes: Changes) -> Settled:
-    """Deferring counts as a delivery, but never dead-letters the message."""
+    """Deferring counts as a delivery but never dead-letters the message."""
     stock = parts.stock
     refuse_large_amendments(stock, command.lock_tokens, command.properties)
     messages, lost = stock.unlock(command.lock_tokens, at, changes)
@@ -84,7 +84,7 @@ def dead_letter(parts: Parts, command: DeadLetter, at: Instant, changes: Changes
 
 
 def renew(parts: Parts, command: Renew, at: Instant, changes: Changes) -> Renewed:
-    """A message in a session keeps its end, which is the end of the session's lock."""
+    """Renew locks. A message in a session is locked until the session's lock ends, so it is unchanged."""
     stock = parts.stock
     stock.end_locks(at, changes)
     ends = stock.locks.renew(command.lock_tokens, stock.lock_end(at))
@@ -116,7 +116,7 @@ def refuse_lost(stock: Stock, tokens: Sequence[LockToken], at: Instant) -> None:
 
 
 def refuse_large_amendments(stock: Stock, tokens: Sequence[LockToken], properties: bytes | None) -> None:
-    """A message can be deferred any number of times; the properties added each time are limited in all."""
+    """Limit the total size of the added properties: a message can be deferred any number of times."""
     if not properties:
         return
     for token in tokens:

@@ -1,4 +1,4 @@
-"""What the passing of time does: locks run out, messages expire, scheduled messages become due."""
+"""The effects of time: locks expire, messages expire, scheduled messages become due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How messages leave for another entity: posted into the outbox, sent from there, and removed (outbox.py)."""
+"""How messages leave for another entity: posted into the outbox, sent from it, then removed (outbox.py)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Where a messaging store is and how to get in: a URL, taken apart and checked.
+"""The address of a messaging store: a URL, parsed and checked.
 
     postgresql://user:password@host:port/database?schema=S&name=N&password_file=F&sslmode=verify-full
 
-`schema`, `name` and `password_file` are ours; all else is libpq's, as are the
-variables PGPASSWORD, PGPASSFILE and their fellows. No text made here shows a
-password: not an error, not a `repr`.
+`schema`, `name` and `password_file` are ours. All others are libpq's, as are the
+variables PGPASSWORD, PGPASSFILE and so on. No text made here shows a
+password: neither an error nor a `repr`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from bendybus.errors import ConfigError, StoreUnavailable
 __all__ = ["StoreAddress", "parameters_of", "parse_address", "url_of"]
 
 SCHEMA_DEFAULT: Final = "bendybus"
-# Parameters that libpq does not know.
+# Parameters that are ours and not libpq's.
 OURS: Final = ("schema", "name", "password_file")
 WRITE: Final = "write postgresql://USER@HOST:PORT/DATABASE?sslmode=..."
 
-# A server that has vanished is noticed after about 5 + 3 * 3 seconds, while connecting after 5. What the URL
-# says counts more.
+# A server that has vanished is noticed after about 5 + 3 * 3 seconds, or after 5 while connecting. Values in
+# the URL take precedence.
 CONNECTION_DEFAULTS: Final = {
     "application_name": "bendybus",
     "connect_timeout": "5",
@@ -40,23 +40,23 @@ CONNECTION_DEFAULTS: Final = {
     "target_session_attrs": "read-write",
 }
 
-# PostgreSQL cuts longer names off at 63 bytes; `pg_` is reserved for it.
+# PostgreSQL truncates names at 63 bytes and reserves `pg_` for itself.
 _SCHEMA: Final = re.compile(r"(?!pg_)[A-Za-z_][A-Za-z0-9_]{0,62}")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """What `parse_address` made of a URL."""
+    """A parsed URL."""
 
     name: str
-    """For people, and for the catalog: which store a partition is in."""
+    """For people, and for the catalog: the name of the store that a partition is in."""
     schema: str
     parameters: dict[str, str] = field(repr=False)
     password_file: Path | None = None
 
     def connection_parameters(self) -> dict[str, str]:
-        """For psycopg. The password's file is read each time, so a new password needs no restart."""
+        """For psycopg. The password file is read each time, so a new password needs no restart."""
         if self.password_file is None:
             return self.parameters
         try:
@@ -69,7 +69,7 @@ class StoreAddress:
 
 
 def parse_address(url: str) -> StoreAddress:
-    """`ConfigError` says what is wrong with the URL, and never its password."""
+    """`ConfigError` says what is wrong with the URL, without its password."""
     parameters = {**CONNECTION_DEFAULTS, **parameters_of(url)}
     ours = {key: parameters.pop(key) for key in OURS if key in parameters}
     schema = ours.get("schema", SCHEMA_DEFAULT)
@@ -91,31 +91,31 @@ def parse_address(url: str) -> StoreAddress:
 
 
 def parameters_of(url: str) -> dict[str, str]:
-    """Everything that the URL says, ours and libpq's, each under its name as a parameter."""
+    """All parameters of the URL, ours and libpq's, by name."""
     try:
         parts = urlsplit(url)
     except ValueError:
         raise ConfigError(f"it cannot be read; {WRITE}") from None
     if parts.netloc.count("@") > 1:
         raise ConfigError("a '@' inside the user name or the password is written %40")
-    # By hand, as libpq does it: to it a '#' is a letter, and `urlunsplit` drops the slashes of an empty host.
+    # By hand, as libpq does it: a '#' is an ordinary character, and an empty host keeps its slashes.
     base, _, said = url.partition("?")
     given = parse_qsl(said, keep_blank_values=True)
     ours = {key: value for key, value in given if key in OURS}
-    # Blanks as %20: libpq does not read a plus sign as one.
+    # Spaces as %20: libpq does not read a plus sign as a space.
     query = urlencode([pair for pair in given if pair[0] not in ours], quote_via=quote)
     return {**_libpq_parameters(f"{base}?{query}" if query else base), **ours}
 
 
 def url_of(parameters: Mapping[str, str]) -> str:
-    """A URL that says this: `parameters_of` gives the same again."""
+    """A URL from these parameters. `parameters_of` returns the same parameters."""
     others = {key: value for key, value in parameters.items() if key != "dbname"}
     return f"postgresql:///{quote(parameters['dbname'], safe='')}?{urlencode(others, quote_via=quote)}"
 
 
 def _libpq_parameters(url: str) -> dict[str, str]:
     try:
-        # libpq's own words may quote what it could not read, and that may be a part of the password.
+        # The text of libpq's error may quote what it could not parse, which may be part of the password.
         parameters = {key: str(value) for key, value in conninfo_to_dict(url).items() if value is not None}
     except psycopg.ProgrammingError as error:
         unknown = re.search(r'invalid URI query parameter: "(\w+)"', str(error))

@@ -1,9 +1,9 @@
-"""Connections to PostgreSQL: made when needed, made anew after a loss, their errors put into our words.
+"""Connections to PostgreSQL: opened when needed, reopened after a loss, with errors translated into ours.
 
-A `Line` is one connection for one thread. Whatever happens to it inside `use`
-is raised as ours: `StoreUnavailable` when trying again later may help (the
-server is away, full, or restarting), `StoreError` when it cannot. A line that
-broke while a statement ran leaves its outcome unknown; that too is
+A `Line` is one connection for one thread. An error inside `use`
+is raised as one of ours: `StoreUnavailable` if trying again later may help (the
+server is away, full, or restarting), `StoreError` if it cannot. If a line breaks while a
+statement runs, its outcome is unknown; that too is
 `StoreUnavailable`, and the broker then asks the store what is true.
 """
 
@@ -30,26 +30,26 @@ Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 QUERIES: Final = load_queries(__package__, "queries.sql")
 
-# No commit takes this long unless something is wrong; then its partitions are better reloaded.
+# No commit takes this long unless something is wrong. Then its partitions had better be loaded again.
 STATEMENT_TIMEOUT_MS: Final = 30_000
-# Between the statements of one of our transactions there is no waiting for anything. A broker that was
-# stopped right there loses its locks after this.
+# Between the statements of one of our transactions we wait for nothing. A broker that was
+# stopped exactly there loses its locks after this time.
 IDLE_IN_TRANSACTION_MS: Final = 10_000
 
-# After a failed attempt to connect: so long it is left alone, doubled each time.
+# How long to wait after a failed attempt to connect. Doubled each time.
 RETRY_AFTER_S: Final = 0.1
 RETRY_AFTER_MAX_S: Final = 2.0
 
 # Classes of SQLSTATE: connection, rollback, resources, object state, operator, system error.
 _AWAY_CLASSES: Final = frozenset({"08", "40", "53", "55", "57", "58"})
-# A standby that has not been promoted (yet).
+# A standby that has not been promoted.
 _READ_ONLY: Final = "25006"
 _DAMAGED: Final = frozenset({"XX001", "XX002"})
-# What schema.sql raises with.
+# The codes that schema.sql raises.
 NO_PARTITION: Final = "BB001"
 CLAIMED_SINCE: Final = "BB002"
 
-# libpq gives no code for what happens while connecting. These do not get better by waiting.
+# libpq gives no code for errors while connecting. Waiting does not help with these.
 _REFUSED: Final = re.compile(
     r"authentication failed|no password supplied|does not exist|pg_hba\.conf|certificate|does not support"
     r"|permission denied|invalid (port number|\w+ value|integer value)|is not permitted"
@@ -67,7 +67,7 @@ class Line:
 
     @contextmanager
     def use(self) -> Iterator[Connection]:
-        """The connection, in autocommit; made if there is none."""
+        """The connection, in autocommit mode. Opened if there is none."""
         connection = self._alive() or self._connect()
         try:
             yield connection
@@ -84,11 +84,11 @@ class Line:
                 connection.close()
 
     def _alive(self) -> Connection | None:
-        """The connection, unless the server ended it while nobody used it: that need not fail a commit."""
+        """The connection, unless the server closed it while it was idle. That need not fail a commit."""
         connection = self._connection
         if connection is None:
             return None
-        # Nothing is expected now, so whatever can be read is a farewell, a notice, or the end.
+        # No reply is expected now, so anything that can be read is a shutdown message, a notice, or the end.
         poll = select.poll()
         poll.register(connection.fileno(), select.POLLIN)
         if poll.poll(0):
@@ -114,9 +114,9 @@ class Line:
 
 
 def connect(address: StoreAddress) -> Connection:
-    """A connection that is set up for the store; its schema need not exist yet."""
+    """Open a connection that is set up for the store. Its schema need not exist yet."""
     try:
-        # The parameters hold no key of psycopg's own: `parse_address` got them from libpq's parser.
+        # The parameters contain none of psycopg's own: `parse_address` got them from libpq's parser.
         connection = psycopg.connect(**address.connection_parameters(), autocommit=True)  # type: ignore[arg-type]  # see above
         try:
             connection.execute(
@@ -140,7 +140,7 @@ def quoted(schema: str) -> sql.Identifier:
 
 
 def translated(error: psycopg.Error, name: str) -> BrokerError:
-    """What an error of PostgreSQL's means to us, naming the store."""
+    """Translate an error of PostgreSQL into one of ours that names the store."""
     code, text = error.sqlstate, error.diag.message_primary or _first_line(error)
     if code is None:
         lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)

@@ -1,7 +1,7 @@
-"""Commits as `commit_changes` takes them: arrays of numbers as text, and one run of bytes.
+"""Encodes commits for `commit_changes`: arrays of numbers as text, and one run of bytes.
 
-A list of numbers prints itself, so PostgreSQL's text form of an array costs
-Python nothing per element. What is in the lists: store/encoding.py.
+`str` of a list of numbers is nearly PostgreSQL's text form of an array, so Python does no
+work per element. The contents of the lists: store/encoding.py.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ __all__ = ["array", "decode_page", "encode_request"]
 
 ROW_COLUMNS = 10
 UPDATED_COLUMNS = 8
-# Of `updated`: the one column that is text, for psycopg to quote.
+# The index in `updated` of the only text column, which psycopg has to quote.
 AMENDMENT_COLUMN = 5
 
 
 def array(numbers: Iterable[int | None]) -> str:
-    """PostgreSQL's text form of an array of numbers. No enumeration's members: they print otherwise."""
+    """PostgreSQL's text form of an array of numbers. Not for members of enums: they print differently."""
     text = str(list(numbers))
     return "{" + (text[1:-1].replace("None", "NULL") if "N" in text else text[1:-1]) + "}"
 
 
 def encode_request(request: CommitRequest) -> list[object]:
-    """The arguments of `commit_changes`, in their order."""
+    """The arguments of `commit_changes`, in order."""
     keys, next_sequences, epochs = _columns(request.counters, 3)
     run_lengths = [len(run[5]) for run in request.runs]
     run_starts: list[int] = []
@@ -65,7 +65,7 @@ def _plain(number: int | None) -> int | None:
 def decode_page(
     rows: Sequence[tuple[Any, ...]], sessions: dict[str, SessionId], origins: dict[int, Origin]
 ) -> list[Message]:
-    """A page of `load_page`. A session id is kept as bytes."""
+    """Decode a page of `load_page`. Session ids are stored as bytes."""
     return decode_rows(
         (row if row[8] is None else (*row[:8], row[8].decode(), *row[9:]) for row in rows), sessions, origins
     )

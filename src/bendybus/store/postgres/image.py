@@ -1,8 +1,8 @@
-"""A dump of a store's schema as it is at one moment, and a store made from it: by PostgreSQL's own tools.
+"""Dumps a store's schema at one moment, and restores a store from a dump, with PostgreSQL's own tools.
 
-An exported snapshot fixes the moment, and `pg_dump` reads by it. The schema keeps its name, so a dump is
-restored into a database that has no such schema: what is there is never written to. Passwords go to the
-tools by the environment, since arguments show in `ps`.
+An exported snapshot fixes the moment, and `pg_dump` reads with it. The schema keeps its name, so a dump is
+restored into a database that has no such schema: existing data is never overwritten. Passwords are passed to
+the tools in the environment, because `ps` shows arguments.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from bendybus.store.postgres.schema import has_schema
 
 __all__ = ["PostgresImage", "refuse_unfit", "restore_image"]
 
-# How often a running dump is looked at.
+# How often a running dump is checked.
 LOOK_EVERY_S: Final = 0.1
 
 
 class PostgresImage:
-    """See `StoreImage` for what the methods promise."""
+    """The methods are described in `StoreImage`."""
 
     suffix = ".pgdump"
 
@@ -41,7 +41,7 @@ class PostgresImage:
         self._snapshot = ""
         self._connection = connect(address)
         try:
-            # Its transaction stands idle for as long as the dump takes.
+            # Its transaction is idle for as long as the dump takes.
             self._connection.execute(QUERIES["be_patient"])
         except psycopg.Error as error:
             self._connection.close()
@@ -69,7 +69,7 @@ class PostgresImage:
 
 
 def refuse_unfit(file: Path, address: StoreAddress) -> None:
-    """`StoreError` when the dump cannot be restored there: its schema is there already, or is another."""
+    """`StoreError` if the dump cannot be restored there: its schema exists already, or is another one."""
     listed = subprocess.run(
         [_tool("pg_restore", address), "--list", str(file)], capture_output=True, text=True, check=False
     )
@@ -89,7 +89,7 @@ def refuse_unfit(file: Path, address: StoreAddress) -> None:
 
 
 def restore_image(file: Path, address: StoreAddress, namespace: str) -> None:
-    """Make the store anew from a dump, as the property of `namespace`; to be checked before."""
+    """Restore the store from a dump, owned by `namespace`. Check it first with `refuse_unfit`."""
     options = ("--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges")
     _run([_tool("pg_restore", address), *options, str(file)], address, lambda: None)
     try:
@@ -110,7 +110,7 @@ def _tool(name: str, address: StoreAddress) -> str:
 
 
 def _run(command: list[str], address: StoreAddress, look: Callable[[], None]) -> None:
-    """Run one of PostgreSQL's tools to its end; whatever `look` raises ends it before."""
+    """Run one of PostgreSQL's tools to its end. An exception from `look` terminates it."""
     parameters = dict(address.connection_parameters())
     environment: Mapping[str, str] = os.environ
     if password := parameters.pop("password", None):
@@ -129,7 +129,7 @@ def _run(command: list[str], address: StoreAddress, look: Callable[[], None]) ->
             raise
     if process.returncode:
         tool = Path(command[0]).name
-        # The second line has the details, such as which versions do not go together.
+        # The second line has the details, such as incompatible versions.
         lines = complaints.decode("utf-8", "replace").strip().splitlines()[:2]
         raise StoreError(f"{address.name}: {tool} failed: {'; '.join(lines) or 'no reason given'}")
 

@@ -1,8 +1,8 @@
--- What a messaging store asks of PostgreSQL. `search_path` names the store's schema.
+-- The statements of a messaging store in PostgreSQL. `search_path` names the store's schema.
 
 -- name: prepare_session
--- Durable commits whatever the server's default; no replies awaited for ever; and plans that use the indexes,
--- since the planner may have met the tables when they were empty.
+-- Commits are durable whatever the server's default, no reply is awaited for ever, and plans use the indexes
+-- even if the tables were empty when the planner saw them.
 SELECT set_config('search_path', %(search_path)s, false),
        set_config('synchronous_commit',
                   CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on'
@@ -18,7 +18,7 @@ SELECT set_config('search_path', %(search_path)s, false),
        set_config('jit', 'off', false);
 
 -- name: look
--- What stands where the store is to be: nothing yet, something else, or a store. Writes nothing.
+-- What is at the store's address: nothing yet, something else, or a store. Writes nothing.
 SELECT (SELECT count(*) FROM pg_namespace WHERE nspname = %(schema)s) AS schemas,
        (SELECT count(*) FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
          WHERE nspname = %(schema)s AND relkind IN ('r', 'p', 'v')) AS tables,
@@ -30,7 +30,7 @@ SELECT (SELECT count(*) FROM pg_namespace WHERE nspname = %(schema)s) AS schemas
        pg_is_in_recovery() AS standby;
 
 -- name: tables
--- The store's tables that are there.
+-- The store's tables that exist.
 SELECT relname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
  WHERE nspname = %(schema)s AND relkind = 'r';
 
@@ -39,20 +39,20 @@ SELECT relname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespac
 SELECT version, namespace FROM about;
 
 -- name: identity
--- The same store, by whatever address: the cluster's own number, the database, the schema.
+-- Identifies the store, whatever its address: the cluster's own number, the database, the schema.
 SELECT (SELECT system_identifier FROM pg_control_system())
        || '/' || (SELECT oid FROM pg_database WHERE datname = current_database());
 
 -- name: take_turn
--- Of those that open a store at the same time, one after the other looks and changes it.
+-- Processes that open a store at the same time examine and change it one after the other.
 SELECT pg_advisory_xact_lock(hashtextextended('bendybus ' || %(schema)s, 0));
 
 -- name: begin_about
--- A store that has just been made.
+-- For a new store.
 INSERT INTO about (version) VALUES (%s);
 
 -- name: set_version
--- A store that has just been migrated.
+-- For a store that has just been migrated.
 UPDATE about SET version = %s;
 
 -- name: adopt
@@ -60,11 +60,11 @@ UPDATE about SET version = %s;
 UPDATE about SET namespace = %s WHERE namespace IS NULL;
 
 -- name: hand_over
--- A store that was restored belongs to the namespace that was restored with it.
+-- A restored store belongs to the namespace that was restored with it.
 UPDATE about SET namespace = %s;
 
 -- name: be_patient
--- A session that stands by while a dump is made.
+-- For a session that is idle while a dump is made.
 SELECT set_config('statement_timeout', '0', false),
        set_config('idle_in_transaction_session_timeout', '0', false);
 
@@ -75,7 +75,7 @@ BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SELECT pg_export_snapshot();
 
 -- name: take_ids
--- A block of ids that nobody else has.
+-- A block of ids that no other opener has.
 SELECT nextval('id_block');
 
 -- name: commit
@@ -93,16 +93,16 @@ SELECT commit_changes(
     %t::bigint[], %t::bigint[]);
 
 -- name: forget
--- What has aged out of the window of duplicate detection.
+-- Remove digests that are older than the duplicate detection window.
 DELETE FROM identity WHERE partition = %s AND accepted_at <= %s;
 
 -- name: remember
--- Digests of what a partition accepted at one time.
+-- Digests of the messages that a partition accepted at one time.
 INSERT INTO identity (partition, accepted_at, digest) SELECT %s, %s, unnest(%b::bytea[])
 ON CONFLICT DO NOTHING;
 
 -- name: save_session_state
--- What a session's holder wants remembered.
+-- The state that a session's holder has set.
 INSERT INTO session (partition, session_id, updated_at, state) VALUES (%s, %b, %s, %b)
 ON CONFLICT (partition, session_id) DO UPDATE SET updated_at = excluded.updated_at, state = excluded.state;
 
@@ -111,16 +111,16 @@ ON CONFLICT (partition, session_id) DO UPDATE SET updated_at = excluded.updated_
 DELETE FROM session WHERE partition = %s AND session_id = %b;
 
 -- name: mark_transferred
--- Up to where a source's outbox has arrived in this partition.
+-- The number up to which a source's outbox has arrived in this partition.
 INSERT INTO transfer (partition, source, number) VALUES (%s, %s, %s)
 ON CONFLICT (partition, source) DO UPDATE SET number = excluded.number;
 
 -- name: partitions
--- The partitions kept here, but for those being cleared away.
+-- The partitions in this store, without those that have been dropped.
 SELECT key, entity, number FROM partition WHERE entity IS NOT NULL ORDER BY key;
 
 -- name: create_partitions
--- A partition that is there already stays as it is.
+-- An existing partition stays as it is.
 INSERT INTO partition (entity, number, next_sequence)
 SELECT %s, given.number, given.next_sequence
   FROM unnest(%s::integer[], %s::bigint[]) AS given (number, next_sequence) ORDER BY given.number
@@ -131,7 +131,7 @@ ON CONFLICT (entity, number) DO NOTHING;
 SELECT key, entity, number FROM partition WHERE entity = %s AND number = ANY (%s::integer[]) ORDER BY number;
 
 -- name: drop_partitions
--- The entity is gone as soon as this is durable; `clear_bodies` and its fellows sweep up behind it.
+-- The entity is gone as soon as this is durable; `clear_bodies` and the following statements sweep later.
 UPDATE partition SET entity = NULL, number = NULL WHERE entity = %s RETURNING key;
 
 -- name: discard
@@ -140,48 +140,48 @@ UPDATE partition SET entity = NULL, number = NULL WHERE key = ANY (%s::bigint[])
 RETURNING key;
 
 -- name: dropped_partitions
--- Dropped, and not yet swept.
+-- Dropped, and not swept yet.
 SELECT key FROM partition WHERE entity IS NULL ORDER BY key;
 
 -- name: claim
--- The next epoch; commits under earlier ones are refused from now on, and one that runs is awaited.
+-- The next epoch. Commits under earlier epochs are refused from now on; a running one is awaited.
 UPDATE partition SET epoch = epoch + 1 WHERE key = ANY (%s::bigint[]) AND entity IS NOT NULL
 RETURNING key, epoch;
 
 -- name: lock_bodies
--- The payloads of a dropped partition's next few messages: whoever removes a copy waits.
+-- Lock the payloads of a dropped partition's next few messages: others that remove a copy wait.
 SELECT 1 FROM body
  WHERE id = ANY (ARRAY(SELECT body FROM message WHERE partition = %(key)s ORDER BY id LIMIT %(rows)s))
  ORDER BY id FOR UPDATE;
 
 -- name: clear_bodies
--- Those payloads, but for those that other partitions share.
+-- Remove those payloads, except those that other partitions share.
 DELETE FROM body
  WHERE id = ANY (ARRAY(SELECT body FROM message WHERE partition = %(key)s ORDER BY id LIMIT %(rows)s))
    AND NOT EXISTS (SELECT 1 FROM message
                     WHERE message.body = body.id AND message.origin IS NOT NULL AND partition <> %(key)s);
 
 -- name: clear_messages
--- Those messages themselves.
+-- Remove those messages.
 DELETE FROM message
  WHERE id = ANY (ARRAY(SELECT id FROM message WHERE partition = %(key)s ORDER BY id LIMIT %(rows)s));
 
 -- name: clear_identities
--- Some of what it remembered.
+-- Remove some of its digests.
 DELETE FROM identity
  WHERE ctid = ANY (ARRAY(SELECT ctid FROM identity WHERE partition = %(key)s LIMIT %(rows)s));
 
 -- name: clear_sessions
--- Some of its sessions' states.
+-- Remove some of its session states.
 DELETE FROM session
  WHERE ctid = ANY (ARRAY(SELECT ctid FROM session WHERE partition = %(key)s LIMIT %(rows)s));
 
 -- name: clear_transfers
--- Its marks: one for each source, so few.
+-- Remove its marks: one for each source, so few.
 DELETE FROM transfer WHERE partition = %(key)s;
 
 -- name: clear_partition
--- The dropped partition, once it holds nothing.
+-- Remove the dropped partition, once it is empty.
 DELETE FROM partition
  WHERE key = %(key)s AND entity IS NULL AND NOT EXISTS (SELECT 1 FROM message WHERE partition = %(key)s)
    AND NOT EXISTS (SELECT 1 FROM identity WHERE partition = %(key)s)
@@ -198,7 +198,7 @@ SELECT id, sequence, state, subqueue, delivery_count, enqueued_at, expires_at, s
   FROM message WHERE partition = %s AND id > %s ORDER BY id LIMIT %s;
 
 -- name: load_identities
--- Some of what a partition remembers, the oldest first.
+-- Some of a partition's digests, oldest first.
 SELECT accepted_at, digest FROM identity
  WHERE partition = %s AND (accepted_at, digest) > (%s, %b) ORDER BY accepted_at, digest LIMIT %s;
 

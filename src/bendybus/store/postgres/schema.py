@@ -1,7 +1,7 @@
-"""The store's schema in its database: looked at before anything is written, made, migrated, adopted.
+"""The store's schema in its database: examined before anything is written, then created or migrated.
 
-All of it happens in one transaction, under a lock that others who open the
-same store wait for: the schema is there whole or not at all. What it holds:
+All of it happens in one transaction, under a lock that other openers of the
+same store wait for. So the schema exists completely or not at all. Its contents:
 schema.sql.
 """
 
@@ -23,7 +23,7 @@ __all__ = ["examine", "has_schema", "prepare"]
 
 logger = logging.getLogger(__name__)
 
-# `MIGRATIONS[n]` brings version n to version n + 1.
+# `MIGRATIONS[n]` upgrades version n to version n + 1.
 MIGRATIONS: Final = (load_script(__package__, "schema.sql"),)
 VERSION: Final = len(MIGRATIONS)
 TABLES: Final = frozenset({"about", "partition", "message", "body", "identity", "session", "transfer"})
@@ -32,7 +32,7 @@ SERVER_VERSION_MIN: Final = 13_00_00
 
 
 def examine(connection: Connection, address: StoreAddress, namespace: str | None) -> str:
-    """Which store this is; refuses as `prepare` would, and writes nothing."""
+    """The identity of this store. Refuses what `prepare` would refuse, and writes nothing."""
     _version(connection, address, namespace)
     try:
         server = connection.execute(QUERIES["identity"]).fetchone()
@@ -44,18 +44,18 @@ def examine(connection: Connection, address: StoreAddress, namespace: str | None
 
 
 def has_schema(connection: Connection, address: StoreAddress) -> bool:
-    """Whether anything stands where the store would be."""
+    """Whether the store's schema exists."""
     return bool(_look(connection, address).schemas)
 
 
 def prepare(connection: Connection, address: StoreAddress, namespace: str | None) -> None:
-    """Bring the schema to this version, or make it; a namespace becomes its owner if it has none."""
+    """Create or migrate the schema. A store without an owner is assigned to the namespace."""
     _warn(connection, address)
     if _version(connection, address, namespace) == VERSION and namespace is None:
         return
     with connection.transaction():
         connection.execute(QUERIES["take_turn"], {"schema": address.schema})
-        # Somebody else may have been here meanwhile.
+        # Another process may have changed it meanwhile.
         version = _version(connection, address, namespace)
         if version == 0 and not _look(connection, address).schemas:
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(quoted(address.schema)))
@@ -67,7 +67,7 @@ def prepare(connection: Connection, address: StoreAddress, namespace: str | None
 
 
 def _version(connection: Connection, address: StoreAddress, namespace: str | None) -> int:
-    """Which version is here, 0 if none; `StoreError` when it is none that we could use."""
+    """The version that is here, 0 if none. `StoreError` if we cannot use it."""
     found, where = _look(connection, address), f"{address.name} (schema {address.schema})"
     if found.standby:
         raise StoreUnavailable(f"{address.name}: the PostgreSQL server is a standby")

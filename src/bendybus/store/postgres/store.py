@@ -2,9 +2,9 @@
 
 One connection writes, from the writer's thread; another reads, from the
 reader's. A commit is one call of a function in the database (schema.sql,
-`commit_changes`): one round trip, one transaction, and the same place checks
+`commit_changes`): one round trip, one transaction. The same function checks
 that the partitions are still ours, so a broker that was displaced cannot
-write, however late it wakes up. Choices and numbers: store/DESIGN.md.
+write, however late it wakes up. Design and measurements: store/DESIGN.md.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from bendybus.store.protocol import (
 
 __all__ = ["PostgresStore"]
 
-# Each opening has 2^32 ids of its own; there are 2^31 such blocks, and so openings, in a lifetime.
+# Each opening has 2^32 ids of its own. There are 2^31 such blocks, which limits how often a store is opened.
 ID_BLOCK_SHIFT: Final = 32
 
 LOAD_PAGE_ROWS: Final = 5000
-# A dropped partition is swept this many messages at a time.
+# How many messages of a dropped partition are swept at a time.
 SWEEP_ROWS: Final = 2000
 CLEARING: Final = (
     "lock_bodies",
@@ -62,17 +62,17 @@ CLEARING: Final = (
     "clear_partition",
 )
 
-# Who meets another transaction in its way tries again so often, after up to so long, doubled each time.
+# A transaction that conflicts with another is retried this often, after up to this long, doubled each time.
 RETRIES_MAX: Final = 6
 RETRY_WITHIN_S: Final = 0.02
 
-# An idle database is asked so often whether it is there. With a second until the writer counts as idle and
-# two until a call counts as stalled, health tells of one that is gone within ten seconds.
+# How often an idle database is checked. With a second until the writer counts as idle and
+# two until a call counts as stalled, health reports a database that is gone within ten seconds.
 PROBE_EVERY_S: Final = 5.0
 
 
 class PostgresStore:
-    """See `MessagingStore` for what the methods promise."""
+    """The methods are described in `MessagingStore`."""
 
     def __init__(self, address: StoreAddress) -> None:
         self._address = address
@@ -168,14 +168,14 @@ class PostgresStore:
         return False
 
     def settle(self) -> None:
-        """The database keeps its own account of commits."""
+        """Nothing to do: the database records its own commits."""
 
     def _sweep(self) -> None:
-        """Clear some of a dropped partition away."""
+        """Remove some of a dropped partition."""
         key = self._dropped[-1]
         with self._writer.use() as writer:
             _persistently(lambda: _clear_some(writer, key))
-            # Another broker may have swept it to the end meanwhile.
+            # Another broker may have finished the sweep meanwhile.
             if (key,) not in writer.execute(QUERIES["dropped_partitions"]).fetchall():
                 self._dropped.remove(key)
 
@@ -183,7 +183,7 @@ class PostgresStore:
 
     def commit(self, changes: Sequence[PartitionChanges]) -> None:
         if self._dropped:
-            # A writer that is never idle still sweeps.
+            # A writer that is never idle still has to sweep.
             self._sweep()
         first, allocated = self._allocate(changes)
         with self._writer.use() as writer:
@@ -197,7 +197,7 @@ class PostgresStore:
                 message.origin.body = row_id - 1
 
     def _allocate(self, changes: Sequence[PartitionChanges]) -> tuple[int, list[tuple[Message, int]]]:
-        """The first id, and each stored message with its own: spent, whatever becomes of the commit."""
+        """The first id, and each stored message with its id. Ids are used up even if the commit fails."""
         first = self._next_id
         allocated = list(allocate(changes, first))
         if allocated:
@@ -243,7 +243,7 @@ class PostgresStore:
             last = page[-1][0], page[-1][1]
 
     def _pages(self, key: PartitionKey) -> Iterator[list[Message]]:
-        """Page by page, each a read of its own, so that no old rows are held back from being swept."""
+        """Page by page, each with a read of its own, so that dead rows can be vacuumed meanwhile."""
         sessions: dict[str, SessionId] = {}
         origins: dict[int, Origin] = {}
         last = 0
@@ -281,7 +281,7 @@ def _call(writer: Connection, request: list[object]) -> None:
 def _commit_together(
     writer: Connection, parts: Sequence[list[object]], others: Sequence[PartitionChanges]
 ) -> None:
-    """Several statements in one transaction, sent without waiting for each other's answers."""
+    """Run several statements in one transaction, sent without waiting for each other's results."""
     with writer.pipeline(), writer.transaction():
         for part in parts:
             _call(writer, part)
@@ -290,14 +290,14 @@ def _commit_together(
 
 
 def _clear_some(writer: Connection, key: PartitionKey) -> None:
-    """Some of what a dropped partition holds; the partition itself once it holds nothing."""
+    """Remove some of what a dropped partition holds, and the partition itself once it is empty."""
     with writer.pipeline(), writer.transaction():
         for query in CLEARING:
             writer.execute(QUERIES[query], {"key": key, "rows": SWEEP_ROWS})
 
 
 def _commit_others(writer: Connection, change: PartitionChanges) -> None:
-    """What few entities have."""
+    """Write what few entities have."""
     execute, key = writer.execute, change.key
     if change.forgotten_through is not None:
         execute(QUERIES["forget"], (key, change.forgotten_through))
@@ -314,7 +314,7 @@ def _commit_others(writer: Connection, change: PartitionChanges) -> None:
 
 
 def _persistently(commit: Callable[[], None]) -> None:
-    """Try again when another transaction was in the way: then nothing of this one has happened."""
+    """Try again after a conflict with another transaction: nothing of this one has happened then."""
     for attempt in range(RETRIES_MAX):
         try:
             commit()

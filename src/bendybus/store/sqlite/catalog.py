@@ -1,7 +1,7 @@
 """The catalogue in an SQLite file of its own, `catalog.db`.
 
-Small and seldom written: one connection, and each change is one transaction that counts
-itself (witness.py): entities that a damaged log has lost would be swept from the stores. What the
+It is small and rarely written: one connection, and each change is one transaction that is
+counted (witness.py), because entities lost with a damaged log would be swept from the stores. What the
 records mean: store/catalog.py.
 """
 
@@ -37,7 +37,7 @@ CATALOG: Final = FileKind(
 
 
 class SqliteCatalog:
-    """See `Catalog` for what the methods promise."""
+    """The methods are described in `Catalog`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -49,7 +49,7 @@ class SqliteCatalog:
         try:
             self._opened = open_file(self._path, CATALOG)
         except StoreUnavailable:
-            # A full disk must not keep the server from serving what is elsewhere.
+            # A full disk must not keep the server from serving other files.
             if not self._path.exists():
                 raise
             self._opened = open_file(self._path, CATALOG, alone=True)
@@ -109,7 +109,7 @@ class SqliteCatalog:
                 yield
                 self._connection.execute(QUERIES["count_commit"], (self._witness.next_commit,))
             self._witness.committed()
-            # Nobody is in a hurry here.
+            # There is no hurry here.
             self._witness.check()
             self._witness.note()
 

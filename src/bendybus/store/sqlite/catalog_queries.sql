@@ -1,11 +1,11 @@
--- What the catalogue asks of SQLite.
+-- The statements of the catalogue in SQLite.
 
 -- name: namespace
 -- The namespace's settings.
 SELECT description FROM namespace;
 
 -- name: describe_namespace
--- Set or replace them.
+-- Set or replace the namespace's settings.
 INSERT INTO namespace (id, description) VALUES (1, ?)
 ON CONFLICT (id) DO UPDATE SET description = excluded.description;
 
@@ -15,7 +15,7 @@ SELECT path, kind, description, partition_count, placement, created_at, updated_
   FROM entity ORDER BY path;
 
 -- name: add
--- Nothing happens when the path is taken; the caller sees it by the row count.
+-- Nothing happens if the path is taken; the caller sees that by the row count.
 INSERT INTO entity (kind, description, partition_count, placement, created_at, updated_at, generation, path)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (path) DO NOTHING;
@@ -28,7 +28,7 @@ UPDATE entity
  WHERE path = ?;
 
 -- name: remove
--- One entity fewer.
+-- Remove one entity.
 DELETE FROM entity WHERE path = ?;
 
 -- name: count_commit

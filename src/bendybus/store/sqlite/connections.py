@@ -1,7 +1,7 @@
 """The two connections to one SQLite file: one writes, from the writer's thread, and one reads.
 
-A connection is never closed while a thread uses it: SQLite would crash. Every transaction is counted by the
-witness (witness.py). What SQLite raises is reported as an error of ours (files.py).
+A connection is never closed while a thread uses it: SQLite would crash. The witness counts every
+transaction (witness.py). SQLite's errors are translated into ours (files.py).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Connections:
         return self._open is not None
 
     def open(self, writer: sqlite3.Connection, commits: int) -> None:
-        """Add a reader and a witness to the connection that writes; the file has had so many commits."""
+        """Add a reader and a witness to the writer's connection. `commits`: how many the file has had."""
         self._open = writer, connect_reader(self._path), Witness(self._path, commits)
 
     def close(self) -> None:
         if self._open is None:
             return
         writer, reader, witness = self._open
-        # Nobody waits for what is still being read.
+        # Nobody waits for reads that are under way.
         reader.interrupt()
         with self._writes, self._reads, reported(self._path):
             self._open = None
@@ -50,7 +50,7 @@ class Connections:
             witness.close()
 
     def note(self) -> None:
-        """Let the witness write down how far the commits are."""
+        """Let the witness record the number of commits."""
         with self._writes:
             if self._open is not None:
                 self.witness.note()
@@ -62,13 +62,13 @@ class Connections:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """For a commit of messages: the caller tells the witness."""
+        """For a commit of messages. The caller informs the witness."""
         with self._writes, reported(self._path):
             yield self._opened()[0]
 
     @contextmanager
     def changing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that is not a commit of messages. It is counted, and the files are checked."""
+        """For a transaction that is not a commit of messages. It is counted, and the files are checked."""
         with self.writing() as writer:
             self.witness.check()
             with transaction(writer):

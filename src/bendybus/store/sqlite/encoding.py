@@ -1,8 +1,8 @@
-"""Commits and pages as queries.sql speaks of them: JSON arrays of numbers, and one run of bytes.
+"""Encodes commits and decodes pages for queries.sql: JSON arrays of numbers, and one run of bytes.
 
-The shape is chosen for the interpreter's lock: a thread gives it up for each
-step of SQLite and queues for it again, so a commit is one step and its
-parameters are few. What is in the arrays: store/encoding.py.
+The format is chosen for Python's global interpreter lock: a thread releases it for each
+step of SQLite and waits for it again, so a commit is one step with few
+parameters. The contents of the arrays: store/encoding.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CommitParameters: TypeAlias = tuple[int, bytes, str, str, str, str, str, str, st
 
 
 def encode_request(request: CommitRequest) -> CommitParameters:
-    """One row of `commit_request`, but for the number of the commit."""
+    """One row of `commit_request`, without the number of the commit."""
     return (
         request.first,
         b"".join(request.pieces),
@@ -35,5 +35,5 @@ def encode_request(request: CommitRequest) -> CommitParameters:
 
 
 def decode_page(page: str, sessions: dict[str, SessionId], origins: dict[int, Origin]) -> list[Message]:
-    """A page of `load_page`."""
+    """Decode a page of `load_page`."""
     return decode_rows(json.loads(page), sessions, origins)

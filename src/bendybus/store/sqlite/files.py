@@ -1,9 +1,9 @@
-"""SQLite files we own: made whole, checked before use, and their errors put into our words.
+"""Our SQLite files: created whole, checked before use, with errors translated into ours.
 
-A file is made under another name and renamed, so under its own name it is
-whole or absent; an empty or cut one has been damaged. Whose file it is and how
-new stands in its header (application_id, user_version) and is read before
-SQLite may write a byte. What each kind of file holds: store.py, catalog.py.
+A file is created under another name and renamed, so under its own name it is
+whole or absent; an empty or truncated one has been damaged. The header says which kind of file it is
+and its version (application_id, user_version). It is read before
+SQLite may write a byte. The contents of each kind of file: store.py, catalog.py.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ __all__ = [
 PAGE_BYTES: Final = 8192
 # A checkpoint moves at most this much, so no commit waits long for one.
 WAL_BYTES: Final = 16 << 20
-# After a burst (a dropped entity, a long read) the log's file is cut back to this.
+# After a burst (a dropped entity, a long read) the log file is truncated to this.
 WAL_BYTES_KEPT: Final = 64 << 20
 # Free pages are kept for the next backlog until they are both many and most of the file.
 FREE_BYTES_KEPT: Final = 64 << 20
 GIVEN_BACK_PAGES: Final = 512
 CACHE_BYTES: Final = 4 << 20
-# Only a checkpoint that ends at the wrong moment makes anyone wait: one process holds the folder.
+# Only a checkpoint that ends at the wrong moment makes anyone wait, because one process holds the folder.
 BUSY_TIMEOUT_S: Final = 5.0
 
-# Files that SQLite, or we, open beside the store's own.
+# Files that SQLite or Bendybus opens next to the store's own.
 COMPANIONS: Final = ("-wal", "-shm", "-journal", "-witness", ".new")
 
 HEADER_BYTES: Final = 100
@@ -69,14 +69,14 @@ _AWAY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """What we expect of a file: `migrations[n]` brings version n to version n + 1."""
+    """What we expect of a file. `migrations[n]` upgrades version n to version n + 1."""
 
     what: str
     application_id: int
     migrations: tuple[str, ...]
     tables: frozenset[str]
     last_commit: str = ""
-    """The query for the number of the last commit; nothing where commits are not counted (witness.py)."""
+    """The query for the number of the last commit; empty if commits are not counted (witness.py)."""
 
     @property
     def version(self) -> int:
@@ -90,7 +90,7 @@ class FileKind:
 
 @contextmanager
 def reported(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into ours, naming the file."""
+    """Translate SQLite's errors into ours, which name the file."""
     try:
         yield
     except sqlite3.Error as error:
@@ -100,7 +100,7 @@ def reported(path: Path) -> Iterator[None]:
 
 
 def _translated(error: sqlite3.Error, path: Path) -> Exception:
-    # The low byte is the primary code, the rest says which kind of, say, I/O error.
+    # The low byte is the primary code; the rest gives details, such as the kind of I/O error.
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _DAMAGED:
         return StoreCorrupted(f"{path} is damaged: {error}")
@@ -111,36 +111,36 @@ def _translated(error: sqlite3.Error, path: Path) -> Exception:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Several statements as one; whatever is raised inside, none of them has happened."""
+    """Several statements as one. If anything is raised inside, none of them has happened."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        # SQLite itself has rolled back already after some errors (a full disk).
+        # After some errors (a full disk) SQLite has already rolled back.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
 
 
 def open_file(path: Path, kind: FileKind, *, alone: bool = False) -> sqlite3.Connection:
-    """The writer's connection; makes the file if there is none, migrates it if it is older.
+    """Open the writer's connection. Creates the file if there is none, and migrates an older one.
 
-    `alone`: no other connection can be opened beside it. Then the log needs no index file, for which a full
-    disk has no room.
+    `alone`: no other connection can be opened at the same time. Then the log needs no index file, for which a
+    full disk has no room.
     """
     with reported(path):
         refuse_irregular(path)
         if alone:
             _check_header(path, kind)
         elif path.exists():
-            # First by a connection that cannot write: what is refused stays as it is, its log included.
+            # First with a connection that cannot write: a refused file stays as it is, including its log.
             look_into(path, kind).close()
         else:
             _create(path, kind)
         connection = _connect(f"{path.absolute().as_uri()}?mode=rw", alone=alone)
         try:
-            # Again, since the log may hold a later header than the file.
+            # Check again, because the log may contain a later header than the file.
             _check_identity(path, kind, *_identity(connection))
             connection.execute("PRAGMA journal_mode = WAL")
             _migrate(connection, kind)
@@ -154,7 +154,7 @@ def open_file(path: Path, kind: FileKind, *, alone: bool = False) -> sqlite3.Con
 
 
 def look_into(path: Path, kind: FileKind) -> sqlite3.Connection:
-    """A connection to a file that is there, checked as `open_file` does and left as it is."""
+    """Open an existing file, checked as in `open_file`, without changing it."""
     refuse_irregular(path)
     _check_header(path, kind)
     connection = connect_reader(path)
@@ -171,7 +171,7 @@ def look_into(path: Path, kind: FileKind) -> sqlite3.Connection:
 
 
 def refuse_irregular(path: Path) -> None:
-    """Refuse a pipe, a device or a folder where a file belongs: opening a pipe waits for its other end."""
+    """Refuse a pipe, a device or a folder in place of a file: opening a pipe waits for its other end."""
     for each in (path, *(path.with_name(path.name + ending) for ending in COMPANIONS)):
         try:
             mode = each.stat().st_mode
@@ -187,17 +187,17 @@ def version_of(connection: sqlite3.Connection) -> int:
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:
-    """A second connection beside the writer's, for another thread; it cannot write."""
+    """Open a second connection for another thread. It cannot write."""
     with reported(path):
         return _connect(f"{path.absolute().as_uri()}?mode=ro")
 
 
 def give_back(connection: sqlite3.Connection) -> bool:
-    """Return some free pages to the file system, if there are far too many; True if it did."""
+    """Return some free pages to the file system, if there are far too many. True if it did."""
     free = _pragma(connection, "freelist_count")
     if free * PAGE_BYTES <= FREE_BYTES_KEPT or free * 2 <= _pragma(connection, "page_count"):
         return False
-    # Frees one page per step; of sqlite3's calls only this one steps a statement without columns to its end.
+    # Frees one page per step. Of sqlite3's calls, only this one runs a statement without columns to its end.
     connection.executescript(f"PRAGMA incremental_vacuum({GIVEN_BACK_PAGES})")
     return True
 
@@ -208,11 +208,11 @@ def _connect(uri: str, *, alone: bool = False) -> sqlite3.Connection:
     )
     try:
         for pragma in (
-            # Before the log is first used: then its index is kept in memory alone [SQLite, WAL, 8].
+            # Before the log is first used: then its index is kept only in memory [SQLite, WAL, 8].
             *(("locking_mode = EXCLUSIVE",) if alone else ()),
-            "synchronous = FULL",  # a commit that returned survives a power cut
+            "synchronous = FULL",  # a commit that returned survives a power failure
             "fullfsync = ON",  # on macOS a plain fsync stops at the drive's cache
-            "cell_size_check = ON",  # notice a garbled page when it is read
+            "cell_size_check = ON",  # detect a corrupt page when it is read
             "secure_delete = OFF",  # some builds overwrite what they free: a seventh slower, never promised
             "temp_store = MEMORY",
             f"cache_size = -{CACHE_BYTES >> 10}",
@@ -238,7 +238,7 @@ def _create(path: Path, kind: FileKind) -> None:
         draft.unlink(missing_ok=True)
         raise
     draft.rename(path)
-    # SQLite has synced the file; the name is durable once its folder is.
+    # SQLite has synced the file. The name is durable once the folder is synced.
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -250,14 +250,14 @@ def _make_draft(draft: Path, kind: FileKind) -> None:
     draft.touch(mode=0o600)
     with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-        # Costs nothing measurable, and lets space be given back without rewriting the file.
+        # Costs nothing measurable, and allows space to be returned without rewriting the file.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute(f"PRAGMA application_id = {kind.application_id}")
         _migrate(connection, kind)
 
 
 def _check_header(path: Path, kind: FileKind) -> None:
-    # Without waiting: it was a regular file a moment ago, and may have become a pipe.
+    # Without waiting: it was a regular file a moment ago, but may have become a pipe.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise StoreError(f"{path} is not a regular file")
@@ -299,9 +299,9 @@ def _migrate(connection: sqlite3.Connection, kind: FileKind) -> None:
 
 
 def _check_whole(path: Path, kind: FileKind, connection: sqlite3.Connection) -> None:
-    """What can be told without reading everything; later damage is reported when it is met."""
-    # Pages that the file lacks must be in its log. The log is not emptied here: on a full disk that fails,
-    # and the messages must still come out.
+    """Check what can be checked without reading everything. Later damage is reported when it is met."""
+    # Pages that are missing in the file must be in its log. The log is not emptied here: on a full disk that
+    # fails, and the messages must still be readable.
     expected = _pragma(connection, "page_count") * _pragma(connection, "page_size")
     log = log_of(path)
     actual = path.stat().st_size + (log.stat().st_size if log.exists() else 0)

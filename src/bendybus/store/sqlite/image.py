@@ -1,6 +1,6 @@
-"""A copy of a whole SQLite file as it is at one moment, made while others write to it.
+"""A copy of a whole SQLite file at one moment, made while others write to it.
 
-A read transaction fixes the moment: in WAL mode it costs nothing and holds up nobody. Until it ends the
+A read transaction fixes the moment. In WAL mode it costs nothing and blocks nobody. Until it ends, the
 file's log cannot be emptied, so the log grows by what is written meanwhile.
 """
 
@@ -17,12 +17,12 @@ from bendybus.store.sqlite.files import PAGE_BYTES, connect_reader, reported
 
 __all__ = ["SqliteImage"]
 
-# 2 MB. Between two steps the copy can be stopped.
+# 2 MB. The copy can be stopped between two steps.
 STEP_PAGES: Final = 256
 
 
 class SqliteImage:
-    """See `StoreImage` for what the methods promise."""
+    """The methods are described in `StoreImage`."""
 
     suffix = ".db"
 
@@ -30,7 +30,7 @@ class SqliteImage:
         self._path = path
         self._connection = connect_reader(path)
         self._use = Lock()
-        """Nobody closes a connection that a stuck disk keeps in use: SQLite would not survive that."""
+        """A connection that is in use on a stuck disk is never closed: SQLite would crash."""
 
     def fix(self) -> None:
         with self._use, reported(self._path):
@@ -45,7 +45,7 @@ class SqliteImage:
             copied((total - remaining) * PAGE_BYTES)
 
         with self._use, reported(file), closing(sqlite3.connect(file, isolation_level=None)) as target:
-            # Who asks for the copy syncs it as a whole.
+            # The caller syncs the copy as a whole.
             target.execute("PRAGMA synchronous = OFF")
             self._connection.backup(target, pages=STEP_PAGES, progress=told)
 

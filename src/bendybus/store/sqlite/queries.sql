@@ -1,7 +1,8 @@
--- What a messaging store asks of SQLite.
+-- The statements of a messaging store in SQLite.
 
 -- name: define_commit
--- A row put into this view is a whole commit. It belongs to the writer's connection, not to the file.
+-- A row inserted into this view is a whole commit. The view belongs to the writer's connection, not to the
+-- file.
 --   first     the first id given out; the others follow one by one
 --   bytes     all payloads and session ids, end to end
 --   bodies    JSON [slice of bytes, ...]                           one for each id; null where it has no body
@@ -19,7 +20,7 @@ SELECT NULL AS first, NULL AS bytes, NULL AS bodies, NULL AS runs, NULL AS rows,
        NULL AS removed, NULL AS released, NULL AS counters, NULL AS number;
 
 -- name: define_commit_steps
--- What such a row does: stored, then updated, then removed; nothing at all for whom a newer claim displaced.
+-- What such a row does: stored, then updated, then removed; nothing at all if a newer claim exists.
 CREATE TEMP TRIGGER apply_commit_request INSTEAD OF INSERT ON commit_request BEGIN
     SELECT RAISE(ABORT, 'claimed by another broker')
       FROM json_each(NEW.counters) AS counter, partition
@@ -79,7 +80,7 @@ INSERT INTO commit_request (first, bytes, bodies, runs, rows, updated, removed, 
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: count_commit
--- For transactions that are not made of such rows.
+-- For transactions that do not consist of such rows.
 UPDATE progress SET commits = ?;
 
 -- name: last_commit
@@ -87,7 +88,7 @@ UPDATE progress SET commits = ?;
 SELECT max(commits, (SELECT coalesce(max(last_commit), 0) FROM partition)) FROM progress;
 
 -- name: save_session_state
--- What a session's holder wants remembered.
+-- The state that a session's holder has set.
 INSERT INTO session (partition, session_id, updated_at, state) VALUES (?, ?, ?, ?)
 ON CONFLICT (partition, session_id) DO UPDATE SET updated_at = excluded.updated_at, state = excluded.state;
 
@@ -100,11 +101,11 @@ DELETE FROM session WHERE partition = ? AND session_id = ?;
 SELECT state FROM session WHERE partition = ? AND session_id = ?;
 
 -- name: load_sessions
--- The sessions that have one.
+-- The sessions that have a state.
 SELECT session_id, length(state), updated_at FROM session WHERE partition = ? ORDER BY session_id;
 
 -- name: mark_transferred
--- Up to where a source's outbox has arrived in this partition.
+-- The number up to which a source's outbox has arrived in this partition.
 INSERT INTO transfer (partition, source, number) VALUES (?, ?, ?)
 ON CONFLICT (partition, source) DO UPDATE SET number = excluded.number;
 
@@ -113,21 +114,21 @@ ON CONFLICT (partition, source) DO UPDATE SET number = excluded.number;
 SELECT source, number FROM transfer WHERE partition = ?;
 
 -- name: claim
--- The next epoch; commits under earlier ones are refused from now on.
+-- The next epoch. Commits under earlier epochs are refused from now on.
 UPDATE partition SET epoch = epoch + 1
  WHERE key IN (SELECT value FROM json_each(?)) AND entity IS NOT NULL
 RETURNING key, epoch;
 
 -- name: remember
--- Digests (JSON) of what a partition accepted at one time.
+-- Digests (JSON) of the messages that a partition accepted at one time.
 INSERT OR IGNORE INTO identity (partition, accepted_at, digest) SELECT ?1, ?2, value FROM json_each(?3);
 
 -- name: forget
--- What has aged out of the window of duplicate detection.
+-- Remove digests that are older than the duplicate detection window.
 DELETE FROM identity WHERE partition = ? AND accepted_at <= ?;
 
 -- name: load_identities
--- Some of what a partition remembers, the oldest first, as one JSON array.
+-- Some of a partition's digests, oldest first, as one JSON array.
 SELECT json_group_array(json_array(accepted_at, digest))
   FROM (SELECT accepted_at, digest FROM identity
          WHERE partition = ? AND (accepted_at, digest) > (?, ?) ORDER BY accepted_at, digest LIMIT ?);
@@ -141,19 +142,19 @@ SELECT namespace FROM owner;
 INSERT INTO owner (single, namespace) VALUES (1, ?);
 
 -- name: hand_over
--- A store that was restored belongs to the namespace that was restored with it.
+-- A restored store belongs to the namespace that was restored with it.
 INSERT OR REPLACE INTO owner (single, namespace) VALUES (1, ?);
 
 -- name: last_id
--- The highest id in use; the counter goes on from there.
+-- The highest id in use. The counter continues from there.
 SELECT max(coalesce((SELECT max(id) FROM message), 0), coalesce((SELECT max(id) FROM body), 0));
 
 -- name: partitions
--- The partitions kept here, but for those being cleared away.
+-- The partitions in this store, without those that have been dropped.
 SELECT key, entity, number FROM partition WHERE entity IS NOT NULL ORDER BY key;
 
 -- name: create_partition
--- A partition that is there already stays as it is.
+-- An existing partition stays as it is.
 INSERT INTO partition (entity, number, next_sequence) VALUES (?, ?, ?)
 ON CONFLICT (entity, number) DO NOTHING;
 
@@ -162,7 +163,7 @@ ON CONFLICT (entity, number) DO NOTHING;
 SELECT key, entity, number FROM partition WHERE entity = ? ORDER BY number;
 
 -- name: drop_partitions
--- The entity is gone as soon as this is durable; `clear_bodies` and its fellows sweep up behind it.
+-- The entity is gone as soon as this is durable; `clear_bodies` and the following statements sweep later.
 UPDATE partition SET entity = NULL, number = NULL WHERE entity = ?;
 
 -- name: discard
@@ -172,36 +173,36 @@ UPDATE partition SET entity = NULL, number = NULL
 RETURNING key;
 
 -- name: dropped_partitions
--- Dropped, and not yet swept.
+-- Dropped, and not swept yet.
 SELECT key FROM partition WHERE entity IS NULL ORDER BY key;
 
 -- name: clear_bodies
--- The payloads of a dropped partition's next few messages, but for those that other partitions share.
+-- Remove the payloads of a dropped partition's next few messages, except those that other partitions share.
 DELETE FROM body
  WHERE id IN (SELECT body FROM message WHERE partition = ?1 ORDER BY id LIMIT ?2)
    AND NOT EXISTS (SELECT 1 FROM message
                     WHERE message.body = body.id AND message.origin IS NOT NULL AND partition <> ?1);
 
 -- name: clear_messages
--- Those messages themselves.
+-- Remove those messages.
 DELETE FROM message WHERE id IN (SELECT id FROM message WHERE partition = ? ORDER BY id LIMIT ?);
 
 -- name: clear_identities
--- Some of what it remembered.
+-- Remove some of its digests.
 DELETE FROM identity
  WHERE (partition, accepted_at, digest) IN (
        SELECT partition, accepted_at, digest FROM identity WHERE partition = ? LIMIT ?);
 
 -- name: clear_sessions
--- Some of its sessions' states.
+-- Remove some of its session states.
 DELETE FROM session WHERE id IN (SELECT id FROM session WHERE partition = ? LIMIT ?);
 
 -- name: clear_transfers
--- Its marks: one for each source, so few.
+-- Remove its marks: one for each source, so few.
 DELETE FROM transfer WHERE partition = ?;
 
 -- name: clear_partition
--- The dropped partition, once it holds nothing.
+-- Remove the dropped partition, once it is empty.
 DELETE FROM partition
  WHERE key = ?1 AND entity IS NULL AND NOT EXISTS (SELECT 1 FROM message WHERE partition = ?1)
    AND NOT EXISTS (SELECT 1 FROM identity WHERE partition = ?1)

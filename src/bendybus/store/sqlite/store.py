@@ -1,8 +1,8 @@
 """A messaging store in one SQLite file.
 
 One connection writes while another reads (connections.py). A commit of messages is a single statement
-(queries.sql, `commit`), so SQLite makes it atomic and durable; a large commit, or one with more than messages
-in it, is a transaction of several. Choices and measurements: store/DESIGN.md.
+(queries.sql, `commit`), so SQLite makes it atomic and durable. A large commit, or one that contains more than
+messages, is a transaction of several statements. Design and measurements: store/DESIGN.md.
 """
 
 from __future__ import annotations
@@ -65,20 +65,20 @@ MESSAGING_STORE: Final = FileKind(
 # The version that has the table `owner`.
 OWNED_SINCE: Final = 4
 
-# What `define_commit_steps` raises with.
+# The error that `define_commit_steps` raises.
 CLAIMED_SINCE: Final = "claimed by another broker"
 
 # One step of SQLite per page: enough rows that steps do not matter, few enough that the text stays small.
 LOAD_PAGE_ROWS: Final = 2000
-# A dropped partition is swept this many messages at a time, about 10 ms of the writer's.
+# How many messages of a dropped partition are swept at a time: about 10 ms of the writer's time.
 SWEEP_ROWS: Final = 2000
 
 
 class SqliteStore:
-    """See `MessagingStore` for what the methods promise."""
+    """The methods are described in `MessagingStore`."""
 
     def __init__(self, path: Path, name: str | None = None, *, has_partitions: bool = False) -> None:
-        """`has_partitions`: the file is known to hold some, so none may be made in its place."""
+        """`has_partitions`: the file is known to contain some, so it must not be created if missing."""
         self._path = path
         self._name = name or path.stem
         self.namespace: str | None = None
@@ -113,7 +113,7 @@ class SqliteStore:
         if self._has_partitions and not self._path.exists():
             raise StoreUnavailable(f"{self._path} is not there. Is its disk mounted, or was it removed?")
         if self.namespace is not None and self._path.exists():
-            # Before an older file is migrated, whoever's it is.
+            # Checked before an older file is migrated, because it may belong to another namespace.
             self.examine()
         writer = open_file(self._path, MESSAGING_STORE)
         try:
@@ -133,7 +133,7 @@ class SqliteStore:
             raise
 
     def _owner(self, connection: sqlite3.Connection) -> str | None:
-        """The namespace that the store belongs to; refused when it is another than ours."""
+        """The namespace that owns the store. Refused if it is not ours."""
         row = connection.execute(QUERIES["owner"]).fetchone()
         if row is not None and self.namespace not in (None, row[0]):
             raise StoreError(f"{self._path} belongs to another namespace")
@@ -198,7 +198,7 @@ class SqliteStore:
         self._connections.note()
 
     def _sweep(self) -> None:
-        """Clear some of a dropped partition away."""
+        """Remove some of a dropped partition."""
         key = self._dropped[-1]
         with self._connections.changing() as writer:
             writer.execute(QUERIES["clear_bodies"], (key, SWEEP_ROWS))
@@ -216,7 +216,7 @@ class SqliteStore:
         for change in changes:
             self._refuse_unknown(change.key, self._keys)
         if self._dropped:
-            # A writer that is never idle still sweeps.
+            # A writer that is never idle still has to sweep.
             self._sweep()
         first = self._next_id
         requests = map(encode_request, requests_of(changes, first))
@@ -282,7 +282,7 @@ class SqliteStore:
             last = page[-1]
 
     def _pages(self, key: PartitionKey) -> Iterator[list[Message]]:
-        """Page by page, each a read of its own, so that the log can be emptied meanwhile."""
+        """Page by page, each with a read of its own, so that the log can be emptied meanwhile."""
         sessions: dict[str, SessionId] = {}
         origins: dict[int, Origin] = {}
         last = 0
@@ -307,7 +307,7 @@ class SqliteStore:
             with self._connections.reading() as reader:
                 ids, sizes, joined = reader.execute(QUERIES["read"], (to_json(row_ids),)).fetchone()
         except StoreError as error:
-            # More than SQLite returns as one value: ask for less at a time.
+            # More than SQLite returns as one value: read less at a time.
             if not isinstance(error.__cause__, sqlite3.DataError) or len(row_ids) < 2:
                 raise
             half = len(row_ids) // 2
@@ -326,13 +326,13 @@ class SqliteStore:
 
 
 def hand_over(path: Path, namespace: str) -> None:
-    """Make a file that nobody works with the property of another namespace."""
+    """Assign a file that is not in use to another namespace."""
     with reported(path), closing(open_file(path, MESSAGING_STORE)) as writer:
         writer.execute(QUERIES["hand_over"], (namespace,))
 
 
 def _commit_others(writer: sqlite3.Connection, change: PartitionChanges) -> None:
-    """What few entities have: statements of their own, inside the transaction."""
+    """Write what few entities have, with separate statements inside the transaction."""
     execute, key = writer.execute, change.key
     if change.forgotten_through is not None:
         execute(QUERIES["forget"], (key, change.forgotten_through))

@@ -1,11 +1,12 @@
 """The witness of an SQLite file: which commit was acknowledged last, and which files were opened.
 
 After a crash SQLite reads its log up to the first frame whose checksum is wrong, and silently drops what
-follows. So each commit writes its number into the file, and a small file beside it, `NAME-witness`,
-says up to which one they were acknowledged. A file whose last one is lower has lost some.
+follows. So each commit writes its number into the file, and a small file next to it, `NAME-witness`,
+says up to which number commits were acknowledged. A file whose last commit has a lower number has lost some.
 
-The witness is written after a commit is durable and is not synced: a power failure may leave it behind the
-truth, never ahead of it. A killed process leaves it as it was written. Who counts: store.py, catalog.py.
+The witness is written after a commit is durable and is not synced: after a power failure it may be behind the
+truth, never ahead of it. If the process is killed, it is as it was written. It is used by store.py and
+catalog.py.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ __all__ = ["CHECK_EVERY_S", "Witness", "log_of", "refuse_lost_commits"]
 
 logger = logging.getLogger(__name__)
 
-# Looking at the files takes 10 us, but beside a busy loop each system call waits for the interpreter's
-# lock, 5 ms or more. So the next look is due after so many times as long as the last one took: usually
-# with the next commit, at the cost of a fiftieth of the writer's time, and at the latest after so long.
+# Checking the files takes 10 us, but next to a busy loop each system call waits for the interpreter's
+# lock, 5 ms or more. So the next check is due after this many times the duration of the last one: usually
+# with the next commit, at the cost of a fiftieth of the writer's time, and after this long at the latest.
 CHECK_COST_SHARE: Final = 50
 CHECK_EVERY_S: Final = 0.25
 
@@ -36,7 +37,7 @@ def log_of(path: Path) -> Path:
 
 
 def refuse_lost_commits(path: Path, last: int) -> None:
-    """`StoreCorrupted` when commits after the `last` one in the file were acknowledged."""
+    """`StoreCorrupted` if commits after the `last` one in the file were acknowledged."""
     acknowledged = _read(_witness_of(path))
     if acknowledged is not None and last < acknowledged:
         raise StoreCorrupted(
@@ -45,14 +46,14 @@ def refuse_lost_commits(path: Path, last: int) -> None:
             f"remove {_witness_of(path).name} to go on without the commits that are lost"
         )
     if acknowledged is None and last:
-        logger.warning("%s has no readable witness: whether commits were lost cannot be told", path)
+        logger.warning("%s has no readable witness file: lost commits cannot be detected", path)
 
 
 class Witness:
-    """Of a file that is open. For the writer's thread."""
+    """The witness of an open file. Used by the writer's thread."""
 
     def __init__(self, path: Path, commits: int) -> None:
-        """Of a file that has had so many commits."""
+        """`commits`: how many commits the file has had."""
         self._path = path
         self.commits = commits
         self._noted = 0
@@ -62,13 +63,13 @@ class Witness:
         try:
             self._file = os.open(_witness_of(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self.note()
-            # Once, so that a power failure does not leave a file without content.
+            # Synced once, so that a power failure does not leave an empty file.
             os.fsync(self._file)
         except OSError as error:
             self._give_up(error)
 
     def close(self) -> None:
-        """To be called when the file itself is closed: what is noted then is in it."""
+        """To be called when the file itself is closed. Everything recorded is in the file then."""
         self.note()
         self._close()
 
@@ -79,7 +80,12 @@ class Witness:
 
     def _give_up(self, error: OSError) -> None:
         """A store is worth more than its witness, which then stays behind and does no harm."""
-        logger.warning("%s: commits after %d are not witnessed: %s", self._path, self._noted, error.strerror)
+        logger.warning(
+            "%s: commits after %d are not recorded in the witness file: %s",
+            self._path,
+            self._noted,
+            error.strerror,
+        )
         self._close()
 
     @property
@@ -88,7 +94,7 @@ class Witness:
         return self.commits + 1
 
     def committed(self) -> None:
-        """A commit is durable and about to be acknowledged; checks the files when it is time."""
+        """A commit is durable and about to be acknowledged. Checks the files when it is time."""
         self.commits += 1
         began_at = monotonic()
         if began_at >= self._check_due_at:
@@ -99,7 +105,7 @@ class Witness:
             self._check_due_at = ended_at + wait_s
 
     def note(self) -> None:
-        """Write down what was committed."""
+        """Record the commits."""
         if self._file is None or (self._noted == self.commits and self.commits):
             return
         try:
@@ -143,7 +149,7 @@ def _encoded(commits: int) -> bytes:
 
 
 def _read(file: Path) -> int | None:
-    """The number of the last commit that was acknowledged; None when nobody can tell."""
+    """The number of the last acknowledged commit; None if it is unknown."""
     try:
         content = file.read_bytes()
         commits = int(content[:20])
