@@ -24,7 +24,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "servicebus(queues=..., topics=..., config=..., durable=..., stores=..., tier=...): "
+        "servicebus(queues=..., topics=..., config=..., durable=..., stores=..., tier=..., "
+        "premium_partitions=...): "
         "what the fixture `servicebus` is made with.",
     )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +35,24 @@ def test_a_queue_is_partitioned_unless_told_otherwise(bendybus_json: BendybusJso
     assert made["lockDuration"] == "PT30S"
     other = bendybus_json("queue", "create", f"{name}-other", "--no-partitioned")
     assert (other["enablePartitioning"], other["maxSizeInMegabytes"]) == (False, 1024)
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_in_premium_the_namespace_decides_what_is_partitioned(
+    start_server: StartServer, tmp_path: Path, partitions: int
+) -> None:  # P-06 P-09
+    server = start_server({}, None, "--tier", "premium", "--premium-messaging-partitions", str(partitions))
+    environment = {"BENDYBUS_CONNECTION_STRING": server.connection_string}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return run_bendybus(*arguments, "--output", "json", environment=environment, folder=tmp_path)
+
+    made = json.loads(run("queue", "create", "q").stdout)
+    assert (made["enablePartitioning"], made["maxSizeInMegabytes"]) == (partitions > 1, 1024)
+    refused = run("queue", "create", "other", "--no-partitioned" if partitions > 1 else "--partitioned")
+    assert refused.returncode != 0 and "not allowed in" in refused.stderr
+    shown = json.loads(run("namespace", "show").stdout)
+    assert (shown["messagingSku"], shown["premiumMessagingPartitions"]) == ("Premium", partitions)
 
 
 def test_every_property_can_be_given_at_creation(bendybus_json: BendybusJson, name: str) -> None:

@@ -46,12 +46,8 @@ def test_partitioning_is_fixed_at_creation(stand: Stand) -> None:  # P-07 P-09
     queue = stand.admin.get_queue(stand.queue())
     assert queue.enable_partitioning is stand.partitioned
     queue.enable_partitioning = not stand.partitioned
-    if stand.partitions == 2:
-        # In Premium the namespace decides, and the flag has no effect (P-09).
+    with pytest.raises(HttpResponseError, match="EnablePartitioning"):
         stand.admin.update_queue(queue)
-    else:
-        with pytest.raises(HttpResponseError, match="EnablePartitioning"):
-            stand.admin.update_queue(queue)
     assert stand.admin.get_queue(queue.name).enable_partitioning is stand.partitioned
     stand.works(queue.name)
 

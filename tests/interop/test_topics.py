@@ -52,13 +52,16 @@ class Stand:
         sdk: Sdk,
         server: ServerProcess,
         admin: ServiceBusAdministrationClient,
-        kind: Kind,
+        kind: Kind | None,
         **options: Any,
     ) -> None:
+        """Without a kind, the namespace decides."""
         self.name = f"Topics/t{next(_numbers)}"
         self.admin = admin
         self.client: ServiceBusClient = sdk.client(server.connection_string)
-        admin.create_topic(self.name, enable_partitioning=kind is Kind.PARTITIONED, **options)
+        if kind is not None:
+            options["enable_partitioning"] = kind is Kind.PARTITIONED
+        admin.create_topic(self.name, **options)
         self._handles: list[Any] = []
         self.sender = self.client.get_topic_sender(self.name)
         self._handles.append(self.sender)
@@ -208,7 +211,7 @@ def test_a_copy_is_deferred_peeked_and_renewed_like_any_message(stand: Stand) ->
 def test_the_premium_tier_partitions_topics_by_itself(start_server: StartServer, sdk: Sdk) -> None:  # P-09
     server = start_server({}, None, "--tier", "premium")
     with administration(server) as admin:
-        stand = Stand(sdk, server, admin, Kind.UNPARTITIONED)
+        stand = Stand(sdk, server, admin, None)
         stand.subscribe("all")
         assert admin.get_topic(stand.name).enable_partitioning is True
         for number in range(4):

@@ -15,7 +15,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from bendybus.errors import ConfigError, EntityExists, EntityNotFound
+from bendybus.errors import ArgumentError, ConfigError, EntityExists, EntityNotFound
 from bendybus.testing import Namespace, Server
 
 
@@ -107,6 +107,30 @@ def test_messages_survive_a_restart_and_locks_do_not(server: Server, durable: bo
         (message,) = namespace.messages("orders")
         assert str(message) == "kept" and message.locked_until is None
         assert namespace.queues() == ["orders", "parts"]
+
+
+def test_a_namespace_of_the_premium_tier_has_the_partitions_that_it_was_made_with(
+    server: Server,
+) -> None:  # P-09
+    with server.namespace(queues=["orders"], tier="premium", premium_partitions=4) as namespace:
+        for number in range(8):
+            send(namespace, "orders", str(number))
+        assert {message.sequence_number >> 48 for message in namespace.messages("orders")} == {0, 1, 2, 3}
+        with pytest.raises(ArgumentError, match="premiumMessagingPartitions 4"):
+            namespace.create_queue("plain", enable_partitioning=False)
+        namespace.restart()
+        namespace.reset()
+        assert namespace.queues() == ["orders"]
+
+
+def test_a_reset_makes_a_queue_unpartitioned_again(server: Server) -> None:
+    with server.namespace(queues=["orders"]) as namespace:
+        namespace.delete_queue("orders")
+        namespace.create_queue("orders", enable_partitioning=True)
+        namespace.reset()
+        for number in range(4):
+            send(namespace, "orders", str(number))
+        assert {message.sequence_number >> 48 for message in namespace.messages("orders")} == {0}
 
 
 @pytest.mark.parametrize("durable", [False, True])

@@ -17,6 +17,7 @@ from bendybus.admin.documents import Element, EntryContent
 from bendybus.atom import format_time
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Topic
+from bendybus.domain.access import AuthorizationRule
 from bendybus.domain.durations import parse_duration
 from bendybus.domain.entities import (
     STANDARD_PARTITIONS,
@@ -27,12 +28,10 @@ from bendybus.domain.entities import (
 )
 from bendybus.domain.properties import (
     ENABLE_PARTITIONING,
-    MAX_MESSAGE_SIZE,
     MAX_SIZE,
     Properties,
     Property,
     ValueType,
-    check_one_of,
 )
 from bendybus.domain.topic_entities import TopicDescription
 from bendybus.errors import ArgumentError
@@ -44,7 +43,8 @@ __all__ = [
     "check_elements",
     "left_out",
     "read_as_sent",
-    "read_sendable",
+    "read_new",
+    "read_update",
     "read_values",
     "shown_access",
     "shown_as_sent",
@@ -65,8 +65,6 @@ KEPT: Final = ("SupportOrdering", "IsAnonymousAccessible")
 # A duration or an entity can be written in many ways. Azure shows it as the client wrote it.
 _SPELLED_BY_CLIENTS: Final = (ValueType.DURATION, ValueType.DURATION_OR_UNLIMITED, ValueType.ENTITY)
 
-# What clients may choose in Premium. An entity that was created in another way may have less.
-PREMIUM_MESSAGE_SIZES_KB: Final = range(1024, 102_401)
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -176,37 +174,47 @@ def left_out(properties: Properties) -> dict[str, Any]:
     return {row.field: None for row in properties if row.removable}
 
 
-def read_sendable(
-    kind: type[D],
-    path: str,
-    elements: Mapping[str, Element],
-    properties: Properties,
-    tier: Tier,
-    current: D | None,
-) -> D:
-    """The queue or topic that a client describes; with `current`, what an update makes of that."""
-    label = f"{kind.__name__.removesuffix('Description')} '{path}'"
-    values = read_values(label, elements, properties)
-    values["as_sent"] = {**(current.as_sent if current else {}), **read_as_sent(elements, properties)}
-    if (rules := elements.get("AuthorizationRules")) is not None:
-        values["authorization_rules"] = read_rules(rules, current.authorization_rules if current else ())
-    size_kb = values.get(MAX_MESSAGE_SIZE.field)
-    present_kb = None if current is None else current.max_message_size_kb
-    if tier is Tier.PREMIUM and size_kb not in (None, present_kb):
-        _check_premium_size(label, size_kb)
-    _fit_to_tier(values, tier, None if current is None else current.enable_partitioning)
-    if current is None:
-        return kind(EntityPath(path), **values)
+def read_new(kind: type[D], path: str, elements: Mapping[str, Element], tier: Tier) -> D:
+    """The queue or topic that a client asks for."""
+    values = _read_sendable(_label(kind, path), elements, kind.PROPERTIES)
+    values["as_sent"] = read_as_sent(elements, kind.PROPERTIES)
+    if tier is not Tier.PREMIUM and values.get(ENABLE_PARTITIONING.field):
+        _divide_size(values)
+    return kind(EntityPath(path), **values)
+
+
+def read_update(current: D, elements: Mapping[str, Element], partitions: int) -> D:
+    """What an update makes of a queue or topic that has this many partitions."""
+    properties = current.PROPERTIES
+    values = _read_sendable(current.label, elements, properties, current.authorization_rules)
+    values["as_sent"] = {**current.as_sent, **read_as_sent(elements, properties)}
+    if partitions == STANDARD_PARTITIONS:
+        _divide_size(values)
     return replace(current, **(left_out(properties) | values))
 
 
-def _check_premium_size(label: str, size_kb: int) -> None:
-    name, allowed = MAX_MESSAGE_SIZE.name, PREMIUM_MESSAGE_SIZES_KB
-    azure = (
-        f"The property value for '{name}' must be between {allowed[0]} and {allowed[-1]} when the namespace "
-        f"'{{namespace}}' is using 'Premium' tier.\r\nParameter name: {name}\r\nActual value was {size_kb}."
-    )
-    check_one_of(label, name, size_kb, allowed, azure=azure)
+def _label(kind: type[D], path: str) -> str:
+    return f"{kind.__name__.removesuffix('Description')} '{path}'"
+
+
+def _read_sendable(
+    label: str,
+    elements: Mapping[str, Element],
+    properties: Properties,
+    present_rules: Sequence[AuthorizationRule] = (),
+) -> dict[str, Any]:
+    values = read_values(label, elements, properties)
+    if (rules := elements.get("AuthorizationRules")) is not None:
+        values["authorization_rules"] = read_rules(rules, present_rules)
+    return values
+
+
+def _divide_size(values: dict[str, Any]) -> None:
+    """A size may be that of all 16 partitions together, or that of one (P-08)."""
+    if MAX_SIZE.field in values:
+        one_mb, rest = divmod(values[MAX_SIZE.field], STANDARD_PARTITIONS)
+        if not rest and one_mb in MAX_SIZE.standard:
+            values[MAX_SIZE.field] = one_mb
 
 
 def shown_properties(
@@ -246,22 +254,3 @@ def shown_times(entity: Queue | Topic) -> tuple[Shown, ...]:
 def shown_access(entity: Queue | Topic, unused: Instant = NEVER_USED) -> tuple[Shown, ...]:
     """When it was last used; `unused` is shown until it is used."""
     return (("AccessedAt", format_time(entity.accessed_at or unused)),)
-
-
-def _fit_to_tier(values: dict[str, Any], tier: Tier, was_partitioned: bool | None) -> None:
-    """Adapt the values to the tier. `was_partitioned` is None for a new entity."""
-    if was_partitioned is None:
-        values.setdefault(MAX_MESSAGE_SIZE.field, tier.message_size_kb)
-    partitioned = bool(values.get("enable_partitioning")) if was_partitioned is None else was_partitioned
-    if tier is Tier.PREMIUM:
-        if was_partitioned is not None:
-            # In Premium the namespace decides about partitions, and the flag has no effect (P-09).
-            values.pop("enable_partitioning", None)
-    elif partitioned and "max_size_mb" in values:
-        values["max_size_mb"] = _size_of_one(values["max_size_mb"], tier)
-
-
-def _size_of_one(shown_mb: int, tier: Tier) -> int:
-    """The size of one of the 16 partitions, from a size that may be all partitions' (P-08)."""
-    one_mb, rest = divmod(shown_mb, STANDARD_PARTITIONS)
-    return one_mb if not rest and one_mb in tier.sizes_mb else shown_mb

@@ -14,7 +14,8 @@ from bendybus.admin.authorization_rules_xml import rules_element
 from bendybus.admin.documents import Element
 from bendybus.admin.fields import (
     Shown,
-    read_sendable,
+    read_new,
+    read_update,
     shown_access,
     shown_as_sent,
     shown_properties,
@@ -23,14 +24,13 @@ from bendybus.admin.fields import (
 from bendybus.admin.totals import Totals
 from bendybus.atom import elements_of
 from bendybus.broker.queue import Queue
-from bendybus.domain.entities import QueueDescription, Tier
+from bendybus.domain.entities import QueueDescription, Tier, effective_max_size_mb
 from bendybus.domain.properties import (
     ENABLE_BATCHED_OPERATIONS,
     ENABLE_PARTITIONING,
     FIRST_WITH_PARTITIONS,
     FORWARD_TO,
     MAX_SIZE,
-    QUEUE,
     USER_METADATA,
 )
 
@@ -38,27 +38,33 @@ __all__ = ["queue_elements", "read_queue"]
 
 
 def read_queue(
-    path: str, elements: Mapping[str, Element], tier: Tier, current: QueueDescription | None = None
+    path: str, elements: Mapping[str, Element], tier: Tier, current: Queue | None = None
 ) -> QueueDescription:
     """The queue that a client describes; with `current`, the updated queue."""
-    return read_sendable(QueueDescription, path, elements, QUEUE, tier, current)
+    if current is None:
+        return read_new(QueueDescription, path, elements, tier)
+    return read_update(current.description, elements, current.partition_count)
 
 
-def queue_elements(queue: Queue, tier: Tier, api_version: str, *, new: bool = False) -> str:
+def queue_elements(queue: Queue, api_version: str, *, new: bool = False) -> str:
     """The children of QueueDescription, as this version of the API shows them.
 
     The answer to a create (`new`) has neither counts nor the time of access.
     """
-    return elements_of(_shown(queue, tier, api_version, new))
+    return elements_of(_shown(queue, api_version, new))
 
 
-def _shown(queue: Queue, tier: Tier, api_version: str, new: bool) -> Iterator[Shown]:
+def _shown(queue: Queue, api_version: str, new: bool) -> Iterator[Shown]:
     description, totals = queue.description, Totals.of(queue)
-    partitioned = len(queue.hosts) > 1
+    partitions = queue.partition_count
+    partitioned = partitions > 1
     return shown_properties(
         description,
         api_version,
-        instead={MAX_SIZE: tier.effective_max_size_mb(description), ENABLE_PARTITIONING: partitioned},
+        instead={
+            MAX_SIZE: effective_max_size_mb(description, partitions),
+            ENABLE_PARTITIONING: partitioned,
+        },
         after={
             ENABLE_BATCHED_OPERATIONS: (
                 ("SizeInBytes", totals.size_bytes),

@@ -184,7 +184,7 @@ class _ManagementApi:
             return await self._topics.topic_entry(entity, answers, new=new)
         # Just started or just created: a moment later the counts are known.
         await entity.loaded()
-        content = queue_elements(entity, self._broker.tier, answers.version, new=new)
+        content = queue_elements(entity, answers.version, new=new)
         return answers.entry(
             entity.path, entity.path, QUEUE_DESCRIPTION, content, entity.created_at, entity.updated_at
         )
@@ -200,6 +200,8 @@ class _ManagementApi:
             ("Name", self._name),
             ("NamespaceType", "Messaging"),
         ]
+        if tier is Tier.PREMIUM:
+            shown.append(("PremiumMessagingPartitions", str(self._broker.premium_partitions)))
         founded = self._broker.created_at
         body = documents.entry(
             documents.EntryAddress.alone(answers.url("$namespaceinfo", "")),
@@ -228,7 +230,7 @@ class _ManagementApi:
         found = self._find(path, answers.version)
         if isinstance(found, Topic):
             raise EntityNotFound(path)
-        description = read_queue(path, described.elements, self._broker.tier, found.description)
+        description = read_queue(path, described.elements, self._broker.tier, found)
         self._authorise_forwarding(request, description, found.description)
         await self._broker.queues.update(description, unchanged_since=unchanged_since(request, found))
         return answers.one(await self._entry(found, answers))

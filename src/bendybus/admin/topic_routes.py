@@ -63,7 +63,7 @@ class TopicRequests:
             created = await broker.topics.create(description)
             return answers.one(await self.topic_entry(created, answers, new=True), 201)
         topic = self._shown(broker.topics.get(path), answers)
-        description = read_topic(path, described.elements, broker.tier, topic.description)
+        description = read_topic(path, described.elements, broker.tier, topic)
         refuse_immutable_changes(topic.description, description)
         await broker.topics.update(description, unchanged_since=unchanged_since(request, topic))
         return answers.one(await self.topic_entry(topic, answers))
@@ -73,7 +73,7 @@ class TopicRequests:
         await topic.loaded()
         for subscription in topic.subscriptions:
             await subscription.loaded()
-        content = topic_elements(topic, self._broker.tier, answers.version, new=new)
+        content = topic_elements(topic, answers.version, new=new)
         return answers.entry(
             topic.path, topic.path, TOPIC_DESCRIPTION, content, topic.created_at, topic.updated_at
         )

@@ -17,7 +17,8 @@ from bendybus.admin.fields import (
     Shown,
     left_out,
     read_as_sent,
-    read_sendable,
+    read_new,
+    read_update,
     read_values,
     shown_access,
     shown_as_sent,
@@ -28,7 +29,7 @@ from bendybus.admin.filter_rules import read_rule
 from bendybus.admin.totals import Totals
 from bendybus.atom import NEVER, elements_of
 from bendybus.broker.topic import Subscription, Topic
-from bendybus.domain.entities import Tier
+from bendybus.domain.entities import Tier, effective_max_size_mb
 from bendybus.domain.properties import (
     AUTO_DELETE_ON_IDLE,
     DEAD_LETTER_ON_FILTER_ERROR,
@@ -39,7 +40,6 @@ from bendybus.domain.properties import (
     MAX_SIZE,
     STATUS,
     SUBSCRIPTION,
-    TOPIC,
     USER_METADATA,
 )
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription, count_filters
@@ -54,20 +54,23 @@ FIRST_WITH_AFFINITY: Final = "2021-05"
 
 
 def read_topic(
-    path: str, elements: Mapping[str, Element], tier: Tier, current: TopicDescription | None = None
+    path: str, elements: Mapping[str, Element], tier: Tier, current: Topic | None = None
 ) -> TopicDescription:
     """The topic that a client describes; with `current`, the updated topic."""
-    return read_sendable(TopicDescription, path, elements, TOPIC, tier, current)
+    if current is None:
+        return read_new(TopicDescription, path, elements, tier)
+    return read_update(current.description, elements, current.partition_count)
 
 
-def topic_elements(topic: Topic, tier: Tier, api_version: str, *, new: bool = False) -> str:
+def topic_elements(topic: Topic, api_version: str, *, new: bool = False) -> str:
     """The children of TopicDescription, as this version of the API shows them; as for queues."""
-    return elements_of(_topic_shown(topic, tier, api_version, new))
+    return elements_of(_topic_shown(topic, api_version, new))
 
 
-def _topic_shown(topic: Topic, tier: Tier, api_version: str, new: bool) -> Iterator[Shown]:
+def _topic_shown(topic: Topic, api_version: str, new: bool) -> Iterator[Shown]:
     description, totals = topic.description, Totals.of_topic(topic)
-    partitioned = len(topic.hosts) > 1
+    partitions = topic.partition_count
+    partitioned = partitions > 1
     counts: tuple[Shown, ...] = ()
     if not new:
         counts = (totals.count_details(), ("SubscriptionCount", len(topic.subscriptions)))
@@ -81,7 +84,10 @@ def _topic_shown(topic: Topic, tier: Tier, api_version: str, new: bool) -> Itera
     return shown_properties(
         description,
         api_version,
-        instead={MAX_SIZE: tier.effective_max_size_mb(description), ENABLE_PARTITIONING: partitioned},
+        instead={
+            MAX_SIZE: effective_max_size_mb(description, partitions),
+            ENABLE_PARTITIONING: partitioned,
+        },
         after={
             ENABLE_BATCHED_OPERATIONS: (
                 ("SizeInBytes", totals.size_bytes),

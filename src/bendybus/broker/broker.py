@@ -142,11 +142,13 @@ class Broker:
             await entity.loaded()
 
     def _founded(self) -> Instant:
+        """When the namespace was first served. The catalog also keeps its tier, until it is set otherwise."""
         namespace = self.catalog.namespace()
-        at = namespace.get("created_at")
-        if isinstance(at, int):
-            return Instant(at)
-        self.catalog.describe_namespace({**namespace, "created_at": (at := self.clock.now())})
+        found = namespace.get("created_at")
+        at = Instant(found) if isinstance(found, int) else self.clock.now()
+        kept = {"created_at": at, "tier": str(self.tier), "premium_partitions": self.premium_partitions}
+        if not kept.items() <= namespace.items():
+            self.catalog.describe_namespace({**namespace, **kept})
         return at
 
     def _take_up(self, records: Iterable[EntityRecord]) -> tuple[PartitionClaims, dict[str, Exception]]:

@@ -61,6 +61,7 @@ logger = logging.getLogger(__name__)
 Watcher: TypeAlias = Callable[[Entity[Any, Any]], None]
 
 D = TypeVar("D", bound=EntityDescription)
+S = TypeVar("S", QueueDescription, TopicDescription)
 
 
 @dataclass(slots=True)
@@ -189,6 +190,23 @@ class Entities:
         record_authorization_rules(record.path, (), entity.description.authorization_rules)
         self.tell_of(entity)
         return entity
+
+    def settled(self, description: S, present: Queue | Topic | None = None) -> S:
+        """The description with what its author left to the namespace; `present` is the entity, if it exists.
+
+        Refused if the entity asks for partitions that the namespace does not give (P-09). An entity that
+        exists keeps its partitions.
+        """
+        partitioned = description.enable_partitioning
+        if present is None:
+            count = self.tier.partition_count(
+                enable_partitioning=partitioned, premium_partitions=self.premium_partitions
+            )
+            partitioned = count > 1
+        elif partitioned is None:
+            partitioned = present.partition_count > 1
+        size_kb = description.max_message_size_kb or self.tier.message_size_kb
+        return replace(description, enable_partitioning=partitioned, max_message_size_kb=size_kb)
 
     def admit(self, kind: EntityKind, description: EntityDescription) -> EntityRecord:
         """The record of a new queue or topic. Refused if the path is taken or a quota is exceeded (P-11)."""
@@ -348,7 +366,7 @@ class Entities:
 
 
 def _open_queue(entities: Entities, record: EntityRecord, at: Iterable[Located]) -> Queue:
-    description = QueueDescription.from_record(record.description)
+    description = _with_partitions(QueueDescription.from_record(record.description), record)
     queue = Queue(description, record.partition_count, entities.keep_time, entities.clock)
     for number, key, store, epoch in at:
         queue.add_partition(PartitionHost(queue, number, key, store, entities.cache, epoch))
@@ -356,7 +374,7 @@ def _open_queue(entities: Entities, record: EntityRecord, at: Iterable[Located])
 
 
 def _open_topic(entities: Entities, record: EntityRecord, at: Iterable[Located]) -> Topic:
-    description = TopicDescription.from_record(record.description)
+    description = _with_partitions(TopicDescription.from_record(record.description), record)
     topic = Topic(description, record.partition_count, entities.keep_time, entities.contents, entities.clock)
     for number, key, store, epoch in at:
         topic.add_partition(TopicHost(topic, number, key, store, entities.cache, epoch))
@@ -374,6 +392,11 @@ def _open_subscription(entities: Entities, record: EntityRecord, at: Iterable[Lo
         subscription.add_partition(PartitionHost(subscription, number, key, store, entities.cache, epoch))
     topic.add(subscription)
     return subscription
+
+
+def _with_partitions(description: S, record: EntityRecord) -> S:
+    """Earlier versions did not record that an entity of the Premium tier is partitioned."""
+    return replace(description, enable_partitioning=record.partition_count > 1)
 
 
 Opener: TypeAlias = Callable[[Entities, EntityRecord, Iterable[Located]], SendTarget]

@@ -68,6 +68,7 @@ class Entity(ABC, Generic[H, D]):
         clock: Clock | None = None,
     ) -> None:
         self.description = description
+        self.partition_count = partition_count
         self.now = (clock or Clock()).now
         """The time in the entity's namespace. Everything about its messages uses it."""
         self.hosts: list[H] = []

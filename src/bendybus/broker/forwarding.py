@@ -266,7 +266,7 @@ class Forwarder:
         forwarded, key = readmit(
             message, payload, destination.now(), description, identities, source=self._queue.description.path
         )
-        limit = description.max_message_size_kb * 1024
+        limit = description.max_message_bytes
         if forwarded.size > limit:
             raise MessageSizeExceeded(
                 f"The message exceeds the limit of {limit} bytes that '{description.path}' accepts."

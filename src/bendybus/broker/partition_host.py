@@ -82,7 +82,10 @@ class PartitionHost(Host[Partition]):
         """The receivers with selectors, and their positions."""
 
     def _built(self, snapshot: Snapshot) -> Partition:
-        partition = Partition(self.number, self.queue.description, snapshot.next_sequence_number)
+        queue = self.queue
+        partition = Partition(
+            self.number, queue.description, snapshot.next_sequence_number, queue.partition_count
+        )
         sessions = [(each.session_id, each.size, each.updated_at) for each in snapshot.sessions]
         partition.restore(snapshot.messages, snapshot.identities, snapshot.transferred, sessions)
         return partition

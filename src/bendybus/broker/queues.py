@@ -47,6 +47,7 @@ class Queues:
         """Create the queue on all its partitions, or not at all (P-32)."""
         entities = self._entities
         async with entities.changing:
+            description = entities.settled(description)
             entities.tier.check(description)
             entities.check_forwarding(description)
             queue = await entities.create(entities.admit("queue", description), description.label)
@@ -64,8 +65,9 @@ class Queues:
             queue.refuse_updated_since(unchanged_since)
             # Keep the creator's spelling, by which the stores know the partitions, and the rule for keys.
             description = replace(description, path=queue.path, exact_keys=queue.description.exact_keys)
+            description = entities.settled(description, queue)
             queue.description.refuse_immutable_changes(description)
-            entities.tier.check(description)
+            entities.tier.check(description, queue.description)
             entities.check_forwarding(description)
             queue.refuse_unhealthy()
             await entities.describe(queue, description)
@@ -81,7 +83,7 @@ class Queues:
         if existing is None:
             return await self.create(description)
         description = replace(
-            description,
+            self._entities.settled(description, existing),
             authorization_rules=existing.description.authorization_rules,
             exact_keys=existing.description.exact_keys,
         )

@@ -71,7 +71,10 @@ class TopicHost(Host[TopicPartition]):
         self._activated.set()
 
     def _built(self, snapshot: Snapshot) -> TopicPartition:
-        partition = TopicPartition(self.number, self.topic.description, snapshot.next_sequence_number)
+        topic = self.topic
+        partition = TopicPartition(
+            self.number, topic.description, snapshot.next_sequence_number, topic.partition_count
+        )
         partition.restore(snapshot.messages, snapshot.identities, snapshot.transferred)
         return partition
 

@@ -68,6 +68,7 @@ class Topics:
         """Create the topic on all its partitions, or not at all (P-32)."""
         entities = self._entities
         async with entities.changing:
+            description = entities.settled(description)
             check_topic_tier(entities.tier, description)
             topic = await entities.create(entities.admit("topic", description), description.label)
             assert isinstance(topic, Topic)
@@ -84,8 +85,9 @@ class Topics:
             topic.refuse_updated_since(unchanged_since)
             # Keep the creator's spelling, because the stores know the partitions by it.
             description = replace(description, path=topic.path, exact_keys=topic.description.exact_keys)
+            description = entities.settled(description, topic)
             refuse_immutable_changes(topic.description, description)
-            check_topic_tier(entities.tier, description)
+            check_topic_tier(entities.tier, description, topic.description)
             topic.refuse_unhealthy()
             await entities.describe(topic, description)
             return topic
@@ -101,7 +103,7 @@ class Topics:
         if topic is None:
             return await self.create(description)
         description = replace(
-            description,
+            self._entities.settled(description, topic),
             authorization_rules=topic.description.authorization_rules,
             exact_keys=topic.description.exact_keys,
         )
@@ -148,7 +150,7 @@ class Topics:
                 description, path=before.path, rules=before.rules, exact_keys=before.exact_keys
             )
             refuse_immutable_changes(before, description)
-            self._entities.tier.check_features(description)
+            self._entities.tier.check_features(description, before)
             self._entities.check_forwarding(description)
             subscription.refuse_unhealthy()
             await self._keep(subscription, description)

@@ -18,8 +18,9 @@ from bendybus.cli.completion import queue_names, topic_names
 from bendybus.cli.entity_options import property_options, taken_properties
 from bendybus.cli.options import Decorator, confirm, topic_argument, yes_option
 from bendybus.cli.output import OutputFormat, note, show_many, show_one
-from bendybus.errors import ConfigError, EntityNotFound, InvalidOperation
-from bendybus.management.client import QUEUES, TOPICS, ManagementClient
+from bendybus.domain.properties import ENABLE_PARTITIONING
+from bendybus.errors import ConfigError, EntityNotFound, InvalidOperation, Unauthorized
+from bendybus.management.client import NAMESPACE, QUEUES, TOPICS, ManagementClient
 from bendybus.management.durations import shown_duration
 from bendybus.management.entries import Entry
 from bendybus.management.properties import (
@@ -81,8 +82,11 @@ def _group(kind: Kind) -> click.Group:
     @property_options(properties)
     @server_command
     def create(command: Command, **given: Any) -> None:
-        elements = new_elements(kind.described, taken_properties(properties, given))
+        wanted = taken_properties(properties, given)
         with command.management() as management:
+            if wanted.get(ENABLE_PARTITIONING.name, False) is None:
+                wanted[ENABLE_PARTITIONING.name] = _partitioned_by_default(management)
+            elements = new_elements(kind.described, wanted)
             management.create(kind.path(given), kind.described.element, elements)
             # The answer to a create has no counts.
             _show_entry(command, management.get(kind.path(given)))
@@ -132,6 +136,16 @@ def _group(kind: Kind) -> click.Group:
             management.delete(path, force=force)
 
     return group
+
+
+def _partitioned_by_default(management: ManagementClient) -> bool | None:
+    """New entities are partitioned by default (P-06); in Premium the namespace decides (P-09)."""
+    try:
+        premium = management.get(NAMESPACE).text("MessagingSKU") == "Premium"
+    except Unauthorized:
+        # A key for this entity alone.
+        return True
+    return None if premium else True
 
 
 def _get(management: ManagementClient, kind: Kind, path: str) -> Entry:

@@ -26,9 +26,6 @@ _TYPES: Final[Mapping[ValueType, click.ParamType[Any]]] = {
     ValueType.STATUS: Choices(EntityStatus),
 }
 
-# The command line creates partitioned entities by default (P-06).
-_DEFAULTS: Final[Mapping[Property, object]] = {ENABLE_PARTITIONING: True}
-
 
 def property_options(properties: Properties) -> Decorator:
     """One option for each property."""
@@ -49,14 +46,15 @@ def taken_properties(properties: Properties, given: Mapping[str, object]) -> dic
 
 def _option(row: Property) -> Decorator:
     is_switch = row.type is ValueType.BOOLEAN
-    default = _DEFAULTS.get(row)
+    # The command line creates partitioned entities by default; see `cli/entities.py`.
+    default = "partitioned" if row is ENABLE_PARTITIONING else False
     return click.option(
         f"--{row.option}/--no-{row.option}" if is_switch else f"--{row.option}",
         row.field,
         type=_TYPES[row.type],
         metavar=row.metavar or None,
-        default=default,
-        show_default=default is not None,
+        default=None,
+        show_default=default,
         help=_help(row),
     )
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import click
 
-from bendybus.domain.entities import Tier
+from bendybus.domain.entities import PREMIUM_PARTITIONS, Tier
 from bendybus.errors import ConfigError, SetupError, StoreUnavailable
 from bendybus.server.app import run
 from bendybus.server.memory_limit import MEMORY_SHARE_PERCENT
@@ -20,6 +21,8 @@ __all__ = ["serve"]
 EXIT_SETUP: Final = 2
 
 _FILE: Final = click.Path(path_type=Path)
+
+T = TypeVar("T")
 
 
 @click.command
@@ -60,7 +63,22 @@ _FILE: Final = click.Path(path_type=Path)
     envvar="BENDYBUS_ALLOW_STORE",
     help="A folder or a URL of which 'bendybus store attach' may attach stores; may be repeated.",
 )
-@click.option("--tier", default="standard", show_default=True, help="basic, standard or premium.")
+@click.option(
+    "--tier",
+    multiple=True,
+    metavar="[NAME=]TIER",
+    envvar="BENDYBUS_TIER",
+    show_default="as it is, standard if new",
+    help="basic, standard or premium, for all namespaces or the one called NAME; may be repeated.",
+)
+@click.option(
+    "--premium-messaging-partitions",
+    multiple=True,
+    metavar="[NAME=]1|2|4",
+    envvar="BENDYBUS_PREMIUM_MESSAGING_PARTITIONS",
+    show_default="as they are, 2 if new",
+    help="Partitions of each entity in the premium tier; may be repeated.",
+)
 @click.option("--config", type=_FILE, metavar="FILE", help="The official emulator's Config.json.")
 @click.option("--namespace", multiple=True, metavar="NAME", help="One more namespace; may be repeated.")
 @click.option("--emulator", is_flag=True, help="Take the official emulator's key, SAS_KEY_VALUE.")
@@ -109,7 +127,8 @@ def serve(
     stores: int | None,
     store: tuple[str, ...],
     allow_store: tuple[str, ...],
-    tier: str,
+    tier: tuple[str, ...],
+    premium_messaging_partitions: tuple[str, ...],
     config: Path | None,
     namespace: tuple[str, ...],
     emulator: bool,
@@ -133,8 +152,12 @@ def serve(
     is made and kept in the data folder.
     """
     try:
-        if tier not in list(Tier):
-            raise ConfigError(f"--tier is '{tier}'; allowed are {', '.join(Tier)}")
+        tiers = _by_namespace("--tier", tier, {str(each): each for each in Tier})
+        partitions = _by_namespace(
+            "--premium-messaging-partitions",
+            premium_messaging_partitions,
+            {str(count): count for count in PREMIUM_PARTITIONS},
+        )
         settings = Settings(
             data=data,
             host=host,
@@ -144,7 +167,10 @@ def serve(
             stores=stores,
             store_urls=store,
             allowed_stores=allow_store,
-            tier=Tier(tier),
+            tier=tiers.pop("", None),
+            namespace_tiers=tiers,
+            premium_partitions=partitions.pop("", None),
+            namespace_premium_partitions=partitions,
             config=config,
             namespaces=namespace,
             sas_key=sas_key_from(os.environ) or (WELL_KNOWN_KEY if emulator else None),
@@ -166,3 +192,17 @@ def serve(
     except (SetupError, StoreUnavailable) as error:
         click.echo(f"bendybus: {error}", err=True)
         raise click.exceptions.Exit(EXIT_SETUP) from None
+
+
+def _by_namespace(option: str, given: Sequence[str], allowed: Mapping[str, T]) -> dict[str, T]:
+    """The values of `[NAME=]VALUE`, by name in lower case; what is for all namespaces is under ''."""
+    found: dict[str, T] = {}
+    for each in given:
+        name, _, text = each.rpartition("=")
+        value = allowed.get(text.lower())
+        if value is None:
+            raise ConfigError(f"{option} is '{each}'; allowed are {', '.join(allowed)}")
+        if name.lower() in found:
+            raise ConfigError(f"{option} is given twice for {name or 'all namespaces'}")
+        found[name.lower()] = value
+    return found

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Protocol
 
 from bendybus.domain.access import AuthorizationRule, check_rules, rules_from_record
 from bendybus.domain.messages import SubQueue
@@ -46,9 +46,12 @@ __all__ = [
     "Tier",
     "check_path",
     "check_values",
+    "effective_max_size_mb",
+    "max_message_bytes",
     "normalise_path",
     "recorded_values",
     "refuse_immutable_changes",
+    "size_divisor",
     "split_subqueue",
 ]
 
@@ -56,7 +59,7 @@ PATH_LENGTH_MAX: Final = 260
 
 # Partitions of a partitioned entity in Basic and Standard, whatever its size.
 STANDARD_PARTITIONS: Final = 16
-# The namespace setting premiumMessagingPartitions. It is fixed when the namespace is created.
+# The namespace setting premiumMessagingPartitions. Entities that exist keep the partitions they have.
 PREMIUM_PARTITIONS: Final = (1, 2, 4)
 PREMIUM_PARTITIONS_DEFAULT: Final = 2
 
@@ -103,9 +106,13 @@ class EntityDescription(Protocol):
     @property
     def max_size_mb(self) -> int: ...
     @property
-    def max_message_size_kb(self) -> int: ...
+    def max_message_size_kb(self) -> int | None:
+        """None until the entity is created, if its creator does not say: the tier has a default."""
+
     @property
-    def enable_partitioning(self) -> bool: ...
+    def enable_partitioning(self) -> bool | None:
+        """None until the entity is created, if its creator does not say: the namespace decides (P-09)."""
+
     @property
     def exact_keys(self) -> bool: ...
     @property
@@ -151,8 +158,7 @@ def recorded_values(kind: type[DataclassInstance], record: Mapping[str, object])
 class QueueDescription:
     """A queue as its creator described it. Durations are in seconds; None means unlimited.
 
-    `max_size_mb` is the limit of each partition; `Tier.effective_max_size_mb`
-    gives the size to show for the whole queue.
+    `max_size_mb` is the size that was chosen: `effective_max_size_mb` has what it means.
     """
 
     PROPERTIES: ClassVar[Properties] = QUEUE
@@ -160,7 +166,7 @@ class QueueDescription:
     path: EntityPath
     lock_duration_s: float = 60
     max_size_mb: int = 1024
-    max_message_size_kb: int = 256
+    max_message_size_kb: int | None = None
     requires_duplicate_detection: bool = False
     duplicate_detection_window_s: float = 600
     requires_session: bool = False
@@ -168,7 +174,7 @@ class QueueDescription:
     dead_letter_on_expiry: bool = False
     max_delivery_count: int = 10
     auto_delete_on_idle_s: float | None = None
-    enable_partitioning: bool = False
+    enable_partitioning: bool | None = None
     enable_batched_operations: bool = True
     enable_express: bool = False
     forward_to: EntityPath | None = None
@@ -198,6 +204,10 @@ class QueueDescription:
     @property
     def may_have_sessions(self) -> bool:
         return self.requires_session
+
+    @property
+    def max_message_bytes(self) -> int:
+        return max_message_bytes(self)
 
     def to_record(self) -> dict[str, object]:
         """Plain values for a catalog."""
@@ -231,7 +241,7 @@ class Tier(StrEnum):
     @property
     def sizes_mb(self) -> Sequence[int]:
         """The sizes an entity may be created with (P-08, P-09)."""
-        return MAX_SIZE.allowed if self is Tier.PREMIUM else MAX_SIZE.standard
+        return self._offered(MAX_SIZE)
 
     @property
     def message_size_kb(self) -> int:
@@ -239,34 +249,51 @@ class Tier(StrEnum):
         return 1024 if self is Tier.PREMIUM else 256
 
     def partition_count(
-        self, *, enable_partitioning: bool, premium_partitions: int = PREMIUM_PARTITIONS_DEFAULT
+        self, *, enable_partitioning: bool | None, premium_partitions: int = PREMIUM_PARTITIONS_DEFAULT
     ) -> int:
-        """How many partitions an entity gets; in Premium the namespace decides, not the entity (P-09)."""
+        """How many partitions a new entity gets. In Premium the namespace decides (P-09).
+
+        An entity that asks for the opposite is refused. None asks for nothing.
+        """
         if self is not Tier.PREMIUM:
             return STANDARD_PARTITIONS if enable_partitioning else 1
         if premium_partitions not in PREMIUM_PARTITIONS:
             raise ArgumentError(f"premiumMessagingPartitions is {premium_partitions}; allowed are 1, 2, 4.")
+        if enable_partitioning not in (None, premium_partitions > 1):
+            _refuse_partitioning(premium_partitions)
         return premium_partitions
 
-    def effective_max_size_mb(self, description: EntityDescription) -> int:
-        """The maximum size to show: Standard gives each of the 16 partitions the chosen size (P-08)."""
-        if self is Tier.PREMIUM:
-            return description.max_size_mb
-        return description.max_size_mb * self.partition_count(
-            enable_partitioning=description.enable_partitioning
+    def check(self, description: EntityDescription, present: EntityDescription | None = None) -> None:
+        """Refuse what this tier does not offer, except what the entity has already (`present`)."""
+        for row in (MAX_SIZE, MAX_MESSAGE_SIZE):
+            value = getattr(description, row.field)
+            if value not in (None, getattr(present, row.field, None)):
+                azure = self._azure_on_size(row, value)
+                check_one_of(description.label, row.name, value, self._offered(row), azure=azure)
+        self.check_features(description, present)
+
+    def _offered(self, row: Property) -> Sequence[int]:
+        return (row.premium or row.allowed) if self is Tier.PREMIUM else row.standard
+
+    def _azure_on_size(self, row: Property, value: int) -> str:
+        if self is not Tier.PREMIUM or row is not MAX_MESSAGE_SIZE:
+            return f"Bad Request. {HELP_LINK} ."
+        least, most = row.premium[0], row.premium[-1]
+        return (
+            f"The property value for '{row.name}' must be between {least} and {most} when the namespace "
+            f"'{{namespace}}' is using 'Premium' tier.\r\nParameter name: {row.name}\r\n"
+            f"Actual value was {value}."
         )
 
-    def check(self, description: EntityDescription) -> None:
-        """Refuse what this tier does not offer."""
-        for row in (MAX_SIZE, MAX_MESSAGE_SIZE):
-            allowed = row.allowed if self is Tier.PREMIUM else row.standard
-            value = getattr(description, row.field)
-            check_one_of(description.label, row.name, value, allowed, azure=f"Bad Request. {HELP_LINK} .")
-        self.check_features(description)
-
-    def check_features(self, description: EntityDescription) -> None:
+    def check_features(
+        self, description: EntityDescription, present: EntityDescription | None = None
+    ) -> None:
         """Check only the features that can be switched on: a subscription has the sizes of its topic."""
-        refused = [row.name for row in NOT_OFFERED[self] if getattr(description, row.field, None)]
+        refused = [
+            row.name
+            for row in NOT_OFFERED[self]
+            if getattr(description, row.field, None) not in (None, False, getattr(present, row.field, None))
+        ]
         if refused:
             raise InvalidOperation(
                 f"{description.label}: the {self} tier does not offer {', '.join(refused)}."
@@ -286,6 +313,39 @@ class Tier(StrEnum):
                 f"{label} cannot be created: the namespace has {entities} entities, "
                 f"and at most {ENTITIES_MAX} are allowed."
             )
+
+
+def _refuse_partitioning(premium_partitions: int) -> NoReturn:
+    setting = f"The namespace has premiumMessagingPartitions {premium_partitions}"
+    if premium_partitions > 1:
+        raise ArgumentError(
+            f"{setting}: leave EnablePartitioning out, or set it to true.",
+            azure="Non-partitioned entities are not allowed in partitioned namespace.",
+        )
+    raise ArgumentError(
+        f"{setting}: leave EnablePartitioning out, or set it to false.",
+        azure="Partitioned entities are not allowed in non-partitioned namespace.",
+    )
+
+
+def size_divisor(partitions: int) -> int:
+    """By what the chosen size of an entity is divided to get the size of each of its partitions.
+
+    In Standard each of the 16 partitions has the chosen size (P-08). In Premium the chosen size is that of
+    the whole entity (P-09). The number of partitions says where an entity was created; the tier may have
+    changed since.
+    """
+    return 1 if partitions == STANDARD_PARTITIONS else partitions
+
+
+def effective_max_size_mb(description: EntityDescription, partitions: int) -> int:
+    """The size of the whole entity: what is shown, and what its partitions hold together."""
+    return description.max_size_mb * partitions // size_divisor(partitions)
+
+
+def max_message_bytes(description: EntityDescription) -> int:
+    """The largest message of an entity."""
+    return (description.max_message_size_kb or Tier.STANDARD.message_size_kb) * 1024
 
 
 # A property that this kind of entity does not have counts as not used.
@@ -316,7 +376,8 @@ def refuse_immutable_changes(before: EntityDescription, after: EntityDescription
     """Refuse a change to a property that is fixed at creation (P-07)."""
     for row in before.PROPERTIES:
         was, wanted = getattr(before, row.field), getattr(after, row.field, None)
-        if row.fixed and was != wanted:
+        # None: the creator of the entity, or Config.json, does not say it.
+        if row.fixed and wanted not in (None, was):
             kind = _kind(before)
             raise InvalidOperation(
                 f"{before.label}: {row.name} is {was} since the {kind} was created and cannot be "

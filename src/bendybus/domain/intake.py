@@ -18,6 +18,7 @@ from bendybus.domain.changes import Changes
 from bendybus.domain.commands import Done, Enqueued, Transfer
 from bendybus.domain.duplicates import DuplicateHistory
 from bendybus.domain.effects import ForgetIdentities, MarkTransferred, RememberIdentities
+from bendybus.domain.entities import size_divisor
 from bendybus.domain.expiry import NEVER, ExpiryWatch
 from bendybus.domain.messages import Message, MessageState
 from bendybus.domain.schedule import Schedule
@@ -60,6 +61,7 @@ class Intake:
         "_history",
         "_schedule",
         "_shelf",
+        "_size_divisor",
         "_transferred",
         "_unconfirmed",
         "description",
@@ -74,13 +76,18 @@ class Intake:
         next_sequence_number: SequenceNumber | None,
         shelf: Shelf,
         expiry: ExpiryWatch,
+        partition_count: int,
     ) -> None:
-        """`shelf` counts the arrivals and holds the scheduled messages."""
+        """`shelf` counts the arrivals and holds the scheduled messages.
+
+        `partition_count` is that of the entity.
+        """
         self.number = number
         self.description = description
         """Replaced when the entity is updated. The new one applies from the next command on."""
         self.next_sequence_number = next_sequence_number or SequenceNumber(number << PARTITION_SHIFT | 1)
         self._shelf = shelf
+        self._size_divisor = size_divisor(partition_count)
         self._expiry = expiry
         self._unconfirmed: list[Message] = []
         self._schedule = Schedule(shelf.scheduled)
@@ -257,7 +264,7 @@ class Intake:
         return NEVER if ttl_s is None else Instant(at + int(ttl_s * 1000))
 
     def refuse_beyond_quota(self, held_bytes: int, arriving_bytes: int) -> None:
-        quota_bytes = self.description.max_size_mb * _MEBIBYTE
+        quota_bytes = self.description.max_size_mb * _MEBIBYTE // self._size_divisor
         if held_bytes + arriving_bytes > quota_bytes:
             raise QuotaExceeded(
                 f"Partition {self.number} of '{self.description.path}' holds {held_bytes} bytes; "

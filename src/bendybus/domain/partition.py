@@ -48,9 +48,10 @@ class Partition:
         number: PartitionNumber,
         description: QueueDescription,
         next_sequence_number: SequenceNumber | None = None,
+        partition_count: int = 1,
     ) -> None:
         self.number = number
-        self._parts = Parts(number, description, next_sequence_number)
+        self._parts = Parts(number, description, next_sequence_number, partition_count)
 
     @property
     def description(self) -> QueueDescription:

@@ -17,11 +17,17 @@ class Parts:
     __slots__ = ("dead_arriving", "expiry", "intake", "outbox", "stock")
 
     def __init__(
-        self, number: PartitionNumber, description: QueueDescription, next_number: SequenceNumber | None
+        self,
+        number: PartitionNumber,
+        description: QueueDescription,
+        next_number: SequenceNumber | None,
+        partition_count: int,
     ) -> None:
         self.expiry = ExpiryWatch()
         self.stock = Stock(number, description, self.expiry)
-        self.intake = Intake(number, description, next_number, self.stock.shelves[SubQueue.MAIN], self.expiry)
+        self.intake = Intake(
+            number, description, next_number, self.stock.shelves[SubQueue.MAIN], self.expiry, partition_count
+        )
         self.outbox = TransferOutbox(self.intake, self.stock)
         self.dead_arriving = 0
         """How many unconfirmed messages are dead letters already."""

@@ -76,6 +76,8 @@ class Property:
     """The allowed whole numbers; for a text, the allowed lengths. Empty: any."""
     standard: Sequence[int] = ()
     """Those of them that Basic and Standard offer, if not all."""
+    premium: Sequence[int] = ()
+    """Those of them that Premium offers, if not all."""
     least_s: float = 0
     most_s: float | None = None
     """The limit of a duration."""
@@ -137,9 +139,10 @@ class Property:
             return f"at most {self.allowed[-1]} characters"
         if not self.standard:
             return _numbers(self.allowed)
+        if self.premium:
+            return f"{_numbers(self.standard)}; in Premium {_numbers(self.premium)}"
         more = [value for value in self.allowed if value not in self.standard]
-        premium = f"up to {more[-1]}" if isinstance(self.allowed, range) else _numbers(more)
-        return f"{_numbers(self.standard)}; in Premium also {premium}"
+        return f"{_numbers(self.standard)}; in Premium also {_numbers(more)}"
 
     def written(self, value: object) -> object:
         """The value as it is written on the wire."""
@@ -188,7 +191,7 @@ ENABLE_PARTITIONING: Final = Property(
     type=ValueType.BOOLEAN,
     default=False,
     option="partitioned",
-    help="Spread over 16 partitions.",
+    help="Spread over 16 partitions; in Premium over those of the namespace.",
     fixed=True,
     since=FIRST_WITH_PARTITIONS,
 )
@@ -200,7 +203,7 @@ MAX_SIZE: Final = Property(
     allowed=(1024, 2048, 3072, 4096, 5120, 10_240, 20_480, 40_960, 81_920),
     standard=(1024, 2048, 3072, 4096, 5120),
     option="max-size",
-    help="Size of each partition.",
+    help="Size of each partition; in Premium of the entity.",
     metavar="MB",
 )
 MAX_MESSAGE_SIZE: Final = Property(
@@ -210,6 +213,7 @@ MAX_MESSAGE_SIZE: Final = Property(
     default=256,
     allowed=range(1, 102_401),
     standard=range(1, 257),
+    premium=range(1024, 102_401),
     option="max-message-size",
     help="Largest message.",
     metavar="KB",

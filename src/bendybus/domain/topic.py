@@ -45,12 +45,15 @@ class TopicPartition:
         number: PartitionNumber,
         description: TopicDescription,
         next_sequence_number: SequenceNumber | None = None,
+        partition_count: int = 1,
     ) -> None:
         self.number = number
         self._description = description
         self._shelf = Shelf()
         # Nothing expires here: the lifetime of a scheduled message begins when it is due.
-        self._intake = Intake(number, description, next_sequence_number, self._shelf, ExpiryWatch())
+        self._intake = Intake(
+            number, description, next_sequence_number, self._shelf, ExpiryWatch(), partition_count
+        )
 
     @property
     def description(self) -> TopicDescription:

@@ -20,6 +20,7 @@ from bendybus.domain.entities import (
     Tier,
     check_path,
     check_values,
+    max_message_bytes,
     recorded_values,
 )
 from bendybus.domain.filters import (
@@ -81,19 +82,19 @@ def split_subscription(path: str) -> tuple[str, str] | None:
 class TopicDescription:
     """A topic as its creator described it. Durations are in seconds; None means unlimited.
 
-    `max_size_mb` is the limit of each partition for all subscriptions together.
+    `max_size_mb` is the size that was chosen, for all subscriptions together.
     """
 
     PROPERTIES: ClassVar[Properties] = TOPIC
 
     path: EntityPath
     max_size_mb: int = 1024
-    max_message_size_kb: int = 256
+    max_message_size_kb: int | None = None
     requires_duplicate_detection: bool = False
     duplicate_detection_window_s: float = 600
     default_message_ttl_s: float | None = None
     auto_delete_on_idle_s: float | None = None
-    enable_partitioning: bool = False
+    enable_partitioning: bool | None = None
     enable_batched_operations: bool = True
     enable_express: bool = False
     status: EntityStatus = EntityStatus.ACTIVE
@@ -124,6 +125,10 @@ class TopicDescription:
     def label(self) -> str:
         return f"Topic '{self.path}'"
 
+    @property
+    def max_message_bytes(self) -> int:
+        return max_message_bytes(self)
+
     def to_record(self) -> dict[str, object]:
         """Plain values for a catalog."""
         return asdict(self)
@@ -142,6 +147,8 @@ class SubscriptionDescription(QueueDescription):
 
     # Always the wider limit: the topic checks the size, over all its subscriptions.
     max_size_mb: int = MAX_SIZE.allowed[-1]
+    max_message_size_kb: int | None = 256
+    enable_partitioning: bool | None = False
     dead_letter_on_filter_errors: bool = True
     rules: tuple[RuleDescription, ...] = (DEFAULT_RULE,)
 
@@ -226,11 +233,11 @@ class SubscriptionDescription(QueueDescription):
             raise ArgumentError(f"{self.label}: duplicates are detected at the topic.")
 
 
-def check_topic_tier(tier: Tier, topic: TopicDescription) -> None:
-    """Refuse what this tier does not offer; in Basic that is every topic."""
-    if tier is Tier.BASIC:
+def check_topic_tier(tier: Tier, topic: TopicDescription, present: TopicDescription | None = None) -> None:
+    """Refuse what this tier does not offer; in Basic that is every new topic."""
+    if tier is Tier.BASIC and present is None:
         raise InvalidOperation(f"{topic.label}: the {tier} tier does not offer topics.")
-    tier.check(topic)
+    tier.check(topic, present)
 
 
 def count_filters(subscriptions: Iterable[SubscriptionDescription]) -> tuple[int, int]:

@@ -161,7 +161,7 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
         )
         requester = Requester(connection, link, address, management.handle)
         # The state of a session may be as large as a message.
-        size_max += managed.description.max_message_size_kb * 1024
+        size_max += managed.description.max_message_bytes
     link.accept(max_message_size=size_max)
     link.grant(REQUEST_CREDIT)
     return Attachment(requester, address.resource, right, managed)
@@ -171,7 +171,7 @@ def _accept_sender(
     link: ReceivingLink, target: SendTarget, properties: dict[str, object] | None = None
 ) -> None:
     """Accept with the largest message that the target takes, and the largest batch that SDKs should make."""
-    size_max = target.description.max_message_size_kb * 1024
+    size_max = target.description.max_message_bytes
     batch = {BATCH_SIZE_MAX: ULong(min(size_max, BATCH_BYTES_MAX))}
     link.accept(max_message_size=size_max, properties={**(properties or {}), **batch})
 

@@ -176,7 +176,7 @@ class Sender:
 
     def _refuse_oversize(self, delivery: Delivery) -> None:
         if delivery.oversize:
-            limit = self._target.description.max_message_size_kb * 1024
+            limit = self._target.description.max_message_bytes
             raise MessageSizeExceeded(
                 f"The received message exceeds the limit of {limit} bytes that '{self._target.path}' accepts."
             )

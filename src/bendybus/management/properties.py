@@ -58,6 +58,7 @@ _NUMBERS: Final = frozenset(
         "DeadLetterMessageCount",
         "MessageCount",
         "MessagingUnits",
+        "PremiumMessagingPartitions",
         "ScheduledMessageCount",
         "SizeInBytes",
         "SqlFilterCount",

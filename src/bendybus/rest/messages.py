@@ -133,7 +133,7 @@ def _encoded(given: object, content_type: str | None, custom: dict[str, object],
 
 
 def _refuse_oversize(payload: bytes, description: QueueDescription | TopicDescription) -> None:
-    limit = description.max_message_size_kb * 1024
+    limit = description.max_message_bytes
     if len(payload) > limit:
         raise MessageSizeExceeded(
             f"The message has {len(payload)} bytes with its properties; '{description.path}' accepts {limit}."

@@ -120,7 +120,7 @@ class RestMessages(BaseRoute):
         entity.refuse_sending(call.subqueue)
         timeout_s = _timeout_s(request) or TIMEOUT_DEFAULT_S
         description = entity.description
-        limit = description.max_message_size_kb * 1024
+        limit = description.max_message_bytes
         payload = await body.read(
             limit, f"The message exceeds the limit of {limit} bytes that '{entity.path}' accepts."
         )

@@ -42,6 +42,7 @@ from bendybus.server.settings import STORES_DEFAULT, Settings, is_loopback, refu
 from bendybus.server.sockets import raise_descriptor_limit
 from bendybus.server.store_keeper import StoreKeeper
 from bendybus.server.stores import examine_stores, messaging_stores, namespace_id, refuse_missing_stores
+from bendybus.server.tiers import NamespaceTier, refuse_unknown_names, refuse_unused_partitions
 from bendybus.server.tls import self_made_certificate, server_context
 from bendybus.store.faults import StoreFaults
 from bendybus.store.folder import DataFolder, make_key
@@ -96,6 +97,7 @@ class Server:
         issuer = await trusted_issuer(settings, exits)
         wanted = [*(config.name for config in configs), *settings.namespaces]
         folders = namespace_folders(folder, wanted, settings, exits)
+        refuse_unknown_names(settings, folders)
         described = {config.name.lower(): config for config in configs}
         opened: list[tuple[Namespace, AuthorizationRules, StoreKeeper]] = []
         for name, own in folders.items():
@@ -103,6 +105,7 @@ class Server:
             # What the broker does by itself from now on, such as AutoDeleteOnIdle, is done in this context.
             with audit.acting(audit.Actor(namespace=name)):
                 opened.append(await self._open_namespace(name, config, own, issuer, exits))
+        refuse_unused_partitions(settings, [each.broker.tier for each, *_ in opened])
         if len(folders) > 1:
             folder.record_namespaces(list(folders))
 
@@ -155,7 +158,7 @@ class Server:
     ) -> tuple[Namespace, AuthorizationRules, StoreKeeper]:
         settings = self._settings
         root = _root_rule(settings, folder)
-        broker = self._broker(name, folder, exits)
+        broker = self._broker(name, config, folder, exits)
         keeper = StoreKeeper(broker, folder, self._allowed, self.faults.get(name), _close)
         exits.callback(keeper.close)
         broker.start()
@@ -181,11 +184,14 @@ class Server:
             # The rest of the namespace is served anyway; the next start applies the description.
             logger.error("%s: not everything is as described: %s", self._settings.config, reason)
 
-    def _broker(self, name: str, folder: DataFolder, exits: AsyncExitStack) -> Broker:
+    def _broker(
+        self, name: str, config: NamespaceConfig, folder: DataFolder, exits: AsyncExitStack
+    ) -> Broker:
         catalog = SqliteCatalog(folder.catalog_path)
         catalog.open()
         exits.callback(catalog.close)
         settings = self._settings
+        tier = NamespaceTier.of(name, settings, config, catalog.namespace())
         records = catalog.entities()
         placed = {name for record in records for name in record.placement}
         known = placed | folder.store_list().attached.keys()
@@ -210,8 +216,8 @@ class Server:
         return Broker(
             catalog,
             stores,
-            tier=settings.tier,
-            premium_partitions=settings.premium_partitions,
+            tier=tier.tier,
+            premium_partitions=tier.premium_partitions,
             contents=AmqpContents(),
             unopened=unopened,
             stall_after_s=settings.stall_after_s,

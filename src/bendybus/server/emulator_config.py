@@ -4,7 +4,8 @@ Nothing in the file is ignored silently: an unknown key, a wrong type and a miss
 are refused, with the file, the position, the value and what is allowed (json_nodes.py). Which
 properties there are: domain/properties.py. The description checks the ranges
 (domain/entities.py), so the emulator's own limits do not apply. `AuthorizationRules`,
-`EnablePartitioning` and a second namespace are ours: the emulator does not have them.
+`EnablePartitioning`, `Tier`, `PremiumMessagingPartitions` and a second namespace are ours: the
+emulator does not have them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bendybus.atom import CORRELATION_ELEMENTS
 from bendybus.auth.key_ring import ROOT_RULE_NAME
 from bendybus.auth.rights import Right
 from bendybus.domain.access import RULES_MAX, AuthorizationRule
-from bendybus.domain.entities import QueueDescription, normalise_path
+from bendybus.domain.entities import PREMIUM_PARTITIONS, QueueDescription, Tier, normalise_path
 from bendybus.domain.filters import CorrelationFilter, RuleDescription, SqlFilter, SqlRuleAction
 from bendybus.domain.properties import QUEUE, SUBSCRIPTION, TOPIC, Properties, ValueType
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription, subscription_path
@@ -42,6 +43,8 @@ class NamespaceConfig:
     subscriptions: tuple[SubscriptionDescription, ...] = ()
     rules: Mapping[str, tuple[AuthorizationRule, ...]] = field(default_factory=dict)
     """By queue or topic; the namespace's own under the empty name."""
+    tier: Tier | None = None
+    premium_partitions: int | None = None
 
 
 def load_config(file: Path) -> tuple[NamespaceConfig, ...]:
@@ -72,7 +75,14 @@ def _refuse_unclear_names(namespaces: list[tuple[JsonNode, NamespaceConfig]]) ->
         seen.add(namespace.name.lower())
 
 
-NAMESPACE_MEMBERS: Final = ("Name", "Queues", "Topics", "AuthorizationRules")
+NAMESPACE_MEMBERS: Final = (
+    "Name",
+    "Tier",
+    "PremiumMessagingPartitions",
+    "Queues",
+    "Topics",
+    "AuthorizationRules",
+)
 
 _READERS: Final[Mapping[ValueType, Callable[[JsonNode], object]]] = {
     ValueType.BOOLEAN: JsonNode.boolean,
@@ -112,6 +122,8 @@ class _Reader:
             tuple(self._topics.values()),
             tuple(self._subscriptions.values()),
             self._rules,
+            _tier(members["Tier"]) if "Tier" in members else None,
+            _premium_partitions(members),
         )
 
     def _read_queue(self, node: JsonNode) -> None:
@@ -221,6 +233,18 @@ class _Reader:
             return AuthorizationRule(name, tuple(rights.label.split(", ")), key, second)
         except ArgumentError as error:
             raise ConfigError(f"{self._file}: {node.path}: {error}") from error
+
+
+def _tier(node: JsonNode) -> Tier:
+    tier = node.text().lower()
+    return Tier(tier) if tier in list(Tier) else node.refuse("expected Basic, Standard or Premium")
+
+
+def _premium_partitions(members: Mapping[str, JsonNode]) -> int | None:
+    if (node := members.get("PremiumMessagingPartitions")) is None:
+        return None
+    count = node.integer()
+    return count if count in PREMIUM_PARTITIONS else node.refuse("expected 1, 2 or 4")
 
 
 def _values(members: Mapping[str, JsonNode], properties: Properties) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from bendybus.broker.health import STALL_AFTER_S
-from bendybus.domain.entities import PREMIUM_PARTITIONS, PREMIUM_PARTITIONS_DEFAULT, Tier
+from bendybus.domain.entities import PREMIUM_PARTITIONS, Tier
 from bendybus.errors import ConfigError
 from bendybus.server.memory_limit import memory_limit
 
@@ -62,8 +62,14 @@ class Settings:
     """Messaging stores elsewhere than in the data folder, instead of its own."""
     allowed_stores: tuple[str, ...] = field(default=(), repr=False)
     """Folders and URLs of stores that may be attached over the network; none: nothing may be."""
-    tier: Tier = Tier.STANDARD
-    premium_partitions: int = PREMIUM_PARTITIONS_DEFAULT
+    tier: Tier | None = None
+    """The tier of namespaces for which none is set; None: as it is, Standard in new ones."""
+    premium_partitions: int | None = None
+    """`premiumMessagingPartitions` of namespaces for which it is not set; None: as it is, 2 in new ones."""
+    namespace_tiers: Mapping[str, Tier] = field(default_factory=dict)
+    """By the namespace's name, in lower case."""
+    namespace_premium_partitions: Mapping[str, int] = field(default_factory=dict)
+    """By the namespace's name, in lower case."""
     config: Path | None = None
     """The official emulator's Config.json: the namespaces and queues to have from the start."""
     namespaces: tuple[str, ...] = ()
@@ -121,8 +127,9 @@ class Settings:
             )
         # Refused here, before anything is opened.
         memory_limit(self.memory)
-        if self.premium_partitions not in PREMIUM_PARTITIONS:
-            raise ConfigError(f"premium_partitions is {self.premium_partitions}; allowed are 1, 2, 4")
+        for count in (self.premium_partitions, *self.namespace_premium_partitions.values()):
+            if count is not None and count not in PREMIUM_PARTITIONS:
+                raise ConfigError(f"--premium-messaging-partitions is {count}; allowed are 1, 2, 4")
         if self.log_level not in LOG_LEVELS:
             raise ConfigError(f"--log-level is '{self.log_level}'; allowed are {', '.join(LOG_LEVELS)}")
         if self.log_format not in LOG_FORMATS:

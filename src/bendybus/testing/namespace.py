@@ -21,7 +21,6 @@ from bendybus.domain.commands import Given, Peek
 from bendybus.domain.entities import (
     EntityDescription,
     QueueDescription,
-    Tier,
     normalise_path,
     refuse_immutable_changes,
 )
@@ -35,6 +34,8 @@ from bendybus.namespaces import Namespace as ServedNamespace
 from bendybus.server.emulator_config import NamespaceConfig
 from bendybus.server.front import Front
 from bendybus.server.http import RESERVED_NAMES
+from bendybus.server.settings import Settings
+from bendybus.server.tiers import NamespaceTier
 from bendybus.store.catalog import Catalog
 from bendybus.store.faults import StoreFaults
 from bendybus.store.protocol import MessagingStore
@@ -53,7 +54,6 @@ class NamespaceStorage:
 
     catalog: Catalog
     stores: list[MessagingStore]
-    tier: Tier
     folder: Path | None
     """Where a durable namespace keeps its files."""
 
@@ -77,6 +77,7 @@ class Namespace:
         root: RootRule,
         storage: NamespaceStorage,
         described: NamespaceConfig,
+        settings: Settings,
         connection_string: str,
         front: Front,
         call: Callable[[Coroutine[Any, Any, Any]], Any],
@@ -86,6 +87,7 @@ class Namespace:
         self.name = name
         self._root = root
         self._storage = storage
+        self._settings = settings
         self._described = described
         """The entities at creation, which a reset restores."""
         self.faults = StoreFaults(storage.stores)
@@ -197,10 +199,13 @@ class Namespace:
     async def enter(self) -> None:
         """Open the stores and the catalog, start a broker, and let clients in."""
         self._storage.open()
+        recorded = self._storage.catalog.namespace()
+        tier = NamespaceTier.of(self.name, self._settings, self._described, recorded)
         broker = Broker(
             self._storage.catalog,
             self.faults.stores,
-            tier=self._storage.tier,
+            tier=tier.tier,
+            premium_partitions=tier.premium_partitions,
             contents=AmqpContents(),
             reserved_names=RESERVED_NAMES,
             clock=self._clock,
@@ -242,7 +247,11 @@ class Namespace:
         self.faults.heal_all()
         await broker.recovered()
         described = self._described
-        first: list[EntityDescription] = [*described.queues, *described.topics, *described.subscriptions]
+        first: list[EntityDescription] = [
+            *(broker.entities.settled(queue) for queue in described.queues),
+            *(broker.entities.settled(topic) for topic in described.topics),
+            *described.subscriptions,
+        ]
         by_path = {normalise_path(each.path): each for each in first}
         for entity in broker.entities:
             wanted = by_path.get(normalise_path(entity.path))

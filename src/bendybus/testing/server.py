@@ -106,14 +106,16 @@ class Server:
         config: str | Path | None = None,
         durable: bool = False,
         stores: int = 1,
-        tier: str = "standard",
+        tier: str | None = None,
+        premium_partitions: int | None = None,
     ) -> Namespace:
         """Create a namespace for the caller alone.
 
         `queues` are names, or names with properties as for `Namespace.create_queue`. `topics` are names
         with the names of their subscriptions, or with subscriptions and their properties. `config` is a
         Config.json, of which the first namespace is used, or the one called `name`. A durable namespace
-        keeps everything on disk, with fsync, in the server's temporary folder.
+        keeps everything on disk, with fsync, in the server's temporary folder. `tier` is "standard"
+        unless the Config.json has another. `premium_partitions` are those of each entity in Premium.
         """
         self._running()
         described = _described(config, name)
@@ -128,8 +130,9 @@ class Server:
         namespace = Namespace(
             name,
             RootRule(key, key),
-            self._storage(name, stores, Tier(tier)) if durable else _in_memory(stores, Tier(tier)),
+            self._storage(name, stores) if durable else _in_memory(stores),
             described,
+            _settings(name, tier, premium_partitions),
             local_connection_string(self._settings.host, self.port, key),
             self._front,
             self._call,
@@ -137,11 +140,11 @@ class Server:
         self._call(self._enter(name, namespace))
         return namespace
 
-    def _storage(self, name: str, stores: int, tier: Tier) -> NamespaceStorage:
+    def _storage(self, name: str, stores: int) -> NamespaceStorage:
         folder = Path(self._folder.name) / "namespaces" / name.lower()
         folder.mkdir(parents=True, exist_ok=True)
         files = [SqliteStore(folder / f"store-{number}.db") for number in range(stores)]
-        return NamespaceStorage(SqliteCatalog(folder / "catalog.db"), list(files), tier, folder)
+        return NamespaceStorage(SqliteCatalog(folder / "catalog.db"), list(files), folder)
 
     async def _enter(self, name: str, namespace: Namespace) -> None:
         if name in self._front.namespaces:
@@ -212,9 +215,17 @@ def _subscriptions(
             yield SubscriptionDescription.of(topic, name, **properties)
 
 
-def _in_memory(stores: int, tier: Tier) -> NamespaceStorage:
+def _in_memory(stores: int) -> NamespaceStorage:
     return NamespaceStorage(
-        MemoryCatalog(), [MemoryStore(f"store-{number}") for number in range(stores)], tier, None
+        MemoryCatalog(), [MemoryStore(f"store-{number}") for number in range(stores)], None
+    )
+
+
+def _settings(name: str, tier: str | None, premium_partitions: int | None) -> Settings:
+    """What a test sets for its namespace."""
+    return Settings(
+        namespace_tiers={name.lower(): Tier(tier)} if tier else {},
+        namespace_premium_partitions={name.lower(): premium_partitions} if premium_partitions else {},
     )
 
 

@@ -74,6 +74,10 @@ class Plan:
             weather=_weather(dice),
         )
         _Planner(plan, dice).plan()
+        if plan.tier is Tier.PREMIUM:
+            # The namespace decides (P-09).
+            plan.queues = [replace(each, enable_partitioning=None) for each in plan.queues]
+            plan.topics = [replace(each, enable_partitioning=None) for each in plan.topics]
         return plan
 
     def partition_count(self, entity: str) -> int:

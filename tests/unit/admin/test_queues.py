@@ -72,6 +72,8 @@ EVERYTHING = QueueDescription(
     user_metadata="<&> \u2603",
 )
 
+PLAIN = QueueDescription(PATH, max_message_size_kb=256, enable_partitioning=False)
+
 
 def a_queue(description: QueueDescription, partitions: int) -> Queue:
     """With a message of three bytes in each partition."""
@@ -88,14 +90,12 @@ def a_queue(description: QueueDescription, partitions: int) -> Queue:
     return queue
 
 
-def written(queue: Queue, tier: Tier = Tier.STANDARD, version: str = "2024-05") -> ElementTree.Element:
-    text = queue_elements(queue, tier, version)
+def written(queue: Queue, version: str = "2024-05") -> ElementTree.Element:
+    text = queue_elements(queue, version)
     return ElementTree.fromstring(f'<QueueDescription xmlns="{SERVICE_BUS}">{text}</QueueDescription>')
 
 
-def read(
-    elements: str, tier: Tier = Tier.STANDARD, current: QueueDescription | None = None
-) -> QueueDescription:
+def read(elements: str, tier: Tier = Tier.STANDARD, current: Queue | None = None) -> QueueDescription:
     body = f"<entry><content><QueueDescription>{elements}</QueueDescription></content></entry>"
     return read_queue(PATH, parse_entry(body.encode()).elements, tier, current)
 
@@ -110,32 +110,39 @@ def test_what_is_shown_is_in_the_order_of_the_real_service() -> None:
 
 
 @pytest.mark.parametrize("tier", [Tier.STANDARD, Tier.PREMIUM])
-@pytest.mark.parametrize("description", [EVERYTHING, QueueDescription(PATH)])
+@pytest.mark.parametrize("description", [EVERYTHING, PLAIN])
 def test_what_is_shown_means_the_same_when_it_comes_back(description: QueueDescription, tier: Tier) -> None:
     if tier is Tier.PREMIUM:
         description = replace(description, max_message_size_kb=2048)
-    shown = queue_elements(
-        a_queue(description, 16 if description.enable_partitioning else 1), tier, "2024-05"
-    )
+    standard, premium = (16, 2) if description.enable_partitioning else (1, 1)
+    queue = a_queue(description, premium if tier is Tier.PREMIUM else standard)
+    shown = queue_elements(queue, "2024-05")
     assert read(shown, tier) == description
-    assert read(shown, tier, current=description) == description
+    assert read(shown, tier, current=queue) == description
+
+
+@pytest.mark.parametrize("tier", [Tier.STANDARD, Tier.PREMIUM])
+@pytest.mark.parametrize("partitions", [16, 2])
+def test_an_update_in_another_tier_than_it_was_created_in_changes_nothing(
+    partitions: int, tier: Tier
+) -> None:  # P-09
+    queue = a_queue(EVERYTHING, partitions)
+    assert read(queue_elements(queue, "2024-05"), tier, current=queue) == EVERYTHING
 
 
 def test_a_partitioned_queue_shows_the_size_of_all_partitions() -> None:  # P-08
     five = QueueDescription(PATH, max_size_mb=5120, enable_partitioning=True)
     assert text_of(written(a_queue(five, 16)), "MaxSizeInMegabytes") == "81920"
-    assert text_of(written(a_queue(five, 2), Tier.PREMIUM), "MaxSizeInMegabytes") == "5120"
+    assert text_of(written(a_queue(five, 2)), "MaxSizeInMegabytes") == "5120"
     both = "<EnablePartitioning>true</EnablePartitioning><MaxSizeInMegabytes>{}</MaxSizeInMegabytes>"
     assert read(both.format(81_920)) == read(both.format(5120)) == five
 
 
-def test_in_premium_the_namespace_decides_and_the_flag_has_no_effect() -> None:  # P-09
-    plain = QueueDescription(PATH)
-    queue = a_queue(plain, 2)
-    assert text_of(written(queue, Tier.PREMIUM), "EnablePartitioning") == "true"
-    for flag in ("true", "false"):
-        sent = f"<EnablePartitioning>{flag}</EnablePartitioning>"
-        assert read(sent, Tier.PREMIUM, current=plain) == plain
+def test_what_the_client_does_not_say_is_left_to_the_namespace() -> None:  # P-09
+    asked = read("<MaxDeliveryCount>3</MaxDeliveryCount>", Tier.PREMIUM)
+    assert (asked.enable_partitioning, asked.max_message_size_kb) == (None, None)
+    asked = read("<EnablePartitioning>false</EnablePartitioning>", Tier.PREMIUM)
+    assert asked.enable_partitioning is False
 
 
 def test_counts_and_sizes_are_summed_over_the_partitions() -> None:  # P-33
@@ -150,7 +157,7 @@ def test_counts_and_sizes_are_summed_over_the_partitions() -> None:  # P-33
 
 
 def test_the_prefix_of_the_counts_is_declared_where_the_javascript_client_looks() -> None:
-    text = queue_elements(a_queue(EVERYTHING, 1), Tier.STANDARD, "2024-05")
+    text = queue_elements(a_queue(EVERYTHING, 1), "2024-05")
     assert '<CountDetails xmlns:d2p1="http://schemas.microsoft.com/netservices/2011/06/servicebus">' in text
     assert "<d2p1:ActiveMessageCount>1</d2p1:ActiveMessageCount>" in text
 
@@ -177,7 +184,7 @@ def test_a_forward_is_a_name_or_a_url(sent: str) -> None:
 
 
 def test_an_update_takes_away_what_it_leaves_out_only_where_that_is_how_it_is_taken_away() -> None:
-    changed = read("<MaxDeliveryCount>3</MaxDeliveryCount>", current=EVERYTHING)
+    changed = read("<MaxDeliveryCount>3</MaxDeliveryCount>", current=a_queue(EVERYTHING, 16))
     assert (changed.max_delivery_count, changed.lock_duration_s, changed.max_size_mb) == (3, 30.5, 2048)
     assert (changed.forward_to, changed.forward_dead_lettered_to, changed.user_metadata) == (None, None, None)
 
@@ -224,10 +231,12 @@ def test_whatever_the_elements_say_it_is_a_queue_or_a_refusal(values: dict[str, 
     elements = {name: Element(name) for name in values}
     for name, text in values.items():
         elements[name].text = text
-    for current in (None, EVERYTHING):
+    for current in (None, a_queue(EVERYTHING, 16)):
         with suppress(BrokerError):
             description = read_queue(PATH, elements, Tier.STANDARD, current)
-            assert read_queue(PATH, elements, Tier.STANDARD, description) == description
+            partitions = 16 if description.enable_partitioning else 1
+            again = Queue(description, partitions, lambda host: None)
+            assert read_queue(PATH, elements, Tier.STANDARD, again) == description
 
 
 @given(st.binary(max_size=200), st.integers(0, 200))

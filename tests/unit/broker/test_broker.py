@@ -71,7 +71,7 @@ async def test_an_unpartitioned_queue_lives_in_one_store_and_they_take_turns(ope
         assert [[host.store.name for host in queue.hosts] for queue in queues] == [["a"], ["b"], ["c"]]
 
 
-@pytest.mark.parametrize(("tier", "asked", "count"), [(Tier.STANDARD, True, 16), (Tier.PREMIUM, False, 4)])
+@pytest.mark.parametrize(("tier", "asked", "count"), [(Tier.STANDARD, True, 16), (Tier.PREMIUM, None, 4)])
 async def test_the_tier_decides_the_number_of_partitions(open_broker, tier, asked, count):  # P-08 P-09
     async with open_broker(tier=tier, premium_partitions=4) as broker:
         description = QueueDescription(EntityPath("q"), enable_partitioning=asked)
@@ -147,14 +147,49 @@ async def test_an_update_changes_what_may_be_changed_for_good(open_broker):
         assert queue.hosts[0].partition.description.max_delivery_count == 3
 
     async with open_broker() as broker:
-        assert broker.find("orders").description == changed
+        assert broker.find("orders").description == replace(changed, max_message_size_kb=256)
 
 
 async def test_partitioning_is_fixed_at_creation(open_broker):  # P-07
     async with open_broker() as broker:
         await broker.queues.create(ORDERS)
         with pytest.raises(InvalidOperation, match="EnablePartitioning is True"):
-            await broker.queues.ensure(QueueDescription(EntityPath("orders")))
+            await broker.queues.ensure(QueueDescription(EntityPath("orders"), enable_partitioning=False))
+        queue = await broker.queues.ensure(QueueDescription(EntityPath("orders"), max_delivery_count=3))
+        assert queue.description.enable_partitioning
+
+
+@pytest.mark.parametrize("before", [Tier.STANDARD, Tier.PREMIUM])
+async def test_entities_keep_their_partitions_when_the_tier_changes(open_broker, before):  # P-09
+    count, after = (16, Tier.PREMIUM) if before is Tier.STANDARD else (2, Tier.STANDARD)
+    asked = True if before is Tier.STANDARD else None
+    described = QueueDescription(EntityPath("q"), enable_partitioning=asked, max_size_mb=5120)
+    async with open_broker(tier=before) as broker:
+        await broker.queues.create(described)
+    async with open_broker(tier=after, premium_partitions=1) as broker:
+        queue = broker.find("q")
+        assert (len(queue.hosts), queue.description.enable_partitioning) == (count, True)
+        await queue.hosts[count - 1].ask(Enqueue([message()]))
+        await broker.queues.ensure(described)
+        await broker.queues.update(replace(queue.description, max_delivery_count=3))
+        assert queue.description.max_delivery_count == 3
+
+
+async def test_the_tier_is_kept_in_the_catalog(open_broker):  # P-09
+    async with open_broker(tier=Tier.PREMIUM, premium_partitions=4) as broker:
+        kept = broker.catalog.namespace()
+        assert (kept["tier"], kept["premium_partitions"]) == ("premium", 4)
+
+
+async def test_an_entity_of_an_earlier_version_shows_its_partitions(open_broker):  # P-09
+    async with open_broker(tier=Tier.PREMIUM) as broker:
+        await broker.queues.create(QueueDescription(EntityPath("q")))
+        record = broker.entities.record("q")
+        broker.catalog.replace(
+            replace(record, description=record.description | {"enable_partitioning": False})
+        )
+    async with open_broker(tier=Tier.PREMIUM) as broker:
+        assert broker.find("q").description.enable_partitioning is True
 
 
 async def test_keyless_messages_take_turns_over_all_partitions(open_broker):  # P-16

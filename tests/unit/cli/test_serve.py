@@ -62,6 +62,24 @@ def test_arguments_become_settings(started: list[Settings], monkeypatch: pytest.
     ]
 
 
+def test_tiers_are_for_all_namespaces_or_for_one(
+    started: list[Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:  # P-09
+    arguments = "serve --tier Standard --tier Shop=premium --premium-messaging-partitions shop=4"
+    assert runner.invoke(app, arguments.split()).exit_code == 0
+    monkeypatch.setenv("BENDYBUS_TIER", "premium shop=basic")
+    monkeypatch.setenv("BENDYBUS_PREMIUM_MESSAGING_PARTITIONS", "1")
+    assert runner.invoke(app, ["serve"]).exit_code == 0
+    assert started == [
+        Settings(
+            tier=Tier.STANDARD,
+            namespace_tiers={"shop": Tier.PREMIUM},
+            namespace_premium_partitions={"shop": 4},
+        ),
+        Settings(tier=Tier.PREMIUM, namespace_tiers={"shop": Tier.BASIC}, premium_partitions=1),
+    ]
+
+
 def test_in_the_emulators_place_its_key_is_taken_unless_another_is_set(
     started: list[Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +94,7 @@ def test_in_the_emulators_place_its_key_is_taken_unless_another_is_set(
     [
         ("--port 99999", "bendybus: --port is 99999; allowed is 0 to 65535\n"),
         ("--tier gold", "bendybus: --tier is 'gold'; allowed are basic, standard, premium\n"),
+        ("--tier a=basic --tier A=basic", "bendybus: --tier is given twice for A\n"),
     ],
 )
 def test_a_wrong_setting_is_one_line_on_stderr_and_exit_2(

@@ -7,9 +7,19 @@ from typing import Any
 
 import pytest
 
-from bendybus.domain.entities import EntityStatus, QueueDescription, Tier, check_path, normalise_path
+from bendybus.domain.entities import (
+    EntityStatus,
+    QueueDescription,
+    Tier,
+    check_path,
+    effective_max_size_mb,
+    normalise_path,
+)
+from bendybus.domain.expiry import ExpiryWatch
+from bendybus.domain.intake import Intake
+from bendybus.domain.shelf import Shelf
 from bendybus.errors import ArgumentError, InvalidOperation, QuotaExceeded
-from bendybus.names import EntityPath
+from bendybus.names import EntityPath, PartitionNumber
 
 ORDERS = QueueDescription(EntityPath("orders"))
 
@@ -118,26 +128,47 @@ def test_standard_partitions_by_the_entitys_own_choice(tier: Tier) -> None:
     assert tier.partition_count(enable_partitioning=False) == 1
 
 
-@pytest.mark.parametrize("enable_partitioning", [True, False])
-def test_premium_partitions_by_the_namespaces_choice(enable_partitioning: bool) -> None:
+def premium_count(premium_partitions: int, enable_partitioning: bool | None = None) -> int:
+    return Tier.PREMIUM.partition_count(
+        enable_partitioning=enable_partitioning, premium_partitions=premium_partitions
+    )
+
+
+def test_premium_partitions_by_the_namespaces_choice() -> None:
     # P-09
-    def count(premium_partitions: int) -> int:
-        return Tier.PREMIUM.partition_count(
-            enable_partitioning=enable_partitioning, premium_partitions=premium_partitions
-        )
-
-    assert [count(1), count(2), count(4)] == [1, 2, 4]
-    assert Tier.PREMIUM.partition_count(enable_partitioning=enable_partitioning) == 2
+    assert [premium_count(1), premium_count(2), premium_count(4)] == [1, 2, 4]
+    assert Tier.PREMIUM.partition_count(enable_partitioning=None) == 2
     with pytest.raises(ArgumentError, match="premiumMessagingPartitions is 3"):
-        count(3)
+        premium_count(3)
 
 
-def test_sixteen_partitions_of_5_gb_are_80_gb() -> None:
-    # P-08
-    large = replace(ORDERS, max_size_mb=5120, enable_partitioning=True)
-    assert Tier.STANDARD.effective_max_size_mb(large) == 81_920
-    assert Tier.STANDARD.effective_max_size_mb(replace(large, enable_partitioning=False)) == 5120
-    assert Tier.PREMIUM.effective_max_size_mb(large) == 5120
+def test_in_premium_an_entity_may_ask_only_for_what_the_namespace_has() -> None:
+    # P-09
+    assert [premium_count(1, False), premium_count(2, True), premium_count(4, True)] == [1, 2, 4]
+    for partitions, asked, azure in (
+        (2, False, "Non-partitioned entities are not allowed in partitioned namespace."),
+        (4, False, "Non-partitioned entities are not allowed in partitioned namespace."),
+        (1, True, "Partitioned entities are not allowed in non-partitioned namespace."),
+    ):
+        with pytest.raises(ArgumentError, match=f"premiumMessagingPartitions {partitions}") as refused:
+            premium_count(partitions, asked)
+        assert refused.value.azure == azure
+
+
+def test_sixteen_partitions_of_5_gb_are_80_gb_and_two_are_5_gb() -> None:
+    # P-08, P-09
+    large = replace(ORDERS, max_size_mb=5120)
+    assert [effective_max_size_mb(large, count) for count in (16, 4, 2, 1)] == [81_920, 5120, 5120, 5120]
+
+
+@pytest.mark.parametrize(("partitions", "share_mb"), [(16, 1024), (4, 256), (2, 512), (1, 1024)])
+def test_the_partitions_hold_together_what_the_entity_shows(partitions: int, share_mb: int) -> None:
+    # P-08, P-09
+    intake = Intake(PartitionNumber(0), ORDERS, None, Shelf(), ExpiryWatch(), partitions)
+    intake.refuse_beyond_quota(0, share_mb << 20)
+    with pytest.raises(QuotaExceeded):
+        intake.refuse_beyond_quota(1, share_mb << 20)
+    assert effective_max_size_mb(ORDERS, partitions) == share_mb * partitions
 
 
 def test_sizes_beyond_5_gb_are_for_premium() -> None:
@@ -149,10 +180,23 @@ def test_sizes_beyond_5_gb_are_for_premium() -> None:
 
 
 def test_large_messages_are_for_premium() -> None:
+    # P-09
     large = replace(ORDERS, max_message_size_kb=1024)
     Tier.PREMIUM.check(large)
+    with pytest.raises(ArgumentError, match="MaxMessageSizeInKilobytes is 1023; it must be from 1024"):
+        Tier.PREMIUM.check(replace(ORDERS, max_message_size_kb=1023))
     with pytest.raises(ArgumentError, match="MaxMessageSizeInKilobytes is 1024"):
         Tier.STANDARD.check(large)
+
+
+def test_a_tier_accepts_what_an_entity_has_already() -> None:
+    # P-09
+    before = replace(ORDERS, max_size_mb=10_240, max_message_size_kb=2048)
+    Tier.STANDARD.check(replace(before, max_delivery_count=3), before)
+    with pytest.raises(ArgumentError, match="MaxSizeInMegabytes is 20480"):
+        Tier.STANDARD.check(replace(before, max_size_mb=20_480), before)
+    express = replace(ORDERS, enable_express=True)
+    Tier.PREMIUM.check(replace(express, max_delivery_count=3), express)
 
 
 @pytest.mark.parametrize(
@@ -198,8 +242,10 @@ def test_a_record_may_lack_properties_or_hold_unknown_ones() -> None:
 )
 def test_what_was_fixed_at_creation_is_not_changed(field: str, label: str) -> None:
     # P-07
+    made = replace(ORDERS, enable_partitioning=False)
     with pytest.raises(InvalidOperation, match=f"{label} is False"):
-        ORDERS.refuse_immutable_changes(replace(ORDERS, **{field: True}))
+        made.refuse_immutable_changes(replace(made, **{field: True}))
+    made.refuse_immutable_changes(ORDERS)
     ORDERS.refuse_immutable_changes(replace(ORDERS, max_delivery_count=5, lock_duration_s=30))
 
 

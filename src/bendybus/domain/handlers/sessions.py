@@ -156,7 +156,7 @@ def check_state(stock: Stock, lock: SessionLock, state: bytes | None, at: Instan
     """How many more bytes the partition would hold with this state. Raises if it cannot be set."""
     session = _locks_of(stock).holding(lock, at)
     size = 0 if state is None else len(state)
-    limit = stock.description.max_message_size_kb * 1024
+    limit = stock.description.max_message_bytes
     if size > limit:
         raise MessageSizeExceeded(
             f"The session state has {size} bytes; '{stock.description.path}' keeps at most {limit}, as much "

@@ -141,7 +141,7 @@ def _identities(target: SendTarget) -> Identities | None:
 
 
 def _payloads(target: SendTarget, entries: Sequence[object]) -> list[bytes]:
-    limit = target.description.max_message_size_kb * 1024
+    limit = target.description.max_message_bytes
     payloads = [_payload(entry) for entry in entries]
     if any(len(payload) > limit for payload in payloads):
         raise MessageSizeExceeded(
