@@ -240,12 +240,14 @@ def test_following_goes_on_until_interrupted(
     ) as following:
         signal.signal(signal.SIGINT, ignored)
         assert following.stdout is not None
-        for body in ("first", "second"):
+        for body in ("first", "second", "third"):
             bendybus("send", partitioned, "--body", body)
             assert json.loads(following.stdout.readline())["body"] == body
+        # A message is shown before it is completed: that the third one was shown says so much of the others.
         following.send_signal(signal.SIGINT)
         rest, told = following.communicate(timeout=20)
-    assert (following.returncode, rest, told) == (0, "", f"Completed 2 messages of '{partitioned}'.\n")
+    assert (following.returncode, rest) == (0, "")
+    assert told in [f"Completed {count} messages of '{partitioned}'.\n" for count in (2, 3)]
 
 
 @pytest.mark.parametrize(
