@@ -58,7 +58,7 @@ COMMON_FIELDS: Final[Mapping[str, str]] = {
 }
 
 EVENTS: Final[Mapping[str, Event]] = {
-    "server-started": Event("the server takes connections", ("version", "namespaces", "ports")),
+    "server-started": Event("the server accepts connections", ("version", "namespaces", "ports")),
     "server-stopping": Event("the server was told to stop"),
     "queue-created": Event("a queue was created", ("entity", "partitions")),
     "queue-updated": Event("properties of a queue were changed", ("entity", "changed")),
@@ -120,15 +120,15 @@ EVENTS: Final[Mapping[str, Event]] = {
 # Why something was refused: the values of the field `reason`.
 REASONS: Final[Mapping[str, str]] = {
     "no-token": "the request has no token, or none was accepted within 30 seconds of connecting",
-    "wrong-key": "no key that is known here made the signature or the login",
-    "wrong-audience": "the token is for something else",
+    "wrong-key": "the signature or the login was not made with a known key",
+    "wrong-audience": "the token is for another resource",
     "malformed": "the token or login cannot be read",
     "expired": "the token has expired, or is not valid yet",
     "no-right": "the token or login lacks the right",
     "other-namespace": "the login is for another namespace than the host name",
     "flood": "more than a thousand frames without an accepted token",
     "slow-handshake": "nothing, or not enough, was sent in time to open the connection",
-    "too-many-connections": "the server has as many connections as it takes",
+    "too-many-connections": "the server has reached its limit of connections",
     "unknown-protocol": "the connection speaks neither AMQP 1.0, HTTP nor TLS",
     "tls-failed": "the TLS handshake failed",
     "tls-required": "a connection without TLS to a server that requires it",
