@@ -5,7 +5,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= 3
+WORKERS ?= 4
 
 # Byte code is kept wherever these commands run: without it, each start of a server compiles all its modules.
 unexport PYTHONDONTWRITEBYTECODE

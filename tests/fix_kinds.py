@@ -11,13 +11,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import pytest
+from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus import (
     ServiceBusClient,
     ServiceBusMessage,
@@ -37,6 +39,9 @@ PARTITION_SHIFT: Final = 48
 # Long enough for a loaded machine; who waits for something that comes does not wait so long.
 PATIENCE_S: Final = 20
 
+# So many stands are left behind before their entities are deleted.
+USED_STANDS_MAX: Final = 45
+
 _numbers = count()
 
 
@@ -54,6 +59,8 @@ class Stand:
     admin: ServiceBusAdministrationClient
     client: ServiceBusClient
     handles: list[Any] = field(default_factory=list)
+    queues: list[str] = field(default_factory=list)
+    topics: list[str] = field(default_factory=list)
 
     @property
     def partitioned(self) -> bool:
@@ -65,6 +72,7 @@ class Stand:
         if self.partitions != 2:
             options["enable_partitioning"] = self.partitioned
         self.admin.create_queue(name, **options)
+        self.queues.append(name)
         return name
 
     def topic(self, *subscriptions: str, **options: Any) -> str:
@@ -72,6 +80,7 @@ class Stand:
         if self.partitions != 2:
             options["enable_partitioning"] = self.partitioned
         self.admin.create_topic(name, **options)
+        self.topics.append(name)
         for subscription in subscriptions:
             self.admin.create_subscription(name, subscription)
         return name
@@ -177,17 +186,40 @@ def _closing() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
+@pytest.fixture(scope="session")
+def _used_stands() -> list[tuple[Stand, list[Future[None]]]]:
+    """Stands of earlier tests, whose entities are still there, and the links that are being closed."""
+    return []
+
+
 @pytest.fixture
 def stands(
-    _kinds_servers: tuple[ServerProcess, ServerProcess], _closing: ThreadPoolExecutor
+    _kinds_servers: tuple[ServerProcess, ServerProcess],
+    _closing: ThreadPoolExecutor,
+    _used_stands: list[tuple[Stand, list[Future[None]]]],
 ) -> Iterator[list[Stand]]:
     standard, premium = _kinds_servers
     stands = [make_stand(kind, premium if kind == 2 else standard) for kind in KINDS]
+    if len(_used_stands) > USED_STANDS_MAX:
+        delete_entities(stands[0], _used_stands)
     yield stands
-    for stand in stands:
-        close_stand(stand, _closing)
+    _used_stands += [(stand, close_stand(stand, _closing)) for stand in stands]
     for server in _kinds_servers:
         server.refuse_trouble()
+
+
+def delete_entities(present: Stand, used: list[tuple[Stand, list[Future[None]]]]) -> None:
+    """Standard allows 100 partitioned entities, and a process may run more tests than that."""
+    mine = [each for each in used if each[0].server is present.server]
+    for stand, closed in mine:
+        wait(closed)
+        for queue in stand.queues:
+            with suppress(ResourceNotFoundError):
+                present.admin.delete_queue(queue)
+        for topic in stand.topics:
+            with suppress(ResourceNotFoundError):
+                present.admin.delete_topic(topic)
+    used.clear()
 
 
 def make_stand(partitions: int, server: ServerProcess) -> Stand:

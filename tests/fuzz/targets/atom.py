@@ -6,6 +6,7 @@ from xml.parsers import expat
 
 from bendybus.admin.authorization_rules_xml import read_rules, rules_element
 from bendybus.admin.documents import EntryAddress, EntryContent, entry, error, parse_entry
+from bendybus.admin.fields import read_update
 from bendybus.admin.filter_rules import read_rule, rule_elements
 from bendybus.admin.queues import read_queue
 from bendybus.admin.topics import read_subscription, read_topic
@@ -44,12 +45,12 @@ def _queue(described: EntryContent) -> None:
     for tier in Tier:
         queue = read_queue("q", described.elements, tier)
         tier.check(queue)
-        read_queue("q", described.elements, tier, queue)
+        read_update(queue, described.elements, partitions=16)
 
 
 def _topic(described: EntryContent) -> None:
     topic = read_topic("t", described.elements, Tier.STANDARD)
-    read_topic("t", described.elements, Tier.STANDARD, topic)
+    read_update(topic, described.elements, partitions=16)
 
 
 def _subscription(described: EntryContent) -> None:
