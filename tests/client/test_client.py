@@ -135,12 +135,12 @@ def test_a_lock_that_ran_out_is_named(server, new_queue):
 
 def test_tokens_are_renewed_while_a_connection_lives(server, new_queue):
     """Without that the server would close the link when the first token ends."""
-    with BusClient(settings_for(server, new_queue(Kind.PARTITIONED), token_lifetime_s=5)) as client:
+    with BusClient(settings_for(server, new_queue(Kind.PARTITIONED), token_lifetime_s=10)) as client:
         sender = client.sender()
         sender.send([encode(b"x")])
         link, count = sender._link, 1
         released = threading.Event()
-        timer = threading.Timer(8.0, released.set)
+        timer = threading.Timer(13.0, released.set)
         timer.start()
         while not released.is_set():
             sender.send([encode(b"x")])
