@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -146,7 +147,7 @@ def open_file(path: Path, kind: FileKind, *, alone: bool = False) -> sqlite3.Con
             _migrate(connection, kind)
             _check_whole(path, kind, connection)
             if alone and kind.last_commit:
-                refuse_lost_commits(path, kind.last_commit_of(connection))
+                refuse_lost_commits(path, partial(kind.last_commit_of, connection))
         except BaseException:
             connection.close()
             raise
@@ -163,7 +164,7 @@ def look_into(path: Path, kind: FileKind) -> sqlite3.Connection:
         if version_of(connection) == kind.version:
             _check_whole(path, kind, connection)
             if kind.last_commit:
-                refuse_lost_commits(path, kind.last_commit_of(connection))
+                refuse_lost_commits(path, partial(kind.last_commit_of, connection))
     except BaseException:
         connection.close()
         raise

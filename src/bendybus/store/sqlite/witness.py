@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -36,9 +37,11 @@ def log_of(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
 
 
-def refuse_lost_commits(path: Path, last: int) -> None:
-    """`StoreCorrupted` if commits after the `last` one in the file were acknowledged."""
+def refuse_lost_commits(path: Path, last_commit: Callable[[], int]) -> None:
+    """Raise `StoreCorrupted` if commits after the last one in the file were acknowledged."""
+    # The witness first: the file may be in use, and then commits go on between the two.
     acknowledged = _read(_witness_of(path))
+    last = last_commit()
     if acknowledged is not None and last < acknowledged:
         raise StoreCorrupted(
             f"{path} ends before commit {acknowledged}, which was acknowledged; it has {last}. "
