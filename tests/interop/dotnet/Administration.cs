@@ -203,9 +203,10 @@ namespace Bendybus.Interop
         public static async Task What_is_there_is_not_created_again(Stand stand)
         {
             var queue = await stand.NewQueue();
+            var same = new CreateQueueOptions(queue) { EnablePartitioning = stand.Partitioned };
             await Expect.Fails(
                 ServiceBusFailureReason.MessagingEntityAlreadyExists,
-                () => stand.Administration.CreateQueueAsync(queue));
+                () => stand.Administration.CreateQueueAsync(same));
             await Expect.Fails(
                 ServiceBusFailureReason.MessagingEntityNotFound,
                 () => stand.Administration.GetQueueAsync(Stand.NewName()));
@@ -218,9 +219,10 @@ namespace Bendybus.Interop
         public static async Task Refusals_begin_with_the_sentences_of_the_service(Stand stand)
         {
             var queue = await stand.NewQueue();
+            var same = new CreateQueueOptions(queue) { EnablePartitioning = stand.Partitioned };
             Exception refused = await Expect.Fails(
                 ServiceBusFailureReason.MessagingEntityAlreadyExists,
-                () => stand.Administration.CreateQueueAsync(queue));
+                () => stand.Administration.CreateQueueAsync(same));
             Expect.True(refused.Message.StartsWith("SubCode=40900. Conflict. You're requesting"), refused.Message);
             var options = new CreateQueueOptions(Stand.NewName()) { LockDuration = TimeSpan.FromDays(25) };
             refused = await Expect.Throws<ArgumentException>(() => stand.Administration.CreateQueueAsync(options));
