@@ -1,7 +1,7 @@
 """Fast path for messages of the ordinary shape.
 
-Nearly every message has a header, properties with a text as id and no group,
-perhaps application properties, and one data section, all in their usual encodings.
+Nearly every message has a header, perhaps annotations, properties with a text as id and perhaps a text as
+group, perhaps application properties, and one body section, all in their usual encodings.
 For those, `ordinary` finds what routing needs at a third of the cost of `scan` and `identity`.
 For any other message it returns None, and those two are used.
 """
@@ -16,32 +16,74 @@ from bendybus.amqp.message_encoder import PropertyField
 
 __all__ = ["ordinary"]
 
-_HEADER: Final = b"\x00\x53\x70\xc0"
-_PROPERTIES: Final = b"\x00\x53\x73\xc0"
+_HEADER: Final = b"\x00\x53\x70"
+_ANNOTATIONS: Final = b"\x00\x53\x72"
+_PROPERTIES_8: Final = b"\x00\x53\x73\xc0"
+_PROPERTIES_32: Final = b"\x00\x53\x73\xd0"
 _APPLICATION_PROPERTIES: Final = b"\x00\x53\x74"
 _DATA: Final = b"\x00\x53\x75"
-_GROUP_ID: Final = PropertyField.GROUP_ID
+_GROUP_ID: Final = int(PropertyField.GROUP_ID)
+# The fields between message-id and group-id, when all of them are absent.
+_ABSENT: Final = b"\x40" * (_GROUP_ID - 1)
 
-# A properties section up to the text of its id: size and count of the list8, code and length of the text.
-_properties: Final = struct.Struct(">4sBBBB").unpack_from
+# A properties section up to the text of its id: size and count of the list, code and length of the text.
+_properties_8: Final = struct.Struct(">4sBBBB").unpack_from
+_properties_32: Final = struct.Struct(">4sIIBB").unpack_from
 # Any other section up to its size, which may take three more bytes.
 _section: Final = struct.Struct(">3sBB").unpack_from
 _u32: Final = struct.Struct(">I").unpack_from
 
 
-def ordinary(buffer: bytes) -> tuple[int, str] | None:
-    """Where the bare message starts (after the header) and its message-id; None for other shapes."""
+def ordinary(buffer: bytes) -> tuple[int, str, str | None] | None:
+    """Where the bare message starts (after header and annotations), its message-id and its group-id.
+
+    Returns None for other shapes. Header and annotations are not looked into.
+    """
     try:
-        bare = 5 + buffer[4] if buffer[:4] == _HEADER else 0
-        section, size, count, kind, length = _properties(buffer, bare)
-        if section != _PROPERTIES or kind != 0xA1 or count > _GROUP_ID:
+        bare = 0
+        section, kind, size = _section(buffer, 0)
+        if section == _HEADER:
+            if kind == 0xC0:
+                bare = 5 + size
+            elif kind == 0xD0:
+                bare = 8 + _u32(buffer, 4)[0]
+            else:
+                return None
+            section, kind, size = _section(buffer, bare)
+        if section == _ANNOTATIONS:
+            if kind == 0xC1:
+                bare += 5 + size
+            elif kind == 0xD1:
+                bare += 8 + _u32(buffer, bare + 4)[0]
+            else:
+                return None
+        section, size, count, kind, length = _properties_8(buffer, bare)
+        if section == _PROPERTIES_8:
+            start = bare + 8
+            pos = bare + 5 + size
+        elif section == _PROPERTIES_32:
+            _, size, count, kind, length = _properties_32(buffer, bare)
+            start = bare + 14
+            pos = bare + 8 + size
+        else:
             return None
-        start = bare + 8
         stop = start + length
-        pos = bare + 5 + size
-        if stop > pos:
+        if kind != 0xA1 or not count or stop > pos:
             return None
         message_id = buffer[start:stop].decode()
+        group_id = None
+        if count > _GROUP_ID:
+            at = _skip_to_group(buffer, stop)
+            if at < 0:
+                return None
+            if buffer[at] == 0xA1:
+                start = at + 2
+                stop = start + buffer[at + 1]
+                group_id = buffer[start:stop].decode()
+            elif buffer[at] != 0x40:
+                return None
+            if max(at + 1, stop) > pos:
+                return None
         section, kind, size = _section(buffer, pos)
         if section == _APPLICATION_PROPERTIES:
             if kind == 0xC1:
@@ -61,4 +103,21 @@ def ordinary(buffer: bytes) -> tuple[int, str] | None:
             return None
     except MALFORMED:
         return None
-    return (bare, message_id) if pos == len(buffer) else None
+    return (bare, message_id, group_id) if pos == len(buffer) else None
+
+
+def _skip_to_group(buffer: bytes, pos: int) -> int:
+    """Where the group-id is; -1 if a field before it has a rare type."""
+    if buffer.startswith(_ABSENT, pos):
+        return pos + len(_ABSENT)
+    for _ in range(_GROUP_ID - 1):
+        code = buffer[pos]
+        if code == 0x40:
+            pos += 1
+        elif code in (0xA0, 0xA1, 0xA3):
+            pos += 2 + buffer[pos + 1]
+        elif code == 0x83:
+            pos += 9
+        else:
+            return -1
+    return pos

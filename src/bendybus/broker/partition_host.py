@@ -276,13 +276,13 @@ class PartitionHost(Host[Partition]):
                     self._cache.forget(effect.messages)
         return durable
 
-    def _tell(self, effects: list[Effect]) -> None:
-        """Notify receivers."""
+    def _tell(self, effects: list[Effect], wake: Callable[[SubQueue], None] | None = None) -> None:
+        """Notify receivers. `wake`: how to wake those of a sub-queue, if not at once."""
         for effect in effects:
             if isinstance(effect, MessagesAvailable):
                 for scan in self.scans:
                     scan.came_back(effect)
-                self.queue.wake(effect.subqueue)
+                (wake or self.queue.wake)(effect.subqueue)
             elif isinstance(effect, SessionsReady):
                 self.holders.wake(effect.locks)
             elif isinstance(effect, SessionsLost):
@@ -309,7 +309,7 @@ class PartitionHost(Host[Partition]):
         """All messages up to this number are durable: waiting receivers may have them."""
         _, effects = partition.apply(Confirm(number), self.queue.now())
         self.queue.keep_time(self)
-        self._tell(effects)
+        self._tell(effects, partial(self.queue.wake_after, self.store.writer))
 
     # -- payloads -----------------------------------------------------------------
 

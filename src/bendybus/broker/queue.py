@@ -9,6 +9,7 @@ to wait.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, Protocol
 
 from bendybus.broker.clock import Clock
@@ -17,6 +18,7 @@ from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.partition_lifecycle import PartitionLifecycle
+from bendybus.broker.writer import StoreWriter
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.leases import ConsumerLeases
 from bendybus.domain.messages import SubQueue
@@ -52,6 +54,8 @@ class Queue(Entity[PartitionHost, QueueDescription]):
         """The queue is being deleted: nothing more can be sent through it (departure.py)."""
         self._waiting: dict[SubQueue, dict[Waiter, None]] = {subqueue: {} for subqueue in SubQueue}
         self._next_to_ask = 0
+        self._waking: set[SubQueue] = set()
+        """The sub-queues whose receivers are woken at the end of the commit that is being answered."""
 
     def refuse_sending(self, subqueue: SubQueue = SubQueue.MAIN) -> None:
         if subqueue is not SubQueue.MAIN:
@@ -131,6 +135,16 @@ class Queue(Entity[PartitionHost, QueueDescription]):
             for waiter in list(waiting):
                 waiting.pop(waiter, None)
                 waiter.wake()
+
+    def wake_after(self, writer: StoreWriter, subqueue: SubQueue) -> None:
+        """`wake`, once for all partitions whose messages became durable in one commit of this store."""
+        if subqueue not in self._waking and self._waiting[subqueue]:
+            self._waking.add(subqueue)
+            writer.after_answers(partial(self._wake_now, subqueue))
+
+    def _wake_now(self, subqueue: SubQueue, _: Exception | None) -> None:
+        self._waking.discard(subqueue)
+        self.wake(subqueue)
 
     def wake(self, subqueue: SubQueue) -> None:
         """Messages became available. Wake the waiters, first come, first served."""

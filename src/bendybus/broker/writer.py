@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from time import perf_counter
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from bendybus.broker.loop_calls import call_in_loop
 from bendybus.domain.effects import (
@@ -65,8 +65,7 @@ PROMPT_S: Final = 0.1
 STOP_TIMEOUT_S: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """What one partition adds to a commit."""
 
     key: PartitionKey
@@ -132,6 +131,9 @@ class StoreWriter:
         self.may_tidy = True
         """Whether idle time may be used: not while the store is away or was never open."""
         self._unanswered = 0
+        self._answering = False
+        self._afterwards: list[OnCommitted] = []
+        """Called after the callbacks of the commit that is being answered."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._thread = threading.Thread(target=self._run, name=f"writer-{store.name}", daemon=True)
@@ -163,6 +165,16 @@ class StoreWriter:
             group.callbacks.append(committed)
         self._unanswered += 1
         self._idle.clear()
+
+    def after_answers(self, call: OnCommitted) -> None:
+        """Call this after the callbacks of the commit that is being answered; at once if there is none.
+
+        One commit may make messages available in many partitions of a queue. Its receivers are woken once.
+        """
+        if self._answering:
+            self._afterwards.append(call)
+        else:
+            call(None)
 
     def when_written(self, errand: Callable[[], None], abandoned: OnFailed | None = None) -> None:
         """Call this in the writer's thread, after everything submitted so far and before everything later.
@@ -263,15 +275,22 @@ class StoreWriter:
             # The call was given up and then ended after all. Its caller has already been answered.
             return
         group.answered = True
-        for callback in group.callbacks:
+        self._answering = True
+        self._call(group.callbacks, error)
+        self._answering = False
+        afterwards, self._afterwards = self._afterwards, []
+        self._call(afterwards, error)
+        self._unanswered -= len(group.callbacks)
+        if not self._unanswered:
+            self._idle.set()
+
+    def _call(self, callbacks: Sequence[OnCommitted], error: Exception | None) -> None:
+        for callback in callbacks:
             try:
                 callback(error)
             except Exception:
                 # A bug in one callback must not keep the others from their answers.
                 logger.exception("store %s: a callback failed", self._store.name)
-        self._unanswered -= len(group.callbacks)
-        if not self._unanswered:
-            self._idle.set()
 
     # -- the thread's side --------------------------------------------------------
 

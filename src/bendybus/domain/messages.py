@@ -154,8 +154,8 @@ class Message:
         payload: bytes | None,
         size: int,
         expires_at: Instant | None = None,
-        *,
         session_id: SessionId | None = None,
+        *,
         origin: Origin | None = None,
     ) -> None:
         self.payload = payload

@@ -11,6 +11,7 @@ key are distributed in turn.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
+from functools import lru_cache
 from typing import Final, cast
 from zlib import crc32
 
@@ -38,9 +39,9 @@ def routing_key(
     session_id: str | None,
     partition_key: str | None,
     message_id: str | None,
+    via_key: str | None = None,
     *,
     duplicate_detection: bool,
-    via_key: str | None = None,
     exact: bool = False,
 ) -> RoutingKey | None:
     """The key of a message, or None if it may go to any partition (P-13, P-14, P-15).
@@ -48,6 +49,10 @@ def routing_key(
     `via_key`: the partition key for the entity that a transaction goes through. Outside a transaction it
     is the key of a message that has no other key (P-37).
     """
+    if message_id is not None and len(message_id) > KEY_LENGTH_MAX:
+        raise _too_long("MessageId", message_id)
+    if via_key is not None and len(via_key) > KEY_LENGTH_MAX:
+        raise _too_long("ViaPartitionKey", via_key)
     if session_id is not None:
         key = key_of(session_id, exact=exact)
         if partition_key is not None and key_of(partition_key, exact=exact) != key:
@@ -56,29 +61,26 @@ def routing_key(
                 f"SessionId is '{session_id[:KEY_LENGTH_MAX]}' but PartitionKey is "
                 f"'{partition_key[:KEY_LENGTH_MAX]}'; when both are set they must be equal."
             )
-        _check_length("SessionId", session_id)
-    elif partition_key is not None:
-        _check_length("PartitionKey", partition_key)
-    if message_id is not None:
-        _check_length("MessageId", message_id)
-    if via_key is not None:
-        _check_length("ViaPartitionKey", via_key)
-    if session_id is not None:
+        if len(session_id) > KEY_LENGTH_MAX:
+            raise _too_long("SessionId", session_id)
         return key
     if partition_key is not None:
+        if len(partition_key) > KEY_LENGTH_MAX:
+            raise _too_long("PartitionKey", partition_key)
         return key_of(partition_key, exact=exact)
     if duplicate_detection and message_id is not None:
         return key_of(message_id, exact=exact)
     return None if via_key is None else key_of(via_key, exact=exact)
 
 
-def _check_length(name: str, value: str) -> None:
-    if len(value) > KEY_LENGTH_MAX:
-        raise ArgumentError(
-            f"{name} '{value[:32]}...' has {len(value)} characters; at most {KEY_LENGTH_MAX} are allowed."
-        )
+def _too_long(name: str, value: str) -> ArgumentError:
+    return ArgumentError(
+        f"{name} '{value[:32]}...' has {len(value)} characters; at most {KEY_LENGTH_MAX} are allowed."
+    )
 
 
+# Applications use the same few keys again and again.
+@lru_cache(maxsize=4096)
 def partition_of(key: str, count: int) -> PartitionNumber:
     """The partition of a key among `count` partitions (P-12).
 

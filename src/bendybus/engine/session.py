@@ -20,6 +20,7 @@ from bendybus.amqp.frames import DispositionFields, TransferFields
 from bendybus.amqp.performatives import (
     RECEIVER,
     SENDER,
+    Accepted,
     Attach,
     Begin,
     DeliveryState,
@@ -334,6 +335,9 @@ class Session:
     def write_dispositions(
         self, role: bool, delivery_ids: Iterable[int], *, settled: bool, state: DeliveryState | None
     ) -> None:
+        if settled and type(state) is Accepted:
+            self.connection.accept(self.channel, role, delivery_ids)
+            return
         self.connection.output += pack_dispositions(
             self.channel, role, id_ranges(delivery_ids), settled, state
         )

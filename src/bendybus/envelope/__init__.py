@@ -1,6 +1,7 @@
 """The stored form of a message, and its conversion from and to AMQP.
 
     stored        how a payload is stored
+    front         the part of it that is made of header and annotations
     admission     from a transfer to a message that can be enqueued
     delivery      from a stored message to one with the broker's header and annotations
     transfer      from one entity to another by forwarding, or to another partition
@@ -11,7 +12,7 @@ What rules and selectors see of a message, and how actions change it: contents.p
 from __future__ import annotations
 
 from bendybus.amqp.message import BATCH_FORMAT
-from bendybus.envelope.admission import admit, admit_all, admit_batch, admit_plain, batched, enlisted_keys
+from bendybus.envelope.admission import admit, admit_all, admit_batch, batched, enlisted_keys
 from bendybus.envelope.delivery import Rendered, render, render_browsed, render_locked, render_peeked
 from bendybus.envelope.stored import Stored, amended, bare_start, body_start
 from bendybus.envelope.transfer import readmit, relocate
@@ -23,7 +24,6 @@ __all__ = [
     "admit",
     "admit_all",
     "admit_batch",
-    "admit_plain",
     "amended",
     "bare_start",
     "batched",

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from struct import Struct
-from typing import Final
+from typing import Final, TypeAlias, cast
 from uuid import uuid4
 
 from bendybus.amqp.annotations import BROKER_SET
 from bendybus.amqp.codec import encode
 from bendybus.amqp.message import (
     Sections,
-    annotation,
     application_properties,
     encode_section,
     identity,
     map_entries,
-    read_header,
     read_map,
     read_properties,
     scan,
@@ -32,31 +30,30 @@ from bendybus.amqp.types import Symbol
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.intake import Accepting
 from bendybus.domain.messages import Message
-from bendybus.domain.routing import KEY_LENGTH_MAX, batch_key, key_of, routing_key
+from bendybus.domain.routing import batch_key, key_of, routing_key
 from bendybus.domain.schedule import postpone
 from bendybus.domain.transactions import MessageKeys
+from bendybus.envelope.front import known_fronts, make_front, read_front
 from bendybus.envelope.stored import (
     DELIVERY_ANNOTATIONS,
-    DURABLE,
-    FIRST_ACQUIRER,
-    FRONT,
     NO_TTL,
-    NOT_FIRST_ACQUIRER,
-    PARTITION_KEY,
-    PRIORITY_DEFAULT,
-    SCHEDULED_TIME,
-    VERSION,
-    VIA_PARTITION_KEY,
     bare_start,
     body_start,
-    due_time,
     marked_scheduled,
     text,
 )
 from bendybus.errors import ArgumentError, MessageSizeExceeded, WireError
 from bendybus.names import Instant, RoutingKey, SessionId
 
-__all__ = ["admit", "admit_all", "admit_batch", "admit_plain", "batched", "enlisted_keys"]
+__all__ = [
+    "admit",
+    "admit_all",
+    "admit_batch",
+    "batched",
+    "enlisted_keys",
+    "take_apart",
+    "take_apart_ordinary",
+]
 
 # "Header (all properties): 64 KB total, 32 KB per property".
 HEADER_BYTES_MAX: Final = 64 * 1024
@@ -66,23 +63,6 @@ _FOOTER: Final = b"\x00\x53\x78"
 _DELIVERY_ANNOTATIONS: Final = Struct(">4sII")
 
 
-def admit_plain(payload: bytes, at: Instant) -> Message | None:
-    """Fast path of `admit`, for an ordinary message without a routing key whose header is known.
-
-    Returns None if the general path is needed. Must not be used with duplicate detection.
-    """
-    found = ordinary(payload)
-    if found is None:
-        return None
-    bare_at, message_id = found
-    known = _fronts.get(payload[:bare_at])
-    if known is None or len(message_id) > KEY_LENGTH_MAX or len(payload) > PROPERTY_BYTES_MAX:
-        return None
-    front, ttl = known
-    stored = front + payload[bare_at:]
-    return Message(stored, len(stored), None if ttl == NO_TTL else Instant(at + ttl))
-
-
 def admit(
     payload: bytes, at: Instant, description: Accepting, identities: Identities | None = None
 ) -> tuple[Message, RoutingKey | None]:
@@ -90,45 +70,30 @@ def admit(
 
     With duplicate detection, its identity is added to `identities`.
     """
-    message_id: str | None
-    session_id: str | None = None
-    partition_key: str | None = None
-    via_key: str | None = None
-    due = 0
     try:
         if len(payload) > PROPERTY_BYTES_MAX:
             payload = _ordered(payload)
             _refuse_large_properties(payload)
-        found = ordinary(payload)
-        if found is not None:
-            bare_at, message_id = found
-            front, ttl = _front(payload[:bare_at])
-            stored = front + payload[bare_at:]
-        else:
-            stored, ttl, message_id, session_id, partition_key, via_key, due = _take_apart(payload)
+        parts = take_apart_ordinary(payload) or take_apart(payload)
     except WireError as error:
         raise ArgumentError(f"The message is malformed: {error}") from None
-    if not session_id and not description.may_have_sessions:
+    stored, ttl, message_id, session_id, partition_key, via_key, due = parts
+    if session_id == "" and not description.may_have_sessions:
         session_id = None
     key = routing_key(
         session_id,
         partition_key,
         message_id,
+        via_key,
         duplicate_detection=description.requires_duplicate_detection,
-        via_key=via_key,
         exact=description.exact_keys,
     )
     if identities is not None:
         identities.add(message_id, None if session_id is None and partition_key is None else key)
+    expires_at = None if ttl == NO_TTL else Instant(at + ttl)
     if due > at:
         stored = marked_scheduled(stored)
-    expires_at = None if ttl == NO_TTL else Instant(at + ttl)
-    message = Message(
-        stored,
-        size=len(stored),
-        expires_at=expires_at,
-        session_id=None if session_id is None else SessionId(session_id),
-    )
+    message = Message(stored, len(stored), expires_at, cast("SessionId | None", session_id))
     if due > at:
         postpone(message, at, Instant(due))
     return message, key
@@ -151,8 +116,23 @@ def _refuse_large_properties(payload: bytes) -> None:
                 )
 
 
-def _take_apart(payload: bytes) -> tuple[bytes, int, str | None, str | None, str | None, str | None, int]:
-    """Stored form, ttl, the sender's message id, session id, partition key, via key, and due time."""
+Parts: TypeAlias = tuple[bytes, int, str | None, str | None, str | None, str | None, int]
+"""Stored form, ttl, the sender's message id, session id, partition key, via key, and due time."""
+
+
+def take_apart_ordinary(payload: bytes) -> Parts | None:
+    """Fast path of `take_apart`. Returns None if the general path is needed."""
+    found = ordinary(payload)
+    if found is None:
+        return None
+    bare_at, message_id, session_id = found
+    head = payload[:bare_at]
+    front, ttl, partition_key, via_key, due = known_fronts.get(head) or read_front(head)
+    return front + payload[bare_at:], ttl, message_id, session_id, partition_key, via_key, due
+
+
+def take_apart(payload: bytes) -> Parts:
+    """The parts of any message that admission needs."""
     try:
         sections = scan(payload)
     except WireError:
@@ -163,27 +143,20 @@ def _take_apart(payload: bytes) -> tuple[bytes, int, str | None, str | None, str
     bare = _with_message_id(payload, sections) if message_id is None else payload[bare_at:]
     if sections.footer >= 0:
         bare = bare[: sections.footer - sections.end] + _footer(payload, sections.footer)
-    annotations = sections.message_annotations
-    entries, count = map_entries(payload, annotations, BROKER_SET)
-    partition_key = annotation(payload, annotations, PARTITION_KEY)
-    if isinstance(partition_key, bytes):
-        partition_key = _decoded_key(partition_key)
-        entries, count = map_entries(payload, annotations, BROKER_SET | {PARTITION_KEY})
-        entries, count = entries + encode(Symbol(PARTITION_KEY.decode())) + encode(partition_key), count + 2
-    header_end = min(at for at in (sections.delivery_annotations, annotations, bare_at) if at >= 0)
+    annotations_at = bare_at if sections.message_annotations < 0 else sections.message_annotations
+    header_end = annotations_at if sections.delivery_annotations < 0 else sections.delivery_annotations
     own = _own_delivery_annotations(payload, sections.delivery_annotations)
-    front, ttl = _front(payload[:header_end], count, entries, DELIVERY_ANNOTATIONS if own else 0)
+    front, ttl, partition_key, via_key, due = make_front(
+        payload[:header_end], payload[annotations_at:bare_at], DELIVERY_ANNOTATIONS if own else 0
+    )
     return (
         front + own + bare,
         ttl,
         message_id if message_id is None or isinstance(message_id, str) else str(message_id),
         text("SessionId", session_id),
-        text("PartitionKey", partition_key),
-        # Looked up only if they can be there: searching the entries for a name costs next to nothing.
-        text("ViaPartitionKey", annotation(payload, annotations, VIA_PARTITION_KEY))
-        if VIA_PARTITION_KEY in entries
-        else None,
-        due_time(annotation(payload, annotations, SCHEDULED_TIME)) if SCHEDULED_TIME in entries else 0,
+        partition_key,
+        via_key,
+        due,
     )
 
 
@@ -211,13 +184,6 @@ def _own_delivery_annotations(payload: bytes, at: int) -> bytes:
     if not count:
         return b""
     return _DELIVERY_ANNOTATIONS.pack(b"\x00\x53\x71\xd1", len(entries) + 4, count) + entries
-
-
-def _decoded_key(key: bytes) -> str:
-    try:
-        return key.decode()
-    except UnicodeDecodeError:
-        raise ArgumentError(f"PartitionKey must be a string, not {key!r}.") from None
 
 
 def admit_batch(
@@ -267,57 +233,24 @@ def enlisted_keys(payload: bytes, description: Accepting, *, via_exact: bool) ->
     """
     exact = description.exact_keys
     try:
-        payload = _ordered(payload)
-        sections = scan(payload)
-        message_id, session_id = identity(payload, sections.properties)
-        annotations = sections.message_annotations
-        known_by = None if message_id is None else str(message_id)
-        if not session_id and not description.may_have_sessions:
-            session_id = None
-        partition_key = annotation(payload, annotations, PARTITION_KEY)
-        if isinstance(partition_key, bytes):
-            partition_key = _decoded_key(partition_key)
-        own = routing_key(
-            text("SessionId", session_id),
-            text("PartitionKey", partition_key),
-            known_by,
-            duplicate_detection=description.requires_duplicate_detection,
-            exact=exact,
-        )
-        via = text("ViaPartitionKey", annotation(payload, annotations, VIA_PARTITION_KEY))
+        parts = take_apart_ordinary(payload) or take_apart(payload)
     except WireError as error:
         raise ArgumentError(f"The message is malformed: {error}") from None
+    _, _, message_id, session_id, partition_key, via_key, _ = parts
+    if session_id == "" and not description.may_have_sessions:
+        session_id = None
+    own = routing_key(
+        session_id,
+        partition_key,
+        message_id,
+        duplicate_detection=description.requires_duplicate_detection,
+        exact=exact,
+    )
     return MessageKeys(
         own,
-        None if known_by is None else key_of(known_by, exact=exact),
-        None if via is None else key_of(via, exact=via_exact),
+        None if message_id is None else key_of(message_id, exact=exact),
+        None if via_key is None else key_of(via_key, exact=via_exact),
     )
-
-
-_FRONTS_MAX: Final = 1000
-_fronts: dict[bytes, tuple[bytes, int]] = {}
-
-
-def _front(header: bytes, count: int = 0, entries: bytes = b"", flags: int = 0) -> tuple[bytes, int]:
-    """The front of a stored payload for this header section and these annotations, and the ttl.
-
-    Clients write the same few headers again and again, mostly without annotations: those are cached.
-    """
-    is_plain = not entries and not flags
-    known = _fronts.get(header) if is_plain else None
-    if known is None:
-        read = read_header(header, 0 if header else -1)
-        ttl = NO_TTL if read.ttl is None else read.ttl
-        priority = PRIORITY_DEFAULT if read.priority is None else read.priority
-        flags |= DURABLE if read.durable else 0
-        if read.first_acquirer is not None:
-            flags |= FIRST_ACQUIRER if read.first_acquirer else NOT_FIRST_ACQUIRER
-        known = FRONT.pack(VERSION, flags, priority, ttl, count, len(entries)) + entries, ttl
-        if is_plain:
-            if len(_fronts) >= _FRONTS_MAX:
-                _fronts.clear()
-            _fronts[header] = known
-    return known
 
 
 def _with_message_id(payload: bytes, sections: Sections) -> bytes:

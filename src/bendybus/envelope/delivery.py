@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from bendybus.amqp import annotations as annotation_names
 from bendybus.amqp.annotations import entry_start
@@ -95,14 +95,12 @@ _UUID: Final = Struct("16s")
 # A lock token is a GUID in .NET's byte order, while an AMQP uuid is in network order: the position of each
 # byte of the first three parts. The last eight bytes are the same.
 _UUID_BYTES: Final = (3, 2, 1, 0, 5, 4, 7, 6)
-# A first delivery without annotations of the sender, from the lock token on. All are the same up to the first
-# value, and messages locked together are the same again after the second sequence number.
-_BETWEEN: Final = (
-    MAP_START + (_LOCKED.size - _BEFORE_COUNT).to_bytes(4, "big") + (10).to_bytes(4, "big") + _ENQUEUED_TIME
-)
+# A first delivery from the lock token on, up to the annotations of the sender. All of one kind are the same
+# up to the first value, and messages locked together are the same again after the second sequence number.
 _LOCKED_TOGETHER: Final = Struct(f">{len(_PARTITION_ID)}sh{len(_LOCKED_UNTIL)}sq")
+_BETWEEN_SIZE: Final = _BEFORE_COUNT + 4 + len(_ENQUEUED_TIME)
 _FROM_TOKEN: Final = Struct(
-    f">16s{len(_BETWEEN)}sq{len(_SEQUENCE_NUMBER)}sq{len(_ENQUEUE_SEQUENCE_NUMBER)}sq{_LOCKED_TOGETHER.size}s"
+    f">16s{_BETWEEN_SIZE}sq{len(_SEQUENCE_NUMBER)}sq{len(_ENQUEUE_SEQUENCE_NUMBER)}sq{_LOCKED_TOGETHER.size}s"
 )
 
 
@@ -134,18 +132,28 @@ def render(message: Message, payload: bytes, *, locked: bool) -> Rendered:
     return header + (own or _NO_ANNOTATIONS) + annotations + entries, bare
 
 
-_STARTS_MAX: Final = 1000
-# By the front of a payload without annotations of the sender, and the lifetime: the start of a first
-# delivery, up to the lock token, and whether the lifetime is shown in its properties.
-_starts: Final[dict[bytes | tuple[bytes, int], tuple[bytes, bool]]] = {}
-_NO_ENTRIES: Final = bytes(8)
+class _Kind(NamedTuple):
+    """What first deliveries have in common whose payloads have the same front and lifetime."""
+
+    start: bytes
+    """Up to the lock token."""
+    between: bytes
+    """From there to the first value of the annotations."""
+    bare_at: int
+    """Where the bare message starts in the payload. The entries of the sender's annotations precede it."""
+    shows_lifetime: bool
+    """Whether the lifetime is shown in the properties."""
+
+
+_KINDS_MAX: Final = 1000
+_kinds: Final[dict[bytes | tuple[bytes, int], _Kind]] = {}
 _PECULIAR: Final = DELIVERY_ANNOTATIONS | WAS_SCHEDULED
 
 
 def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> list[tuple[bytes, bytes, bytes]]:
     """Locked messages for a receiver: for each the lock token, then the result of `render`.
 
-    First deliveries without annotations are the same up to the lock token, so that part is cached.
+    First deliveries of one kind differ in a few numbers, so the rest is cached.
     """
     rendered: list[tuple[bytes, bytes, bytes]] = []
     front_size, pack = FRONT.size, _FROM_TOKEN.pack
@@ -153,37 +161,51 @@ def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> lis
     partition = until = -1
     for message, payload, token, (uuid,) in zip(messages, payloads, tokens, _uuids(tokens), strict=True):
         front = payload[:front_size]
-        kind: bytes | tuple[bytes, int] = front
+        key: bytes | tuple[bytes, int] = front
         lifetime = 0
         expires_at = message.expires_at
         if expires_at is not None:
             lifetime = max(0, expires_at - message.enqueued_at)
-            kind = front, lifetime
-        known = _starts.get(kind)
-        is_plain = not message.delivery_count and message.amendment is None
-        if known is not None and is_plain:
-            start, shows_lifetime = known
+            key = front, lifetime
+        kind = _kinds.get(key)
+        is_plain = not (message.delivery_count or message.state or message.amendment)
+        if kind is not None and is_plain:
+            start, between, bare_at, shows_lifetime = kind
             number, origin = message.sequence_number, message.origin
             first = number if origin is None else origin.sequence_number
             if number >> PARTITION_SHIFT != partition or message.locked_until != until:
                 partition, until = number >> PARTITION_SHIFT, message.locked_until
                 locked_together = _LOCKED_TOGETHER.pack(_PARTITION_ID, partition, _LOCKED_UNTIL, until)
             head = start + pack(
-                uuid, _BETWEEN, message.enqueued_at, _SEQUENCE_NUMBER, number,
+                uuid, between, message.enqueued_at, _SEQUENCE_NUMBER, number,
                 _ENQUEUE_SEQUENCE_NUMBER, first, locked_together,
             )  # fmt: skip
-            bare = payload[front_size:]
+            if bare_at > front_size:
+                head += payload[front_size:bare_at]
+            bare = payload[bare_at:]
             if shows_lifetime:
                 bare = with_lifetime(bare, message.enqueued_at, lifetime)
         else:
             head, bare = render(message, payload, locked=True)
-            if is_plain and front.endswith(_NO_ENTRIES) and not front[1] & _PECULIAR:
-                if len(_starts) >= _STARTS_MAX:
-                    _starts.clear()
-                shown = _shown_lifetime(message, FRONT.unpack_from(front)[3])
-                _starts[kind] = head[: -_FROM_TOKEN.size], shown is not None
+            if is_plain and not front[1] & _PECULIAR:
+                if len(_kinds) >= _KINDS_MAX:
+                    _kinds.clear()
+                _kinds[key] = _kind_of(message, front, head)
         rendered.append((token, head, bare))
     return rendered
+
+
+def _kind_of(message: Message, front: bytes, head: bytes) -> _Kind:
+    """The kind of a message, from its first delivery."""
+    _, _, _, ttl, _, length = FRONT.unpack(front)
+    token_at = len(head) - length - _FROM_TOKEN.size
+    between_at = token_at + _UUID.size
+    return _Kind(
+        head[:token_at],
+        head[between_at : between_at + _BETWEEN_SIZE],
+        FRONT.size + length,
+        _shown_lifetime(message, ttl) is not None,
+    )
 
 
 def render_peeked(message: Message, payload: bytes, *, without_body: bool = False) -> bytes:

@@ -117,19 +117,40 @@ class Receiver:
         return self._link.credit - self._expected if self._connection.writable else 0
 
     def _ask_all(self) -> bool:
-        """Ask each partition for a page. Returns whether one answered at once and may have more."""
+        """Ask each partition for a page. Returns whether one answered at once and may have more.
+
+        What is in memory is sent together: it may be a few messages from each of many partitions.
+        """
         more = False
+        ready: list[Message] = []
+        payloads: list[bytes] = []
+        size = 0
         wanted = self._wanted()
         for host in self._partitions():
-            if wanted <= 0:
+            if wanted <= 0 or size >= PAGE_BYTES_MAX:
                 break
             if host in self._reading or self._reads_enough(host):
                 continue
             messages = self._lock(host, min(wanted, PAGE_MAX))
-            if messages:
-                more |= self._hand_out(host, messages)
-                wanted = self._wanted()
-        return more
+            if not messages:
+                continue
+            known = [message.payload for message in messages if message.payload is not None]
+            if len(known) < len(messages) or self._deletes:
+                self._fetch(host, messages, known)
+                wanted = self._wanted() - len(ready)
+            else:
+                ready += messages
+                payloads += known
+                size += sum(map(len, known))
+                wanted -= len(messages)
+            more |= self._may_ask_again(host)
+        if ready:
+            self._send(ready, payloads)
+        return more or size >= PAGE_BYTES_MAX
+
+    def _may_ask_again(self, host: PartitionHost) -> bool:
+        """Whether a partition that has just given messages has more at once."""
+        return host not in self._reading and self._has_more(host)
 
     def _reads_enough(self, host: PartitionHost) -> bool:
         """Whether so much is being read for the link that the next page of this store can wait.
@@ -152,20 +173,18 @@ class Receiver:
         self._reading_bytes -= size
         self._connection.holdings.keep(-size)
 
-    def _hand_out(self, host: PartitionHost, messages: list[Message]) -> bool:
-        """Send locked messages to the client. Returns whether that was done at once and there are more."""
-        payloads = [message.payload for message in messages if message.payload is not None]
-        ready = len(payloads) == len(messages)
-        if ready and not self._deletes:
-            self._send(messages, payloads)
-        elif ready and host.store.writer.prompt:
+    def _fetch(self, host: PartitionHost, messages: list[Message], payloads: list[bytes]) -> None:
+        """Read locked messages, or remove them. They are sent when that is done.
+
+        `payloads`: those that are in memory.
+        """
+        if len(payloads) == len(messages) and host.store.writer.prompt:
             self._remove(host, messages, tokens_of(messages), payloads)
         else:
             self._reading.add(host)
             self._reads(host, messages)
             read = host.read_to_remove if self._deletes else host.read
             read(messages, partial(self._page_read, host, messages, tokens_of(messages)))
-        return host not in self._reading and self._has_more(host)
 
     def _page_read(
         self,

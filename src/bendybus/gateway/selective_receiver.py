@@ -51,10 +51,10 @@ class SelectiveReceiver(Receiver):
     def _has_more(self, host: PartitionHost) -> bool:
         return self._scans[host].has_found
 
-    def _hand_out(self, host: PartitionHost, messages: list[Message]) -> bool:
-        has_more = super()._hand_out(host, messages)
+    def _may_ask_again(self, host: PartitionHost) -> bool:
+        may_ask = super()._may_ask_again(host)
         self._go_on_later(host)
-        return has_more
+        return may_ask
 
     # -- looking ------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from bendybus.domain.duplicates import Identities
 from bendybus.domain.messages import Message
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.receiving import ReceivingLink
-from bendybus.envelope import BATCH_FORMAT, admit, admit_batch, admit_plain, batched, enlisted_keys
+from bendybus.envelope import BATCH_FORMAT, admit, admit_batch, batched, enlisted_keys
 from bendybus.errors import (
     BrokerError,
     InvalidOperation,
@@ -85,23 +85,20 @@ class Sender:
         # An unpartitioned entity keeps the order in which things were sent, whatever their keys.
         keys_matter = len(target.hosts) > 1
         identities: Identities | None = None
-        # With duplicate detection every message has a key, whether it comes to the target now or later.
-        may_be_plain = not self._target.description.requires_duplicate_detection
+        description = self._target.description
         messages: Sequence[Message]
         for delivery in deliveries:
             try:
-                plain: Message | None = None
-                if may_be_plain and delivery.state is None and not delivery.message_format:
-                    plain = admit_plain(delivery.payload, at)
-                if plain is not None:
-                    messages, key = (plain,), None
-                elif delivery.state is not None:
+                if delivery.state is not None:
                     self._enlist(delivery, at)
                     continue
-                else:
-                    if self._detects_duplicates:
-                        identities = Identities(partitioned=keys_matter)
+                if self._detects_duplicates:
+                    identities = Identities(partitioned=keys_matter)
+                if delivery.message_format or delivery.oversize:
                     messages, key = self._admit(delivery, at, identities)
+                else:
+                    message, key = admit(delivery.payload, at, description, identities)
+                    messages = (message,)
                 if key is not None and keys_matter:
                     host = target.host_for(key)
                     run = keyed.get(host)

@@ -16,7 +16,7 @@ from bendybus.amqp.message import (
 from bendybus.amqp.ordinary import ordinary
 from bendybus.amqp.sections import in_order
 from bendybus.domain.entities import QueueDescription
-from bendybus.envelope.admission import admit, admit_batch, admit_plain
+from bendybus.envelope.admission import admit, admit_batch, take_apart, take_apart_ordinary
 from bendybus.errors import ArgumentError, InvalidOperation, MessageSizeExceeded, WireError
 from bendybus.names import EntityPath, Instant
 from fuzz.target import Target, refusals
@@ -49,9 +49,9 @@ def _check_sections(data: bytes) -> None:
     sections = scan(data)
     found = ordinary(data)
     if found is not None:
-        bare, message_id = found
+        bare, message_id, group_id = found
         assert bare == max(sections.properties, 0)
-        assert identity(data, sections.properties) == (message_id, None)
+        assert identity(data, sections.properties) == (message_id, group_id)
     with refusals(WireError):
         message_id, group_id = identity(data, sections.properties)
         assert repr(message_id) == repr(list_field(data, sections.properties, PropertyField.MESSAGE_ID))
@@ -64,12 +64,12 @@ def _check_sections(data: bytes) -> None:
 
 
 def _check_admission(data: bytes) -> None:
+    with refusals(ArgumentError, WireError):
+        found = take_apart_ordinary(data)
+        assert found is None or found == take_apart(data)
     for queue in (QUEUE, SESSIONS):
         with refusals(ArgumentError, InvalidOperation, MessageSizeExceeded):
-            message, key = admit(data, AT, queue)
-            plain = admit_plain(data, AT)
-            if plain is not None:
-                assert (plain.payload, plain.expires_at, key) == (message.payload, message.expires_at, None)
+            admit(data, AT, queue)
         with refusals(ArgumentError, InvalidOperation, MessageSizeExceeded):
             admit_batch(data, AT, queue, partitioned=True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from bendybus.amqp.message import Header, Properties, encode_message, identity, 
 from bendybus.amqp.ordinary import ordinary
 from bendybus.amqp.performatives import ACCEPTED, Disposition, Flow, TransactionalState, Transfer
 from bendybus.amqp.transfer_run import TransferRun, transfer_run
-from bendybus.amqp.types import Symbol
+from bendybus.amqp.types import Symbol, Timestamp, UInt
 from bendybus.errors import WireError
 
 FRAME_SIZE_MAX = 1 << 20
@@ -27,7 +29,7 @@ properties = st.builds(
 messages = st.builds(
     encode_message,
     header=st.none() | st.builds(Header, durable=st.booleans(), ttl=st.none() | st.integers(0, 1000)),
-    message_annotations=st.none() | st.just({"x": 1}),
+    message_annotations=st.none() | st.dictionaries(st.sampled_from([Symbol("x-a"), Symbol("x-b")]), texts),
     properties=st.none() | properties,
     application_properties=st.none() | st.dictionaries(texts, texts, max_size=3),
     data=st.none() | st.binary(max_size=400) | st.lists(st.binary(max_size=3), max_size=3),
@@ -42,32 +44,37 @@ def test_an_ordinary_message_is_read_as_the_long_way_reads_it(message):
     found = ordinary(message)
     if found is not None:
         sections = scan(message)
-        assert found == (sections.properties, identity(message, sections.properties)[0])
-        assert identity(message, sections.properties)[1] is None
-        assert sections.message_annotations == sections.delivery_annotations == sections.footer == -1
+        assert found == (sections.properties, *identity(message, sections.properties))
+        assert sections.delivery_annotations == sections.footer == -1
         assert sections.header in (-1, 0)
 
 
-def test_what_clients_send_is_ordinary():
-    for body in (b"", b"x" * 100, b"x" * 1000):
-        for more in (None, {}, {"a": 1}, {"a": "x" * 300}):
-            message = encode_message(
-                header=Header(durable=True),
-                properties=Properties(message_id="m"),
-                application_properties=more,
-                data=body,
-            )
-            assert ordinary(message) == (scan(message).properties, "m")
+@pytest.mark.parametrize("body", [b"", b"x" * 100, b"x" * 1000], ids=len)
+@pytest.mark.parametrize("more", [None, {}, {"a": 1}, {"a": "x" * 300}], ids=str)
+@pytest.mark.parametrize("group", [None, "", "s", "s" * 200], ids=str)
+@pytest.mark.parametrize("key", [None, "k", "k" * 300], ids=str)
+def test_what_clients_send_is_ordinary(body, more, group, key):
+    typed = {"content_type": Symbol("text/plain"), "creation_time": Timestamp(1)}
+    for others in ({}, typed, {"subject": "x" * 200}):
+        message = encode_message(
+            header=Header(durable=True, ttl=UInt(1000)),
+            message_annotations=None if key is None else {Symbol("x-opt-partition-key"): key},
+            properties=Properties(message_id="m", group_id=group, **others),
+            application_properties=more,
+            data=body,
+        )
+        assert ordinary(message) == (scan(message).properties, "m", group)
 
 
 @pytest.mark.parametrize(
     "parts",
     [
-        {"properties": Properties(message_id="m", group_id="s")},
+        {"properties": Properties(message_id="m", group_id="s" * 300)},
+        {"properties": Properties(message_id="m", correlation_id=UUID(int=1), group_id="s")},
         {"properties": Properties(message_id=b"m")},
         {"properties": Properties(message_id="m" * 300)},
         {"properties": None},
-        {"message_annotations": {"x": 1}},
+        {"delivery_annotations": {"x": 1}},
         {"data": None, "value": 1},
         {"data": [b"1", b"2"]},
         {"footer": {"x": 1}},
@@ -85,7 +92,7 @@ def test_a_damaged_message_is_never_taken_for_an_ordinary_one(message, data):
     for damaged in (message[:cut], message[:cut] + b"\xff" + message[cut + 1 :]):
         if ordinary(damaged) is not None:
             sections = scan(damaged)
-            assert ordinary(damaged) == (sections.properties, identity(damaged, sections.properties)[0])
+            assert ordinary(damaged) == (sections.properties, *identity(damaged, sections.properties))
 
 
 # -- runs of transfers ------------------------------------------------------------------

@@ -1,0 +1,94 @@
+"""The front of a stored payload: what is made of a message's header and annotations.
+
+Clients write the same few headers and keys again and again, so fronts are cached by the bytes that they are
+made of. The layout: stored.py.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from bendybus.amqp.annotations import BROKER_SET
+from bendybus.amqp.codec import encode
+from bendybus.amqp.message import annotation, map_entries, read_header, scan
+from bendybus.amqp.types import Symbol
+from bendybus.envelope.stored import (
+    DURABLE,
+    FIRST_ACQUIRER,
+    FRONT,
+    NO_TTL,
+    NOT_FIRST_ACQUIRER,
+    PARTITION_KEY,
+    PRIORITY_DEFAULT,
+    SCHEDULED_TIME,
+    VERSION,
+    VIA_PARTITION_KEY,
+    due_time,
+    text,
+)
+from bendybus.errors import ArgumentError
+
+__all__ = ["Front", "known_fronts", "make_front", "read_front"]
+
+
+class Front(NamedTuple):
+    """The front, and what it says about the message."""
+
+    stored: bytes
+    ttl: int
+    partition_key: str | None
+    via_key: str | None
+    due: int
+    """When the message has to be enqueued; 0 if that is not set."""
+
+
+# A cache of at most two megabytes.
+_CACHED_MAX: Final = 4096
+_CACHED_BYTES_MAX: Final = 256
+known_fronts: Final[dict[bytes, Front]] = {}
+"""By the header and the annotations of a message, which must not set a due time."""
+
+
+def read_front(sections: bytes) -> Front:
+    """The front for the header and the annotations of a message, as far as it has them. Caches it."""
+    annotations = scan(sections).message_annotations
+    if annotations < 0:
+        annotations = len(sections)
+    front = make_front(sections[:annotations], sections[annotations:])
+    if not front.due and len(sections) <= _CACHED_BYTES_MAX:
+        if len(known_fronts) >= _CACHED_MAX:
+            known_fronts.clear()
+        known_fronts[sections] = front
+    return front
+
+
+def make_front(header: bytes, annotations: bytes, flags: int = 0) -> Front:
+    """The front for a header section and an annotations section, each of which may be empty."""
+    read = read_header(header, 0 if header else -1)
+    ttl = NO_TTL if read.ttl is None else read.ttl
+    priority = PRIORITY_DEFAULT if read.priority is None else read.priority
+    flags |= DURABLE if read.durable else 0
+    if read.first_acquirer is not None:
+        flags |= FIRST_ACQUIRER if read.first_acquirer else NOT_FIRST_ACQUIRER
+    at = 0 if annotations else -1
+    entries, count = map_entries(annotations, at, BROKER_SET)
+    partition_key = annotation(annotations, at, PARTITION_KEY)
+    if isinstance(partition_key, bytes):
+        partition_key = _decoded_key(partition_key)
+        entries, count = map_entries(annotations, at, BROKER_SET | {PARTITION_KEY})
+        entries, count = entries + encode(Symbol(PARTITION_KEY.decode())) + encode(partition_key), count + 2
+    return Front(
+        FRONT.pack(VERSION, flags, priority, ttl, count, len(entries)) + entries,
+        ttl,
+        text("PartitionKey", partition_key),
+        text("ViaPartitionKey", annotation(annotations, at, VIA_PARTITION_KEY)),
+        due_time(annotation(annotations, at, SCHEDULED_TIME)),
+    )
+
+
+def _decoded_key(key: bytes) -> str:
+    """A partition key that was sent as binary."""
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        raise ArgumentError(f"PartitionKey must be a string, not {key!r}.") from None
