@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bendybus.amqp.frames import encode_frame
+from bendybus.amqp.frames import FrameSplitter, decode_performative, encode_frame
 from bendybus.amqp.performatives import (
     ACCEPTED,
     RCV_FIRST,
@@ -82,6 +82,30 @@ def test_message_format_and_order_survive(pair: WiredPair) -> None:
     assert [(d.delivery_id, d.message_format) for d in delivered(pair)] == [
         (0, 0x80013700), (1, 0x80013700), (2, 0x80013700), (3, 0),
     ]  # fmt: skip
+
+
+def test_deliveries_that_are_accepted_one_after_the_other_share_a_disposition(pair: WiredPair) -> None:
+    sending, receiving = pair.sender(credit=100)
+    sending.send(messages(60))
+    pair.pump()
+    received = delivered(pair)
+    for number in range(3):
+        receiving.settle(received[number::3], ACCEPTED)
+    frames = [
+        decode_performative(buffer, start, end)[0]
+        for _, _, buffer, start, end in FrameSplitter(1 << 20).feed(pair.server.data_to_send())
+    ]
+    assert [(each.first, each.last) for each in frames if isinstance(each, Disposition)] == [(0, 59)]
+
+
+def test_a_link_is_detached_after_the_answers_to_its_deliveries(pair: WiredPair) -> None:
+    sending, receiving = pair.sender()
+    sending.send(messages(2))
+    pair.pump()
+    receiving.settle(delivered(pair), ACCEPTED)
+    receiving.detach()
+    pair.pump()
+    assert sending.unsettled == []
 
 
 def test_all_transfers_of_one_read_are_one_event(pair: WiredPair) -> None:

@@ -190,14 +190,17 @@ class PartitionHost(Host[Partition]):
         self.queue.keep_time(self)
         return reply
 
-    def holds(self, token: LockToken, at: Instant) -> bool:
-        """Whether a message is locked under this token.
+    def held_among(self, tokens: Sequence[LockToken], at: Instant) -> set[LockToken]:
+        """Those of these tokens under which a message is locked.
 
-        For links that keep a locked message until they can send it. A lock ends with the memory that
+        For links that keep locked messages until they can send them. A lock ends with the memory that
         contains it: nothing that was locked before the partition was loaded again is locked any more.
         """
-        message = None if self._held is None else self._held.locked(token)
-        return message is not None and message.locked_until > at
+        return set() if self._held is None else self._held.held_among(tokens, at)
+
+    def holds(self, token: LockToken, at: Instant) -> bool:
+        """Whether a message is locked under this token."""
+        return token in self.held_among((token,), at)
 
     def release(self, tokens: Sequence[LockToken]) -> None:
         """Return messages that were locked and never sent."""

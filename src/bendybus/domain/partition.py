@@ -144,6 +144,10 @@ class Partition:
         """The message that is locked under this token. The lock may have expired."""
         return self._parts.stock.locked(token)
 
+    def held_among(self, tokens: Iterable[LockToken], at: Instant) -> set[LockToken]:
+        """Those of these tokens under which a message is locked."""
+        return self._parts.stock.held_among(tokens, at)
+
     def confirmed(self) -> Iterator[Message]:
         """All durable messages."""
         yield from self._parts.stock

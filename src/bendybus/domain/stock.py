@@ -154,6 +154,11 @@ class Stock:
             message = self.session_locks.find(token)
         return message
 
+    def held_among(self, tokens: Iterable[LockToken], at: Instant) -> set[LockToken]:
+        """Those of these tokens under which a message is locked, and whose locks have not expired."""
+        found = ((token, self.locked(token)) for token in tokens)
+        return {token for token, message in found if message is not None and message.locked_until > at}
+
     # -- taking back --------------------------------------------------------------
 
     def unlock(

@@ -29,11 +29,11 @@ from bendybus.amqp.frames import (
     decode_performative,
     encode_frame,
 )
-from bendybus.amqp.performatives import ACCEPTED, Close, Open, Performative
+from bendybus.amqp.performatives import Close, Open, Performative
 from bendybus.amqp.transfer_run import TransferRun
+from bendybus.engine.accepted import AcceptedDeliveries
 from bendybus.engine.channels import Channels
 from bendybus.engine.config import FRAME_SIZE_MIN, ConnectionConfig
-from bendybus.engine.deliveries import id_ranges
 from bendybus.engine.eventlog import EventLog
 from bendybus.engine.events import (
     ConnectionClosed,
@@ -44,7 +44,6 @@ from bendybus.engine.events import (
 from bendybus.engine.handshake import Handshake
 from bendybus.engine.idle import IdleTimer
 from bendybus.engine.link import wire_error
-from bendybus.engine.packing import pack_dispositions
 from bendybus.engine.session import Session
 from bendybus.engine.states import CONNECTION, ConnectionInput, ConnectionState
 from bendybus.engine.work import FRAME_WORK, PERFORMATIVE_WORK, WORK_UNLIMITED
@@ -64,11 +63,11 @@ class Connection:
     """Made by `server` or `client`. After SASL there is no difference between the two."""
 
     __slots__ = (
-        "_accepted",
         "_flow_owed",
         "_handshake",
         "_idle",
         "_unread",
+        "accepted",
         "channels",
         "config",
         "events",
@@ -89,8 +88,8 @@ class Connection:
         self.state = ConnectionState.START
         self.remote: Open | None = None
         self.output: list[bytes | memoryview] = []
-        # By channel and role: deliveries that are settled as accepted and not yet in `output`.
-        self._accepted: dict[tuple[int, bool], list[int]] = {}
+        # Settled, and not yet in `output`.
+        self.accepted = AcceptedDeliveries()
         self.events = EventLog()
         # The number of links of all sessions.
         self.link_count = 0
@@ -168,8 +167,8 @@ class Connection:
 
     def data_to_send(self) -> bytes:
         """The bytes to write now. Each byte is returned once."""
-        if self._accepted:
-            self._write_accepted()
+        if self.accepted:
+            self.output += self.accepted.take()
         if not self.output:
             return b""
         data = b"".join(self.output)
@@ -228,22 +227,9 @@ class Connection:
     # -- what sessions and links call ----------------------------------------------------
 
     def write(self, channel: int, performative: Performative, payload: bytes = b"") -> None:
-        if self._accepted:
-            self._write_accepted()
+        if self.accepted:
+            self.output += self.accepted.take()
         self.output.append(encode_frame(channel, performative, payload))
-
-    def accept(self, channel: int, role: bool, delivery_ids: Iterable[int]) -> None:
-        """Settles deliveries as accepted, in one disposition with those that follow until the next write.
-
-        The messages of one client are often spread over partitions. Their answers come one partition after
-        the other, so that alone each would name ids with gaps.
-        """
-        self._accepted.setdefault((channel, role), []).extend(delivery_ids)
-
-    def _write_accepted(self) -> None:
-        for (channel, role), delivery_ids in self._accepted.items():
-            self.output += pack_dispositions(channel, role, id_ranges(delivery_ids), True, ACCEPTED)
-        self._accepted.clear()
 
     def owes_flow(self, session: Session) -> None:
         """The session's incoming window is half used: open it again after this call's frames are read."""
@@ -362,7 +348,7 @@ class Connection:
         self._handshake.drop()
         self._unread = None
         self._flow_owed.clear()
-        self._accepted.clear()
+        self.accepted = AcceptedDeliveries()
         self.channels.drop()
 
     def advance(self, happening: ConnectionInput) -> None:

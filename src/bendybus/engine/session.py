@@ -336,7 +336,7 @@ class Session:
         self, role: bool, delivery_ids: Iterable[int], *, settled: bool, state: DeliveryState | None
     ) -> None:
         if settled and type(state) is Accepted:
-            self.connection.accept(self.channel, role, delivery_ids)
+            self.connection.accepted.add(self.channel, role, delivery_ids)
             return
         self.connection.output += pack_dispositions(
             self.channel, role, id_ranges(delivery_ids), settled, state

@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from bendybus.broker.partition_host import PartitionHost
@@ -56,6 +58,9 @@ class _Kept:
     message: Message
     token: LockToken
     payload: bytes
+
+
+_host: Final = attrgetter("host")
 
 
 class Receiver:
@@ -220,13 +225,20 @@ class Receiver:
         kept = self._kept
         count = min(len(kept), max(self._wanted(), 0))
         if count:
-            at = self._queue.now()
-            ready = self._unkeep(count)
-            held = [one for one in ready if one.host.holds(one.token, at)]
+            held = self._still_locked(self._unkeep(count))
             if self._deletes:
                 self._remove_kept(held)
             else:
                 self._send([one.message for one in held], [one.payload for one in held])
+
+    def _still_locked(self, kept: Sequence[_Kept]) -> list[_Kept]:
+        at = self._queue.now()
+        still: list[_Kept] = []
+        for host, page in groupby(kept, key=_host):
+            messages = list(page)
+            held = host.held_among([one.token for one in messages], at)
+            still += [one for one in messages if one.token in held]
+        return still
 
     def _remove_kept(self, kept: Sequence[_Kept]) -> None:
         by_host: dict[PartitionHost, list[_Kept]] = {}

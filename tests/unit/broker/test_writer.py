@@ -39,6 +39,32 @@ async def test_answers_come_in_the_order_of_submission():
         assert order == list(range(10))
 
 
+async def test_receivers_are_woken_once_for_all_partitions_of_a_commit():
+    async with gated_queue(partitions=4) as gated:
+        woken: list[list[int]] = []
+
+        class Receiver:
+            def wake(self) -> None:
+                woken.append([host.available(SubQueue.MAIN) for host in gated.queue.hosts])
+                gated.queue.wait(self, SubQueue.MAIN)
+
+        gated.queue.wait(Receiver(), SubQueue.MAIN)
+        gated.store.shut()
+        gated.host.submit(Enqueue([message()]), gated.replies.append)
+        await gated.at_the_gate()
+        for host in gated.queue.hosts:
+            host.submit(Enqueue([message()]), gated.replies.append)
+        gated.store.open_gate()
+        await gated.settled()
+        assert woken == [[1, 0, 0, 0], [2, 1, 1, 1]]
+
+
+async def test_what_is_due_after_the_answers_is_done_at_once_if_nothing_is_answered():
+    async with gated_queue() as gated:
+        gated.attached.writer.after_answers(gated.replies.append)
+        assert gated.replies == [None]
+
+
 async def test_a_callback_that_fails_costs_no_other_its_answer(caplog):
     async with gated_queue() as gated:
 
