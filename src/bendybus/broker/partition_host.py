@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from os import urandom
 from typing import TYPE_CHECKING, Final
 
 from bendybus.broker.holders import SessionHolders
@@ -155,7 +154,9 @@ class PartitionHost(Host[Partition]):
         count = partition.fitting(count, size_max, subqueue)
         if not count:
             return []
-        reply = self._apply_at_once(partition, Lock(count, urandom(ENTROPY_PER_LOCK * count), subqueue))
+        reply = self._apply_at_once(
+            partition, Lock(count, self.queue.entropy.take(ENTROPY_PER_LOCK * count), subqueue)
+        )
         assert isinstance(reply, Given)
         return reply.messages
 
@@ -175,7 +176,7 @@ class PartitionHost(Host[Partition]):
         partition = self._partition
         if partition is None:
             return []
-        entropy = urandom(ENTROPY_PER_LOCK * len(numbers))
+        entropy = self.queue.entropy.take(ENTROPY_PER_LOCK * len(numbers))
         reply = self._apply_at_once(partition, LockThese(numbers, entropy, subqueue))
         assert isinstance(reply, Given)
         return reply.messages
@@ -213,7 +214,9 @@ class PartitionHost(Host[Partition]):
         partition = self._partition
         if partition is None or not partition.available():
             return None
-        reply = self._apply_at_once(partition, AcceptSession(None, urandom(ENTROPY_PER_LOCK), exclusive))
+        reply = self._apply_at_once(
+            partition, AcceptSession(None, self.queue.entropy.take(ENTROPY_PER_LOCK), exclusive)
+        )
         assert isinstance(reply, SessionAccepted)
         return reply if reply.lock is not None else None
 
@@ -225,7 +228,7 @@ class PartitionHost(Host[Partition]):
             return []
         try:
             reply = self._apply_at_once(
-                partition, LockInSession(lock, count, urandom(ENTROPY_PER_LOCK * count))
+                partition, LockInSession(lock, count, self.queue.entropy.take(ENTROPY_PER_LOCK * count))
             )
         except SessionLockLost:
             return []

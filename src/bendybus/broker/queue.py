@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from bendybus.broker.clock import Clock
 from bendybus.broker.entity import Entity
+from bendybus.broker.entropy import EntropyPool
 from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.partition_host import PartitionHost
@@ -54,6 +55,7 @@ class Queue(Entity[PartitionHost, QueueDescription]):
         """The queue is being deleted: nothing more can be sent through it (departure.py)."""
         self._waiting: dict[SubQueue, dict[Waiter, None]] = {subqueue: {} for subqueue in SubQueue}
         self._next_to_ask = 0
+        self.entropy = EntropyPool()
         self._waking: set[SubQueue] = set()
         """The sub-queues whose receivers are woken at the end of the commit that is being answered."""
 
