@@ -22,7 +22,7 @@ from bendybus.domain.messages import SubQueue
 from bendybus.errors import HELP_LINK, BrokerError, EntityExists, EntityNotFound, RequestError
 from bendybus.names import Instant
 
-__all__ = ["Asked", "not_allowed", "refuse"]
+__all__ = ["RefusedRequest", "not_allowed", "refuse"]
 
 CONFLICT: Final = (
     "Conflict. You're requesting an operation that isn't allowed in the resource's current state. "
@@ -38,7 +38,7 @@ NO_TRACKER: Final = "NoSystemTracker"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RefusedRequest:
     """The request that is refused."""
 
     method: str
@@ -58,15 +58,15 @@ class Asked:
         return f"{self.host}:{self.path[:200]}"
 
 
-def refuse(refusal: BrokerError, asked: Asked, now: Instant) -> Response:
+def refuse(refusal: BrokerError, request: RefusedRequest, now: Instant) -> Response:
     """The answer to a management request that is refused."""
-    said = _azure_says(refusal, asked).replace("{namespace}", asked.namespace)
+    said = _azure_says(refusal, request).replace("{namespace}", request.namespace)
     detail = f"{said} {refusal.description}" if said else refusal.description
-    if asked.method == "PUT" and asked.child is None and refusal.status != 401:
+    if request.method == "PUT" and request.child is None and refusal.status != 401:
         detail = f"SubCode={refusal.sub_code}. {detail}"
     tracking_id = f"{uuid.uuid4()}{'' if refusal.status == 401 else GATEWAY}"
     detail += (
-        f" TrackingId:{tracking_id}, SystemTracker:{_tracker(refusal, asked)}, "
+        f" TrackingId:{tracking_id}, SystemTracker:{_tracker(refusal, request)}, "
         f"Timestamp:{format_timestamp(now)}"
     )
     return Response(error_document(refusal.status, detail), refusal.status, media_type=ERROR_TYPE)
@@ -82,10 +82,10 @@ def not_allowed(path: str) -> Response:
     return Response(status_code=401, headers={"www-authenticate": challenge})
 
 
-def _azure_says(refusal: BrokerError, asked: Asked) -> str:
+def _azure_says(refusal: BrokerError, request: RefusedRequest) -> str:
     """Azure's sentence; empty where none is known."""
-    child, method = asked.child, asked.method
-    if child is None or not asked.topic_exists:
+    child, method = request.child, request.method
+    if child is None or not request.topic_exists:
         match refusal:
             case EntityExists():
                 return CONFLICT
@@ -94,7 +94,7 @@ def _azure_says(refusal: BrokerError, asked: Asked) -> str:
             case EntityNotFound() if method == "PUT":
                 return NOT_FOUND if child is None else NO_POLICY
     elif isinstance(refusal, EntityExists | EntityNotFound):
-        name = child.name_in(asked.namespace)
+        name = child.name_in(request.namespace)
         if isinstance(refusal, EntityExists):
             return f"The messaging entity '{name}' already exists. {HELP_LINK} "
         if method == "DELETE":
@@ -103,15 +103,15 @@ def _azure_says(refusal: BrokerError, asked: Asked) -> str:
     return refusal.azure if isinstance(refusal, RequestError) else ""
 
 
-def _tracker(refusal: BrokerError, asked: Asked) -> str:
-    child = asked.child
+def _tracker(refusal: BrokerError, request: RefusedRequest) -> str:
+    child = request.child
     if refusal.status == 401:
         return NO_TRACKER
-    if child is not None and asked.topic_exists:
+    if child is not None and request.topic_exists:
         if isinstance(refusal, EntityExists | EntityNotFound):
             return NO_TRACKER
-        return f"{asked.namespace}:Topic:{child.topic}"
-    entity, subqueue = split_subqueue(asked.path)
+        return f"{request.namespace}:Topic:{child.topic}"
+    entity, subqueue = split_subqueue(request.path)
     if subqueue is not SubQueue.MAIN:
-        return f"{asked.namespace}:{'Topic' if asked.topic_exists else 'Queue'}:{entity}"
-    return asked.resource
+        return f"{request.namespace}:{'Topic' if request.topic_exists else 'Queue'}:{entity}"
+    return request.resource

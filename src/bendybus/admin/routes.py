@@ -39,7 +39,7 @@ from bendybus.admin.answers import (
 from bendybus.admin.fields import check_elements
 from bendybus.admin.paths import Child
 from bendybus.admin.queues import queue_elements, read_queue
-from bendybus.admin.refusals import Asked, not_allowed, refuse
+from bendybus.admin.refusals import RefusedRequest, not_allowed, refuse
 from bendybus.admin.topic_routes import TopicRequests
 from bendybus.atom import QUEUE_DESCRIPTION, TOPIC_DESCRIPTION, element, format_time
 from bendybus.auth.http import authorise
@@ -121,8 +121,8 @@ class _ManagementApi:
         reads = request.method in READING and not path.startswith("$")
         if isinstance(refusal, EntityNotFound) and reads and not topic_exists:
             return Answers.nothing()
-        asked = Asked(request.method, called_host(request), self._name, path, topic_exists)
-        return refuse(refusal, asked, now())
+        refused = RefusedRequest(request.method, called_host(request), self._name, path, topic_exists)
+        return refuse(refusal, refused, now())
 
     async def _answer(self, request: Request, path: str) -> Response:
         if request.method == "POST" and path == RESET:

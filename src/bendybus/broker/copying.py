@@ -283,7 +283,7 @@ class Copies:
                     adopted.add(id(origin))
                     origin.body = self._origins[origin.body].body
             for message in each.gone.values():
-                _estrange(message)
+                _clear_row_ids(message)
 
 
 def _pages(messages: Iterable[Message]) -> Iterator[list[Message]]:
@@ -306,7 +306,7 @@ def _at_rest(message: Message, row_id: int) -> Message:
     return twin
 
 
-def _estrange(message: Message) -> None:
+def _clear_row_ids(message: Message) -> None:
     """The message was removed in the source. Clear its row ids: in the destination they name other rows."""
     message.row_id = 0
     if message.origin is not None:

@@ -52,7 +52,7 @@ class Loss:
 
 
 @dataclass(slots=True)
-class _Anew:
+class _Recreated:
     """A partition that is created again."""
 
     host: Host[Any]
@@ -115,7 +115,7 @@ async def give_up(entities: Entities, lost: AttachedStore) -> Loss:
     return loss
 
 
-def _wanted(entities: Entities, lost: AttachedStore) -> Iterator[_Anew]:
+def _wanted(entities: Entities, lost: AttachedStore) -> Iterator[_Recreated]:
     """Every partition in the lost store, and its new store. A topic's goes with its subscriptions'."""
     ready = [
         store
@@ -135,14 +135,14 @@ def _wanted(entities: Entities, lost: AttachedStore) -> Iterator[_Anew]:
             own[host.number] = target
             for together in _family(entity):
                 added[target] += 1
-                yield _Anew(together.hosts[host.number], target)
+                yield _Recreated(together.hosts[host.number], target)
 
 
 def _family(entity: SendTarget) -> Iterable[SendTarget]:
     return (entity, *entity.subscriptions) if isinstance(entity, Topic) else (entity,)
 
 
-async def _make(each: _Anew, at: Instant) -> PartitionKey:
+async def _make(each: _Recreated, at: Instant) -> PartitionKey:
     """Create an empty partition whose numbers are higher than all that were given out before."""
     each.target.refuse_incomplete()
     path, number = each.host.path, each.host.number
@@ -152,7 +152,7 @@ async def _make(each: _Anew, at: Instant) -> PartitionKey:
     return key
 
 
-def _records(entities: Entities, wanted: Iterable[_Anew]) -> Iterator[EntityRecord]:
+def _records(entities: Entities, wanted: Iterable[_Recreated]) -> Iterator[EntityRecord]:
     placements: dict[str, list[str]] = {}
     for each in wanted:
         before = entities.record(each.host.path).placement

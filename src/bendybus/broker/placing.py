@@ -81,13 +81,13 @@ def unplaced(
 
 def sweep(store: AttachedStore, placed: Container[tuple[EntityPath, PartitionNumber]]) -> None:
     """Remove the partitions that the catalog does not list in this store."""
-    litter = unplaced(store.store.partitions(), placed)
-    for path in dict.fromkeys(record.entity for record in litter):
+    leftovers = unplaced(store.store.partitions(), placed)
+    for path in dict.fromkeys(record.entity for record in leftovers):
         logger.warning(
             "store %s: removing partitions of '%s', which the catalog does not list there", store.name, path
         )
-    if litter:
-        store.store.discard([record.key for record in litter])
+    if leftovers:
+        store.store.discard([record.key for record in leftovers])
 
 
 def locate(
@@ -133,7 +133,7 @@ async def drop_partitions(stores: Iterable[AttachedStore], path: EntityPath) -> 
         try:
             await attached.run(partial(attached.store.drop_partitions, path))
         except Exception as failure:
-            attached.recovery.has_litter = True
+            attached.recovery.has_leftovers = True
             logger.warning(
                 "store %s: partitions of '%s' cannot be removed yet: %s", attached.name, path, failure
             )

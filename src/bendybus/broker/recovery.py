@@ -41,7 +41,7 @@ class Recovery:
         self.state = RecoveryState.IDLE
         self.opened = True
         """False for a store that could not be opened when the broker started."""
-        self.has_litter = False
+        self.has_leftovers = False
         """Whether partitions could not be dropped while the store was away. They are swept later."""
         self._timer: asyncio.TimerHandle | None = None
         self._recovered_at: float | None = None
@@ -108,7 +108,7 @@ class Recovery:
             known = {each: each.key for each in wanted if each.key is not None}
             residents = {(each.path, each.number) for each in store.residents}
             # A store that answers may contain the copy of a move that is under way. It must not be swept.
-            sweeps = self.has_litter and store.state is StoreState.AWAY
+            sweeps = self.has_leftovers and store.state is StoreState.AWAY
             claim = partial(self._claim, residents, unknown, known, sweeps)
             store.writer.when_written(partial(self._run, claim), self._failed)
 
@@ -137,9 +137,9 @@ class Recovery:
             # The reader is not in use yet, so its calls may be made from this thread.
             records = messaging_store.partitions()
             # Left behind by an interrupted create, delete or move, or by one made while the store was away.
-            litter = [each.key for each in records if (each.entity, each.number) not in residents]
-            if litter:
-                messaging_store.discard(litter)
+            leftovers = [each.key for each in records if (each.entity, each.number) not in residents]
+            if leftovers:
+                messaging_store.discard(leftovers)
             for record in records:
                 resident = unknown.get((record.entity, record.number))
                 if resident is not None:
@@ -154,7 +154,7 @@ class Recovery:
         store = self._store
         if store.state is StoreState.AWAY:
             self._recovered_at = self._loop.time()
-            self.has_litter = False
+            self.has_leftovers = False
         store.probed(len(claimed))
         for resident, (key, epoch) in claimed.items():
             # The store may have been given up meanwhile: forgetting.py.

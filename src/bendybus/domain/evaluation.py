@@ -26,7 +26,7 @@ from bendybus.errors import FilterError
 if TYPE_CHECKING:
     from bendybus.domain.fanout import FanOut
 
-__all__ = ["Answer", "Asked", "Evaluated", "Steps", "ask", "weight"]
+__all__ = ["Answer", "RuleResult", "Evaluated", "Steps", "evaluate", "weight"]
 
 # Writing the copy that an action has changed takes as long as evaluating this many simple filters.
 COPY_WEIGHT: Final = 60
@@ -39,7 +39,7 @@ LETTERS_PER_WEIGHT: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RuleResult:
     """The result of one subscription's rules for a message, if it is more than a plain match or no match."""
 
     outcome: Outcome
@@ -47,7 +47,7 @@ class Asked:
     """The payloads of the copies that actions changed, in the order of the copies."""
 
 
-Answer: TypeAlias = bool | Asked
+Answer: TypeAlias = bool | RuleResult
 Steps: TypeAlias = Generator[int, None, Answer]
 """Yields the weight of each step, which is about `STEP_WEIGHT` or one filter."""
 
@@ -68,16 +68,16 @@ class _Writer(Protocol):
     def changed(self, payload: bytes, changes: Changes) -> bytes: ...
 
 
-def weight(asked: Filter) -> int:
+def weight(condition: Filter) -> int:
     """Roughly how long a filter takes to evaluate. A simple comparison is 1."""
-    if isinstance(asked, SqlFilter):
-        return asked.cost + len(asked.expression) // LETTERS_PER_WEIGHT
-    return 1 + len(asked.properties) if isinstance(asked, CorrelationFilter) else 1
+    if isinstance(condition, SqlFilter):
+        return condition.cost + len(condition.expression) // LETTERS_PER_WEIGHT
+    return 1 + len(condition.properties) if isinstance(condition, CorrelationFilter) else 1
 
 
-def ask(
+def evaluate(
     rules: Sequence[RuleDescription],
-    questions: Sequence[Callable[[Reading], bool]],
+    filters: Sequence[Callable[[Reading], bool]],
     weights: Sequence[int],
     reading: Reading,
     payload: bytes,
@@ -85,12 +85,12 @@ def ask(
 ) -> Steps:
     """Evaluate these rules of a subscription for a message.
 
-    `questions`: its filters, if its rules have no actions.
+    `filters`: its filters, if its rules have no actions.
     """
-    if questions:
+    if filters:
         try:
             done = 0
-            for matches, heavy in zip(questions, weights, strict=True):
+            for matches, heavy in zip(filters, weights, strict=True):
                 done += heavy
                 if done >= STEP_WEIGHT:
                     yield done
@@ -120,7 +120,7 @@ def ask(
                 payloads.append(writer.changed(payload, copy.changes))
             except FilterError as error:
                 payloads.append(error)
-    return Asked(outcome, payloads)
+    return RuleResult(outcome, payloads)
 
 
 def _finished(steps: Generator[None, None, Outcome]) -> Outcome:

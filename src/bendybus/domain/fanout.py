@@ -17,7 +17,7 @@ from uuid import UUID
 
 from bendybus.domain.commands import Enqueue
 from bendybus.domain.deadletter import SESSION_ID_MISSING, Cause, mark
-from bendybus.domain.evaluation import Answer, Asked, Evaluated, ask, weight
+from bendybus.domain.evaluation import Answer, Evaluated, RuleResult, evaluate, weight
 from bendybus.domain.expiry import NEVER
 from bendybus.domain.filters import (
     Changes,
@@ -71,7 +71,7 @@ class FanOut:
     """The rules of a topic's subscriptions, sorted once and evaluated for every message."""
 
     __slots__ = (
-        *("_contents", "_new_id", "_partition_count", "_plans", "_questions", "_subscriptions"),
+        *("_contents", "_new_id", "_partition_count", "_plans", "_filters", "_subscriptions"),
         *("_weights", "work"),
     )
 
@@ -85,7 +85,7 @@ class FanOut:
         self._partition_count = partition_count
         self._subscriptions = subscriptions
         self._plans = [_takes_everything(subscription) for subscription in subscriptions]
-        self._questions = [_questions(subscription) for subscription in subscriptions]
+        self._filters = [_plain_filters(subscription) for subscription in subscriptions]
         self._contents = contents
         self._new_id = new_id
         self._weights = [
@@ -105,20 +105,20 @@ class FanOut:
         reading = self._read(seen)
         assert seen.payload is not None, "published messages have their payloads"
         answers: dict[int, Answer] = {}
-        for place, subscription in enumerate(self._subscriptions):
-            if (everything := self._plans[place]) is not None:
+        for index, subscription in enumerate(self._subscriptions):
+            if (everything := self._plans[index]) is not None:
                 evaluated.copies += everything
                 continue
-            questions, weights = self._questions[place], self._weights[place]
+            filters, weights = self._filters[index], self._weights[index]
             if isinstance(reading, FilterError):
                 yield 1
-                answer: Answer = Asked(_unreadable(reading))
+                answer: Answer = RuleResult(_unreadable(reading))
             else:
                 rules = subscription.rules
-                answer = yield from ask(rules, questions, weights, reading, seen.payload, self._contents)
+                answer = yield from evaluate(rules, filters, weights, reading, seen.payload, self._contents)
             if answer is not False:
-                answers[place] = answer
-            evaluated.copies += len(answer.outcome.copies) if isinstance(answer, Asked) else answer
+                answers[index] = answer
+            evaluated.copies += len(answer.outcome.copies) if isinstance(answer, RuleResult) else answer
         evaluated.answers[id(message)] = answers
 
     def take(
@@ -141,16 +141,16 @@ class FanOut:
                 continue
             origin = _origin(message)
             reading: Reading | FilterError | None = None
-            for subscription, everything, questions, taking in zip(
-                self._subscriptions, self._plans, self._questions, takings, strict=True
+            for subscription, everything, filters, taking in zip(
+                self._subscriptions, self._plans, self._filters, takings, strict=True
             ):
                 if everything is None:
                     if reading is None:
                         reading = self._read(message)
-                    wanted = _is_wanted(questions, reading)
+                    wanted = _is_wanted(filters, reading)
                     if wanted is None:
-                        asked = Asked(_outcome(subscription, reading))
-                        self._give_asked(subscription, message, origin, asked, latest, taking, number)
+                        result = RuleResult(_outcome(subscription, reading))
+                        self._give_result(subscription, message, origin, result, latest, taking, number)
                     elif wanted:
                         _give(subscription, _copy(message, origin), taking)
                 elif everything:
@@ -173,26 +173,26 @@ class FanOut:
     ) -> None:
         """The same for one message, using the results of the subscriptions that read it."""
         origin = _origin(message)
-        for place, everything in enumerate(self._plans):
-            answer = answers.get(place, False) if everything is None else everything
-            subscription, taking = self._subscriptions[place], takings[place]
-            if isinstance(answer, Asked):
-                self._give_asked(subscription, message, origin, answer, latest, taking, number)
+        for index, everything in enumerate(self._plans):
+            answer = answers.get(index, False) if everything is None else everything
+            subscription, taking = self._subscriptions[index], takings[index]
+            if isinstance(answer, RuleResult):
+                self._give_result(subscription, message, origin, answer, latest, taking, number)
             elif answer:
                 _give(subscription, _copy(message, origin), taking)
 
-    def _give_asked(
+    def _give_result(
         self,
         subscription: SubscriptionDescription,
         message: Message,
         origin: Origin,
-        asked: Asked,
+        result: RuleResult,
         latest: Instant,
         taking: Enqueue,
         number: PartitionNumber,
     ) -> None:
-        failures, payloads = asked.outcome.failures, iter(asked.payloads)
-        for copy in asked.outcome.copies:
+        failures, payloads = result.outcome.failures, iter(result.payloads)
+        for copy in result.outcome.copies:
             if copy.rule_name is None:
                 _give(subscription, _copy(message, origin), taking)
                 continue
@@ -282,20 +282,18 @@ def _takes_everything(subscription: SubscriptionDescription) -> bool | None:
     return None
 
 
-def _questions(subscription: SubscriptionDescription) -> tuple[Callable[[Reading], bool], ...]:
+def _plain_filters(subscription: SubscriptionDescription) -> tuple[Callable[[Reading], bool], ...]:
     """The filters of a subscription whose rules have no actions; empty if a rule does more."""
     rules = subscription.rules
     return () if any(rule.action for rule in rules) else tuple(rule.filter.matches for rule in rules)
 
 
-def _is_wanted(
-    questions: tuple[Callable[[Reading], bool], ...], reading: Reading | FilterError
-) -> bool | None:
+def _is_wanted(filters: tuple[Callable[[Reading], bool], ...], reading: Reading | FilterError) -> bool | None:
     """Fast path for the common case. Returns None if the general path is needed."""
-    if not questions or isinstance(reading, FilterError):
+    if not filters or isinstance(reading, FilterError):
         return None
     try:
-        for matches in questions:
+        for matches in filters:
             if matches(reading):
                 return True
     except FilterError:

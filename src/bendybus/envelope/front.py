@@ -28,10 +28,10 @@ from bendybus.envelope.stored import (
 )
 from bendybus.errors import ArgumentError
 
-__all__ = ["Front", "known_fronts", "make_front", "read_front"]
+__all__ = ["PayloadFront", "known_fronts", "make_front", "read_front"]
 
 
-class Front(NamedTuple):
+class PayloadFront(NamedTuple):
     """The front, and what it says about the message."""
 
     stored: bytes
@@ -45,11 +45,11 @@ class Front(NamedTuple):
 # A cache of at most two megabytes.
 _CACHED_MAX: Final = 4096
 _CACHED_BYTES_MAX: Final = 256
-known_fronts: Final[dict[bytes, Front]] = {}
+known_fronts: Final[dict[bytes, PayloadFront]] = {}
 """By the header and the annotations of a message, which must not set a due time."""
 
 
-def read_front(sections: bytes) -> Front:
+def read_front(sections: bytes) -> PayloadFront:
     """The front for the header and the annotations of a message, as far as it has them. Caches it."""
     annotations = scan(sections).message_annotations
     if annotations < 0:
@@ -62,7 +62,7 @@ def read_front(sections: bytes) -> Front:
     return front
 
 
-def make_front(header: bytes, annotations: bytes, flags: int = 0) -> Front:
+def make_front(header: bytes, annotations: bytes, flags: int = 0) -> PayloadFront:
     """The front for a header section and an annotations section, each of which may be empty."""
     read = read_header(header, 0 if header else -1)
     ttl = NO_TTL if read.ttl is None else read.ttl
@@ -77,7 +77,7 @@ def make_front(header: bytes, annotations: bytes, flags: int = 0) -> Front:
         partition_key = _decoded_key(partition_key)
         entries, count = map_entries(annotations, at, BROKER_SET | {PARTITION_KEY})
         entries, count = entries + encode(Symbol(PARTITION_KEY.decode())) + encode(partition_key), count + 2
-    return Front(
+    return PayloadFront(
         FRONT.pack(VERSION, flags, priority, ttl, count, len(entries)) + entries,
         ttl,
         text("PartitionKey", partition_key),
