@@ -78,7 +78,7 @@ def admit(
     except WireError as error:
         raise ArgumentError(f"The message is malformed: {error}") from None
     stored, ttl, message_id, session_id, partition_key, via_key, due = parts
-    if session_id == "" and not description.may_have_sessions:
+    if session_id is not None and not (session_id or description.may_have_sessions):
         session_id = None
     key = routing_key(
         session_id,
@@ -237,7 +237,7 @@ def enlisted_keys(payload: bytes, description: Accepting, *, via_exact: bool) ->
     except WireError as error:
         raise ArgumentError(f"The message is malformed: {error}") from None
     _, _, message_id, session_id, partition_key, via_key, _ = parts
-    if session_id == "" and not description.may_have_sessions:
+    if session_id is not None and not (session_id or description.may_have_sessions):
         session_id = None
     own = routing_key(
         session_id,
