@@ -2,8 +2,8 @@
 
 A test marked `on_each_kind` is written for one `Stand` and run at three at once, since most of its time
 it sleeps inside the SDK: 16 partitions and one as Standard has them, two as Premium has. The two servers
-run for the whole session; a stand's entities are its test's own. tests/unit/test_rows.py counts on this
-name: a test so marked shows its rows on all three, one marked `on_partitioned_kinds` on two.
+run for the whole session; a stand's entities are its test's own. A test with this decorator shows its rows
+on all three kinds, one with `on_partitioned_kinds` on two (fix_rows.py).
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from azure.servicebus import (
 )
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+from bendybus.domain.routing import partition_of as partition_of_key
+from fix_rows import on_kind, use_entity
 from fix_server import ServerProcess, namespace
 
-__all__ = ["KINDS", "Stand", "on_each_kind", "on_partitioned_kinds", "partition_of"]
+__all__ = ["KINDS", "Stand", "keys_for", "on_each_kind", "on_partitioned_kinds", "partition_of"]
 
 KINDS: Final = (16, 2, 1)
 PARTITION_SHIFT: Final = 48
@@ -43,6 +45,16 @@ PATIENCE_S: Final = 20
 USED_STANDS_MAX: Final = 45
 
 _numbers = count()
+
+
+def keys_for(partitions: int) -> list[str]:
+    """A key for each partition, in their order."""
+    keys = (f"key-{number}" for number in count())
+    found: dict[int, str] = {}
+    while len(found) < partitions:
+        key = next(keys)
+        found.setdefault(partition_of_key(key, partitions), key)
+    return [found[partition] for partition in range(partitions)]
 
 
 def partition_of(message: ServiceBusReceivedMessage) -> int:
@@ -73,6 +85,7 @@ class Stand:
             options["enable_partitioning"] = self.partitioned
         self.admin.create_queue(name, **options)
         self.queues.append(name)
+        use_entity(self.server, name)
         return name
 
     def topic(self, *subscriptions: str, **options: Any) -> str:
@@ -81,6 +94,7 @@ class Stand:
             options["enable_partitioning"] = self.partitioned
         self.admin.create_topic(name, **options)
         self.topics.append(name)
+        use_entity(self.server, name)
         for subscription in subscriptions:
             self.admin.create_subscription(name, subscription)
         return name
@@ -149,12 +163,12 @@ def _run_at(kinds: Sequence[int], body: Body) -> Body:
     others = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters[1:]]
     test.__name__, test.__doc__, test.__module__ = body.__name__, body.__doc__, body.__module__
     test.__signature__ = inspect.Signature([stands, *others])
-    test.pytestmark = list(getattr(body, "pytestmark", []))
+    test.pytestmark = [*getattr(body, "pytestmark", []), pytest.mark.kinds(*kinds).mark]
     return test
 
 
 def on_each_kind(body: Body) -> Body:
-    """The outermost decorator of a test whose first argument is a `Stand`."""
+    """For a test whose first argument is a `Stand`."""
     return _run_at(KINDS, body)
 
 
@@ -206,6 +220,12 @@ def stands(
     _used_stands += [(stand, close_stand(stand, _closing)) for stand in stands]
     for server in _kinds_servers:
         server.refuse_trouble()
+
+
+@pytest.fixture(params=[on_kind(kind, kind, id=f"{kind} partitions") for kind in KINDS])
+def one_stand(request: pytest.FixtureRequest, stands: list[Stand]) -> Stand:
+    """For tests that run on one kind after the other."""
+    return next(stand for stand in stands if stand.partitions == request.param)
 
 
 def delete_entities(present: Stand, used: list[tuple[Stand, list[Future[None]]]]) -> None:
