@@ -48,6 +48,17 @@ async def test_a_stalled_commit_is_answered_in_bounded_time():
         assert gated.host.availability is UNAVAILABLE
 
 
+async def test_a_large_commit_is_given_the_time_that_a_busy_disk_takes_to_write_it():
+    async with gated_queue() as gated:
+        gated.store.shut()
+        gated.host.submit(Enqueue([Message(b"large", size=60 << 20)]), gated.replies.append)
+        await gated.at_the_gate()
+        gated.pass_time(4)
+        assert (gated.replies, gated.attached.state) == ([], StoreState.SLOW)
+        gated.pass_time(2)
+        assert [type(reply) for reply in gated.replies] == [StoreUnavailable]
+
+
 @pytest.mark.row("P-04", "P-27")
 async def test_a_stall_makes_only_its_own_partitions_unavailable():
     async with gated_queue(partitions=4, stores=2) as gated:
