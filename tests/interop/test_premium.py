@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from azure.core.exceptions import HttpResponseError
+from azure.core.exceptions import HttpResponseError, ResourceExistsError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 from azure.servicebus.management import ServiceBusAdministrationClient
@@ -92,6 +92,10 @@ def test_in_a_partitioned_namespace_every_entity_is_partitioned(
             ) as refused:
                 create("plain", enable_partitioning=False)
             assert refused.value.status_code == 400
+        # A name that is taken is said to be, whatever else is asked for.
+        for create, name in ((admin.create_queue, "described"), (admin.create_topic, "news")):
+            with pytest.raises(ResourceExistsError, match="already exists"):
+                create(name, enable_partitioning=False)
         assert {each.name for each in admin.list_queues()} == {"asked", "described", "silent"}
     for queue in ("described", "asked", "silent"):
         use_entity(server, queue)
@@ -270,3 +274,32 @@ def test_every_queue_is_partitioned_and_takes_large_messages(start_server: Start
             assert bodies == [b"small", body]
             for message in received.values():
                 receiver.complete_message(message)
+
+
+def test_a_session_state_of_a_subscription_may_be_as_large_as_a_message_of_its_topic(tmp_path: Path) -> None:
+    with serving(tmp_path, PREMIUM) as server, administration(server) as admin:
+        topic = admin.create_topic("news")
+        admin.create_subscription("news", "s", requires_session=True)
+        assert states_kept(server, MEGABYTE, MEGABYTE + 1) == [True, False]
+        topic.max_message_size_in_kilobytes = 3072
+        admin.update_topic(topic)
+        assert states_kept(server, 3 * MEGABYTE, 3 * MEGABYTE + 1) == [True, False]
+    with serving(tmp_path) as server:
+        assert states_kept(server, 3 * MEGABYTE, 3 * MEGABYTE + 1) == [True, False]
+
+
+def states_kept(server: ServerProcess, *sizes: int) -> list[bool]:
+    """Whether a session of the subscription keeps a state of each of these sizes."""
+    kept = []
+    with (
+        ServiceBusClient.from_connection_string(server.connection_string, retry_total=0) as client,
+        client.get_subscription_receiver("news", "s", session_id="a") as receiver,
+    ):
+        for size in sizes:
+            try:
+                receiver.session.set_state(bytes(size))
+            except MessageSizeExceededError:
+                kept.append(False)
+            else:
+                kept.append(receiver.session.get_state() == bytes(size))
+    return kept

@@ -250,6 +250,7 @@ class _ManagementApi:
 
     def _refuse_old_version(self, description: EntityDescription, version: str) -> None:
         """A client that could not see the entity afterwards must not create it (P-10)."""
+        self._broker.entities.refuse_taken(description.path)
         partitions = self._broker.tier.partition_count(
             enable_partitioning=description.enable_partitioning,
             premium_partitions=self._broker.premium_partitions,
