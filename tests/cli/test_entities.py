@@ -62,7 +62,7 @@ def test_every_property_can_be_given_at_creation(bendybus_json: BendybusJson, na
         *("queue", "create", name, "--no-partitioned", "--max-message-size", "100"),
         *("--lock-duration", "PT5S", "--duplicate-detection", "--duplicate-detection-window", "1m"),
         *("--default-message-ttl", "14d", "--dead-letter-on-expiration", "--max-delivery-count", "3"),
-        *("--auto-delete-on-idle", "1h", "--status", "SendDisabled", "--no-batched-operations"),
+        *("--auto-delete-on-idle", "1h", "--status", "SendDisabled"),
         *("--user-metadata", "<ours> & theirs"),
     )
     expected = {
@@ -76,7 +76,6 @@ def test_every_property_can_be_given_at_creation(bendybus_json: BendybusJson, na
         "maxDeliveryCount": 3,
         "autoDeleteOnIdle": "PT1H",
         "status": "SendDisabled",
-        "enableBatchedOperations": False,
         "userMetadata": "<ours> & theirs",
     }
     assert made | expected == made
