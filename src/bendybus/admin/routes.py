@@ -202,6 +202,8 @@ class _ManagementApi:
         ]
         if tier is Tier.PREMIUM:
             shown.append(("PremiumMessagingPartitions", str(self._broker.premium_partitions)))
+        if not self._keys.local_auth:
+            shown.append(("DisableLocalAuth", "true"))
         founded = self._broker.created_at
         body = documents.entry(
             documents.EntryAddress.alone(answers.url("$namespaceinfo", "")),
