@@ -33,7 +33,15 @@ from bendybus.domain.routing import partition_of as partition_of_key
 from fix_rows import on_kind, use_entity
 from fix_server import ServerProcess, namespace
 
-__all__ = ["KINDS", "Stand", "keys_for", "on_each_kind", "on_partitioned_kinds", "partition_of"]
+__all__ = [
+    "KINDS",
+    "Stand",
+    "keys_for",
+    "on_each_kind",
+    "on_each_kind_alone",
+    "on_partitioned_kinds",
+    "partition_of",
+]
 
 KINDS: Final = (16, 2, 1)
 PARTITION_SHIFT: Final = 48
@@ -141,15 +149,15 @@ class Stand:
 Body: TypeAlias = Callable[..., None]
 
 
-def _run_at(kinds: Sequence[int], body: Body) -> Body:
+def _run_at(kinds: Sequence[int], body: Body, fixture: str = "stands") -> Body:
     def run(stand: Stand, **fixtures: Any) -> None:
         """In a thread; a coroutine gets a loop there."""
         done = body(stand, **fixtures)
         if inspect.iscoroutine(done):
             asyncio.run(done)
 
-    def test(stands: Sequence[Stand], **fixtures: Any) -> None:
-        chosen = [stand for stand in stands if stand.partitions in kinds]
+    def test(**fixtures: Any) -> None:
+        chosen = [stand for stand in fixtures.pop(fixture) if stand.partitions in kinds]
         with ThreadPoolExecutor(len(chosen)) as pool:
             runs = [(stand, pool.submit(run, stand, **fixtures)) for stand in chosen]
         for stand, attempt in runs:
@@ -159,7 +167,7 @@ def _run_at(kinds: Sequence[int], body: Body) -> Body:
                 raise error
 
     parameters = list(inspect.signature(body).parameters.values())
-    stands = inspect.Parameter("stands", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    stands = inspect.Parameter(fixture, inspect.Parameter.KEYWORD_ONLY)
     others = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters[1:]]
     test.__name__, test.__doc__, test.__module__ = body.__name__, body.__doc__, body.__module__
     test.__signature__ = inspect.Signature([stands, *others])
@@ -174,6 +182,11 @@ def on_each_kind(body: Body) -> Body:
 
 def on_partitioned_kinds(body: Body) -> Body:
     return _run_at((16, 2), body)
+
+
+def on_each_kind_alone(body: Body) -> Body:
+    """The same, on servers of the test's own: they may be killed, and their stores made slow."""
+    return _run_at(KINDS, body, "own_stands")
 
 
 @pytest.fixture(scope="session")
@@ -226,6 +239,26 @@ def stands(
 def one_stand(request: pytest.FixtureRequest, stands: list[Stand]) -> Stand:
     """For tests that run on one kind after the other."""
     return next(stand for stand in stands if stand.partitions == request.param)
+
+
+@pytest.fixture
+def own_stands(tmp_path: Path, _closing: ThreadPoolExecutor) -> Iterator[list[Stand]]:
+    """Each with a server for development, which has two messaging stores."""
+    servers = []
+    for kind in KINDS:
+        folder = tmp_path / f"of-{kind}"
+        folder.mkdir()
+        tier = "premium" if kind == 2 else "standard"
+        options = ("--development", "--stores", "2", "--tier", tier)
+        servers.append(ServerProcess(folder, namespace({}), options))
+    with ThreadPoolExecutor(len(servers)) as pool:
+        list(pool.map(ServerProcess.start, servers))
+    stands = [make_stand(kind, server) for kind, server in zip(KINDS, servers, strict=True)]
+    yield stands
+    wait([closed for stand in stands for closed in close_stand(stand, _closing)])
+    for server in servers:
+        server.kill()
+        server.refuse_trouble()
 
 
 def delete_entities(present: Stand, used: list[tuple[Stand, list[Future[None]]]]) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import http.client
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 
@@ -16,26 +15,15 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 
 from bendybus.auth.sas import make_token
 from bendybus.domain.routing import partition_of as partition_of_key
-from fix_kinds import KINDS, Stand, close_stand, keys_for, make_stand, partition_of
-from fix_rows import on_kind
-from fix_server import StartServer
+from fix_kinds import Stand, close_stand, keys_for, make_stand, on_each_kind_alone, partition_of
 from interop.test_outages import switch
 
 # Much longer than a receive takes, much shorter than a store may be silent before it counts as away.
 SLOW_MS = 700
 
 
-@pytest.fixture(params=[on_kind(kind, kind, id=f"{kind} partitions") for kind in KINDS])
-def own(
-    request: pytest.FixtureRequest, start_server: StartServer, _closing: ThreadPoolExecutor
-) -> Iterator[Stand]:
-    tier = ("--tier", "premium") if request.param == 2 else ()
-    stand = make_stand(request.param, start_server({}, None, "--development", "--stores", "2", *tier))
-    yield stand
-    wait(close_stand(stand, _closing))
-
-
 @pytest.mark.row("P-25")
+@on_each_kind_alone
 def test_what_the_other_partitions_yielded_is_kept_for_the_connections_next_receive(
     own: Stand, _closing: ThreadPoolExecutor
 ) -> None:
@@ -69,6 +57,7 @@ def take_over_http(stand: Stand, queue: str) -> str:
 
 
 @pytest.mark.row("P-27")
+@on_each_kind_alone
 def test_a_slow_store_delays_only_its_own_messages(own: Stand) -> None:
     """Whatever is received first, through links with credit for one and over HTTP, is in the other store."""
     # Partition i of the first queue, and queue i of those without partitions, is in store i modulo 2.
