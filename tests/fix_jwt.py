@@ -61,15 +61,16 @@ class Provider:
 class Credential:
     """As `azure.identity` has them: gives a token when asked."""
 
-    def __init__(self, provider: Provider, *roles: str, lifetime_s: int = 3600) -> None:
+    def __init__(self, provider: Provider, *roles: str, lifetime_s: int = 3600, **claims: Any) -> None:
         self._provider = provider
         self._roles = roles
         self._lifetime_s = lifetime_s
+        self._claims = claims
 
     def get_token(self, *scopes: str, **_: object) -> AccessToken:
         assert scopes == ("https://servicebus.azure.net//.default",), scopes
         ends_at = int(time.time()) + self._lifetime_s
-        return AccessToken(self._provider.token(*self._roles, exp=ends_at), ends_at)
+        return AccessToken(self._provider.token(*self._roles, exp=ends_at, **self._claims), ends_at)
 
 
 class AsyncCredential(Credential):

@@ -2,8 +2,8 @@
 
 A test marked `on_each_kind` is written for one `Stand` and run at three at once, since most of its time
 it sleeps inside the SDK: 16 partitions and one as Standard has them, two as Premium has. The two servers
-run for the whole session; a stand's entities are its test's own. tests/unit/test_rows.py counts on this
-name: a test so marked shows its rows on all three, one marked `on_partitioned_kinds` on two.
+run for the whole session; a stand's entities are its test's own. A test with this decorator shows its rows
+on all three kinds, one with `on_partitioned_kinds` on two (fix_rows.py).
 """
 
 from __future__ import annotations
@@ -29,9 +29,19 @@ from azure.servicebus import (
 )
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+from bendybus.domain.routing import partition_of as partition_of_key
+from fix_rows import on_kind, use_entity
 from fix_server import ServerProcess, namespace
 
-__all__ = ["KINDS", "Stand", "on_each_kind", "on_partitioned_kinds", "partition_of"]
+__all__ = [
+    "KINDS",
+    "Stand",
+    "keys_for",
+    "on_each_kind",
+    "on_each_kind_alone",
+    "on_partitioned_kinds",
+    "partition_of",
+]
 
 KINDS: Final = (16, 2, 1)
 PARTITION_SHIFT: Final = 48
@@ -43,6 +53,16 @@ PATIENCE_S: Final = 20
 USED_STANDS_MAX: Final = 45
 
 _numbers = count()
+
+
+def keys_for(partitions: int) -> list[str]:
+    """A key for each partition, in their order."""
+    keys = (f"key-{number}" for number in count())
+    found: dict[int, str] = {}
+    while len(found) < partitions:
+        key = next(keys)
+        found.setdefault(partition_of_key(key, partitions), key)
+    return [found[partition] for partition in range(partitions)]
 
 
 def partition_of(message: ServiceBusReceivedMessage) -> int:
@@ -73,6 +93,7 @@ class Stand:
             options["enable_partitioning"] = self.partitioned
         self.admin.create_queue(name, **options)
         self.queues.append(name)
+        use_entity(self.server, name)
         return name
 
     def topic(self, *subscriptions: str, **options: Any) -> str:
@@ -81,6 +102,7 @@ class Stand:
             options["enable_partitioning"] = self.partitioned
         self.admin.create_topic(name, **options)
         self.topics.append(name)
+        use_entity(self.server, name)
         for subscription in subscriptions:
             self.admin.create_subscription(name, subscription)
         return name
@@ -127,15 +149,15 @@ class Stand:
 Body: TypeAlias = Callable[..., None]
 
 
-def _run_at(kinds: Sequence[int], body: Body) -> Body:
+def _run_at(kinds: Sequence[int], body: Body, fixture: str = "stands") -> Body:
     def run(stand: Stand, **fixtures: Any) -> None:
         """In a thread; a coroutine gets a loop there."""
         done = body(stand, **fixtures)
         if inspect.iscoroutine(done):
             asyncio.run(done)
 
-    def test(stands: Sequence[Stand], **fixtures: Any) -> None:
-        chosen = [stand for stand in stands if stand.partitions in kinds]
+    def test(**fixtures: Any) -> None:
+        chosen = [stand for stand in fixtures.pop(fixture) if stand.partitions in kinds]
         with ThreadPoolExecutor(len(chosen)) as pool:
             runs = [(stand, pool.submit(run, stand, **fixtures)) for stand in chosen]
         for stand, attempt in runs:
@@ -145,21 +167,26 @@ def _run_at(kinds: Sequence[int], body: Body) -> Body:
                 raise error
 
     parameters = list(inspect.signature(body).parameters.values())
-    stands = inspect.Parameter("stands", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    stands = inspect.Parameter(fixture, inspect.Parameter.KEYWORD_ONLY)
     others = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters[1:]]
     test.__name__, test.__doc__, test.__module__ = body.__name__, body.__doc__, body.__module__
     test.__signature__ = inspect.Signature([stands, *others])
-    test.pytestmark = list(getattr(body, "pytestmark", []))
+    test.pytestmark = [*getattr(body, "pytestmark", []), pytest.mark.kinds(*kinds).mark]
     return test
 
 
 def on_each_kind(body: Body) -> Body:
-    """The outermost decorator of a test whose first argument is a `Stand`."""
+    """For a test whose first argument is a `Stand`."""
     return _run_at(KINDS, body)
 
 
 def on_partitioned_kinds(body: Body) -> Body:
     return _run_at((16, 2), body)
+
+
+def on_each_kind_alone(body: Body) -> Body:
+    """The same, on servers of the test's own: they may be killed, and their stores made slow."""
+    return _run_at(KINDS, body, "own_stands")
 
 
 @pytest.fixture(scope="session")
@@ -205,6 +232,32 @@ def stands(
     yield stands
     _used_stands += [(stand, close_stand(stand, _closing)) for stand in stands]
     for server in _kinds_servers:
+        server.refuse_trouble()
+
+
+@pytest.fixture(params=[on_kind(kind, kind, id=f"{kind} partitions") for kind in KINDS])
+def one_stand(request: pytest.FixtureRequest, stands: list[Stand]) -> Stand:
+    """For tests that run on one kind after the other."""
+    return next(stand for stand in stands if stand.partitions == request.param)
+
+
+@pytest.fixture
+def own_stands(tmp_path: Path, _closing: ThreadPoolExecutor) -> Iterator[list[Stand]]:
+    """Each with a server for development, which has two messaging stores."""
+    servers = []
+    for kind in KINDS:
+        folder = tmp_path / f"of-{kind}"
+        folder.mkdir()
+        tier = "premium" if kind == 2 else "standard"
+        options = ("--development", "--stores", "2", "--tier", tier)
+        servers.append(ServerProcess(folder, namespace({}), options))
+    with ThreadPoolExecutor(len(servers)) as pool:
+        list(pool.map(ServerProcess.start, servers))
+    stands = [make_stand(kind, server) for kind, server in zip(KINDS, servers, strict=True)]
+    yield stands
+    wait([closed for stand in stands for closed in close_stand(stand, _closing)])
+    for server in servers:
+        server.kill()
         server.refuse_trouble()
 
 

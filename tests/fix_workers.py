@@ -25,6 +25,7 @@ LONG_FILES: Final = (
     "interop/test_moving.py",
     "interop/test_restarts.py",
     "interop/test_damage.py",
+    "interop/test_entra.py",
     "interop/test_forwarding.py",
     "interop/test_rules.py",
     "interop/test_sessions.py",

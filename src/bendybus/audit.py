@@ -124,6 +124,7 @@ REASONS: Final[Mapping[str, str]] = {
     "wrong-audience": "the token is for another resource",
     "malformed": "the token or login cannot be read",
     "expired": "the token has expired, or is not valid yet",
+    "local-auth-disabled": "a key or SAS token was used in a namespace that refuses them",
     "no-right": "the token or login lacks the right",
     "other-namespace": "the login is for another namespace than the host name",
     "flood": "more than a thousand frames without an accepted token",
@@ -143,6 +144,7 @@ _TOKEN_REASONS: Final = {
     40104: "wrong-audience",
     40105: "malformed",
     40106: "expired",
+    40107: "local-auth-disabled",
 }
 
 # The names that an authorization rule may have. A key that stands in a name's place by mistake ends with "=".

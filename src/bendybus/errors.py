@@ -199,7 +199,7 @@ class Unauthorized(RequestError):
 
     @property
     def sub_code(self) -> int:
-        """40102 no token, 40103 signature, 40104 audience, 40105 malformed, 40106 expired."""
+        """40102 no token, 40103 signature, 40104 audience, 40105 malformed, 40106 expired, 40107 no keys."""
         return self._sub_code
 
 

@@ -32,7 +32,7 @@ def run_bendybus(
     inherited = {
         name: value
         for name, value in os.environ.items()
-        if not name.endswith("_CONNECTION_STRING") and name != "BENDYBUS_SAS_KEY"
+        if not name.endswith("_CONNECTION_STRING") and name not in ("BENDYBUS_SAS_KEY", "BENDYBUS_TOKEN")
     }
     return subprocess.run(
         [str(Path(sys.executable).with_name("bendybus")), *arguments],

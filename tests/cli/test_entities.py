@@ -28,7 +28,8 @@ def name(server: ServerProcess) -> Iterator[str]:
                 management.delete(entry.name)
 
 
-def test_a_queue_is_partitioned_unless_told_otherwise(bendybus_json: BendybusJson, name: str) -> None:  # P-06
+@pytest.mark.row("P-06", "P-08")
+def test_a_queue_is_partitioned_unless_told_otherwise(bendybus_json: BendybusJson, name: str) -> None:
     made = bendybus_json("queue", "create", name, "--max-size", "2048", "--lock-duration", "30s")
     # P-08: what is shown is the size of all 16 partitions.
     assert (made["enablePartitioning"], made["maxSizeInMegabytes"]) == (True, 32768)
@@ -37,10 +38,11 @@ def test_a_queue_is_partitioned_unless_told_otherwise(bendybus_json: BendybusJso
     assert (other["enablePartitioning"], other["maxSizeInMegabytes"]) == (False, 1024)
 
 
+@pytest.mark.row("P-06", "P-09")
 @pytest.mark.parametrize("partitions", [1, 4])
 def test_in_premium_the_namespace_decides_what_is_partitioned(
     start_server: StartServer, tmp_path: Path, partitions: int
-) -> None:  # P-06 P-09
+) -> None:
     server = start_server({}, None, "--tier", "premium", "--premium-messaging-partitions", str(partitions))
     environment = {"BENDYBUS_CONNECTION_STRING": server.connection_string}
 
@@ -60,7 +62,7 @@ def test_every_property_can_be_given_at_creation(bendybus_json: BendybusJson, na
         *("queue", "create", name, "--no-partitioned", "--max-message-size", "100"),
         *("--lock-duration", "PT5S", "--duplicate-detection", "--duplicate-detection-window", "1m"),
         *("--default-message-ttl", "14d", "--dead-letter-on-expiration", "--max-delivery-count", "3"),
-        *("--auto-delete-on-idle", "1h", "--status", "SendDisabled", "--no-batched-operations"),
+        *("--auto-delete-on-idle", "1h", "--status", "SendDisabled"),
         *("--user-metadata", "<ours> & theirs"),
     )
     expected = {
@@ -74,7 +76,6 @@ def test_every_property_can_be_given_at_creation(bendybus_json: BendybusJson, na
         "maxDeliveryCount": 3,
         "autoDeleteOnIdle": "PT1H",
         "status": "SendDisabled",
-        "enableBatchedOperations": False,
         "userMetadata": "<ours> & theirs",
     }
     assert made | expected == made

@@ -15,6 +15,7 @@ import pytest
 from bendybus.cli.purge import _received
 from bendybus.client import BusClient, ClientSettings
 from cli.conftest import Bendybus, BendybusJson, MakeQueue, run_bendybus
+from fix_kinds import Stand
 from fix_server import Kind, ServerProcess
 
 
@@ -120,6 +121,7 @@ def test_a_bad_line_is_told_by_its_number(attempt: Bendybus, partitioned: str) -
     assert refused.stderr.startswith("bendybus: line 2: 'body' must be text")
 
 
+@pytest.mark.row("P-30")
 def test_many_messages_are_sent_peeked_and_purged(
     bendybus: Bendybus, bendybus_json: BendybusJson, queue: str
 ) -> None:
@@ -134,16 +136,26 @@ def test_many_messages_are_sent_peeked_and_purged(
     assert "has no such messages" in bendybus("peek", queue).stderr
 
 
-def test_a_purge_takes_every_state_or_those_that_are_named(
-    bendybus: Bendybus, bendybus_json: BendybusJson, queue: str
-) -> None:  # B-01
+@pytest.mark.row("B-01")
+def test_a_purge_takes_every_state_or_those_that_are_named(one_stand: Stand, tmp_path: Path) -> None:
+    def bendybus(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {"BENDYBUS_CONNECTION_STRING": one_stand.server.connection_string}
+        done = run_bendybus(*arguments, environment=environment, folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    def bendybus_json(*arguments: str) -> object:
+        return json.loads(bendybus(*arguments, "-o", "json").stdout)
+
+    queue = one_stand.queue()
     bendybus("send", queue, "--body", "deferred", "--count", "3")
     bendybus("receive", queue, "--max", "3", "--defer")
     bendybus("send", queue, "--body", "later", "--delay", "1h", "--count", "2")
     bendybus("send", queue, "--body", "now")
     states = {message["state"] for message in lines(bendybus("peek", queue, "-o", "json"))}
     assert states == {"active", "deferred", "scheduled"}
-    assert bendybus_json("purge", queue, "--state", "scheduled", "--yes")["purged"] == 2
+    of_one = bendybus_json("purge", queue, "--state", "scheduled", "--yes")
+    assert of_one == {"entity": queue, "purged": 2, "scheduled": 2, "left": 0}
     purged = bendybus_json("purge", queue, "--yes")
     assert purged == {"entity": queue, "purged": 4, "active": 1, "deferred": 3, "scheduled": 0, "left": 0}
 

@@ -62,8 +62,9 @@ def test_without_spark_the_extra_is_named(server: ServerProcess, tmp_path: Path)
     assert helped.returncode == 0 and "pipeline" in helped.stdout
 
 
+@pytest.mark.row("S-05", "S-06")
 @pytest.mark.timeout(2 * PATIENCE_S)
-def test_a_capture_goes_on_until_a_signal_and_sums_up(  # S-05, S-06
+def test_a_capture_goes_on_until_a_signal_and_sums_up(
     server: ServerProcess, make_queue: MakeQueue, bendybus: Bendybus, tmp_path: Path
 ) -> None:
     queue = make_queue(Kind.PARTITIONED)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from cli.conftest import Bendybus, BendybusJson, MakeQueue
 from fix_server import Kind
 
 
-def test_a_session_is_received_in_order_and_alone(  # P-13
+@pytest.mark.row("P-13")
+def test_a_session_is_received_in_order_and_alone(
     bendybus: Bendybus, bendybus_json: BendybusJson, attempt: Bendybus, make_queue: MakeQueue, kind: Kind
 ) -> None:
     queue = make_queue(kind, RequiresSession=True)

@@ -35,9 +35,10 @@ def told(run: Run, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.row("P-02")
 def test_a_store_is_attached_emptied_and_retired(
     store: Run, own_server: ServerProcess, tmp_path: Path
-) -> None:  # P-02
+) -> None:
     before = {each["name"]: each for each in told(store, "list")}
     assert [each["partitions"] for each in before.values()] == [8, 8]
     assert {(each["kind"], each["state"], each["draining"]) for each in before.values()} == {
@@ -88,9 +89,10 @@ def test_what_cannot_be_done_is_told_in_one_line(
     assert complaint in done.stderr and "hush" not in done.stderr
 
 
+@pytest.mark.row("P-04")
 def test_a_server_without_one_of_its_files_starts_and_gives_it_up(
     own_server: ServerProcess, store: Run, tmp_path: Path
-) -> None:  # P-04
+) -> None:
     """The night's work: a file is gone, the server runs, the operator gives the store up."""
     environment = {"BENDYBUS_CONNECTION_STRING": own_server.connection_string}
 

@@ -28,9 +28,8 @@ def topic(server: ServerProcess) -> Iterator[str]:
         management.delete(name)
 
 
-def test_a_topic_is_partitioned_unless_told_otherwise(
-    bendybus_json: BendybusJson, topic: str
-) -> None:  # P-06
+@pytest.mark.row("P-06")
+def test_a_topic_is_partitioned_unless_told_otherwise(bendybus_json: BendybusJson, topic: str) -> None:
     made = bendybus_json("topic", "create", topic, "--max-size", "2048", "--default-message-ttl", "1h")
     assert (made["enablePartitioning"], made["maxSizeInMegabytes"]) == (True, 32768)
     assert made["defaultMessageTimeToLive"] == "PT1H"

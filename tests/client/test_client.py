@@ -50,7 +50,8 @@ def wait_until_told(client: BusClient) -> None:
     assert select.select([client._channel._socket], [], [], 20)[0]
 
 
-def test_batches_are_packed_to_the_links_size_and_all_arrive(server, new_queue, kind):  # S-02
+@pytest.mark.row("S-02")
+def test_batches_are_packed_to_the_links_size_and_all_arrive(server, new_queue, kind):
     bodies = [b"%06d" % number + b"x" * 1000 for number in range(2000)]
     with BusClient(settings_for(server, new_queue(kind))) as client:
         sender = client.sender()
@@ -64,7 +65,8 @@ def test_batches_are_packed_to_the_links_size_and_all_arrive(server, new_queue, 
         assert peeked(client) == []
 
 
-def test_equal_keys_keep_their_order(server, new_queue):  # P-12
+@pytest.mark.row("P-12")
+def test_equal_keys_keep_their_order(server, new_queue):
     with BusClient(settings_for(server, new_queue(Kind.PARTITIONED))) as client:
         sender = client.sender()
         for number in range(50):
@@ -234,7 +236,7 @@ def test_nobody_there_is_a_lost_connection(server):
 # -- a server that goes and comes back ---------------------------------------------------
 
 
-def test_a_sender_survives_the_servers_death(start_server: StartServer):  # B-04
+def test_a_sender_survives_the_servers_death(start_server: StartServer):
     server = start_server({"q": {"EnablePartitioning": True}})
     bodies = [b"%05d" % number + b"x" * 500 for number in range(20_000)]
     with BusClient(settings_for(server, "q", retries=30)) as client:

@@ -23,7 +23,8 @@ def numbers_in(answer) -> list[int]:
     return [ReceivedMessage(message).sequence_number for message in answer["messages"]]
 
 
-def test_partitions_tell_how_far_they_go(server, new_queue):  # S-02
+@pytest.mark.row("S-02")
+def test_partitions_tell_how_far_they_go(server, new_queue):
     with client_of(server, new_queue(Kind.PARTITIONED)) as client:
         client.sender().send([encode(b"x", partition_key="k")] * 3, "k")
         info = client.management().request("bendybus:partition-info", {})
@@ -57,7 +58,8 @@ def test_a_range_of_one_partition_is_read_in_large_answers(server, new_queue):
         assert ReceivedMessage(part["messages"][0]).subject == "0"
 
 
-def test_completing_up_to_a_number_needs_the_lease(server, new_queue, kind):  # S-03
+@pytest.mark.row("S-03")
+def test_completing_up_to_a_number_needs_the_lease(server, new_queue, kind):
     with client_of(server, new_queue(kind)) as client:
         client.sender().send([encode(b"x", partition_key="k")] * 5, "k")
         management = client.management()

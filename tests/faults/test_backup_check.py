@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from faults.backup_check import BackupCheck
 
 ROUNDS = 2
 
 
+@pytest.mark.row("P-12", "P-32")
 def test_every_backup_under_load_is_restored_with_all_that_was_acknowledged(
     tmp_path: Path,
-) -> None:  # P-12, P-32
+) -> None:
     check = BackupCheck(tmp_path)
     check.run(ROUNDS)
     assert check.complaints == []

@@ -31,9 +31,9 @@ SEEDS_AT_ONCE = 8
 SEEDS_PER_MUTANT = 40
 
 
+@pytest.mark.row("B-08", "P-12", "P-16", "P-18", "P-23", "P-26", "P-32", "P-34")
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_AT_ONCE))
 def test_every_invariant_holds_whatever_goes_wrong(first: int) -> None:
-    # P-12, P-16, P-18, P-23, P-26, P-32, P-34, B-08
     for seed in range(first, first + SEEDS_AT_ONCE):
         assert simulate(seed).violations == [], f"python -m faults.simulation --seed {seed} --trace"
 

@@ -119,10 +119,10 @@ async def test_a_key_that_cannot_be_one_is_rejected(
         await link_lives_on(sender, receiver)
 
 
+@pytest.mark.row("P-14")
 async def test_two_keys_that_differ_are_an_invalid_operation(
     under_attack: UnderAttack, endpoint: Endpoint
 ) -> None:
-    # P-14
     async with under_attack(), await Client.connect(endpoint) as client:
         sender, receiver = await both_ends(client, "parts")
         (outcome,) = await sender.send(
@@ -173,6 +173,7 @@ async def test_a_malformed_message_is_rejected_and_stores_nothing(
         await link_lives_on(sender, receiver)
 
 
+@pytest.mark.row("P-18")
 @pytest.mark.parametrize(
     "batch",
     [
@@ -188,7 +189,6 @@ async def test_a_malformed_message_is_rejected_and_stores_nothing(
 async def test_a_batch_without_whole_messages_is_rejected_as_a_whole(
     under_attack: UnderAttack, endpoint: Endpoint, queue: str, batch: bytes
 ) -> None:
-    # P-18
     async with under_attack(), await Client.connect(endpoint) as client:
         sender, receiver = await both_ends(client, queue)
         (outcome,) = await sender.send(batch, message_format=BATCH_FORMAT)
@@ -196,10 +196,10 @@ async def test_a_batch_without_whole_messages_is_rejected_as_a_whole(
         await link_lives_on(sender, receiver)
 
 
+@pytest.mark.row("P-18")
 async def test_a_batch_with_two_keys_is_an_invalid_operation_where_keys_matter(
     under_attack: UnderAttack, endpoint: Endpoint
 ) -> None:
-    # P-18
     async with under_attack(), await Client.connect(endpoint) as client:
         sender, receiver = await both_ends(client, "parts")
         keyed = [encode_message(message_annotations={"x-opt-partition-key": key}, data=b"x") for key in "ab"]

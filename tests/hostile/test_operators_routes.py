@@ -26,7 +26,8 @@ def ask(server: ServerProcess, method: str, path: str, body: str | None = None) 
         connection.close()
 
 
-def test_a_namespace_is_emptied_only_on_a_server_for_development(start_server: StartServer) -> None:  # B-08
+@pytest.mark.row("B-08")
+def test_a_namespace_is_emptied_only_on_a_server_for_development(start_server: StartServer) -> None:
     for options, status, left in (
         ((), 400, 200),
         (("--emulator",), 400, 200),

@@ -108,6 +108,7 @@ def entry(elements: str, kind: str = "QueueDescription") -> bytes:
 # -- queues -------------------------------------------------------------------------
 
 
+@pytest.mark.row("P-08")
 @pytest.mark.parametrize("kind", list(Kind))
 def test_a_queue_is_created_shown_updated_and_deleted(
     admin: ServiceBusAdministrationClient, name: str, kind: Kind
@@ -175,6 +176,7 @@ def test_what_is_there_or_not_there_is_said_so(admin: ServiceBusAdministrationCl
     assert list(admin.list_topics()) == list(admin.list_subscriptions("t")) == []
 
 
+@pytest.mark.row("P-07")
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -183,7 +185,7 @@ def test_what_is_there_or_not_there_is_said_so(admin: ServiceBusAdministrationCl
         ({"requires_duplicate_detection": True}, "RequiresDuplicateDetection is False"),
     ],
 )
-def test_what_is_fixed_at_creation_is_refused_with_the_reason(  # P-07
+def test_what_is_fixed_at_creation_is_refused_with_the_reason(
     admin: ServiceBusAdministrationClient, name: str, change: dict[str, Any], reason: str
 ) -> None:
     queue = admin.create_queue(name, enable_partitioning=True)
@@ -236,8 +238,9 @@ def test_the_namespace_tells_its_tier(admin: ServiceBusAdministrationClient) -> 
 # -- with traffic -------------------------------------------------------------------
 
 
+@pytest.mark.row("P-33")
 @CROSSWISE
-def test_a_queue_made_at_run_time_works_and_its_counts_are_summed(  # P-33
+def test_a_queue_made_at_run_time_works_and_its_counts_are_summed(
     admin: ServiceBusAdministrationClient, server: ServerProcess, connect: Connect, name: str, kind: Kind
 ) -> None:
     admin.create_queue(name, enable_partitioning=kind is Kind.PARTITIONED)
@@ -297,10 +300,11 @@ def test_a_queue_that_is_disabled_lets_go_of_its_clients(
     sdk_queue.complete(sdk_queue.receive_one())
 
 
+@pytest.mark.row("B-08")
 @pytest.mark.parametrize("kind", list(Kind))
 def test_a_restart_keeps_what_was_created_and_forgets_what_was_deleted(
     start_server: StartServer, kind: Kind
-) -> None:  # B-08
+) -> None:
     server = start_server({})
     with administration(server) as admin:
         partitioned = kind is Kind.PARTITIONED
@@ -316,7 +320,8 @@ def test_a_restart_keeps_what_was_created_and_forgets_what_was_deleted(
         assert admin.get_queue_runtime_properties("kept").created_at_utc == created_at
 
 
-def test_partitioned_queues_are_limited_in_number(start_server: StartServer) -> None:  # P-11
+@pytest.mark.row("P-11")
+def test_partitioned_queues_are_limited_in_number(start_server: StartServer) -> None:
     server = start_server({f"q{number}": {"EnablePartitioning": True} for number in range(100)})
     with administration(server) as admin:
         with pytest.raises(HttpResponseError, match=r"SubCode=40300.*100 partitioned") as refused:
@@ -325,7 +330,8 @@ def test_partitioned_queues_are_limited_in_number(start_server: StartServer) -> 
         admin.create_queue("plain")
 
 
-def test_a_config_with_too_many_partitioned_queues_is_refused_in_one_line(tmp_path: Path) -> None:  # P-11
+@pytest.mark.row("P-11")
+def test_a_config_with_too_many_partitioned_queues_is_refused_in_one_line(tmp_path: Path) -> None:
     queues = {f"q{number}": {"EnablePartitioning": True} for number in range(101)}
     server = ServerProcess(tmp_path, namespace(queues))
     # The audit log tells of the hundred that were created.
@@ -367,9 +373,10 @@ def test_only_manage_may_look_or_change(server: ServerProcess, name: str) -> Non
 # -- versions and bad requests ------------------------------------------------------
 
 
+@pytest.mark.row("P-10")
 def test_versions_before_partitions_neither_make_nor_see_them(
     admin: ServiceBusAdministrationClient, raw: Raw, name: str
-) -> None:  # P-10
+) -> None:
     body = entry("<EnablePartitioning>true</EnablePartitioning>")
     for version in ("", "?api-version=2013-08"):
         status, error = raw("PUT", f"/{name}{version}", body)

@@ -54,8 +54,9 @@ async def arrivals(stand: Stand, queue: str, texts: Sequence[str]) -> list[Deliv
     return found
 
 
+@pytest.mark.row("P-37")
 @on_each_kind
-async def test_a_message_without_a_key_is_completed_with_sends_that_have_none(stand: Stand) -> None:  # P-37
+async def test_a_message_without_a_key_is_completed_with_sends_that_have_none(stand: Stand) -> None:
     """As NServiceBus does it: sends first, to others and back, and then the message is completed."""
     queue, other, plain = stand.queue(), stand.queue(), stand.queue()
     await fill(stand, queue, message("order"))
@@ -84,8 +85,9 @@ async def test_a_message_without_a_key_is_completed_with_sends_that_have_none(st
     assert {partition(each) for each in await arrivals(stand, queue, ["back", "again"])} == {home}
 
 
+@pytest.mark.row("P-23", "P-37")
 @on_each_kind
-async def test_a_rollback_of_what_spans_entities_sends_nothing(stand: Stand) -> None:  # P-23 P-37
+async def test_a_rollback_of_what_spans_entities_sends_nothing(stand: Stand) -> None:
     queue, other = stand.queue(), stand.queue()
     await fill(stand, queue, message("order"))
 
@@ -102,11 +104,10 @@ async def test_a_rollback_of_what_spans_entities_sends_nothing(stand: Stand) -> 
     await arrivals(stand, queue, [])
 
 
+@pytest.mark.row("P-37")
 @pytest.mark.parametrize("when", ["before the commit", "after the commit"])
 @on_each_kind
-async def test_a_batch_of_any_keys_goes_with_the_message_that_is_settled(
-    stand: Stand, when: str
-) -> None:  # P-37
+async def test_a_batch_of_any_keys_goes_with_the_message_that_is_settled(stand: Stand, when: str) -> None:
     queue, other = stand.queue(), stand.queue()
     await fill(stand, queue, message("order"))
 
@@ -124,10 +125,11 @@ async def test_a_batch_of_any_keys_goes_with_the_message_that_is_settled(
     await arrivals(stand, other, ["1", "2", "3"] if when == "after the commit" else [])
 
 
+@pytest.mark.row("P-20")
 @on_partitioned_kinds
 async def test_a_batch_of_two_ids_to_one_entity_is_told_of_the_keys_of_transactions(
     stand: Stand,
-) -> None:  # P-20
+) -> None:
     queue = stand.queue()
 
     async with at_table(Room(stand.server)) as table:
@@ -143,8 +145,9 @@ async def test_a_batch_of_two_ids_to_one_entity_is_told_of_the_keys_of_transacti
     await arrivals(stand, queue, ["1", "2"])
 
 
+@pytest.mark.row("P-37")
 @on_each_kind
-async def test_a_via_key_chooses_the_partition_and_the_own_key_the_destination(stand: Stand) -> None:  # P-37
+async def test_a_via_key_chooses_the_partition_and_the_own_key_the_destination(stand: Stand) -> None:
     queue, other = stand.queue(), stand.queue()
     # Outside of a transaction the via key is the key, where there is no other.
     await fill(stand, queue, message("order", via="k"))
@@ -171,11 +174,12 @@ async def test_a_via_key_chooses_the_partition_and_the_own_key_the_destination(s
         assert partition(back) == partition_of("k", stand.partitions)
 
 
+@pytest.mark.row("P-37")
 @pytest.mark.parametrize("first", ["settlement", "send"])
 @on_each_kind
 async def test_a_via_key_that_leads_elsewhere_is_refused_where_there_are_partitions(
     stand: Stand, first: str
-) -> None:  # P-37
+) -> None:
     queue, other = stand.queue(), stand.queue()
     await fill(stand, queue, message("order", key="k"))
 
@@ -196,10 +200,11 @@ async def test_a_via_key_that_leads_elsewhere_is_refused_where_there_are_partiti
     await arrivals(stand, other, [] if stand.partitioned else ["1"])
 
 
+@pytest.mark.row("P-37")
 @on_partitioned_kinds
 async def test_a_key_to_the_first_entity_must_lead_to_the_partition_of_the_transaction(
     stand: Stand,
-) -> None:  # P-37
+) -> None:
     queue, other = stand.queue(), stand.queue()
     await fill(stand, queue, message("order", key="k"))
 
@@ -215,8 +220,9 @@ async def test_a_key_to_the_first_entity_must_lead_to_the_partition_of_the_trans
     await arrivals(stand, other, [])
 
 
+@pytest.mark.row("P-16", "P-37")
 @on_each_kind
-async def test_only_sends_to_others_leave_from_any_partition(stand: Stand) -> None:  # P-16 P-37
+async def test_only_sends_to_others_leave_from_any_partition(stand: Stand) -> None:
     queue, other = stand.queue(), stand.queue()
 
     async with at_table(Room(stand.server), spans_entities=True) as table:
@@ -228,8 +234,9 @@ async def test_only_sends_to_others_leave_from_any_partition(stand: Stand) -> No
     await arrivals(stand, other, ["1", "2"])
 
 
+@pytest.mark.row("P-19", "P-20")
 @on_each_kind
-async def test_without_a_settlement_messages_to_the_first_entity_need_keys(stand: Stand) -> None:  # P-19 P-20
+async def test_without_a_settlement_messages_to_the_first_entity_need_keys(stand: Stand) -> None:
     queue = stand.queue()
 
     async with at_table(Room(stand.server), spans_entities=True) as table:
@@ -246,8 +253,9 @@ async def test_without_a_settlement_messages_to_the_first_entity_need_keys(stand
     await arrivals(stand, queue, ["by id"] if stand.partitioned else ["no key", "1", "2", "by id"])
 
 
+@pytest.mark.row("P-13", "P-21", "P-37")
 @on_each_kind
-async def test_a_session_is_received_from_and_sent_elsewhere(stand: Stand) -> None:  # P-13 P-21 P-37
+async def test_a_session_is_received_from_and_sent_elsewhere(stand: Stand) -> None:
     queue, other = stand.queue(requires_session=True), stand.queue(requires_session=True)
     await fill(stand, queue, message("order", session="s"))
 
@@ -272,8 +280,9 @@ async def test_a_session_is_received_from_and_sent_elsewhere(stand: Stand) -> No
 # -- by the name of the destination --------------------------------------------------------
 
 
+@pytest.mark.row("P-23", "P-34", "P-37")
 @on_each_kind
-async def test_a_link_may_name_the_queue_behind_the_one_it_sends_to(stand: Stand) -> None:  # P-23 P-34 P-37
+async def test_a_link_may_name_the_queue_behind_the_one_it_sends_to(stand: Stand) -> None:
     queue, other = stand.queue(), stand.queue()
     await fill(stand, queue, message("order"))
 
@@ -297,12 +306,11 @@ async def test_a_link_may_name_the_queue_behind_the_one_it_sends_to(stand: Stand
 # -- a topic as the first entity -----------------------------------------------------------
 
 
+@pytest.mark.row("P-01", "P-23", "P-37")
 @pytest.mark.parametrize("named", [False, True], ids=["by its place", "by name"])
 @pytest.mark.parametrize("settles", [False, True], ids=["sends only", "settles"])
 @on_each_kind
-async def test_messages_go_through_a_topic(
-    stand: Stand, settles: bool, named: bool
-) -> None:  # P-01 P-23 P-37
+async def test_messages_go_through_a_topic(stand: Stand, settles: bool, named: bool) -> None:
     """A sender to topic A, a receiver of A's subscription, and what is sent to topic B."""
     topic, other = stand.topic("s"), stand.topic("s")
     await fill(stand, topic, message("order"))
@@ -330,8 +338,9 @@ async def test_messages_go_through_a_topic(
     await arrivals(stand, f"{topic}/Subscriptions/s", ["back"] if settles else [])
 
 
+@pytest.mark.row("P-37")
 @on_each_kind
-async def test_a_topic_without_subscriptions_says_why_nothing_goes_through_it(stand: Stand) -> None:  # P-37
+async def test_a_topic_without_subscriptions_says_why_nothing_goes_through_it(stand: Stand) -> None:
     topic, other = stand.topic(), stand.queue()
 
     async with at_table(Room(stand.server), spans_entities=True) as table:

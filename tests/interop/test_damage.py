@@ -46,7 +46,7 @@ def zero(log: Path) -> None:
 @pytest.mark.parametrize("damage", [flip_a_bit, zero])
 def test_a_start_says_that_a_store_ends_before_an_acknowledged_commit(
     server_of_four: ServerProcess, connect_to: ConnectTo, damage: Callable[[Path], None]
-) -> None:  # S-01
+) -> None:
     server = server_of_four
     sdk_queue = connect_to(server)
     for number in range(30):
@@ -101,7 +101,7 @@ def delete(store: Path) -> None:
 
 def test_sends_into_files_that_were_deleted_are_refused(
     server_of_four: ServerProcess, connect_to: ConnectTo
-) -> None:  # S-01
+) -> None:
     server = server_of_four
     sdk_queue = connect_to(server)
     sdk_queue.send("before", partition_key=key_of(AWAY))
@@ -134,9 +134,10 @@ def desk_of_four(server_of_four: ServerProcess, connect_to: ConnectTo) -> SdkQue
     return connect_to(server_of_four)
 
 
+@pytest.mark.row("P-33")
 def test_a_damaged_page_shows_in_health_and_metrics(
     server_of_four: ServerProcess, connect_to: ConnectTo
-) -> None:  # P-33
+) -> None:
     server = server_of_four
     sdk_queue = connect_to(server)
     sdk_queue.send(*(f"{number:03}-" * 500 for number in range(40)), partition_key=key_of(AWAY))

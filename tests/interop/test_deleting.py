@@ -8,7 +8,8 @@ from bendybus.amqp.message import DecodedMessage, Properties, encode_message
 from bendybus.amqp.types import Int, Timestamp
 from bendybus.broker.clock import now
 from fix_client import Client, Endpoint, Requester
-from fix_server import Kind, StartServer
+from fix_rows import on_kind, use_entity
+from fix_server import StartServer
 
 OPERATION = "com.microsoft:batch-delete-messages"
 
@@ -25,15 +26,20 @@ async def delete(requester: Requester, number: int, before: int | None = None) -
     return await requester.ask(OPERATION, {"message-count": Int(number), "enqueued-time-utc": cutoff})
 
 
+@pytest.mark.row("B-01")
 @pytest.mark.parametrize(
-    ("kind", "options"),
-    [(Kind.UNPARTITIONED, ()), (Kind.PARTITIONED, ()), (Kind.PARTITIONED, ("--tier", "premium"))],
-    ids=["1", "16", "2"],
+    ("partitioned", "options"),
+    [
+        on_kind(1, False, (), id="1"),
+        on_kind(16, True, (), id="16"),
+        on_kind(2, True, ("--tier", "premium"), id="2"),
+    ],
 )
 async def test_messages_are_deleted_over_all_partitions(
-    start_server: StartServer, kind: Kind, options: tuple[str, ...]
+    start_server: StartServer, partitioned: bool, options: tuple[str, ...]
 ) -> None:
-    server = start_server({"q": {"EnablePartitioning": kind is Kind.PARTITIONED}}, None, *options)
+    server = start_server({"q": {"EnablePartitioning": partitioned}}, None, *options)
+    use_entity(server, "q")
 
     async with await Client.connect(Endpoint.parse(server.connection_string)) as client:
         await send(client, "q", 50)
@@ -52,7 +58,7 @@ async def test_a_nonsensical_count_is_refused_by_name(start_server: StartServer)
             assert reply.application_properties["errorCondition"] == "com.microsoft:argument-error"
 
 
-async def test_one_session_s_messages_are_deleted_and_no_other_s(start_server: StartServer) -> None:  # B-04
+async def test_one_session_s_messages_are_deleted_and_no_other_s(start_server: StartServer) -> None:
     server = start_server({"q": {"EnablePartitioning": True, "RequiresSession": True}})
 
     async with await Client.connect(Endpoint.parse(server.connection_string)) as client:

@@ -75,8 +75,9 @@ def test_messages_without_an_id_are_all_kept(once: SdkQueue) -> None:
     assert waiting(once) == ["x"] * 3
 
 
+@pytest.mark.row("P-15")
 @pytest.mark.parametrize("kind", [Kind.PARTITIONED], indirect=True)
-def test_the_message_id_chooses_the_partition_where_copies_meet(once: SdkQueue) -> None:  # P-15
+def test_the_message_id_chooses_the_partition_where_copies_meet(once: SdkQueue) -> None:
     ids = [str(number) for number in range(40)]
     for each in (*ids, *ids):
         once.send(each, message_id=each)
@@ -102,11 +103,12 @@ def test_a_message_with_neither_id_nor_key_is_refused(once: SdkQueue) -> None:
     assert waiting(once) == ["keyed"]
 
 
+@pytest.mark.row("B-08")
 @CROSSWISE
 @BREAKS_CONNECTIONS
 def test_a_crash_does_not_make_the_queue_forget(
     start_server: StartServer, kind: Kind, connect: Connect
-) -> None:  # B-08
+) -> None:
     partitioned = kind is Kind.PARTITIONED
     server = start_server({"q": {"EnablePartitioning": partitioned, "RequiresDuplicateDetection": True}})
     connect(server.connection_string, "q").send("first", message_id="m")

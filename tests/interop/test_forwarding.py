@@ -32,10 +32,11 @@ def queues(source: bool, target: bool, **properties: object) -> Mapping[str, Map
     }
 
 
+@pytest.mark.row("P-12", "P-34")
 @MIXES
 def test_messages_arrive_once_in_order_per_key_with_their_first_number(
     start_server: StartServer, source: bool, target: bool, options: tuple[str, ...]
-) -> None:  # P-34 P-12
+) -> None:
     server = start_server(queues(source, target, ForwardTo="target"), None, *options)
     with client(server) as sdk, sdk.get_queue_sender("source") as sender:
         for number in range(60):
@@ -58,10 +59,11 @@ def test_messages_arrive_once_in_order_per_key_with_their_first_number(
         assert order == {f"key-{rest}": list(range(rest, 60, 3)) for rest in range(3)}
 
 
+@pytest.mark.row("P-34")
 @MIXES
 def test_dead_letters_are_forwarded_with_their_reason_and_source(
     start_server: StartServer, source: bool, target: bool, options: tuple[str, ...]
-) -> None:  # P-34
+) -> None:
     server = start_server(queues(source, target, ForwardDeadLetteredMessagesTo="target"), None, *options)
     with client(server) as sdk:
         with sdk.get_queue_sender("source") as sender:
@@ -92,10 +94,9 @@ def test_nobody_receives_from_a_queue_that_forwards_but_its_dead_letters_can_be_
             assert receiver.receive_messages(max_wait_time=0.2) == []
 
 
+@pytest.mark.row("B-08", "P-34")
 @pytest.mark.parametrize("partitioned", [False, True])
-def test_a_kill_in_the_middle_neither_loses_nor_doubles(
-    start_server: StartServer, partitioned: bool
-) -> None:  # P-34 B-08
+def test_a_kill_in_the_middle_neither_loses_nor_doubles(start_server: StartServer, partitioned: bool) -> None:
     server = start_server(queues(partitioned, True, ForwardTo="target"))
     with client(server) as sdk, sdk.get_queue_sender("source") as sender:
         for start in range(0, 2000, 500):

@@ -74,7 +74,7 @@ def test_a_role_that_is_worth_nothing_here_opens_nothing(
     trusting: ServerProcess, sdk: Sdk, kind: str, pool: ThreadPoolExecutor
 ) -> None:
     for provider, role, reason in (
-        (PROVIDER, "Reader", "No role in the token"),
+        (PROVIDER, "Reader", "No role in the token, and none assigned to its bearer"),
         (Provider("RS256", "first"), OWNER, "no key of the issuer made it"),
     ):
         sdk_queue = desk_of(trusting, sdk, kind, provider, role)

@@ -25,7 +25,8 @@ from bendybus.amqp.types import ULong
 from bendybus.client import BusClient
 from bendybus.client.settings import ClientSettings
 from bendybus.domain.routing import partition_of as partition_of_key
-from fix_kinds import PATIENCE_S, Stand, close_stand, make_stand, on_each_kind
+from fix_kinds import KINDS, PATIENCE_S, Stand, close_stand, make_stand, on_each_kind
+from fix_rows import on_kind
 from fix_server import ServerProcess, StartServer, namespace
 
 KILOBYTE = 1024
@@ -168,10 +169,11 @@ def small_stands(tmp_path_factory: pytest.TempPathFactory, _closing: Any) -> Ite
         server.refuse_trouble()
 
 
-@pytest.mark.parametrize("kind", [16, 2, 1])
+@pytest.mark.row("P-08", "P-12")
+@pytest.mark.parametrize("kind", [on_kind(kind, kind) for kind in KINDS])
 def test_a_hot_key_fills_its_partition_and_the_others_take_messages(
     small_stands: dict[int, Stand], kind: int
-) -> None:  # P-08 P-12
+) -> None:
     stand = small_stands[kind]
     queue = stand.queue()
     sender = stand.sender(queue)
@@ -194,7 +196,7 @@ def test_a_hot_key_fills_its_partition_and_the_others_take_messages(
     assert len(stand.take(receiver, 1)) == 1
 
 
-@pytest.mark.parametrize("kind", [16, 2, 1])
+@pytest.mark.parametrize("kind", [on_kind(kind, kind) for kind in KINDS])
 def test_a_topic_is_full_when_its_subscriptions_are(small_stands: dict[int, Stand], kind: int) -> None:
     stand = small_stands[kind]
     topic = stand.topic("one", "two")

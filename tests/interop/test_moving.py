@@ -142,10 +142,11 @@ def in_order(texts: list[str]) -> bool:
     return all(numbers == sorted(numbers) for numbers in by_sender.values())
 
 
+@pytest.mark.row("P-02", "P-12")
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_clients_notice_nothing_while_stores_are_emptied(
     postgres: Postgres, start_server: StartServer, tmp_path: Path, kind: str
-) -> None:  # P-02 P-03 P-12
+) -> None:
     other = (
         postgres.url(postgres.new_database()) if kind == "postgresql" else f"sqlite://{tmp_path}/elsewhere.db"
     )
@@ -205,10 +206,11 @@ def texts_of(client: ServiceBusClient, subscription: str) -> set[str]:
     return {str(message) for message in found}
 
 
+@pytest.mark.row("B-08")
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_a_drain_that_is_killed_again_and_again_loses_and_repeats_nothing(
     postgres: Postgres, start_server: StartServer, tmp_path: Path, kind: str
-) -> None:  # P-03 B-08
+) -> None:
     other = (
         postgres.url(postgres.new_database(), name="b")
         if kind == "postgresql"
@@ -297,9 +299,10 @@ def test_a_password_in_an_attached_url_is_for_its_owners_eyes_only(
     assert "p@ss" not in str(request(server, "GET", "/$stores"))
 
 
+@pytest.mark.row("P-13")
 def test_sessions_are_found_by_those_who_wait_while_a_store_is_emptied(
     start_server: StartServer, tmp_path: Path
-) -> None:  # P-13
+) -> None:
     server = start_server(QUEUES, None, "--stores", "1", "--allow-store", str(tmp_path))
     attach(server, f"sqlite://{tmp_path}/b.db")
     found: list[str] = []

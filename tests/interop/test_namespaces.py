@@ -196,7 +196,8 @@ def test_http_refuses_a_key_of_one_at_the_other(two) -> None:
     assert request(two, "GET", "/$Resources/queues", "bm8ga2V5")[0] == 401
 
 
-def test_one_call_empties_a_namespace_and_no_other(two) -> None:  # B-08
+@pytest.mark.row("B-08")
+def test_one_call_empties_a_namespace_and_no_other(two) -> None:
     for key in KEYS.values():
         assert request(two, "POST", "/orders/messages", key)[0] == 201
     assert request(two, "POST", "/$reset", KEYS["shop"], "bank.localhost")[0] == 401

@@ -108,10 +108,11 @@ def everything(sdk_queue: SdkQueue) -> list[str]:
     return sorted(found)
 
 
+@pytest.mark.row("P-04", "P-16", "P-17", "P-27", "P-33")
 @pytest.mark.parametrize("fault", ["pause", "fail"])
 def test_one_store_away_is_felt_by_its_own_keys_alone_and_nothing_is_missing_afterwards(
     own_server: ServerProcess, sdk_queue: SdkQueue, fault: str
-) -> None:  # P-04 P-16 P-17 P-27 P-33
+) -> None:
     sent = [f"before {number}" for number in range(PARTITIONS)]
     sdk_queue.send(*sent)
     switch(own_server, AWAY, fault)
@@ -143,9 +144,10 @@ def test_one_store_away_is_felt_by_its_own_keys_alone_and_nothing_is_missing_aft
     own_server.expect_trouble("store store-1 is away, and 5 partitions with it")
 
 
+@pytest.mark.row("P-17", "P-27")
 def test_locks_in_a_paused_store_are_lost_in_time_and_the_messages_come_again(
     own_server: ServerProcess, sdk_queue: SdkQueue
-) -> None:  # P-17 P-27
+) -> None:
     sdk_queue.send("stuck", "held", partition_key=key_of(AWAY))
     sdk_queue.send("free", partition_key=key_of(0))
     held = {str(message): message for message in sdk_queue.receive(3)}
@@ -162,7 +164,8 @@ def test_locks_in_a_paused_store_are_lost_in_time_and_the_messages_come_again(
     own_server.expect_trouble("store store-1 is away")
 
 
-def test_timers_of_other_stores_run_on(own_server: ServerProcess, sdk_queue: SdkQueue) -> None:  # P-27
+@pytest.mark.row("P-27")
+def test_timers_of_other_stores_run_on(own_server: ServerProcess, sdk_queue: SdkQueue) -> None:
     switch(own_server, AWAY, "pause")
     until(lambda: states(own_server)["store-1"] == "away", "the idle store is found away")
     due = datetime.now(UTC) + timedelta(seconds=1)
@@ -173,10 +176,11 @@ def test_timers_of_other_stores_run_on(own_server: ServerProcess, sdk_queue: Sdk
     own_server.expect_trouble("store store-1 is away")
 
 
+@pytest.mark.row("P-32")
 @pytest.mark.parametrize("fault", ["pause", "fail"])
 def test_entities_are_changed_wholly_or_not_at_all_and_it_can_be_repeated(
     own_server: ServerProcess, fault: str
-) -> None:  # P-32
+) -> None:
     with administration(own_server) as admin:
         switch(own_server, AWAY, fault)
         until(lambda: states(own_server)["store-1"] == "away", "the idle store is found away")
@@ -213,9 +217,10 @@ def test_a_slow_store_is_still_there(own_server: ServerProcess, sdk_queue: SdkQu
     switch(own_server, AWAY, "heal")
 
 
+@pytest.mark.row("P-27")
 def test_a_slow_store_holds_up_no_receive_that_deletes(
     own_server: ServerProcess, sdk_queue: SdkQueue
-) -> None:  # P-27
+) -> None:
     """Through a link with credit for one, and over HTTP; nothing is deleted that was not given."""
     switch(own_server, AWAY, "slow", delayMs=600)
     for number in range(2):
@@ -281,9 +286,10 @@ def test_a_full_disk_takes_one_store_away_until_there_is_space(
     own_server.expect_trouble("store store-1 is away")
 
 
+@pytest.mark.row("P-04")
 def test_a_server_starts_without_a_disk_and_takes_it_up_when_it_is_there(
     start_server: StartServer, connect_to: ConnectTo, tmp_path: Path
-) -> None:  # P-04
+) -> None:
     disks = [tmp_path / f"disk-{number}" for number in range(STORES)]
     for disk in disks:
         disk.mkdir()
@@ -306,10 +312,11 @@ def test_a_server_starts_without_a_disk_and_takes_it_up_when_it_is_there(
     server.expect_trouble("store store-1 is away", "store-1.db is not there")
 
 
+@pytest.mark.row("P-04")
 @pytest.mark.parametrize("page_of", ["header", "partition", "message"])
 def test_a_server_starts_with_a_damaged_store_and_takes_it_up_when_that_was_restored(
     start_server: StartServer, connect_to: ConnectTo, tmp_path: Path, page_of: str
-) -> None:  # P-04
+) -> None:
     files = [tmp_path / f"store-{number}.db" for number in range(STORES)]
     server = start_server({"q": PARTITIONED}, None, *(f"--store=sqlite://{file}" for file in files))
     sent = [f"before {number}" for number in range(PARTITIONS)]
@@ -340,7 +347,8 @@ def test_a_server_starts_with_a_damaged_store_and_takes_it_up_when_that_was_rest
 # -- the controls themselves ----------------------------------------------------------
 
 
-def test_the_command_line_throws_the_switch(own_server: ServerProcess) -> None:  # B-09
+@pytest.mark.row("B-09")
+def test_the_command_line_throws_the_switch(own_server: ServerProcess) -> None:
     bendybus = Path(sys.executable).with_name("bendybus")
 
     def fault(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -389,9 +397,10 @@ def test_a_switch_that_is_not_there_is_refused_by_name(own_server: ServerProcess
         assert (status, complaint in answer["error"]) == (400, True), (body, answer)
 
 
+@pytest.mark.row("B-09")
 def test_only_a_development_server_has_switches_and_only_managers_throw_them(
     server: ServerProcess, own_server: ServerProcess
-) -> None:  # B-09
+) -> None:
     status, answer = request(server, "PUT", "/$faults/stores/store-0", {"fault": "pause"})
     assert status == 400
     assert "started with --development" in answer["error"]

@@ -37,15 +37,16 @@ def empty(sdk_queue: SdkQueue, count: int) -> None:
     sdk_queue.complete(*sdk_queue.receive(count))
 
 
+@pytest.mark.row("P-30", "P-31")
 @pytest.mark.parametrize("page", [7, 100])
 def test_repeated_peeks_reach_everything_exactly_once(sdk_queue: SdkQueue, kind: Kind, page: int) -> None:
     contents = fill(sdk_queue, 60)
     seen = browse(sdk_queue, page)
     numbers = [message.sequence_number or 0 for message in seen]
-    assert sorted(str(message) for message in seen) == sorted(contents)  # P-30
+    assert sorted(str(message) for message in seen) == sorted(contents)
     assert numbers == sorted(set(numbers))
     partitions = {number >> PARTITION_SHIFT for number in numbers}
-    assert partitions == (set(range(16)) if kind is Kind.PARTITIONED else {0})  # P-31
+    assert partitions == (set(range(16)) if kind is Kind.PARTITIONED else {0})
     empty(sdk_queue, 60)
 
 
@@ -58,10 +59,11 @@ def test_peeks_without_a_number_go_on_where_the_last_one_ended(sdk_queue: SdkQue
     empty(sdk_queue, 20)
 
 
+@pytest.mark.row("P-30")
 def test_an_answer_ends_at_256_kb_and_the_next_goes_on(sdk_queue: SdkQueue) -> None:
     contents = fill(sdk_queue, 5, size=100_000)
     first = sdk_queue.receiver.peek_messages(5, sequence_number=1)
-    assert 1 <= len(first) < 5  # P-30
+    assert 1 <= len(first) < 5
     assert sorted(str(message) for message in browse(sdk_queue, 5)) == sorted(contents)
     empty(sdk_queue, 5)
 

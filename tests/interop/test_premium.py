@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from azure.core.exceptions import HttpResponseError
+from azure.core.exceptions import HttpResponseError, ResourceExistsError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from bendybus.auth.connection_strings import ConnectionString
 from bendybus.management.client import NAMESPACE, ManagementClient
+from fix_rows import on_kind, use_entity
 from fix_server import Properties, ServerProcess, StartServer, namespace
 
 MEGABYTE = 1 << 20
@@ -72,10 +73,11 @@ def partitions_of(server: ServerProcess, queue: str, messages: int = 8) -> set[i
     return partitions
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.row("P-09")
+@pytest.mark.parametrize("count", [on_kind(2, 2), on_kind(4, 4)])
 def test_in_a_partitioned_namespace_every_entity_is_partitioned(
     start_server: StartServer, count: int
-) -> None:  # P-09
+) -> None:
     server = start_server({"described": {}}, None, *PREMIUM, PARTITIONS, str(count))
     assert shown(server) == ("Premium", str(count))
     with administration(server) as admin:
@@ -90,13 +92,42 @@ def test_in_a_partitioned_namespace_every_entity_is_partitioned(
             ) as refused:
                 create("plain", enable_partitioning=False)
             assert refused.value.status_code == 400
+        # A name that is taken is said to be, whatever else is asked for.
+        for create, name in ((admin.create_queue, "described"), (admin.create_topic, "news")):
+            with pytest.raises(ResourceExistsError, match="already exists"):
+                create(name, enable_partitioning=False)
         assert {each.name for each in admin.list_queues()} == {"asked", "described", "silent"}
     for queue in ("described", "asked", "silent"):
+        use_entity(server, queue)
         assert partitions_of(server, queue) == set(range(count))
 
 
-def test_in_a_namespace_with_one_partition_none_can_be_asked_for(start_server: StartServer) -> None:  # P-09
-    server = start_server({"described": {}}, None, *PREMIUM, PARTITIONS, "1")
+@pytest.mark.row("P-09")
+@pytest.mark.parametrize("count", [on_kind(1, 1), on_kind(2, 2), on_kind(4, 4)])
+def test_premium_has_sizes_of_its_own_for_each_entity_as_a_whole(
+    start_server: StartServer, count: int
+) -> None:
+    server = start_server({}, None, *PREMIUM, PARTITIONS, str(count))
+    with administration(server) as admin:
+        for gigabytes in (1, 2, 3, 4, 5, 10, 20, 40, 80):
+            name, megabytes = f"q{gigabytes}", gigabytes * 1024
+            made = admin.create_queue(name, max_size_in_megabytes=megabytes)
+            assert made.max_size_in_megabytes == megabytes
+            assert admin.get_queue(name).max_size_in_megabytes == megabytes
+            use_entity(server, name)
+        for gigabytes in (6, 81, 160):
+            with pytest.raises(HttpResponseError, match="MaxSizeInMegabytes") as refused:
+                admin.create_queue("other", max_size_in_megabytes=gigabytes * 1024)
+            assert refused.value.status_code == 400
+
+
+@pytest.mark.row("P-09")
+@pytest.mark.parametrize("count", [on_kind(1, 1)])
+def test_in_a_namespace_with_one_partition_none_can_be_asked_for(
+    start_server: StartServer, count: int
+) -> None:
+    server = start_server({"described": {}}, None, *PREMIUM, PARTITIONS, str(count))
+    use_entity(server, "described")
     assert shown(server) == ("Premium", "1")
     with administration(server) as admin:
         admin.create_queue("asked", enable_partitioning=False)
@@ -108,7 +139,8 @@ def test_in_a_namespace_with_one_partition_none_can_be_asked_for(start_server: S
     assert partitions_of(server, "described", 3) == partitions_of(server, "silent", 3) == {0}
 
 
-def test_partitions_are_kept_and_a_change_leaves_entities_as_they_are(tmp_path: Path) -> None:  # P-09
+@pytest.mark.row("P-09")
+def test_partitions_are_kept_and_a_change_leaves_entities_as_they_are(tmp_path: Path) -> None:
     with serving(tmp_path, ("--tier", "standard")) as server, administration(server) as admin:
         admin.create_queue("sixteen", enable_partitioning=True, max_size_in_megabytes=2048)
         assert shown(server) == ("Standard", None)
@@ -129,7 +161,8 @@ def test_partitions_are_kept_and_a_change_leaves_entities_as_they_are(tmp_path: 
             assert partitions_of(server, name, 16) == set(range(count))
 
 
-def test_a_namespace_says_its_own_tier_in_config_json(tmp_path: Path) -> None:  # P-09
+@pytest.mark.row("P-09")
+def test_a_namespace_says_its_own_tier_in_config_json(tmp_path: Path) -> None:
     with serving(tmp_path, said={"Tier": "Premium", "PremiumMessagingPartitions": 4}) as server:
         assert shown(server) == ("Premium", "4")
     # What is set for the whole server is for namespaces that say nothing.
@@ -139,7 +172,8 @@ def test_a_namespace_says_its_own_tier_in_config_json(tmp_path: Path) -> None:  
         assert shown(server) == ("Standard", None)
 
 
-def test_each_namespace_of_a_server_has_its_own_tier(tmp_path: Path) -> None:  # P-09
+@pytest.mark.row("P-09")
+def test_each_namespace_of_a_server_has_its_own_tier(tmp_path: Path) -> None:
     described = {
         "UserConfig": {
             "Namespaces": [
@@ -183,6 +217,7 @@ def refused_start(folder: Path, options: Sequence[str], said: Properties | None 
     return ended.stderr
 
 
+@pytest.mark.row("P-09")
 @pytest.mark.parametrize(
     ("options", "said", "told"),
     [
@@ -197,13 +232,14 @@ def refused_start(folder: Path, options: Sequence[str], said: Properties | None 
 )
 def test_what_has_no_effect_or_contradicts_the_tier_is_refused_at_the_start(
     tmp_path: Path, options: Sequence[str], said: Properties, told: str
-) -> None:  # P-09
+) -> None:
     assert told in refused_start(tmp_path, options, said)
 
 
+@pytest.mark.row("P-09")
 def test_the_message_size_that_is_shown_is_the_one_that_is_enforced(
     start_server: StartServer,
-) -> None:  # P-09
+) -> None:
     server = start_server({"described": {}}, None, *PREMIUM)
     with administration(server) as admin:
         admin.create_queue("created")
@@ -222,7 +258,8 @@ def test_the_message_size_that_is_shown_is_the_one_that_is_enforced(
                     sender.send_messages(ServiceBusMessage(bytes(kilobytes * 1024)))
 
 
-def test_every_queue_is_partitioned_and_takes_large_messages(start_server: StartServer) -> None:  # P-09
+@pytest.mark.row("P-09")
+def test_every_queue_is_partitioned_and_takes_large_messages(start_server: StartServer) -> None:
     server = start_server({"big": {"MaxMessageSizeInKilobytes": 102_400}}, None, "--tier", "premium")
     body = bytes(range(256)) * (20 * MEGABYTE // 256)
     with ServiceBusClient.from_connection_string(server.connection_string, retry_total=0) as client:
@@ -237,3 +274,32 @@ def test_every_queue_is_partitioned_and_takes_large_messages(start_server: Start
             assert bodies == [b"small", body]
             for message in received.values():
                 receiver.complete_message(message)
+
+
+def test_a_session_state_of_a_subscription_may_be_as_large_as_a_message_of_its_topic(tmp_path: Path) -> None:
+    with serving(tmp_path, PREMIUM) as server, administration(server) as admin:
+        topic = admin.create_topic("news")
+        admin.create_subscription("news", "s", requires_session=True)
+        assert states_kept(server, MEGABYTE, MEGABYTE + 1) == [True, False]
+        topic.max_message_size_in_kilobytes = 3072
+        admin.update_topic(topic)
+        assert states_kept(server, 3 * MEGABYTE, 3 * MEGABYTE + 1) == [True, False]
+    with serving(tmp_path) as server:
+        assert states_kept(server, 3 * MEGABYTE, 3 * MEGABYTE + 1) == [True, False]
+
+
+def states_kept(server: ServerProcess, *sizes: int) -> list[bool]:
+    """Whether a session of the subscription keeps a state of each of these sizes."""
+    kept = []
+    with (
+        ServiceBusClient.from_connection_string(server.connection_string, retry_total=0) as client,
+        client.get_subscription_receiver("news", "s", session_id="a") as receiver,
+    ):
+        for size in sizes:
+            try:
+                receiver.session.set_state(bytes(size))
+            except MessageSizeExceededError:
+                kept.append(False)
+            else:
+                kept.append(receiver.session.get_state() == bytes(size))
+    return kept

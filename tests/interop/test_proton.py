@@ -147,8 +147,9 @@ class Actor(handlers.MessagingHandler, handlers.TransactionHandler):  # type: ig
         return "message"
 
 
+@pytest.mark.row("P-23")
 @KINDS
-def test_a_commit_sends_and_settles_together(server: ServerProcess) -> None:  # P-23
+def test_a_commit_sends_and_settles_together(server: ServerProcess) -> None:
     class Play(Actor):
         def play(self) -> Iterator[str]:
             yield self.send("old", inside=False)
@@ -167,8 +168,9 @@ def test_a_commit_sends_and_settles_together(server: ServerProcess) -> None:  # 
     Play(server).run()
 
 
+@pytest.mark.row("P-23")
 @KINDS
-def test_a_rollback_sends_nothing(server: ServerProcess) -> None:  # P-23
+def test_a_rollback_sends_nothing(server: ServerProcess) -> None:
     class Play(Actor):
         def play(self) -> Iterator[str]:
             yield self.declare()
@@ -182,9 +184,10 @@ def test_a_rollback_sends_nothing(server: ServerProcess) -> None:  # P-23
     Play(server).run()
 
 
+@pytest.mark.row("P-19", "P-20")
 @pytest.mark.parametrize("partitioned", [True], ids=["16 partitions"])
 @pytest.mark.parametrize("second", [None, "another"], ids=["no key", "two keys"])
-def test_a_partitioned_queue_wants_one_key(server: ServerProcess, second: str | None) -> None:  # P-19 P-20
+def test_a_partitioned_queue_wants_one_key(server: ServerProcess, second: str | None) -> None:
     class Play(Actor):
         def play(self) -> Iterator[str]:
             yield self.declare()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 
 from fix_server import Kind
@@ -34,6 +35,7 @@ def test_a_waiting_receiver_gets_a_message_as_it_comes(sdk_queue: SdkQueue) -> N
     assert str(message) == "fresh"
 
 
+@pytest.mark.row("P-26")
 def test_messages_are_iterated_in_the_order_of_their_key(sdk_queue: SdkQueue) -> None:
     contents = [str(number) for number in range(20)]
     sdk_queue.sender.send_messages([ServiceBusMessage(content, partition_key="k") for content in contents])
@@ -43,7 +45,7 @@ def test_messages_are_iterated_in_the_order_of_their_key(sdk_queue: SdkQueue) ->
         sdk_queue.complete(message)
         if len(iterated) == len(contents):
             break
-    assert iterated == contents  # P-26
+    assert iterated == contents
 
 
 @CROSSWISE

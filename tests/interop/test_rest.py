@@ -201,10 +201,11 @@ def test_a_lock_belongs_to_its_message(rest: Rest) -> None:
     assert rest.ask("DELETE", locked.place).status == 200
 
 
+@pytest.mark.row("P-29")
 def test_nothing_is_no_content_at_once_when_everything_is_locked(rest: Rest) -> None:
     rest.send("locked")
     locked = rest.peek_lock()
-    for answer in (rest.peek_lock(0), rest.receive(0)):  # P-29
+    for answer in (rest.peek_lock(0), rest.receive(0)):
         assert (answer.status, answer.body) == (204, b"")
     rest.ask("DELETE", locked.place)
 
@@ -236,6 +237,7 @@ def test_dead_letters_are_received_and_cannot_be_sent(rest: Rest) -> None:
     refused(rest.ask("POST", f"/{rest.queue}/$DeadLetterQueue/messages", b"x"), 400, "sub-queue")
 
 
+@pytest.mark.row("P-26")
 def test_a_batch_is_sent_at_once(rest: Rest) -> None:
     batch = [
         {"Body": str(number), "BrokerProperties": {"PartitionKey": "k"}, "UserProperties": {"Number": number}}
@@ -244,13 +246,14 @@ def test_a_batch_is_sent_at_once(rest: Rest) -> None:
     answer = rest.ask("POST", f"/{rest.queue}/messages", json.dumps(batch), Content_Type=BATCH)
     assert answer.status == 201
     received = [rest.receive() for _ in batch]
-    assert [one.body for one in received] == [b"0", b"1", b"2", b"3", b"4"]  # P-26
+    assert [one.body for one in received] == [b"0", b"1", b"2", b"3", b"4"]
     assert [one.headers["Number"] for one in received] == ["0", "1", "2", "3", "4"]
 
 
+@pytest.mark.row("P-15")
 def test_a_duplicate_over_http_is_accepted_and_dropped(
     call: Connect, server: ServerProcess, new_queue: NewQueue, kind: Kind
-) -> None:  # P-15
+) -> None:
     rest = call(server, new_queue(kind, Shape.ONCE))
     for body in ("first", "again"):
         answer = rest.ask("POST", f"/{rest.queue}/messages", body, BrokerProperties='{"MessageId": "m"}')
@@ -371,6 +374,7 @@ def test_a_lock_keeps_the_message_from_the_other_protocol(
 # -- connections ----------------------------------------------------------------------
 
 
+@pytest.mark.row("P-29")
 def test_one_connection_serves_one_request_after_another(rest: Rest) -> None:
     rest.connection.connect()
     kept = rest.connection.sock
@@ -379,7 +383,7 @@ def test_one_connection_serves_one_request_after_another(rest: Rest) -> None:
         assert rest.receive().status == 200
         refused(rest.ask("DELETE", "/nowhere/messages/head"), 404)
         assert rest.receive(0).status == 204
-    assert rest.connection.sock is kept  # P-29
+    assert rest.connection.sock is kept
 
 
 def test_it_works_over_tls(rest: Rest, server: ServerProcess) -> None:
@@ -392,6 +396,7 @@ def test_it_works_over_tls(rest: Rest, server: ServerProcess) -> None:
     assert rest.ask("DELETE", locked.place).status == 200
 
 
+@pytest.mark.row("P-28")
 @pytest.mark.parametrize("verb", ["POST", "DELETE"])
 def test_a_client_that_vanishes_while_it_waits_takes_nothing(
     rest: Rest, server: ServerProcess, verb: str
@@ -407,7 +412,7 @@ def test_a_client_that_vanishes_while_it_waits_takes_nothing(
     for client in vanishing:
         client.close()
     rest.send("survives")
-    received = rest.receive()  # P-28
+    received = rest.receive()
     assert received.body == b"survives"
     assert received.broker_properties["DeliveryCount"] == 1
 

@@ -115,6 +115,7 @@ def test_a_waiting_receiver_survives_an_orderly_restart(
     sdk_queue.complete(message)
 
 
+@pytest.mark.row("P-25", "P-28")
 @pytest.mark.parametrize(("sdk", "kind"), [("sync", Kind.PARTITIONED)], indirect=True)
 def test_what_partitions_yielded_for_a_receiver_that_left_comes_again(
     own_server: ServerProcess, connect: Connect
@@ -129,7 +130,7 @@ def test_what_partitions_yielded_for_a_receiver_that_left_comes_again(
         leaving.complete_message(first)
     others = sdk_queue.receive(15)
     assert sorted([str(first), *map(str, others)], key=int) == [str(number) for number in range(16)]
-    assert {message.delivery_count for message in others} == {0}  # P-28
+    assert {message.delivery_count for message in others} == {0}
 
 
 @pytest.mark.parametrize("kind", [Kind.UNPARTITIONED], indirect=True)

@@ -42,12 +42,13 @@ async def left(table: Table, queue: str, requires_session: bool) -> list[str]:
     return sorted(map(text_of, found))
 
 
+@pytest.mark.row("P-13", "P-23")
 @SESSIONS
 @EACH_OUTCOME
 @on_each_kind
 async def test_after_a_rollback_the_same_delivery_takes_any_outcome(
     stand: Stand, outcome: str, requires_session: bool
-) -> None:  # P-13 P-23
+) -> None:
     queue = stand.queue(requires_session=requires_session)
 
     async with at_table(Room(stand.server)) as table:
@@ -68,9 +69,10 @@ async def test_after_a_rollback_the_same_delivery_takes_any_outcome(
         assert await table.contents(f"{queue}/$deadletterqueue") == dead
 
 
+@pytest.mark.row("P-23")
 @SESSIONS
 @on_each_kind
-async def test_a_commit_settles_the_delivery(stand: Stand, requires_session: bool) -> None:  # P-23
+async def test_a_commit_settles_the_delivery(stand: Stand, requires_session: bool) -> None:
     queue = stand.queue(requires_session=requires_session)
 
     async with at_table(Room(stand.server)) as table:
@@ -87,11 +89,12 @@ async def test_a_commit_settles_the_delivery(stand: Stand, requires_session: boo
         assert await left(table, queue, requires_session) == []
 
 
+@pytest.mark.row("P-23")
 @SESSIONS
 @on_each_kind
 async def test_a_failed_commit_leaves_the_delivery_to_its_receiver(
     stand: Stand, requires_session: bool
-) -> None:  # P-23
+) -> None:
     queue, other = stand.queue(requires_session=requires_session), stand.queue()
 
     async with at_table(Room(stand.server)) as table:
@@ -104,11 +107,12 @@ async def test_a_failed_commit_leaves_the_delivery_to_its_receiver(
         assert condition(answer) is None
 
 
+@pytest.mark.row("P-23")
 @SESSIONS
 @on_each_kind
 async def test_an_outcome_in_an_unknown_transaction_changes_nothing(
     stand: Stand, requires_session: bool
-) -> None:  # P-23
+) -> None:
     queue = stand.queue(requires_session=requires_session)
 
     async with at_table(Room(stand.server)) as table:
@@ -119,8 +123,9 @@ async def test_an_outcome_in_an_unknown_transaction_changes_nothing(
         assert condition(answer) is None
 
 
+@pytest.mark.row("P-20")
 @on_partitioned_kinds
-async def test_a_message_of_another_partition_is_refused_and_comes_again(stand: Stand) -> None:  # P-20
+async def test_a_message_of_another_partition_is_refused_and_comes_again(stand: Stand) -> None:
     queue = stand.queue()
 
     async with at_table(Room(stand.server)) as table:
@@ -137,11 +142,12 @@ async def test_a_message_of_another_partition_is_refused_and_comes_again(stand: 
         assert condition(answer) is None
 
 
+@pytest.mark.row("P-23")
 @SESSIONS
 @on_each_kind
 async def test_a_message_that_its_receiver_settled_comes_again_after_a_rollback(
     stand: Stand, requires_session: bool
-) -> None:  # P-23
+) -> None:
     """JMS clients settle in the transaction: nobody could name another outcome, so the message goes back."""
     queue = stand.queue(requires_session=requires_session)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
@@ -12,12 +12,14 @@ from azure.servicebus.management import CorrelationRuleFilter, SqlRuleAction, Sq
 
 from bendybus.domain.routing import partition_of as partition_of_key
 from fix_kinds import PATIENCE_S, Stand, on_each_kind, partition_of
+from fix_transactions import Room, at_table, request_all
 
 KEYS = [f"key-{number}" for number in range(40)]
 
 
+@pytest.mark.row("P-01", "P-05", "P-24")
 @on_each_kind
-def test_a_topic_holds_subscriptions_and_they_hold_rules(stand: Stand) -> None:  # P-01 P-24 P-05
+def test_a_topic_holds_subscriptions_and_they_hold_rules(stand: Stand) -> None:
     topic = stand.topic("all", "some")
     admin = stand.admin
     admin.create_rule(topic, "some", "sql", filter=SqlRuleFilter("n > 30"), action=SqlRuleAction("SET n = 0"))
@@ -41,8 +43,9 @@ def test_a_topic_holds_subscriptions_and_they_hold_rules(stand: Stand) -> None: 
     assert changed == {0, 3}  # by the action of the rule that chose them
 
 
+@pytest.mark.row("P-07")
 @on_each_kind
-def test_partitioning_is_fixed_at_creation(stand: Stand) -> None:  # P-07 P-09
+def test_partitioning_is_fixed_at_creation(stand: Stand) -> None:
     queue = stand.admin.get_queue(stand.queue())
     assert queue.enable_partitioning is stand.partitioned
     queue.enable_partitioning = not stand.partitioned
@@ -52,16 +55,18 @@ def test_partitioning_is_fixed_at_creation(stand: Stand) -> None:  # P-07 P-09
     stand.works(queue.name)
 
 
+@pytest.mark.row("P-08")
 @on_each_kind
-def test_the_effective_size_is_shown(stand: Stand) -> None:  # P-08 P-09
+def test_the_effective_size_is_shown(stand: Stand) -> None:
     shown = stand.admin.get_queue(stand.queue(max_size_in_megabytes=5120))
     assert shown.max_size_in_megabytes == 5120 * (16 if stand.partitions == 16 else 1)
     topic = stand.admin.get_topic(stand.topic(max_size_in_megabytes=2048))
     assert topic.max_size_in_megabytes == 2048 * (16 if stand.partitions == 16 else 1)
 
 
+@pytest.mark.row("P-33")
 @on_each_kind
-def test_counts_and_sizes_are_summed_over_the_partitions(stand: Stand) -> None:  # P-33
+def test_counts_and_sizes_are_summed_over_the_partitions(stand: Stand) -> None:
     queue = stand.queue()
     sender = stand.sender(queue)
     for key in KEYS:
@@ -76,8 +81,9 @@ def test_counts_and_sizes_are_summed_over_the_partitions(stand: Stand) -> None: 
     assert stand.admin.get_queue(queue).availability_status == "Available"
 
 
+@pytest.mark.row("P-32")
 @on_each_kind
-def test_deleting_and_making_anew_leaves_nothing_in_any_partition(stand: Stand) -> None:  # P-32
+def test_deleting_and_making_anew_leaves_nothing_in_any_partition(stand: Stand) -> None:
     queue = stand.queue()
     sender = stand.sender(queue)
     for key in KEYS:
@@ -93,8 +99,9 @@ def test_deleting_and_making_anew_leaves_nothing_in_any_partition(stand: Stand) 
     stand.works(queue)
 
 
+@pytest.mark.row("P-12", "P-34")
 @on_each_kind
-def test_forwarding_keeps_the_key_and_with_it_the_order(stand: Stand) -> None:  # P-34 P-12
+def test_forwarding_keeps_the_key_and_with_it_the_order(stand: Stand) -> None:
     target = stand.queue()
     topic = stand.topic()
     stand.admin.create_subscription(topic, "on", forward_to=target)
@@ -113,8 +120,9 @@ def test_forwarding_keeps_the_key_and_with_it_the_order(stand: Stand) -> None:  
             assert came == [f"{way}{number}" for number in range(10)]
 
 
+@pytest.mark.row("P-34")
 @on_each_kind
-def test_dead_letters_are_forwarded_with_their_reason(stand: Stand) -> None:  # P-34
+def test_dead_letters_are_forwarded_with_their_reason(stand: Stand) -> None:
     target = stand.queue()
     source = stand.queue(forward_dead_lettered_messages_to=target)
     stand.sender(source).send_messages(ServiceBusMessage("bad", partition_key="k"))
@@ -127,26 +135,63 @@ def test_dead_letters_are_forwarded_with_their_reason(stand: Stand) -> None:  # 
     assert dead.peek_messages(1, sequence_number=1) == []
 
 
+@pytest.mark.row("P-35")
 @on_each_kind
-def test_the_operations_of_the_management_node(stand: Stand) -> None:  # P-35
-    """What the other tests of these files leave out: sessions' locks, states and their enumeration."""
+def test_the_amqp_operations_of_a_queue_and_its_sessions(stand: Stand) -> None:
     queue = stand.queue(requires_session=True)
     sender = stand.sender(queue)
     sessions = [f"s{number}" for number in range(20)]
     for session in sessions:
-        sender.send_messages(ServiceBusMessage("x", session_id=session))
+        sender.send_messages([ServiceBusMessage(text, session_id=session) for text in ("x", "y")])
+    assert sorted(stand.client.list_queue_sessions(queue)) == sorted(sessions)
     with stand.client.get_queue_receiver(queue, session_id="s7") as receiver:
         until = receiver.session.locked_until_utc
         assert until is not None and receiver.session.renew_lock() >= until
         receiver.session.set_state("kept")
         assert receiver.session.get_state() == b"kept"
-        assert [str(message) for message in receiver.peek_messages(5)] == ["x"]
-        (message,) = stand.receive(receiver, 1)
-        receiver.defer_message(message)
-        (deferred,) = receiver.receive_deferred_messages([message.sequence_number])
+        assert [str(message) for message in receiver.peek_messages(5)] == ["x", "y"]
+        messages = stand.receive(receiver, 2)
+        receiver.defer_message(messages[0])
+        (deferred,) = receiver.receive_deferred_messages([messages[0].sequence_number])
         receiver.complete_message(deferred)
+        receiver.complete_message(messages[1])
         receiver.session.set_state(None)
         assert receiver.session.get_state() is None
+    plain = stand.queue()
+    due = datetime.now(UTC) + timedelta(hours=1)
+    numbers = stand.sender(plain).schedule_messages(
+        [ServiceBusMessage(text, partition_key="k") for text in ("never", "now")], due
+    )
+    stand.sender(plain).cancel_scheduled_messages(numbers)
+    stand.sender(plain).send_messages([ServiceBusMessage(str(number)) for number in range(3)])
+    receiver = stand.receiver(plain)
+    messages = stand.receive(receiver, 3)
+    end = messages[0].locked_until_utc
+    assert end is not None and receiver.renew_message_lock(messages[0]) >= end
+    for message in messages:
+        receiver.complete_message(message)
+    assert receiver.peek_messages(1, sequence_number=1) == []
+
+
+@pytest.mark.row("P-24", "P-35")
+@on_each_kind
+async def test_rules_are_added_and_removed_over_amqp(stand: Stand) -> None:
+    topic = stand.topic("s")
+    red = {"sql-filter": {"expression": "colour = 'red'"}, "sql-rule-action": None}
+    async with at_table(Room(stand.server)) as table:
+        requester = await table.client.requester(f"{topic}/Subscriptions/s/$management")
+        changes = (
+            ("add-rule", {"rule-name": "red", "rule-description": red}),
+            ("remove-rule", {"rule-name": "$Default"}),
+        )
+        assert await request_all(requester, None, *changes) == [None, None]
+    for colour in ("red", "blue"):
+        stand.topic_sender(topic).send_messages(
+            ServiceBusMessage(colour, application_properties={"colour": colour})
+        )
+    receiver = stand.receiver(topic, "s")
+    assert [str(message) for message in stand.take(receiver, 1)] == ["red"]
+    assert receiver.peek_messages(1, sequence_number=1) == []
 
 
 @on_each_kind
@@ -178,10 +223,11 @@ def test_the_entitys_time_to_live_shows_on_each_message(stand: Stand) -> None:
             assert seen[0].raw_amqp_message.properties.absolute_expiry_time is not None
 
 
+@pytest.mark.row("P-34")
 @on_each_kind
 def test_a_dead_letter_says_whence_it_came_in_lower_case_and_who_forwards_is_never_idle(
     stand: Stand,
-) -> None:  # P-34
+) -> None:
     target = stand.queue()
     options = {} if stand.partitions == 2 else {"enable_partitioning": stand.partitioned}
     source = f"Mixed-Case-{target}"

@@ -6,6 +6,7 @@ import http.client
 import time
 from contextlib import closing
 
+import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode, ServiceBusSubQueue
 
 from bendybus.auth.sas import make_token
@@ -21,8 +22,9 @@ def fill(stand: Stand, queue: str, keys: list[str] = KEYS) -> None:
         sender.send_messages(ServiceBusMessage(key, partition_key=key))
 
 
+@pytest.mark.row("P-05", "P-25")
 @on_each_kind
-def test_a_receiver_that_asks_for_one_gets_all_one_by_one(stand: Stand) -> None:  # P-25 P-05
+def test_a_receiver_that_asks_for_one_gets_all_one_by_one(stand: Stand) -> None:
     queue = stand.queue()
     fill(stand, queue)
     receiver = stand.receiver(queue)
@@ -31,8 +33,9 @@ def test_a_receiver_that_asks_for_one_gets_all_one_by_one(stand: Stand) -> None:
     assert receiver.peek_messages(1, sequence_number=1) == []
 
 
+@pytest.mark.row("P-26")
 @on_each_kind
-def test_from_one_partition_the_oldest_comes_first(stand: Stand) -> None:  # P-26
+def test_from_one_partition_the_oldest_comes_first(stand: Stand) -> None:
     queue = stand.queue()
     fill(stand, queue)
     by_partition: dict[int, list[int]] = {}
@@ -42,8 +45,9 @@ def test_from_one_partition_the_oldest_comes_first(stand: Stand) -> None:  # P-2
     assert all(numbers == sorted(numbers) for numbers in by_partition.values())
 
 
+@pytest.mark.row("P-25", "P-28")
 @on_each_kind
-def test_what_was_kept_for_a_receiver_that_left_comes_again_uncounted(stand: Stand) -> None:  # P-28 P-25
+def test_what_was_kept_for_a_receiver_that_left_comes_again_uncounted(stand: Stand) -> None:
     queue = stand.queue()
     fill(stand, queue)
     with stand.client.get_queue_receiver(queue, prefetch_count=100) as leaving:
@@ -54,8 +58,9 @@ def test_what_was_kept_for_a_receiver_that_left_comes_again_uncounted(stand: Sta
     assert {str(message) for message in messages} == set(KEYS) - {str(first)}
 
 
+@pytest.mark.row("P-30", "P-31")
 @on_each_kind
-def test_repeated_peeks_reach_everything_exactly_once(stand: Stand) -> None:  # P-30 P-31
+def test_repeated_peeks_reach_everything_exactly_once(stand: Stand) -> None:
     queue = stand.queue()
     fill(stand, queue)
     receiver = stand.receiver(queue)
@@ -65,8 +70,9 @@ def test_repeated_peeks_reach_everything_exactly_once(stand: Stand) -> None:  # 
     assert sorted(seen) == sorted(KEYS)
 
 
+@pytest.mark.row("P-05", "P-35")
 @on_each_kind
-def test_every_settlement_and_its_way_back(stand: Stand) -> None:  # P-05 P-35
+def test_every_settlement_and_its_way_back(stand: Stand) -> None:
     queue = stand.queue(max_delivery_count=2)
     fill(stand, queue, ["complete", "abandon", "defer", "dead-letter"])
     receiver = stand.receiver(queue)
@@ -88,8 +94,9 @@ def test_every_settlement_and_its_way_back(stand: Stand) -> None:  # P-05 P-35
     assert receiver.peek_messages(1, sequence_number=1) == []
 
 
+@pytest.mark.row("P-05", "P-25")
 @on_each_kind
-def test_receive_and_delete_takes_everything_once(stand: Stand) -> None:  # P-05 P-25
+def test_receive_and_delete_takes_everything_once(stand: Stand) -> None:
     queue = stand.queue()
     fill(stand, queue)
     receiver = stand.receiver(queue, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
@@ -97,10 +104,11 @@ def test_receive_and_delete_takes_everything_once(stand: Stand) -> None:  # P-05
     assert receiver.peek_messages(1, sequence_number=1) == []
 
 
+@pytest.mark.row("P-29")
 @on_each_kind
 def test_http_receives_from_every_partition_and_has_no_content_when_all_is_locked(
     stand: Stand,
-) -> None:  # P-29
+) -> None:
     queue = stand.queue()
     fill(stand, queue)
     server = stand.server

@@ -15,8 +15,9 @@ from fix_kinds import Stand, on_each_kind, on_partitioned_kinds, partition_of
 KEYS = [f"key-{number}" for number in range(40)]
 
 
+@pytest.mark.row("P-12", "P-26", "P-31")
 @on_each_kind
-def test_a_key_stays_in_its_partition_and_in_order(stand: Stand) -> None:  # P-12 P-26 P-31
+def test_a_key_stays_in_its_partition_and_in_order(stand: Stand) -> None:
     queue = stand.queue()
     sender = stand.sender(queue)
     for round_ in range(3):
@@ -29,8 +30,9 @@ def test_a_key_stays_in_its_partition_and_in_order(stand: Stand) -> None:  # P-1
         assert {partition_of(message) for message in mine} == {partition_of_key(key, stand.partitions)}
 
 
+@pytest.mark.row("P-12", "P-31")
 @on_each_kind
-def test_keys_reach_every_partition(stand: Stand) -> None:  # P-12 P-31
+def test_keys_reach_every_partition(stand: Stand) -> None:
     queue = stand.queue()
     sender = stand.sender(queue)
     keys = [*KEYS, *(f"more-{number}" for number in range(80))]
@@ -40,8 +42,9 @@ def test_keys_reach_every_partition(stand: Stand) -> None:  # P-12 P-31
     assert {partition_of(message) for message in messages} == set(range(stand.partitions))
 
 
+@pytest.mark.row("P-13")
 @on_each_kind
-def test_a_session_is_the_key_and_has_one_state(stand: Stand) -> None:  # P-13
+def test_a_session_is_the_key_and_has_one_state(stand: Stand) -> None:
     queue = stand.queue(requires_session=True)
     sender = stand.sender(queue)
     for number in range(5):
@@ -59,8 +62,9 @@ def test_a_session_is_the_key_and_has_one_state(stand: Stand) -> None:  # P-13
         assert len(stand.take(receiver, 5)) == 5
 
 
+@pytest.mark.row("P-14")
 @on_each_kind
-def test_a_session_and_another_key_are_refused_and_the_sender_goes_on(stand: Stand) -> None:  # P-14
+def test_a_session_and_another_key_are_refused_and_the_sender_goes_on(stand: Stand) -> None:
     queue = stand.queue()
     sender = stand.sender(queue)
     # The SDK itself refuses to make such a message; one made in two steps passes it.
@@ -73,8 +77,9 @@ def test_a_session_and_another_key_are_refused_and_the_sender_goes_on(stand: Sta
     assert (str(received), received.session_id) == ("equal", "a")
 
 
+@pytest.mark.row("P-15")
 @on_each_kind
-def test_copies_meet_in_the_partition_of_their_id_and_one_is_kept(stand: Stand) -> None:  # P-15
+def test_copies_meet_in_the_partition_of_their_id_and_one_is_kept(stand: Stand) -> None:
     queue = stand.queue(requires_duplicate_detection=True)
     sender = stand.sender(queue)
     for _ in range(3):
@@ -90,8 +95,9 @@ def test_copies_meet_in_the_partition_of_their_id_and_one_is_kept(stand: Stand) 
     assert receiver.peek_messages(1, sequence_number=1) == []
 
 
+@pytest.mark.row("P-15", "P-16")
 @on_partitioned_kinds
-def test_an_id_is_no_key_without_duplicate_detection(stand: Stand) -> None:  # P-15 P-16
+def test_an_id_is_no_key_without_duplicate_detection(stand: Stand) -> None:
     queue = stand.queue()
     sender = stand.sender(queue)
     for _ in range(stand.partitions * 2):
@@ -100,8 +106,9 @@ def test_an_id_is_no_key_without_duplicate_detection(stand: Stand) -> None:  # P
     assert {partition_of(message) for message in messages} == set(range(stand.partitions))
 
 
+@pytest.mark.row("P-18")
 @on_each_kind
-def test_a_batch_is_stored_whole_in_one_partition_or_not_at_all(stand: Stand) -> None:  # P-18
+def test_a_batch_is_stored_whole_in_one_partition_or_not_at_all(stand: Stand) -> None:
     queue = stand.queue()
     sender = stand.sender(queue)
     receiver = stand.receiver(queue)
@@ -119,8 +126,9 @@ def test_a_batch_is_stored_whole_in_one_partition_or_not_at_all(stand: Stand) ->
         assert len(stand.take(receiver, 2)) == 2
 
 
+@pytest.mark.row("P-05", "P-35")
 @on_each_kind
-def test_scheduled_messages_wait_come_and_can_be_cancelled(stand: Stand) -> None:  # P-05 P-35
+def test_scheduled_messages_wait_come_and_can_be_cancelled(stand: Stand) -> None:
     queue = stand.queue()
     sender = stand.sender(queue)
     receiver = stand.receiver(queue)
@@ -140,8 +148,9 @@ def test_scheduled_messages_wait_come_and_can_be_cancelled(stand: Stand) -> None
     assert receiver.peek_messages(1, sequence_number=1) == []
 
 
+@pytest.mark.row("P-13", "P-14")
 @on_each_kind
-def test_a_session_that_a_rule_sets_is_one_session_in_one_partition(stand: Stand) -> None:  # P-13 P-14
+def test_a_session_that_a_rule_sets_is_one_session_in_one_partition(stand: Stand) -> None:
     topic = stand.topic()
     stand.admin.create_subscription(topic, "all", requires_session=True)
     stand.admin.delete_rule(topic, "all", "$Default")

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import count
 
 import pytest
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from bendybus.domain.routing import partition_of as partition_of_key
-from fix_kinds import KINDS, Stand, close_stand, make_stand
+from fix_kinds import KINDS, Stand, close_stand, keys_for, make_stand
 from fix_postgres import Postgres
+from fix_rows import on_kind, use_entity
 from fix_server import TROUBLE, ServerProcess, namespace
 
 
@@ -41,15 +40,6 @@ class Outage:
     def hit(self) -> str:
         """A queue that is not all here."""
         return next(queue for queue, away in self.away.items() if away)
-
-
-def keys_for(partitions: int) -> list[str]:
-    keys = (f"key-{number}" for number in count())
-    found: dict[int, str] = {}
-    while len(found) < partitions:
-        key = next(keys)
-        found.setdefault(partition_of_key(key, partitions), key)
-    return [found[partition] for partition in range(partitions)]
 
 
 @pytest.fixture(scope="module")
@@ -111,21 +101,26 @@ def find_what_is_away(outage: Outage) -> None:
                 away.add(key)
 
 
-@pytest.fixture(params=KINDS, ids=lambda kind: f"{kind} partitions")
+@pytest.fixture(params=[on_kind(kind, kind, id=f"{kind} partitions") for kind in KINDS])
 def outage(outages: dict[int, Outage], request: pytest.FixtureRequest) -> Outage:
-    return outages[request.param]
+    outage = outages[request.param]
+    for queue in outage.queues:
+        use_entity(outage.stand.server, queue)
+    return outage
 
 
+@pytest.mark.row("P-02")
 def test_partitions_are_spread_over_the_stores_and_an_unpartitioned_entity_is_in_one(
     outage: Outage,
-) -> None:  # P-02 P-03
+) -> None:
     away = [len(each) for each in outage.away.values()]
     assert sorted(away) == ([0, 1] if outage.stand.partitions == 1 else [outage.stand.partitions // 2])
 
 
+@pytest.mark.row("P-04", "P-16", "P-25", "P-27")
 def test_messages_without_a_key_are_taken_and_received_with_what_the_other_store_has(
     outage: Outage,
-) -> None:  # P-04 P-16 P-25 P-27
+) -> None:
     queue, stand = outage.served, outage.stand
     sender = stand.sender(queue)
     for number in range(20):
@@ -138,9 +133,10 @@ def test_messages_without_a_key_are_taken_and_received_with_what_the_other_store
     assert sorted(map(str, messages)) == sorted(expected)
 
 
+@pytest.mark.row("P-17")
 def test_a_key_whose_partition_is_away_is_refused_as_busy_and_others_go_on(
     outage: Outage,
-) -> None:  # P-17
+) -> None:
     for queue, away in outage.away.items():
         sender = outage.stand.sender(queue)
         for key in (*list(away)[:2], *[key for key in outage.keys if key not in away][:2]):
@@ -151,15 +147,17 @@ def test_a_key_whose_partition_is_away_is_refused_as_busy_and_others_go_on(
                 sender.send_messages(ServiceBusMessage("x", partition_key=key))
 
 
-def test_the_entity_is_shown_as_limited(outage: Outage) -> None:  # P-33
+@pytest.mark.row("P-33")
+def test_the_entity_is_shown_as_limited(outage: Outage) -> None:
     for queue, away in outage.away.items():
         status = outage.stand.admin.get_queue(queue).availability_status
         assert status == ("Limited" if away else "Available")
 
 
+@pytest.mark.row("P-04", "P-17", "P-32")
 def test_creating_fails_cleanly_and_can_be_repeated_and_what_was_away_comes_back(
     outages: dict[int, Outage], postgres_to_stop: Postgres
-) -> None:  # P-32 P-04 P-17
+) -> None:
     failed = {}
     for kind, outage in outages.items():
         admin = outage.stand.admin

@@ -211,10 +211,11 @@ def test_keys_are_shown_only_to_those_who_manage(start_server: StartServer) -> N
     assert Http(server, "owner", "key-of-the-owner", "q")("GET", "$authorizationRules")[0] == 401
 
 
+@pytest.mark.row("P-34")
 @pytest.mark.parametrize("element", ["ForwardTo", "ForwardDeadLetteredMessagesTo"])
 def test_who_forwards_to_an_entity_must_be_allowed_to_send_there(
     start_server: StartServer, element: str
-) -> None:  # P-34
+) -> None:
     owner = {"Name": "owner", "PrimaryKey": "key-of-the-owner", "Rights": ["Manage"]}
     server = start_server({"mine": {}, "theirs": {}}, {"mine": [owner]})
     body = (

@@ -115,18 +115,20 @@ def test_cancelling_a_number_that_never_was_is_refused(sdk_queue: SdkQueue) -> N
             sdk_queue.sender.cancel_scheduled_messages(number)
 
 
+@pytest.mark.row("P-12")
 def test_a_list_is_scheduled_in_one_partition_and_in_its_order(sdk_queue: SdkQueue) -> None:
     contents = [str(number) for number in range(20)]
     numbers = schedule(sdk_queue, after(60), *contents)
     assert numbers == list(range(numbers[0], numbers[0] + 20))  # one partition, gap-free
     keyed = [schedule(sdk_queue, after(60), "keyed", partition_key="k")[0] for _ in range(3)]
-    assert len({number >> PARTITION_SHIFT for number in keyed}) == 1  # P-12
+    assert len({number >> PARTITION_SHIFT for number in keyed}) == 1
     sdk_queue.sender.cancel_scheduled_messages(numbers)
     sdk_queue.sender.cancel_scheduled_messages(keyed)
 
 
+@pytest.mark.row("P-18")
 @pytest.mark.parametrize("kind", [Kind.PARTITIONED], indirect=True)
-def test_a_list_with_distinct_keys_is_refused_whole(sdk_queue: SdkQueue) -> None:  # P-18
+def test_a_list_with_distinct_keys_is_refused_whole(sdk_queue: SdkQueue) -> None:
     messages = [ServiceBusMessage(key, partition_key=key) for key in "ab"]
     with pytest.raises(ServiceBusError, match="distinct"):
         sdk_queue.sender.schedule_messages(messages, after(60))
@@ -160,11 +162,12 @@ def test_who_may_only_listen_can_neither_schedule_nor_cancel(
     sdk_queue.sender.cancel_scheduled_messages(number)
 
 
+@pytest.mark.row("B-08")
 @CROSSWISE
 @BREAKS_CONNECTIONS
 def test_a_restart_forgets_no_schedule_and_makes_up_for_what_it_slept_through(
     start_server: StartServer, kind: Kind, connect: Connect
-) -> None:  # B-08
+) -> None:
     server = start_server({"q": {"EnablePartitioning": kind is Kind.PARTITIONED}})
     sdk_queue = connect(server.connection_string, "q")
     cancelled, waiting = schedule(sdk_queue, after(600), "cancelled", "waiting", partition_key="k")

@@ -38,8 +38,9 @@ def accept(stand: Stand, queue: str, session_id: object):
     return stand.receiver(queue, session_id=session_id, max_wait_time=10)
 
 
+@pytest.mark.row("P-13")
 @on_each_kind
-def test_a_session_is_one_in_whatever_case_it_is_written(stand: Stand) -> None:  # P-13
+def test_a_session_is_one_in_whatever_case_it_is_written(stand: Stand) -> None:
     queue = stand.queue(requires_session=True)
     sender = stand.sender(queue)
     for number, session_id in enumerate(IDS * 2):
@@ -79,8 +80,9 @@ def test_the_next_session_has_the_id_of_its_first_message(stand: Stand) -> None:
     assert holder.session.session_id == "Alpha"
 
 
+@pytest.mark.row("P-15", "P-18")
 @on_partitioned_kinds
-def test_a_batch_and_a_duplicate_go_by_the_session_whatever_its_case(stand: Stand) -> None:  # P-15 P-18
+def test_a_batch_and_a_duplicate_go_by_the_session_whatever_its_case(stand: Stand) -> None:
     queue = stand.queue(requires_session=True, requires_duplicate_detection=True)
     sender = stand.sender(queue)
     sender.send_messages([ServiceBusMessage("m", session_id=each, message_id="one") for each in IDS])
@@ -89,8 +91,9 @@ def test_a_batch_and_a_duplicate_go_by_the_session_whatever_its_case(stand: Stan
     assert [str(message) for message in stand.take(holder, 2)] == ["m", "other"]
 
 
+@pytest.mark.row("P-13")
 @on_each_kind
-def test_a_subscription_has_one_session_in_whatever_case_it_is_written(stand: Stand) -> None:  # P-13
+def test_a_subscription_has_one_session_in_whatever_case_it_is_written(stand: Stand) -> None:
     topic = stand.topic()
     stand.admin.create_subscription(topic, "s", requires_session=True)
     for session_id in IDS:
@@ -128,9 +131,10 @@ def sent_and_found(server: ServerProcess, queue: str) -> dict[str, list[tuple[in
     return found
 
 
+@pytest.mark.row("P-12", "P-13")
 def test_an_entity_keeps_the_rule_about_case_by_which_its_messages_are_stored(
     start_server: StartServer,
-) -> None:  # P-12 P-13
+) -> None:
     queues = {"old": {"RequiresSession": True, "EnablePartitioning": True}}
     server = start_server(queues)
     assert server.stop() == 0

@@ -136,9 +136,8 @@ async def test_who_stops_waiting_takes_no_session_with_it(endpoint: Endpoint, qu
         assert len(await receiver.receive()) == 1
 
 
-async def test_a_connection_that_is_cut_frees_its_sessions_uncounted(
-    endpoint: Endpoint, queue: str
-) -> None:  # P-28
+@pytest.mark.row("P-28")
+async def test_a_connection_that_is_cut_frees_its_sessions_uncounted(endpoint: Endpoint, queue: str) -> None:
     async with await Client.connect(endpoint) as client:
         await send(client, queue, message("s", "one"), message("s", "two"))
         stranger = await Client.connect(endpoint)
@@ -153,9 +152,8 @@ async def test_a_connection_that_is_cut_frees_its_sessions_uncounted(
         assert counts == [0, 0]
 
 
-async def test_abandoned_messages_come_again_before_later_ones(
-    endpoint: Endpoint, queue: str
-) -> None:  # P-13
+@pytest.mark.row("P-13")
+async def test_abandoned_messages_come_again_before_later_ones(endpoint: Endpoint, queue: str) -> None:
     async with await Client.connect(endpoint) as client:
         await send(client, queue, *(message("s", str(number)) for number in range(4)))
         receiver = await client.receiver(queue, filter={FILTER: "s"}, credit=2)
@@ -205,9 +203,8 @@ async def test_only_the_connection_that_holds_a_session_manages_it(endpoint: End
         assert listed.value == {"skip": Int(1), "sessions-ids": Array(str, ["s"])}
 
 
-async def test_a_link_speaks_for_the_session_that_it_holds(
-    endpoint: Endpoint, queue: str
-) -> None:  # P-13 P-35
+@pytest.mark.row("P-13", "P-35")
+async def test_a_link_speaks_for_the_session_that_it_holds(endpoint: Endpoint, queue: str) -> None:
     # go names in its requests for deferred messages and in its peeks the link and not the session.
     async with await Client.connect(endpoint) as client:
         await send(client, queue, message("s", "mine"), message("t", "another's"))

@@ -118,7 +118,8 @@ def complete_all(receiver: ServiceBusReceiver, count: int) -> list[str]:
 # -- accepting --------------------------------------------------------------------
 
 
-def test_a_named_session_gives_its_messages_in_order_and_no_others(room: Room) -> None:  # P-13
+@pytest.mark.row("P-13")
+def test_a_named_session_gives_its_messages_in_order_and_no_others(room: Room) -> None:
     for number in range(4):
         room.send("ada", f"ada {number}")
         room.send("bob", f"bob {number}")
@@ -167,7 +168,8 @@ def test_nothing_free_times_out(room: Room) -> None:
         room.accept(max_wait_time=1)
 
 
-def test_a_session_has_one_holder_and_is_free_when_its_link_closes(room: Room) -> None:  # P-28
+@pytest.mark.row("P-28")
+def test_a_session_has_one_holder_and_is_free_when_its_link_closes(room: Room) -> None:
     room.send("s", "a", "b")
     holder = room.accept("s")
     assert bodies(receive(holder, 2)) == ["a", "b"]
@@ -266,8 +268,9 @@ def test_a_state_may_be_as_large_as_a_message(room: Room) -> None:
     assert session.get_state() == state
 
 
+@pytest.mark.row("P-35")
 @CROSSWISE
-def test_sessions_are_listed_with_messages_or_with_a_state(room: Room) -> None:  # P-35
+def test_sessions_are_listed_with_messages_or_with_a_state(room: Room) -> None:
     assert list(room.client.list_queue_sessions(room.queue)) == []
     names = {f"session {number}" for number in range(130)}
     batch = [ServiceBusMessage("x", session_id=name) for name in names]
@@ -349,8 +352,9 @@ def test_receivers_of_the_wrong_kind_are_refused(room: Room, kind: Kind) -> None
 # -- many -------------------------------------------------------------------------
 
 
+@pytest.mark.row("P-13")
 @CROSSWISE
-def test_many_workers_share_many_sessions_and_each_stays_in_order(room: Room) -> None:  # P-13
+def test_many_workers_share_many_sessions_and_each_stays_in_order(room: Room) -> None:
     sessions, each = 30, 5
     for number in range(each):
         for session in range(sessions):
@@ -400,9 +404,10 @@ def test_states_and_order_survive_a_crash(
     room.close()
 
 
+@pytest.mark.row("P-09")
 def test_premium_has_sessions_in_all_its_partitions_and_large_states(
     start_server: StartServer, pool: ThreadPoolExecutor, loop_thread: LoopThread
-) -> None:  # P-09
+) -> None:
     properties = {"RequiresSession": True, "MaxMessageSizeInKilobytes": 10_240}
     server = start_server({"q": properties}, None, "--tier", "premium")
     room = Room(AsyncSdk(loop_thread).client(server.connection_string), "q", pool)

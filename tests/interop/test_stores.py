@@ -101,10 +101,11 @@ def forgive_outage(server: ServerProcess, *names: str) -> None:
     server._log_read += len(server.fresh_log)
 
 
+@pytest.mark.row("B-08")
 @pytest.mark.parametrize("mixed", [False, True])
 def test_what_postgresql_keeps_survives_a_killed_broker(
     postgres: Postgres, start_server: StartServer, tmp_path: Path, mixed: bool
-) -> None:  # B-08
+) -> None:
     urls = [postgres.url(postgres.new_database(), name="a")]
     urls.append(f"sqlite://{tmp_path}/b.db" if mixed else postgres.url(postgres.new_database(), name="b"))
     server = start_server(QUEUE, None, *stores(*urls))
@@ -122,10 +123,11 @@ def test_what_postgresql_keeps_survives_a_killed_broker(
         assert receiver.receive_messages(1, max_wait_time=0.5) == []
 
 
+@pytest.mark.row("B-08", "P-04")
 @pytest.mark.parametrize("end", ["fast", "immediate", "kill"])
 def test_nothing_acknowledged_is_lost_when_postgresql_goes_and_comes_back(
     own_postgres: Postgres, start_server: StartServer, end: str
-) -> None:  # P-04, B-08
+) -> None:
     server = start_server(QUEUE, None, *stores(own_postgres.url(own_postgres.new_database(), name="away")))
     with Traffic(server) as traffic:
         traffic.flows()
@@ -142,9 +144,10 @@ def test_nothing_acknowledged_is_lost_when_postgresql_goes_and_comes_back(
     forgive_outage(server, "away")
 
 
+@pytest.mark.row("P-33")
 def test_health_tells_of_an_idle_store_whose_database_is_gone(
     own_postgres: Postgres, start_server: StartServer
-) -> None:  # P-33
+) -> None:
     server = start_server(QUEUE, None, *stores(own_postgres.url(own_postgres.new_database(), name="away")))
     assert states(server) == {"away": "available"}
     own_postgres.stop("immediate")
@@ -154,9 +157,10 @@ def test_health_tells_of_an_idle_store_whose_database_is_gone(
     forgive_outage(server, "away")
 
 
+@pytest.mark.row("P-04", "P-16", "P-27")
 def test_messages_without_a_key_flow_through_the_other_store_meanwhile(
     own_postgres: Postgres, start_server: StartServer, tmp_path: Path
-) -> None:  # P-04, P-16, P-27
+) -> None:
     url = own_postgres.url(own_postgres.new_database(), name="away")
     server = start_server(QUEUE, None, *stores(url, f"sqlite://{tmp_path}/here.db"))
     with Traffic(server) as traffic:

@@ -58,10 +58,11 @@ def plain(properties: Any) -> dict[str, Any]:
 # -- topics ---------------------------------------------------------------------------
 
 
+@pytest.mark.row("P-01", "P-07", "P-08", "P-32")
 @pytest.mark.parametrize("kind", list(Kind))
 def test_a_topic_is_created_shown_updated_and_deleted(
     admin: ServiceBusAdministrationClient, name: str, kind: Kind
-) -> None:  # P-01, P-32
+) -> None:
     partitioned = kind is Kind.PARTITIONED
     made = admin.create_topic(
         name,
@@ -71,7 +72,7 @@ def test_a_topic_is_created_shown_updated_and_deleted(
         user_metadata="<mine & yours>",
     )
     assert (made.name, made.enable_partitioning) == (name, partitioned)
-    assert made.max_size_in_megabytes == (2048 * 16 if partitioned else 2048)  # P-08
+    assert made.max_size_in_megabytes == (2048 * 16 if partitioned else 2048)
     assert plain(admin.get_topic(name.upper())) | {"name": name} == plain(made)
     assert name in [topic.name for topic in admin.list_topics()]
     assert name not in [queue.name for queue in admin.list_queues()]
@@ -79,7 +80,7 @@ def test_a_topic_is_created_shown_updated_and_deleted(
     made.default_message_time_to_live, made.user_metadata = timedelta(hours=1), None
     admin.update_topic(made)
     assert plain(admin.get_topic(name)) == plain(made)
-    with pytest.raises(HttpResponseError, match=r"SubCode=40000.*EnablePartitioning"):  # P-07
+    with pytest.raises(HttpResponseError, match=r"SubCode=40000.*EnablePartitioning"):
         admin.update_topic(made, enable_partitioning=not partitioned)
     with pytest.raises(ResourceExistsError):
         admin.create_topic(name)
@@ -91,8 +92,9 @@ def test_a_topic_is_created_shown_updated_and_deleted(
             missing()
 
 
+@pytest.mark.row("P-33")
 def test_counts_are_added_up(server: ServerProcess, admin: ServiceBusAdministrationClient, name: str) -> None:
-    admin.create_topic(name, enable_partitioning=True)  # P-33
+    admin.create_topic(name, enable_partitioning=True)
     for subscription in ("one", "two"):
         admin.create_subscription(name, subscription)
     with ServiceBusClient.from_connection_string(server.connection_string) as client:
@@ -110,7 +112,8 @@ def test_counts_are_added_up(server: ServerProcess, admin: ServiceBusAdministrat
     assert {each.name for each in admin.list_subscriptions_runtime_properties(name)} == {"one", "two"}
 
 
-def test_old_versions_do_not_see_partitioned_topics(  # P-10
+@pytest.mark.row("P-10")
+def test_old_versions_do_not_see_partitioned_topics(
     admin: ServiceBusAdministrationClient,
     name: str,
     raw: Raw,  # noqa: F811
@@ -191,6 +194,7 @@ def test_subscriptions_and_rules_come_in_pages(admin: ServiceBusAdministrationCl
 # -- rules ----------------------------------------------------------------------------
 
 
+@pytest.mark.row("P-24")
 @pytest.mark.parametrize(
     "rule_filter",
     [
@@ -214,7 +218,7 @@ def test_subscriptions_and_rules_come_in_pages(admin: ServiceBusAdministrationCl
 @pytest.mark.parametrize("kind", list(Kind))
 def test_a_rule_is_created_shown_updated_and_deleted(
     admin: ServiceBusAdministrationClient, name: str, rule_filter: Any, kind: Kind
-) -> None:  # P-24
+) -> None:
     admin.create_topic(name, enable_partitioning=kind is Kind.PARTITIONED)
     admin.create_subscription(name, "s")
     admin.create_rule(name, "s", "R1", filter=rule_filter, action=SqlRuleAction("SET x = @p", {"@p": 1}))
@@ -297,9 +301,10 @@ def test_bad_requests_below_a_topic_are_told_what_is_wrong(
 # -- over AMQP --------------------------------------------------------------------------
 
 
+@pytest.mark.row("P-35")
 async def test_rules_are_added_told_and_removed_over_amqp(
     server: ServerProcess, admin: ServiceBusAdministrationClient, name: str
-) -> None:  # P-35
+) -> None:
     admin.create_topic(name, enable_partitioning=True)
     admin.create_subscription(name, "s")
 

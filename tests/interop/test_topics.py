@@ -132,7 +132,8 @@ def stand(make_stand: MakeStand, kind: Kind) -> Stand:
 # -- publishing -----------------------------------------------------------------------
 
 
-def test_every_subscription_gets_its_own_copy(stand: Stand) -> None:  # P-01, P-05
+@pytest.mark.row("P-01", "P-05", "P-12", "P-18")
+def test_every_subscription_gets_its_own_copy(stand: Stand) -> None:
     stand.subscribe("first")
     stand.subscribe("second", max_delivery_count=1)
     batch = stand.sender.create_message_batch()
@@ -163,16 +164,18 @@ def test_what_nobody_subscribed_to_is_accepted_and_gone(stand: Stand) -> None:
     assert stand.counts("late") == (0, 0)
 
 
-def test_messages_without_a_key_use_all_partitions(make_stand: MakeStand) -> None:  # P-16
+@pytest.mark.row("P-16", "P-31")
+def test_messages_without_a_key_use_all_partitions(make_stand: MakeStand) -> None:
     stand = make_stand(Kind.PARTITIONED)
     stand.subscribe("all")
     for number in range(20):
         stand.send(str(number))
     numbers = [message.sequence_number or 0 for message in stand.receive("all", 20)]
-    assert {number >> PARTITION_SHIFT for number in numbers} == set(range(16))  # P-31
+    assert {number >> PARTITION_SHIFT for number in numbers} == set(range(16))
 
 
-def test_keys_are_checked_at_a_topic_too(stand: Stand) -> None:  # P-13, P-14
+@pytest.mark.row("P-13", "P-14")
+def test_keys_are_checked_at_a_topic_too(stand: Stand) -> None:
     stand.subscribe("all")
     with pytest.raises(ServiceBusError, match="must be equal"):
         message = ServiceBusMessage("x", session_id="s")
@@ -183,16 +186,18 @@ def test_keys_are_checked_at_a_topic_too(stand: Stand) -> None:  # P-13, P-14
     assert stand.receive("all", 1)[0].session_id == "s"
 
 
+@pytest.mark.row("P-15")
 def test_duplicates_are_dropped_before_they_reach_a_subscription(make_stand: MakeStand, kind: Kind) -> None:
     stand = make_stand(kind, requires_duplicate_detection=True)
     stand.subscribe("all")
-    for text, message_id in (("a", "1"), ("again", "1"), ("b", "2")):  # P-15
+    for text, message_id in (("a", "1"), ("again", "1"), ("b", "2")):
         stand.send(text, message_id=message_id)
     assert sorted(bodies(stand.receive("all", 2))) == ["a", "b"]
     assert stand.counts("all") == (0, 0)
 
 
-def test_a_copy_is_deferred_peeked_and_renewed_like_any_message(stand: Stand) -> None:  # P-35
+@pytest.mark.row("P-35")
+def test_a_copy_is_deferred_peeked_and_renewed_like_any_message(stand: Stand) -> None:
     stand.subscribe("all")
     stand.send("x")
     receiver = stand.receiver("all")
@@ -208,7 +213,8 @@ def test_a_copy_is_deferred_peeked_and_renewed_like_any_message(stand: Stand) ->
     assert bodies(receive(deleting, 1)) == ["y"]
 
 
-def test_the_premium_tier_partitions_topics_by_itself(start_server: StartServer, sdk: Sdk) -> None:  # P-09
+@pytest.mark.row("P-09")
+def test_the_premium_tier_partitions_topics_by_itself(start_server: StartServer, sdk: Sdk) -> None:
     server = start_server({}, None, "--tier", "premium")
     with administration(server) as admin:
         stand = Stand(sdk, server, admin, None)
@@ -221,7 +227,8 @@ def test_the_premium_tier_partitions_topics_by_itself(start_server: StartServer,
         stand.close()
 
 
-def test_sessions_are_received_from_a_subscription(stand: Stand) -> None:  # P-05, P-13
+@pytest.mark.row("P-05", "P-13")
+def test_sessions_are_received_from_a_subscription(stand: Stand) -> None:
     stand.subscribe("sessions", requires_session=True)
     for text, session in (("a1", "a"), ("b1", "b"), ("a2", "a")):
         stand.send(text, session_id=session)
@@ -285,7 +292,8 @@ def test_a_filter_that_fails_dead_letters_if_asked_for(stand: Stand) -> None:
 # -- scheduled ------------------------------------------------------------------------
 
 
-def test_scheduled_messages_wait_at_the_topic(stand: Stand) -> None:  # P-35
+@pytest.mark.row("P-35")
+def test_scheduled_messages_wait_at_the_topic(stand: Stand) -> None:
     stand.subscribe("all")
     due = datetime.now(UTC) + timedelta(seconds=1.5)
     first, second = (

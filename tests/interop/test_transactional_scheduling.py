@@ -54,9 +54,10 @@ async def discharge(table: Table, txn: bytes, commits: bool) -> None:
     assert await (coordinator.commit(txn) if commits else coordinator.roll_back(txn)) == Accepted()
 
 
+@pytest.mark.row("P-23")
 @COMMITS
 @on_each_kind
-async def test_messages_are_scheduled_by_the_commit(stand: Stand, commits: bool) -> None:  # P-23
+async def test_messages_are_scheduled_by_the_commit(stand: Stand, commits: bool) -> None:
     queue = stand.queue()
 
     async with at_table(Room(stand.server)) as table:
@@ -68,11 +69,10 @@ async def test_messages_are_scheduled_by_the_commit(stand: Stand, commits: bool)
         assert await kept(requester) == (["later"] if commits else [])
 
 
+@pytest.mark.row("P-23")
 @COMMITS
 @on_each_kind
-async def test_a_message_whose_time_has_come_is_sent_by_the_commit(
-    stand: Stand, commits: bool
-) -> None:  # P-23
+async def test_a_message_whose_time_has_come_is_sent_by_the_commit(stand: Stand, commits: bool) -> None:
     queue = stand.queue()
 
     async with at_table(Room(stand.server)) as table:
@@ -87,10 +87,11 @@ async def test_a_message_whose_time_has_come_is_sent_by_the_commit(
         assert await table.contents(queue) == (["now"] if commits else [])
 
 
+@pytest.mark.row("P-23")
 @COMMITS
 @pytest.mark.parametrize("entity", ["queue", "topic"])
 @on_each_kind
-async def test_messages_are_cancelled_by_the_commit(stand: Stand, entity: str, commits: bool) -> None:  # P-23
+async def test_messages_are_cancelled_by_the_commit(stand: Stand, entity: str, commits: bool) -> None:
     target = stand.queue() if entity == "queue" else stand.topic("s")
 
     async with at_table(Room(stand.server)) as table:
@@ -109,8 +110,9 @@ async def test_messages_are_cancelled_by_the_commit(stand: Stand, entity: str, c
         assert await table.contents(received) == (["instead"] if commits else [])
 
 
+@pytest.mark.row("P-23")
 @on_each_kind
-async def test_what_a_transaction_scheduled_it_can_cancel(stand: Stand) -> None:  # P-23
+async def test_what_a_transaction_scheduled_it_can_cancel(stand: Stand) -> None:
     queue = stand.queue()
 
     async with at_table(Room(stand.server)) as table:
@@ -123,8 +125,9 @@ async def test_what_a_transaction_scheduled_it_can_cancel(stand: Stand) -> None:
         assert await kept(requester) == ["b"]
 
 
+@pytest.mark.row("P-23")
 @on_each_kind
-async def test_a_message_is_cancelled_once_and_only_if_it_is_there(stand: Stand) -> None:  # P-23
+async def test_a_message_is_cancelled_once_and_only_if_it_is_there(stand: Stand) -> None:
     queue = stand.queue()
 
     async with at_table(Room(stand.server)) as table:
@@ -141,8 +144,9 @@ async def test_a_message_is_cancelled_once_and_only_if_it_is_there(stand: Stand)
         assert await kept(requester) == ["a"]
 
 
+@pytest.mark.row("P-20")
 @on_partitioned_kinds
-async def test_cancelling_in_two_partitions_is_refused(stand: Stand) -> None:  # P-20
+async def test_cancelling_in_two_partitions_is_refused(stand: Stand) -> None:
     queue = stand.queue()
 
     async with at_table(Room(stand.server)) as table:
@@ -158,11 +162,10 @@ async def test_cancelling_in_two_partitions_is_refused(stand: Stand) -> None:  #
         assert await cancel(requester, txn, *by_partition.values()) == NOT_ALLOWED
 
 
+@pytest.mark.row("P-15")
 @COMMITS
 @on_each_kind
-async def test_a_duplicate_that_is_scheduled_is_dropped_by_the_commit(
-    stand: Stand, commits: bool
-) -> None:  # P-15
+async def test_a_duplicate_that_is_scheduled_is_dropped_by_the_commit(stand: Stand, commits: bool) -> None:
     queue = stand.queue(requires_duplicate_detection=True)
 
     async with at_table(Room(stand.server)) as table:
@@ -184,10 +187,11 @@ async def test_a_duplicate_that_is_scheduled_is_dropped_by_the_commit(
         assert await table.contents(queue) == (["first", "third"] if commits else ["first", "second"])
 
 
+@pytest.mark.row("P-37")
 @on_each_kind
 async def test_a_message_is_scheduled_in_the_partition_of_a_transaction_across_entities(
     stand: Stand,
-) -> None:  # P-37
+) -> None:
     queue, other = stand.queue(), stand.queue()
 
     async with at_table(Room(stand.server), spans_entities=True) as table:

@@ -16,6 +16,7 @@ import pytest
 from bendybus.amqp.message import decode_message, encode_message
 from bendybus.amqp.performatives import Accepted, DeliveryState, Modified, Rejected, TransactionalState
 from fix_client import Requester
+from fix_rows import on_kind, use_entity
 from fix_server import ServerProcess, StartServer, namespace
 from fix_transactions import (
     NOT_ALLOWED,
@@ -31,15 +32,13 @@ from fix_transactions import (
 
 PREMIUM = ("--tier", "premium")  # two partitions each
 
-KINDS = pytest.mark.parametrize(
-    ("partitioned", "options"),
-    [(False, ()), (True, ()), (True, PREMIUM)],
-    ids=["1 partition", "16 partitions", "2 partitions"],
-)
-PARTITIONED = pytest.mark.parametrize(
-    ("partitioned", "options"), [(True, ()), (True, PREMIUM)], ids=["16 partitions", "2 partitions"]
-)
-UNPARTITIONED = pytest.mark.parametrize(("partitioned", "options"), [(False, ())], ids=["1 partition"])
+ON_1 = on_kind(1, False, (), id="1 partition")
+ON_2 = on_kind(2, True, PREMIUM, id="2 partitions")
+ON_16 = on_kind(16, True, (), id="16 partitions")
+
+KINDS = pytest.mark.parametrize(("partitioned", "options"), [ON_1, ON_16, ON_2])
+PARTITIONED = pytest.mark.parametrize(("partitioned", "options"), [ON_16, ON_2])
+UNPARTITIONED = pytest.mark.parametrize(("partitioned", "options"), [ON_1])
 
 # So many tests share a server, each with entities of its own; more of them would be too many for Standard.
 ROOMS = 32
@@ -77,12 +76,14 @@ def _start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 def room(_start: Start, partitioned: bool, options: tuple[str, ...]) -> Iterator[Room]:
     server, number = _start(partitioned, options)
     assert number < ROOMS, "more tests than rooms: raise ROOMS"
+    use_entity(server, f"q-{number}")
     yield Room(server, number)
     server.refuse_trouble()
 
 
+@pytest.mark.row("P-23")
 @KINDS
-async def test_a_commit_makes_sends_and_settlements_visible_together(room: Room) -> None:  # P-23
+async def test_a_commit_makes_sends_and_settlements_visible_together(room: Room) -> None:
     async with at_table(room) as table:
         await table.send(message("old", key="k"))
         receiver, [old] = await table.receive(1)
@@ -94,8 +95,9 @@ async def test_a_commit_makes_sends_and_settlements_visible_together(room: Room)
         assert await table.contents() == ["new 1", "new 2"]
 
 
+@pytest.mark.row("P-23")
 @KINDS
-async def test_a_rollback_leaves_no_trace_and_the_message_locked(room: Room) -> None:  # P-23
+async def test_a_rollback_leaves_no_trace_and_the_message_locked(room: Room) -> None:
     async with at_table(room) as table:
         await table.send(message("old", key="k"))
         receiver, [old] = await table.receive(1)
@@ -115,9 +117,10 @@ async def test_a_rollback_leaves_no_trace_and_the_message_locked(room: Room) -> 
         assert await table.coordinator.commit(again) == Accepted()
 
 
+@pytest.mark.row("B-08", "P-23")
 @KINDS
 @pytest.mark.parametrize("when", ["before the commit", "after the commit"])
-async def test_a_crash_leaves_all_of_it_or_nothing(room: Room, when: str) -> None:  # P-23 B-08
+async def test_a_crash_leaves_all_of_it_or_nothing(room: Room, when: str) -> None:
     async with at_table(room) as table:
         await table.send(message("old", key="k"))
         receiver, [old] = await table.receive(1)
@@ -169,8 +172,9 @@ async def test_each_outcome_can_be_part_of_a_transaction(room: Room) -> None:
         assert await table.contents("q/$deadletterqueue") == ["dead"]
 
 
+@pytest.mark.row("P-19")
 @PARTITIONED
-async def test_on_a_partitioned_queue_every_message_needs_a_key(room: Room) -> None:  # P-19
+async def test_on_a_partitioned_queue_every_message_needs_a_key(room: Room) -> None:
     async with at_table(room) as table:
         txn = await table.coordinator.declare()
         assert await table.send(message("no key"), txn=txn) == [NOT_ALLOWED]
@@ -182,8 +186,9 @@ async def test_on_a_partitioned_queue_every_message_needs_a_key(room: Room) -> N
         assert await table.contents() == ["new"] * 3
 
 
+@pytest.mark.row("P-20")
 @PARTITIONED
-async def test_on_a_partitioned_queue_all_messages_have_one_key(room: Room) -> None:  # P-20 P-22
+async def test_on_a_partitioned_queue_all_messages_have_one_key(room: Room) -> None:
     async with at_table(room) as table:
         for first, second in (
             ({"key": "a"}, {"key": "b"}),
@@ -197,8 +202,9 @@ async def test_on_a_partitioned_queue_all_messages_have_one_key(room: Room) -> N
         assert await table.contents() == []
 
 
+@pytest.mark.row("P-20")
 @PARTITIONED
-async def test_on_a_partitioned_queue_settlements_count_too(room: Room) -> None:  # P-20
+async def test_on_a_partitioned_queue_settlements_count_too(room: Room) -> None:
     """What is settled and what is sent must be in one partition."""
 
     async with at_table(room) as table:
@@ -213,7 +219,7 @@ async def test_on_a_partitioned_queue_settlements_count_too(room: Room) -> None:
 
 
 @UNPARTITIONED
-async def test_on_an_unpartitioned_queue_keys_and_sessions_may_differ(room: Room) -> None:  # P-22
+async def test_on_an_unpartitioned_queue_keys_and_sessions_may_differ(room: Room) -> None:
     async with at_table(room) as table:
         txn = await table.coordinator.declare()
         sent = await table.send(
@@ -224,8 +230,9 @@ async def test_on_an_unpartitioned_queue_keys_and_sessions_may_differ(room: Room
         assert await table.contents() == ["1", "2", "3", "4"]
 
 
+@pytest.mark.row("P-14")
 @KINDS
-async def test_a_session_and_a_key_that_differ_are_refused(room: Room) -> None:  # P-14 P-21
+async def test_a_session_and_a_key_that_differ_are_refused(room: Room) -> None:
     async with at_table(room) as table:
         txn = await table.coordinator.declare()
         assert await table.send(message("1", session="a", key="b"), txn=txn) == [NOT_ALLOWED]
@@ -308,16 +315,18 @@ async def rule_names(requester: Requester) -> list[str]:
     return [str(entry["rule-description"].value[2]) for entry in reply.value["rules"]]
 
 
+@pytest.mark.row("P-24")
 @KINDS
 async def test_rules_change_inside_a_transaction_where_nothing_is_partitioned(
     start_server: StartServer, partitioned: bool, options: tuple[str, ...]
-) -> None:  # P-24
+) -> None:
     topic = {
         "Name": "news",
         "Properties": {"EnablePartitioning": partitioned},
         "Subscriptions": [{"Name": "all"}],
     }
     server = start_server({}, None, *options, topics=[topic])
+    use_entity(server, "news")
 
     async def test(table: Table) -> None:
         requester = await table.client.requester("news/Subscriptions/all/$management")
@@ -354,11 +363,13 @@ async def test_rules_change_inside_a_transaction_where_nothing_is_partitioned(
 # -- sessions ---------------------------------------------------------------------------
 
 
+@pytest.mark.row("P-13", "P-23")
 @KINDS
 async def test_the_state_of_a_session_is_set_with_the_messages_or_not_at_all(
     start_server: StartServer, partitioned: bool, options: tuple[str, ...]
-) -> None:  # P-13 P-23
+) -> None:
     server = start_server({"q": {"EnablePartitioning": partitioned, "RequiresSession": True}}, None, *options)
+    use_entity(server, "q")
 
     async with at_table(Room(server)) as table:
         await table.send(message("old", session="s"))
@@ -381,3 +392,61 @@ async def test_the_state_of_a_session_is_set_with_the_messages_or_not_at_all(
             else:
                 assert await table.coordinator.roll_back(txn) == Accepted()
             assert await state() == (b"new" if commits else None)
+
+
+@pytest.fixture
+def sessions(start_server: StartServer, partitioned: bool, options: tuple[str, ...]) -> ServerProcess:
+    """A server whose queue `q` requires sessions."""
+    server = start_server({"q": {"EnablePartitioning": partitioned, "RequiresSession": True}}, None, *options)
+    use_entity(server, "q")
+    return server
+
+
+async def texts_of_session(table: Table, session: str, number: int) -> list[str]:
+    """So many messages of a session, received in order and completed."""
+    chosen = {"com.microsoft:session-filter": session}
+    receiver = await table.client.receiver("q", credit=number, filter=chosen)
+    found = await receiver.receive(number)
+    await receiver.settled_as(found)
+    receiver.detach()
+    await receiver.detached()
+    return [text_of(delivery) for delivery in found]
+
+
+@pytest.mark.row("P-21")
+@KINDS
+async def test_where_sessions_are_required_a_key_is_no_session_and_must_be_equal_to_it(
+    sessions: ServerProcess,
+) -> None:
+    async with at_table(Room(sessions)) as table:
+        for refused in ({"key": "s"}, {"id": "s"}, {}, {"session": "s", "key": "other"}):
+            txn = await table.coordinator.declare()
+            assert await table.send(message("first", session="s"), txn=txn) == [None]
+            assert await table.send(message("refused", **refused), txn=txn) == [NOT_ALLOWED], refused
+            assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
+        txn = await table.coordinator.declare()
+        sent = await table.send(message("1", session="s", key="s"), message("2", session="s"), txn=txn)
+        assert sent == [None, None]
+        assert await table.coordinator.commit(txn) == Accepted()
+        assert await texts_of_session(table, "s", 2) == ["1", "2"]
+
+
+@pytest.mark.row("P-22")
+@KINDS
+async def test_two_sessions_in_a_transaction_are_allowed_only_where_nothing_is_partitioned(
+    sessions: ServerProcess, partitioned: bool
+) -> None:
+    async with at_table(Room(sessions)) as table:
+        txn = await table.coordinator.declare()
+        sent = await table.send(message("1", session="a"), message("2", session="b"), txn=txn)
+        if partitioned:
+            assert sent == [None, NOT_ALLOWED]
+            assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
+            # Nothing of it is there: what comes is what is sent next.
+            assert await table.send(message("after", session="a")) == [None]
+            assert await texts_of_session(table, "a", 1) == ["after"]
+            return
+        assert sent == [None, None]
+        assert await table.coordinator.commit(txn) == Accepted()
+        assert await texts_of_session(table, "a", 1) == ["1"]
+        assert await texts_of_session(table, "b", 1) == ["2"]

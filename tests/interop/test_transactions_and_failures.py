@@ -37,12 +37,13 @@ async def drained(server: ServerProcess, entity: str, number: int) -> list[str]:
     return texts
 
 
+@pytest.mark.row("P-23", "P-37")
 @KINDS
 @pytest.mark.parametrize("when", ["before the commit", "after the commit"])
 @pytest.mark.parametrize("via", ["queue", "topic"])
 async def test_a_crash_leaves_all_of_what_spans_entities_or_nothing(
     start_server: StartServer, partitioned: bool, options: tuple[str, ...], when: str, via: str
-) -> None:  # P-23 P-37
+) -> None:
     queues = {name: {"EnablePartitioning": partitioned} for name in ("first", "other")}
     topics = [topic(name, partitioned=partitioned) for name in ("news", "echo")]
     server = start_server(queues, None, *options, topics=topics)
@@ -66,10 +67,11 @@ async def test_a_crash_leaves_all_of_what_spans_entities_or_nothing(
     assert await drained(server, source, 1) == (new or ["old"])
 
 
+@pytest.mark.row("P-16", "P-37")
 @pytest.mark.parametrize(("partitioned", "options"), [(True, ())], ids=["16 partitions"])
 async def test_what_only_leaves_an_entity_leaves_from_a_partition_that_is_there(
     start_server: StartServer, partitioned: bool, options: tuple[str, ...]
-) -> None:  # P-16 P-37
+) -> None:
     queues: dict[str, dict[str, object]] = {"q": {"EnablePartitioning": partitioned}, "plain": {}}
     server = start_server(queues, None, "--development", "--stores", str(STORES), *options)
 
@@ -91,9 +93,10 @@ async def test_what_only_leaves_an_entity_leaves_from_a_partition_that_is_there(
     server.expect_trouble("store store-1 is away")
 
 
+@pytest.mark.row("P-23", "P-37")
 async def test_a_settlement_in_a_partition_that_is_away_fails_the_commit_and_comes_again(
     start_server: StartServer,
-) -> None:  # P-23 P-37
+) -> None:
     queues: dict[str, dict[str, object]] = {"q": {"EnablePartitioning": True}, "plain": {}}
     server = start_server(queues, None, "--development", "--stores", str(STORES))
     texts: list[str] = []

@@ -8,12 +8,14 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from pyspark.sql import functions as f
 
-from bendybus.client import encode
+from bendybus.client import BusClient, ClientSettings, encode
+from fix_kinds import keys_for
 from fix_server import Kind
 from spark.conftest import numbers
 
 
-def test_a_message_of_the_sdk_becomes_a_row_with_all_it_has(server, new_queue, read):  # S-01
+@pytest.mark.row("S-01")
+def test_a_message_of_the_sdk_becomes_a_row_with_all_it_has(server, new_queue, read):
     queue = new_queue(Kind.PARTITIONED)
     message = ServiceBusMessage(
         b"hello",
@@ -55,7 +57,8 @@ def test_a_message_of_the_sdk_becomes_a_row_with_all_it_has(server, new_queue, r
     assert abs(age) < datetime.timedelta(hours=25)
 
 
-def test_browsing_reads_everything_and_takes_nothing(read, new_queue, fill, client, kind):  # S-01
+@pytest.mark.row("S-01")
+def test_browsing_reads_everything_and_takes_nothing(read, new_queue, fill, client, kind):
     queue = new_queue(kind)
     fill(queue, 1000)
     rows = read(queue).select("body", "sequence_number").collect()
@@ -116,7 +119,33 @@ def test_columns_that_cost_can_be_left_out(read, new_queue, fill):
     assert "amqp_message" in read(queue, includeRaw="true").columns
 
 
-def test_tasks_are_packed_when_small_and_cut_when_asked_for(read, new_queue, fill):  # S-02
+@pytest.mark.row("S-02")
+def test_each_partition_is_an_input_partition_and_has_a_task_of_its_own(spark, one_stand):
+    queue, keys = one_stand.queue(), keys_for(one_stand.partitions)
+    settings = ClientSettings.from_connection_string(one_stand.server.connection_string)
+    with BusClient(settings) as client:
+        for key in keys:
+            client.sender(queue).send([encode(b"%d" % number, partition_key=key) for number in range(50)])
+    rows = (
+        spark.read.format("servicebus")
+        .option("connectionString", one_stand.server.connection_string)
+        .option("entity", queue)
+        .option("minPartitions", one_stand.partitions)
+        .load()
+    )
+    assert rows.rdd.getNumPartitions() == one_stand.partitions
+    found = rows.select("partition", "partition_key", "body", f.spark_partition_id().alias("task")).collect()
+    # A task for each partition, and a partition for each task.
+    pairs = {(row.partition, row.task) for row in found}
+    assert len(pairs) == len({task for _, task in pairs}) == len(keys)
+    for partition, key in enumerate(keys):
+        mine = [row for row in found if row.partition == partition]
+        assert {row.partition_key for row in mine} == {key}
+        assert sorted(int(row.body) for row in mine) == [*range(50)]
+
+
+@pytest.mark.row("S-02")
+def test_tasks_are_packed_when_small_and_cut_when_asked_for(read, new_queue, fill):
     queue = new_queue(Kind.PARTITIONED)
     fill(queue, 400, keys=40)
     assert read(queue).rdd.getNumPartitions() == 1

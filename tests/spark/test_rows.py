@@ -170,7 +170,8 @@ def test_rows_are_grouped_by_key_in_their_order():
     assert bodies == {"s": [b"0", b"2"], "k": [b"1", b"4"], None: [b"3"]}
 
 
-def test_keys_that_differ_in_case_keep_their_order_in_batches_of_one_spelling():  # P-13 S-04
+@pytest.mark.row("P-13", "S-04")
+def test_keys_that_differ_in_case_keep_their_order_in_batches_of_one_spelling():
     batch = pa.record_batch({"body": ["0", "1", "2", "3"], "session_id": ["S", "s", "t", "S"]})
     groups = list(MessageEncoder("p", group_by_id=False).groups(batch))
     found = [(key, [ReceivedMessage(message).body for message in group]) for key, group in groups]

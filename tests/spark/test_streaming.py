@@ -64,7 +64,8 @@ def sizes(query) -> list[int]:
     return [progress["numInputRows"] for progress in query.recentProgress]
 
 
-def test_a_stream_goes_on_where_its_checkpoint_ends(capture, captured, new_queue, fill, read):  # S-03
+@pytest.mark.row("S-03")
+def test_a_stream_goes_on_where_its_checkpoint_ends(capture, captured, new_queue, fill, read):
     queue = new_queue(Kind.PARTITIONED)
     fill(queue, 500)
     capture(queue)
@@ -83,9 +84,10 @@ def test_batches_keep_to_the_rate_limit(capture, captured, new_queue, fill):
     assert captured() == [*range(1000)]
 
 
+@pytest.mark.row("S-03")
 def test_consuming_completes_all_that_is_in_the_sink_and_nothing_else(
     capture, captured, new_queue, fill, read, client
-):  # S-03
+):
     queue = new_queue(Kind.PARTITIONED)
     fill(queue, 300)
     receiver = client.receiver(queue)
@@ -197,9 +199,8 @@ def test_a_dead_letter_queue_cannot_be_streamed(capture, new_queue):
 # -- writing ------------------------------------------------------------------------------
 
 
-def test_a_replayed_batch_is_harmless_where_duplicates_are_dropped(
-    spark, options, new_queue, read, tmp_path
-):  # S-04
+@pytest.mark.row("S-04")
+def test_a_replayed_batch_is_harmless_where_duplicates_are_dropped(spark, options, new_queue, read, tmp_path):
     queue = new_queue(Kind.PARTITIONED, Shape.ONCE)
     source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
     spark.range(100).selectExpr("cast(id as string) as body").write.parquet(str(source))

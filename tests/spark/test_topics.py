@@ -26,9 +26,10 @@ def topic(server):
     return name
 
 
+@pytest.mark.row("S-01", "S-04")
 def test_rows_go_through_a_topic_and_are_consumed_from_its_subscription(
     spark, options, read, topic, tmp_path
-):  # S-01, S-04
+):
     subscription = f"{topic}/subscriptions/all"
     rows = spark.range(300, numPartitions=1).selectExpr(
         "cast(id as string) as body", "concat('s', id % 5) as session_id"

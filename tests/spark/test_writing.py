@@ -8,6 +8,7 @@ import pytest
 from azure.servicebus import ServiceBusClient
 from pyspark.sql import functions as f
 
+from bendybus.domain.routing import partition_of
 from fix_server import Kind, Shape
 
 
@@ -15,7 +16,8 @@ def write(rows, options, mode="append"):
     rows.write.format("servicebus").options(**options).mode(mode).save()
 
 
-def test_columns_become_a_message_as_the_sdk_sees_it(spark, server, options, new_queue):  # S-01
+@pytest.mark.row("S-01")
+def test_columns_become_a_message_as_the_sdk_sees_it(spark, server, options, new_queue):
     queue = new_queue(Kind.PARTITIONED)
     rows = spark.createDataFrame(
         [("hello", "m1", "ada", "greeting", "c1", "text/plain", 600_000, {"a": 1})],
@@ -36,7 +38,8 @@ def test_columns_become_a_message_as_the_sdk_sees_it(spark, server, options, new
     assert message.application_properties == {b"a": 1}
 
 
-def test_rows_of_one_key_stay_in_order_and_in_one_partition(spark, options, read, new_queue):  # S-04
+@pytest.mark.row("S-04")
+def test_rows_of_one_key_stay_in_order_and_in_one_partition(spark, options, read, new_queue):
     queue = new_queue(Kind.PARTITIONED)
     rows = spark.range(3000, numPartitions=1).selectExpr(
         "cast(id as string) as body", "concat('k', id % 7) as partition_key"
@@ -48,6 +51,29 @@ def test_rows_of_one_key_stay_in_order_and_in_one_partition(spark, options, read
         mine = sorted((row for row in found if row.partition_key == f"k{key}"), key=lambda row: row[2])
         assert len({row.partition for row in mine}) == 1
         assert [int(row.body) for row in mine] == [*range(key, 3000, 7)]
+
+
+@pytest.mark.row("S-04")
+def test_several_tasks_keep_each_key_in_one_partition_and_in_order(spark, one_stand):
+    """Rows of one key are one task's, as `repartition` makes them; other tasks send beside it."""
+    queue = one_stand.queue()
+    given = {"connectionString": one_stand.server.connection_string, "entity": queue}
+    rows = (
+        spark.range(4000, numPartitions=4)
+        .selectExpr("id", "cast(id as string) as body", "concat('k', id % 23) as partition_key")
+        .repartition(4, "partition_key")
+        .sortWithinPartitions("id")
+        .drop("id")
+    )
+    assert rows.rdd.glom().map(len).filter(bool).count() > 1
+    write(rows, given)
+    read = spark.read.format("servicebus").options(**given).load()
+    found = read.select("partition_key", "partition", "sequence_number", "body").collect()
+    assert len(found) == 4000
+    for key in range(23):
+        mine = sorted((row for row in found if row.partition_key == f"k{key}"), key=lambda row: row[2])
+        assert {row.partition for row in mine} == {partition_of(f"k{key}", one_stand.partitions)}
+        assert [int(row.body) for row in mine] == [*range(key, 4000, 23)]
 
 
 def test_rows_that_were_read_can_be_written_as_they_were(options, read, new_queue, fill):

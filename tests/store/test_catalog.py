@@ -46,7 +46,8 @@ def reopen(catalog: Catalog) -> None:
     catalog.open()
 
 
-def test_an_entity_comes_back_as_it_was_added(catalog: Catalog) -> None:  # B-08
+@pytest.mark.row("B-08")
+def test_an_entity_comes_back_as_it_was_added(catalog: Catalog) -> None:
     catalog.add(ORDERS)
     reopen(catalog)
     assert catalog.entities() == [ORDERS]

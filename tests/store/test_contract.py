@@ -26,11 +26,12 @@ Bench = Any  # the Workbench of conftest.py
 MakeMessage = Callable[..., Message]
 
 
+@pytest.mark.row("B-08")
 @pytest.mark.parametrize("state", MessageState)
 @pytest.mark.parametrize("subqueue", SubQueue)
 def test_a_message_comes_back_as_it_was_stored(
     bench: Bench, make_message: MakeMessage, state: MessageState, subqueue: SubQueue
-) -> None:  # B-08
+) -> None:
     message = make_message(7, session="s-1")
     message.state, message.subqueue = state, subqueue
     message.delivery_count, message.expires_at = 3, Instant(1_800_000_000_000)
@@ -43,10 +44,11 @@ def test_a_message_comes_back_as_it_was_stored(
     assert bench.store.read([loaded.row_id]) == [message.payload]
 
 
+@pytest.mark.row("P-16", "P-34")
 @pytest.mark.parametrize("partition", [None, PartitionNumber(0), PartitionNumber(15)])
 def test_where_a_posted_message_goes_comes_back(
     bench: Bench, make_message: MakeMessage, partition: PartitionNumber | None
-) -> None:  # P-16, P-34
+) -> None:
     message = make_message(7)
     message.subqueue = SubQueue.OUTBOX
     posting = Posting(EntityPath("next"), SequenceNumber(3), SubQueue.DEAD_LETTER, partition)
@@ -66,10 +68,9 @@ def test_loading_leaves_payloads_and_locks_behind(bench: Bench, make_message: Ma
     assert (loaded.payload, loaded.lock_token, loaded.locked_until) == (None, None, 0)
 
 
+@pytest.mark.row("P-13")
 @pytest.mark.parametrize("session", ["", "plain", "a\x00b", 'quote " and \\ and \u00e9\U0001f68c', None])
-def test_any_session_id_survives(
-    bench: Bench, make_message: MakeMessage, session: str | None
-) -> None:  # P-13
+def test_any_session_id_survives(bench: Bench, make_message: MakeMessage, session: str | None) -> None:
     bench.commit([make_message(1, session=session)])
     bench.reopen()
     assert bench.loaded()[0].session_id == session
@@ -129,7 +130,8 @@ def test_an_update_replaces_what_may_change(bench: Bench, make_message: MakeMess
     assert as_kept(bench.loaded()[0]) == as_kept(message)
 
 
-def test_an_update_may_give_a_message_another_number(bench: Bench, make_message: MakeMessage) -> None:  # B-08
+@pytest.mark.row("B-08")
+def test_an_update_may_give_a_message_another_number(bench: Bench, make_message: MakeMessage) -> None:
     message, other = make_message(1, b"was scheduled"), make_message(2)
     message.state = MessageState.SCHEDULED
     bench.commit([message, other])
@@ -159,7 +161,8 @@ def remembered(bench: Bench, partition: int = 0) -> list[tuple[int, bytes]]:
     return entries
 
 
-def test_what_duplicate_detection_remembers_comes_back_oldest_first(bench: Bench) -> None:  # B-08
+@pytest.mark.row("B-08")
+def test_what_duplicate_detection_remembers_comes_back_oldest_first(bench: Bench) -> None:
     late, early, other = b"\xff" * 16, b"\x00" * 16, b"\x7f" * 16
     remember(bench, 20, late, early)
     remember(bench, 10, other)
@@ -261,7 +264,8 @@ def test_partitions_of_one_commit_keep_their_messages_apart(bench: Bench, make_m
         assert bench.store.read([message.row_id]) == [payload]
 
 
-def test_a_new_partition_counts_from_one_below_its_number(bench: Bench) -> None:  # P-31
+@pytest.mark.row("P-31")
+def test_a_new_partition_counts_from_one_below_its_number(bench: Bench) -> None:
     assert bench.store.load(bench.keys[0]).next_sequence_number == 1
     assert bench.store.load(bench.keys[1]).next_sequence_number == (1 << PARTITION_SHIFT) + 1
 
@@ -274,7 +278,8 @@ def test_the_counter_survives_though_every_message_is_gone(bench: Bench, make_me
     assert bench.store.load(bench.keys[0]).next_sequence_number == 42
 
 
-def test_a_commit_that_fails_half_way_leaves_nothing(bench: Bench, make_message: MakeMessage) -> None:  # P-18
+@pytest.mark.row("P-18")
+def test_a_commit_that_fails_half_way_leaves_nothing(bench: Bench, make_message: MakeMessage) -> None:
     kept = make_message(1)
     bench.commit([kept], next_sequence_number=2)
     kept.delivery_count = 9
@@ -305,9 +310,10 @@ def test_a_message_that_was_never_stored_cannot_be_removed(bench: Bench, make_me
     assert bench.loaded() == []
 
 
+@pytest.mark.row("P-32")
 def test_creating_partitions_again_returns_those_that_are_there(
     bench: Bench, make_message: MakeMessage
-) -> None:  # P-32
+) -> None:
     bench.commit([make_message(1)])
     numbers = [PartitionNumber(1), PartitionNumber(0), PartitionNumber(5)]
     records = bench.store.create_partitions(EntityPath("orders"), numbers)

@@ -20,7 +20,8 @@ def faults():
     faults.heal_all()
 
 
-def test_a_paused_store_hangs_until_it_is_healed_and_then_does_what_it_was_asked(faults):  # B-09
+@pytest.mark.row("B-09")
+def test_a_paused_store_hangs_until_it_is_healed_and_then_does_what_it_was_asked(faults):
     a, b = faults.stores
     faults.pause("a")
     begun = threading.Event()

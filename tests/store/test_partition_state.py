@@ -31,9 +31,10 @@ def save(bench: Bench, session: str, state: bytes | None, at: int = 5) -> None:
     bench.store.commit([change])
 
 
+@pytest.mark.row("P-13")
 @pytest.mark.parametrize("session", ["", "plain", "a\x00b", "\u00e9\U0001f68c"])
 @pytest.mark.parametrize("state", [b"", b"\x00\xff", b"x" * 300_000])
-def test_the_state_of_a_session_survives(bench: Bench, session: str, state: bytes) -> None:  # P-13
+def test_the_state_of_a_session_survives(bench: Bench, session: str, state: bytes) -> None:
     save(bench, session, state, at=42)
     bench.reopen()
     assert bench.store.read_session_state(bench.keys[0], session) == state
@@ -52,7 +53,8 @@ def test_a_state_is_replaced_and_forgotten(bench: Bench) -> None:
     assert bench.store.load(bench.keys[0]).sessions == []
 
 
-def test_what_has_arrived_from_an_outbox_is_marked(bench: Bench) -> None:  # P-34
+@pytest.mark.row("P-34")
+def test_what_has_arrived_from_an_outbox_is_marked(bench: Bench) -> None:
     for number in (3, 8):
         change = PartitionChanges(bench.keys[0], SequenceNumber(1))
         change.transferred["source/0"] = SequenceNumber(number)
@@ -62,6 +64,7 @@ def test_what_has_arrived_from_an_outbox_is_marked(bench: Bench) -> None:  # P-3
     assert bench.store.load(bench.keys[1]).transferred == {}
 
 
+@pytest.mark.row("P-02")
 def test_a_commit_under_an_earlier_claim_is_refused_whole(bench: Bench, make_message: MakeMessage) -> None:
     """P-02: a broker that stalled while another took over can never write again."""
     (epoch,) = bench.store.claim([bench.keys[0]])
@@ -127,7 +130,7 @@ def test_stores_are_told_apart_before_and_after_they_are_made(
 
 def test_discarding_one_partition_leaves_the_others_of_its_entity(
     bench: Bench, make_message: MakeMessage
-) -> None:  # P-03
+) -> None:
     bench.commit_all([[make_message(1, b"goes")], [make_message(2, b"stays")]])
     gone = bench.loaded()[0].row_id
     bench.store.discard([bench.keys[0]])
@@ -152,9 +155,10 @@ def test_a_discarded_partition_can_be_made_anew_and_is_empty(bench: Bench, make_
     assert bench.store.load(made.key).messages == []
 
 
+@pytest.mark.row("P-04")
 def test_discarding_leaves_a_body_to_the_copy_in_another_partition(
     bench: Bench, make_message: MakeMessage
-) -> None:  # P-04
+) -> None:
     origin = Origin(SequenceNumber(5))
     one, other = make_message(1, b"shared"), make_message(2, b"shared")
     one.origin = other.origin = origin

@@ -69,9 +69,10 @@ def changes(key: PartitionKey, *stored: Message, **others: Any) -> list[Partitio
 # -- several brokers at one database ------------------------------------------------
 
 
+@pytest.mark.row("P-02")
 def test_a_displaced_broker_in_another_process_cannot_write(
     postgres: Postgres, database: str, opened: Opened, make_message: MakeMessage
-) -> None:  # P-02
+) -> None:
     stalled, successor = opened(postgres.url(database)), opened(postgres.url(database))
     key = partition_of(stalled)
     (old,) = stalled.claim([key])
@@ -88,9 +89,10 @@ def test_a_displaced_broker_in_another_process_cannot_write(
     assert successor.read_session_state(key, SessionId("s")) is None
 
 
+@pytest.mark.row("P-02")
 def test_a_claim_waits_for_the_commit_that_runs_and_shuts_out_the_next(
     postgres: Postgres, database: str, opened: Opened, make_message: MakeMessage
-) -> None:  # P-02
+) -> None:
     owner, successor = opened(postgres.url(database)), opened(postgres.url(database))
     key = partition_of(owner)
     epochs: list[int] = []
@@ -216,10 +218,11 @@ def refuse_commits(postgres: Postgres, database: str, code: str, times: int) -> 
 # -- a server that comes and goes ---------------------------------------------------
 
 
+@pytest.mark.row("B-08")
 @pytest.mark.parametrize("end", ["fast", "immediate", "kill"])
 def test_a_restart_between_two_commits_is_not_noticed(
     own_postgres: Postgres, opened: Opened, make_message: MakeMessage, end: str
-) -> None:  # B-08
+) -> None:
     opened_store = opened(own_postgres.url(own_postgres.new_database()))
     key = partition_of(opened_store)
     opened_store.commit(changes(key, make_message(1)))
@@ -232,9 +235,10 @@ def test_a_restart_between_two_commits_is_not_noticed(
     assert numbers(opened_store, key) == [1, 2]
 
 
+@pytest.mark.row("P-04")
 def test_a_server_that_is_away_is_unavailable_and_then_back(
     own_postgres: Postgres, opened: Opened, make_message: MakeMessage, monkeypatch: pytest.MonkeyPatch
-) -> None:  # P-04
+) -> None:
     monkeypatch.setattr("bendybus.store.postgres.connections.RETRY_AFTER_S", 0.0)
     url = own_postgres.url(own_postgres.new_database())
     opened_store = opened(url)
@@ -270,10 +274,11 @@ def test_a_server_that_does_not_answer_is_not_asked_at_every_turn(
         opened_store.commit(changes(key, make_message(1)))
 
 
+@pytest.mark.row("B-08")
 @pytest.mark.parametrize("with_session", [False, True])
 def test_a_commit_cut_off_in_the_middle_is_unavailable_and_leaves_nothing(
     postgres: Postgres, database: str, opened: Opened, make_message: MakeMessage, with_session: bool
-) -> None:  # B-08
+) -> None:
     opened_store = opened(postgres.url(database))
     key = partition_of(opened_store)
     failures: list[BaseException] = []
@@ -305,13 +310,14 @@ def test_a_commit_cut_off_in_the_middle_is_unavailable_and_leaves_nothing(
     assert numbers(opened_store, key) == [2]
 
 
+@pytest.mark.row("B-08")
 def test_a_commit_that_happened_unheard_does_not_stand_in_the_way_of_the_next(
     postgres: Postgres,
     database: str,
     opened: Opened,
     make_message: MakeMessage,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # B-08
+) -> None:
     opened_store = opened(postgres.url(database))
     key = partition_of(opened_store)
     call = store._call
@@ -329,9 +335,10 @@ def test_a_commit_that_happened_unheard_does_not_stand_in_the_way_of_the_next(
     assert numbers(opened_store, key) == [1, 2]
 
 
+@pytest.mark.row("P-33")
 def test_an_idle_store_notices_that_its_database_is_gone(
     own_postgres: Postgres, opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:  # P-33
+) -> None:
     opened_store = opened(own_postgres.url(own_postgres.new_database()))
     partition_of(opened_store)
     assert not opened_store.tidy()
@@ -384,13 +391,14 @@ def test_commits_are_durable_whatever_the_servers_default(
         assert writer.execute("SHOW synchronous_commit").fetchone() == ("on",)
 
 
+@pytest.mark.row("P-18")
 def test_a_commit_larger_than_a_request_is_one_transaction(
     postgres: Postgres,
     database: str,
     opened: Opened,
     make_message: MakeMessage,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # P-18
+) -> None:
     opened_store = opened(postgres.url(database))
     key = partition_of(opened_store)
     monkeypatch.setattr(encoding, "REQUEST_BYTES_MAX", 1000)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from bendybus.domain.messages import Message, Origin
 from bendybus.names import (
     EntityPath,
@@ -30,7 +32,8 @@ def copies(make_message: MakeMessage, *numbers: int, body: bytes = b"shared") ->
     return made
 
 
-def test_copies_in_several_partitions_share_one_body(bench: Bench, make_message: MakeMessage) -> None:  # P-05
+@pytest.mark.row("P-05")
+def test_copies_in_several_partitions_share_one_body(bench: Bench, make_message: MakeMessage) -> None:
     first, second, third = copies(make_message, 1, 2, 3)
     alone = make_message(4, b"alone")
     bench.commit_all([[first, alone], [second, third]])

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from bendybus.names import EntityPath, PartitionNumber
 from bendybus.store.sqlite.store import SqliteStore
 
@@ -62,7 +64,8 @@ def run_and_kill(path: Path, acknowledgements: int) -> int:
     return int([line for line in lines if line.endswith("\n")][-1])
 
 
-def test_a_killed_process_loses_nothing_acknowledged_and_leaves_no_half(tmp_path: Path) -> None:  # P-23, B-08
+@pytest.mark.row("B-08", "P-23")
+def test_a_killed_process_loses_nothing_acknowledged_and_leaves_no_half(tmp_path: Path) -> None:
     path = tmp_path / "store-0.db"
     for acknowledgements in (1, 7, 30, 2, 60):
         acknowledged = run_and_kill(path, acknowledgements)

@@ -72,9 +72,10 @@ def test_a_newer_file_is_refused_and_left_alone(tmp_path: Path, kind: str) -> No
     assert contents(tmp_path) == before
 
 
+@pytest.mark.row("B-08")
 def test_a_store_of_version_1_is_brought_up_to_date_with_its_messages(
     tmp_path: Path,
-) -> None:  # B-08
+) -> None:
     path = tmp_path / "old.db"
     first = replace(
         MESSAGING_STORE,
@@ -287,10 +288,11 @@ def test_a_full_disk_undoes_the_commit_whole_and_the_store_goes_on_when_there_is
     assert sqlite_bench.numbers() == list(range(1, 500))
 
 
+@pytest.mark.row("P-18")
 @pytest.mark.parametrize("request_bytes_max", [encoding.REQUEST_BYTES_MAX, 1])
 def test_a_refused_row_undoes_the_commit_whole(
     sqlite_bench: Bench, make_message: MakeMessage, monkeypatch: pytest.MonkeyPatch, request_bytes_max: int
-) -> None:  # P-18
+) -> None:
     monkeypatch.setattr(encoding, "REQUEST_BYTES_MAX", request_bytes_max)
     sqlite_bench.store._connections._opened()[0].execute(
         "CREATE TRIGGER refuse BEFORE INSERT ON message WHEN NEW.sequence = 3 "

@@ -96,9 +96,7 @@ def witness_of(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("damage", LOG_DAMAGE)
-def test_a_store_that_ends_before_an_acknowledged_commit_is_reported(
-    killed: Path, damage: Damage
-) -> None:  # S-01
+def test_a_store_that_ends_before_an_acknowledged_commit_is_reported(killed: Path, damage: Damage) -> None:
     damage(log_of(killed))
     last = COMMITS + 1  # the first one made the partitions
     with pytest.raises(
@@ -220,7 +218,7 @@ def move_away(path: Path) -> None:
 @pytest.mark.parametrize("loss", [delete, replace, move_away])
 def test_nothing_is_acknowledged_into_a_file_that_is_gone(
     sqlite_bench: Bench, make_message: MakeMessage, tmp_path: Path, name: str, loss: Damage
-) -> None:  # S-01
+) -> None:
     sqlite_bench.commit([make_message(1)])
     loss(tmp_path / name)
     with pytest.raises(StoreUnavailable, match=rf"{name} (is gone|is not the file)"):

@@ -95,8 +95,9 @@ def test_a_namespace_that_cannot_be_made_leaves_nothing_behind(server: Server) -
     server.namespace("odd").close()
 
 
+@pytest.mark.row("B-08")
 @pytest.mark.parametrize("durable", [False, True])
-def test_messages_survive_a_restart_and_locks_do_not(server: Server, durable: bool) -> None:  # B-08
+def test_messages_survive_a_restart_and_locks_do_not(server: Server, durable: bool) -> None:
     with server.namespace(queues=["orders"], durable=durable, stores=2) as namespace:
         namespace.create_queue("parts", enable_partitioning=True)
         send(namespace, "orders", "kept")
@@ -109,9 +110,10 @@ def test_messages_survive_a_restart_and_locks_do_not(server: Server, durable: bo
         assert namespace.queues() == ["orders", "parts"]
 
 
+@pytest.mark.row("P-09")
 def test_a_namespace_of_the_premium_tier_has_the_partitions_that_it_was_made_with(
     server: Server,
-) -> None:  # P-09
+) -> None:
     with server.namespace(queues=["orders"], tier="premium", premium_partitions=4) as namespace:
         for number in range(8):
             send(namespace, "orders", str(number))
@@ -133,10 +135,11 @@ def test_a_reset_makes_a_queue_unpartitioned_again(server: Server) -> None:
         assert {message.sequence_number >> 48 for message in namespace.messages("orders")} == {0}
 
 
+@pytest.mark.row("B-08")
 @pytest.mark.parametrize("durable", [False, True])
 def test_a_reset_leaves_what_there_was_at_first_and_nothing_in_it(server: Server, durable: bool) -> None:
     first = {"orders": {"enable_partitioning": True, "lock_duration_s": 30}, "other": {}}
-    with server.namespace(queues=first, durable=durable) as namespace:  # B-08
+    with server.namespace(queues=first, durable=durable) as namespace:
         namespace.create_queue("later")
         namespace.delete_queue("other")
         namespace.create_queue("other", requires_duplicate_detection=True)

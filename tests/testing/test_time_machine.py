@@ -56,10 +56,9 @@ def receiver(client: ServiceBusClient) -> Iterator[ServiceBusReceiver]:
         yield receiver
 
 
+@pytest.mark.row("P-28")
 @KINDS
-def test_a_lock_ends(
-    namespace: Namespace, sender: ServiceBusSender, receiver: ServiceBusReceiver
-) -> None:  # P-28
+def test_a_lock_ends(namespace: Namespace, sender: ServiceBusSender, receiver: ServiceBusReceiver) -> None:
     sender.send_messages(ServiceBusMessage("locked"))
     (message,) = receiver.receive_messages(max_wait_time=20)
     namespace.clock.advance(50)

@@ -63,7 +63,8 @@ def test_rules_select_and_change_what_a_subscription_gets(news: Namespace) -> No
     assert message.application_properties == {"urgency": 9, "seen": True, "RuleName": "urgent"}
 
 
-def test_a_reset_brings_topics_subscriptions_and_rules_back(news: Namespace) -> None:  # B-08
+@pytest.mark.row("B-08")
+def test_a_reset_brings_topics_subscriptions_and_rules_back(news: Namespace) -> None:
     news.create_rule("news", "all", "more", "1 = 1")
     news.create_subscription("news", "extra")
     news.create_topic("other")
@@ -98,7 +99,8 @@ def test_a_sessions_lock_ends_when_the_clock_is_moved(server: Server) -> None:
             assert again.delivery_count == 1
 
 
-def test_a_store_can_be_made_to_fail_and_healed(server: Server) -> None:  # B-09
+@pytest.mark.row("B-09")
+def test_a_store_can_be_made_to_fail_and_healed(server: Server) -> None:
     with server.namespace(queues=["orders"]) as namespace, connect(namespace) as client:
         with client.get_queue_sender("orders") as sender:
             namespace.faults.fail("store-0", "disk full")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from pathlib import Path
@@ -25,6 +26,7 @@ DOCS = ROOT / "docs"
 ERRORS = [
     kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.BrokerError)
 ]
+TEST = ast.FunctionDef | ast.AsyncFunctionDef
 # The branches of the tree; nobody meets one of these as such.
 BRANCHES = {errors.BrokerError, errors.RequestError, errors.Unavailable, errors.SetupError}
 
@@ -84,7 +86,7 @@ def property_row(row):
     changeable = "no" if row.fixed else "yes"
     return (
         f"| `{row.name}` | {row.help} | {kinds} | {default} | {limits} | {changeable} "
-        f"| `--{row.option}` | `{row.field}` |"
+        f"| {f'`--{row.option}`' if row.option else 'none'} | `{row.field}` |"
     )
 
 
@@ -99,7 +101,7 @@ def test_the_page_of_properties_names_those_that_config_json_does_not_have():
     assert f"`Config.json` has all of them except {missing}." in " ".join(page.split())
 
 
-@pytest.mark.parametrize("row", QUEUE, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [row for row in QUEUE if row.option], ids=lambda row: row.name)
 def test_the_reference_of_the_command_line_says_what_help_says_about_a_property(row):
     parameter = next(each for each in COMMANDS["bendybus queue create"].params if each.name == row.field)
     written = f"`--{row.option}{' ' + row.metavar if row.metavar else ''}`"
@@ -117,6 +119,12 @@ def test_every_error_is_in_the_reference_with_its_condition(kind):
     assert row, kind.__name__
     if not issubclass(kind, errors.SetupError | errors.ProtocolError):
         assert f"`{kind.condition}`" in row.group()
+
+
+def test_no_error_is_in_the_reference_twice():
+    page = (DOCS / "reference" / "errors.md").read_text()
+    names = re.findall(r"^\| (`\w+`|`[^`]*`) \|", page, re.MULTILINE)
+    assert len(names) == len(set(names))
 
 
 def test_every_metric_is_in_the_reference():
@@ -147,3 +155,30 @@ def test_every_extension_has_a_heading(operation):
 def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+# -- what the page of features claims -----------------------------------------------------
+
+FEATURES = (DOCS / "reference" / "features.md").read_text()
+TEST_LINK = re.compile(r"\]\(\.\./\.\./(tests/[^)#]+)(?:#(\w+))?\)")
+
+
+def feature_rows():
+    """The table of features: what is claimed, and the cell with the tests."""
+    table = FEATURES[FEATURES.index("| Feature |") : FEATURES.index("## Hardening")].splitlines()[2:]
+    return [(cells[1].strip(), cells[5]) for line in table if len(cells := line.split("|")) > 5]
+
+
+@pytest.mark.parametrize(("feature", "tests"), feature_rows(), ids=lambda text: text[:30])
+def test_a_feature_has_tests_that_show_it(feature, tests):
+    assert feature == "Needs" or TEST_LINK.search(tests), f"no test shows {feature}"
+
+
+@pytest.mark.parametrize("file", sorted({file for file, _ in TEST_LINK.findall(FEATURES)}))
+def test_the_tests_that_the_features_name_exist(file):
+    path = ROOT / file
+    assert path.exists()
+    named = {name for other, name in TEST_LINK.findall(FEATURES) if other == file and name}
+    if named:
+        tree = ast.parse(path.read_text())
+        assert named <= {node.name for node in tree.body if isinstance(node, TEST)}

@@ -32,6 +32,7 @@ def upper_as_dotnet(character: str) -> str:
     return character
 
 
+@pytest.mark.row("P-13")
 @pytest.mark.parametrize(
     "ids",
     [
@@ -44,7 +45,7 @@ def upper_as_dotnet(character: str) -> str:
         ("", ""),
     ],
 )
-def test_ids_that_differ_in_case_are_one(ids: tuple[str, ...]) -> None:  # P-13
+def test_ids_that_differ_in_case_are_one(ids: tuple[str, ...]) -> None:
     assert len({session_key(each) for each in ids}) == 1
 
 

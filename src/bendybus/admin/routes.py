@@ -202,6 +202,8 @@ class _ManagementApi:
         ]
         if tier is Tier.PREMIUM:
             shown.append(("PremiumMessagingPartitions", str(self._broker.premium_partitions)))
+        if not self._keys.local_auth:
+            shown.append(("DisableLocalAuth", "true"))
         founded = self._broker.created_at
         body = documents.entry(
             documents.EntryAddress.alone(answers.url("$namespaceinfo", "")),
@@ -250,6 +252,7 @@ class _ManagementApi:
 
     def _refuse_old_version(self, description: EntityDescription, version: str) -> None:
         """A client that could not see the entity afterwards must not create it (P-10)."""
+        self._broker.entities.refuse_taken(description.path)
         partitions = self._broker.tier.partition_count(
             enable_partitioning=description.enable_partitioning,
             premium_partitions=self._broker.premium_partitions,

@@ -24,6 +24,9 @@ __all__ = ["Claim", "Claims", "log_in", "put_token"]
 # 10,000 entities are reached with one token for the namespace).
 CLAIMS_MAX = 5000
 
+# As HTTP clients are told it; the others are in sas.py.
+LOCAL_AUTH_DISABLED = 40107
+
 # header.payload.signature, each base64url [RFC 7519 section 3].
 _JWT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 # As HTTP writes it before a JWT [RFC 6750 2.1]; the name of a scheme is in any case [RFC 9110 11.1].
@@ -92,7 +95,8 @@ class Claims:
 
 
 def log_in(ring: KeyRing, rule_name: str, key: str) -> list[Claim]:
-    """The claims of a SASL PLAIN login; `Unauthorized` when no rule has that name and key."""
+    """The claims of a SASL PLAIN login; `Unauthorized` when no rule has that name and key, or none counts."""
+    _refuse_keys(ring)
     rules = ring.opened_by(rule_name, key)
     if not rules:
         raise Unauthorized(f"No rule '{rule_name[:60]}' has the key given.")
@@ -127,6 +131,7 @@ def _claim(ring: KeyRing, token_text: str, audience: str, now: Instant) -> Claim
             "The token is of no known kind: it is neither a SharedAccessSignature nor a JWT.",
             sub_code=MALFORMED,
         )
+    _refuse_keys(ring)
     token = SasToken.parse(token_text)
     rule = verify(token, ring, now)
     path = resource_path(audience)
@@ -136,6 +141,16 @@ def _claim(ring: KeyRing, token_text: str, audience: str, now: Instant) -> Claim
             sub_code=INVALID_AUDIENCE,
         )
     return Claim(path, rule.rights, token.expires_at, rule.holder)
+
+
+def _refuse_keys(ring: KeyRing) -> None:
+    """Whatever was signed or given: nothing that a key proves counts where local authentication is off."""
+    if not ring.local_auth:
+        raise Unauthorized(
+            "LocalAuthDisabled: Authorization failed because SAS authentication has been disabled for the "
+            "namespace.",
+            sub_code=LOCAL_AUTH_DISABLED,
+        )
 
 
 def _put_web_token(ring: KeyRing, token_text: str, path: str, now: Instant) -> Claim:

@@ -50,11 +50,14 @@ class ConnectionString:
     entity: str | None
 
     @classmethod
-    def parse(cls, text: str) -> ConnectionString:
-        """`ArgumentError` says which part is missing, unknown or repeated."""
+    def parse(cls, text: str, token: str = "") -> ConnectionString:
+        """`ArgumentError` says which part is missing, unknown or repeated.
+
+        A `token` of an identity provider takes the place of the key, which may then be missing.
+        """
         fields = _fields(text)
         endpoint, port = _endpoint(fields.get("Endpoint", ""))
-        signature = fields.get("SharedAccessSignature", "")
+        signature = token or fields.get("SharedAccessSignature", "")
         if not signature:
             for name in ("SharedAccessKeyName", "SharedAccessKey"):
                 if not fields.get(name):
@@ -78,18 +81,17 @@ class ConnectionString:
 
 
 def local_connection_string(
-    host: str, port: int, key: str, key_name: str = ROOT_RULE_NAME, *, tls: bool = False
+    host: str, port: int, key: str | None, key_name: str = ROOT_RULE_NAME, *, tls: bool = False
 ) -> str:
     """What a client on this machine needs to connect to the server that listens there.
 
-    SDKs use TLS unless it says UseDevelopmentEmulator=true.
+    SDKs use TLS unless it says UseDevelopmentEmulator=true. Without a key it says only where the server is.
     """
     # Nobody can connect to "every address"; this machine reaches itself through loopback.
     reachable = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     endpoint = f"[{reachable}]" if ":" in reachable else reachable
-    return f"Endpoint=sb://{endpoint}:{port};SharedAccessKeyName={key_name};SharedAccessKey={key}" + (
-        "" if tls else ";UseDevelopmentEmulator=true"
-    )
+    proof = "" if key is None else f";SharedAccessKeyName={key_name};SharedAccessKey={key}"
+    return f"Endpoint=sb://{endpoint}:{port}{proof}" + ("" if tls else ";UseDevelopmentEmulator=true")
 
 
 def _fields(text: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """JSON Web Tokens of an identity provider that the operator trusts, as Entra ID issues them.
 
 A token is accepted if one of the provider's public keys signed it with an algorithm that fits
-the key, if its audience is ours, and if it is valid now. Its `roles` say what the bearer may do.
+the key, if its audience is ours, and if it is valid now. What its bearer may do: roles.py.
 Keys and time are arguments; where keys come from: server/key_sets.py. Signatures with a shared
 secret (HS256) and unsigned tokens are never accepted: anyone who knows the public key could
 make them.
@@ -10,9 +10,10 @@ make them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cache, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -23,31 +24,23 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from bendybus.auth.paths import covers, entity_path
 from bendybus.auth.rights import Right
+from bendybus.auth.roles import WELL_KNOWN_ROLES, Role
 from bendybus.auth.sas import EXPIRED, EXPIRY_MAX_S, INVALID_AUDIENCE, INVALID_SIGNATURE, MALFORMED
-from bendybus.errors import ConfigError, Unauthorized
+from bendybus.errors import Unauthorized
 from bendybus.names import Instant
 
 if TYPE_CHECKING:
     from jwt.types import Options
 
-__all__ = [
-    "DATA_OWNER",
-    "DATA_RECEIVER",
-    "DATA_SENDER",
-    "DEFAULT_AUDIENCE",
-    "KeySet",
-    "PublicKey",
-    "PublicKeys",
-    "Role",
-    "TrustedIssuer",
-]
+__all__ = ["DEFAULT_AUDIENCES", "KeySet", "PublicKey", "PublicKeys", "TrustedIssuer", "issuer_names"]
 
-# What Azure's clients ask tokens for.
-DEFAULT_AUDIENCE: Final = "https://servicebus.azure.net"
+# What Azure's clients ask tokens for, and the id of Service Bus in Entra ID, which some tokens have instead.
+DEFAULT_AUDIENCES: Final = ("https://servicebus.azure.net", "80a10ef9-8168-493d-abf9-3297c4ef6e3c")
 
-DATA_OWNER: Final = "Azure Service Bus Data Owner"
-DATA_SENDER: Final = "Azure Service Bus Data Sender"
-DATA_RECEIVER: Final = "Azure Service Bus Data Receiver"
+# One tenant of Entra ID has two names: its tokens of version 1 have the first, those of version 2 the second.
+_TENANT: Final = re.compile(
+    r"https://(sts\.windows\.net|login\.microsoftonline\.(?:com|us))/([\w.-]+)(?:/v2\.0)?/?", re.IGNORECASE
+)
 
 # Entra's tokens have one to three thousand characters; with two hundred groups in them, some more.
 TOKEN_LENGTH_MAX: Final = 16 * 1024
@@ -61,37 +54,6 @@ RSA_BITS_MIN: Final = 2048
 
 _RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _CURVE_ALGORITHMS: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
-
-
-@dataclass(frozen=True, slots=True)
-class Role:
-    """The rights that a role in a token gives."""
-
-    name: str
-    rights: Right
-    scope: str = ""
-    """An entity's path, or nothing for the whole namespace."""
-
-    @classmethod
-    def parse(cls, text: str) -> Role:
-        """`NAME=Send,Listen` or `NAME=Send@orders`; `ConfigError` when it is neither."""
-        name, _, rest = text.rpartition("=")
-        listed, _, scope = rest.partition("@")
-        rights = [Right.named(right.strip()) for right in listed.split(",")]
-        known = [right for right in rights if right is not None]
-        if not name.strip() or len(known) < len(rights):
-            raise ConfigError(
-                f"--jwt-role is '{text}'; write NAME=RIGHTS or NAME=RIGHTS@ENTITY, where RIGHTS are "
-                "Send, Listen, Manage with commas between them"
-            )
-        return cls(name.strip(), reduce(or_, known), scope.strip())
-
-
-WELL_KNOWN_ROLES: Final = (
-    Role(DATA_OWNER, Right.SEND | Right.LISTEN | Right.MANAGE),
-    Role(DATA_SENDER, Right.SEND),
-    Role(DATA_RECEIVER, Right.LISTEN),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +141,16 @@ class TrustedIssuer:
     keys: PublicKeys = field(repr=False)
     roles: Sequence[Role] = WELL_KNOWN_ROLES
 
+    def of_namespace(self, name: str, roles: Sequence[Role] = ()) -> TrustedIssuer:
+        """With the roles that are assigned in this namespace, and for tokens that are for it alone."""
+        audiences = self.audiences
+        if audiences == DEFAULT_AUDIENCES:
+            audiences = (*audiences, f"https://{name.lower()}.servicebus.windows.net")
+        return replace(self, audiences=audiences, roles=[*self.roles, *roles])
+
     def reaching(self, path: str) -> TrustedIssuer:
         """Only with the roles whose scope covers `path` (auth/key_ring.py has the same for keys)."""
-        return replace(
-            self, roles=[role for role in self.roles if covers(entity_path(role.scope), entity_path(path))]
-        )
+        return replace(self, roles=[role for role in self.roles if covers(role.scope, entity_path(path))])
 
     def rights(self, text: str, path: str, now: Instant) -> tuple[Right, Instant, str]:
         """What the bearer of a token may do to `path`, until when, and who it is.
@@ -192,27 +159,25 @@ class TrustedIssuer:
         """
         claims = self._proven(text)
         expires_at = self._check_times(claims, now)
-        if claims.get("iss") != self.issuer:
+        if claims.get("iss") not in issuer_names(self.issuer):
             raise Unauthorized("The token is from another issuer.", sub_code=INVALID_SIGNATURE)
         named = claims.get("aud")
         meant = named if isinstance(named, list) else [named]
         if not any(isinstance(each, str) and _same_audience(each, self.audiences) for each in meant):
             raise Unauthorized("The token is for another audience.", sub_code=INVALID_AUDIENCE)
-        rights = self._rights_of(claims.get("roles"), path)
+        rights = reduce(or_, (role.rights for role in self._held(claims, path)), Right(0))
         if not rights:
             raise Unauthorized(
-                f"No role in the token gives a right over '{path or 'the namespace'}'.",
+                f"No role in the token, and none assigned to its bearer, gives a right over "
+                f"'{path or 'the namespace'}'.{_why_no_groups(claims)}",
                 sub_code=INVALID_AUDIENCE,
             )
         return rights, expires_at, _subject(claims)
 
-    def _rights_of(self, roles: object, path: str) -> Right:
-        held = {role for role in roles if isinstance(role, str)} if isinstance(roles, list) else set()
-        rights = Right(0)
+    def _held(self, claims: Mapping[str, object], path: str) -> Iterator[Role]:
         for role in self.roles:
-            if role.name in held and covers(entity_path(role.scope), path):
-                rights |= role.rights
-        return rights
+            if covers(role.scope, path) and role.is_held(claims):
+                yield role
 
     def _proven(self, text: str) -> Mapping[str, object]:
         """The claims of a token that one of the provider's keys signed."""
@@ -273,6 +238,23 @@ def _subject(claims: Mapping[str, object]) -> str:
     """Who the token is about: Entra's applications are told apart by `oid` or `appid` without a `sub`."""
     named = (claims.get(name) for name in ("sub", "oid", "appid"))
     return f"jwt:{next((str(each)[:100] for each in named if each), '')}"
+
+
+def _why_no_groups(claims: Mapping[str, object]) -> str:
+    """Entra leaves the groups out of a token if there are too many, and says where to ask for them."""
+    left_out = claims.get("hasgroups") is True or "groups" in str(claims.get("_claim_names", ""))
+    return " The token does not list the groups of its bearer: they are too many." if left_out else ""
+
+
+@cache
+def issuer_names(issuer: str) -> frozenset[str]:
+    """All names of the issuer: a tenant of Entra ID has two."""
+    found = _TENANT.fullmatch(issuer)
+    if found is None:
+        return frozenset({issuer})
+    host, tenant = found[1].lower(), found[2]
+    login = "login.microsoftonline.com" if host == "sts.windows.net" else host
+    return frozenset({issuer, f"https://sts.windows.net/{tenant}/", f"https://{login}/{tenant}/v2.0"})
 
 
 def _same_audience(named: str, audiences: Iterable[str]) -> bool:

@@ -64,11 +64,15 @@ class Issuer(Protocol):
 class KeyRing:
     """All authorization rules of a namespace, and the trusted identity provider."""
 
-    __slots__ = ("_rules", "issuer")
+    __slots__ = ("_rules", "issuer", "local_auth")
 
-    def __init__(self, rules: Iterable[AccessRule] = (), issuer: Issuer | None = None) -> None:
+    def __init__(
+        self, rules: Iterable[AccessRule] = (), issuer: Issuer | None = None, *, local_auth: bool = True
+    ) -> None:
         self.issuer = issuer
         """The issuer whose JSON Web Tokens are accepted; None for none."""
+        self.local_auth = local_auth
+        """Whether keys open anything: by a login, or by a token that they sign."""
         self._rules: dict[str, dict[str, AccessRule]] = {}
         """scope -> name -> rule, the scope in comparable form."""
         for rule in rules:
@@ -102,7 +106,8 @@ class KeyRing:
 
     def reaching(self, path: str) -> KeyRing:
         """Only the rules whose scope covers `path`: who signs for a URL below it needs one of these."""
-        ring = KeyRing(issuer=None if self.issuer is None else self.issuer.reaching(path))
+        issuer = None if self.issuer is None else self.issuer.reaching(path)
+        ring = KeyRing(issuer=issuer, local_auth=self.local_auth)
         for scope in ancestry(entity_path(path)):
             if scope in self._rules:
                 ring._rules[scope] = self._rules[scope]

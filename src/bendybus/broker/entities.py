@@ -191,6 +191,11 @@ class Entities:
         self.tell_of(entity)
         return entity
 
+    def refuse_taken(self, path: str) -> None:
+        """A new entity must have a new name. Nothing else is said of a description whose name is taken."""
+        if self.look_up(path) is not None:
+            raise EntityExists(f"The messaging entity '{path}' already exists.")
+
     def settled(self, description: S, present: Queue | Topic | None = None) -> S:
         """The description with what its author left to the namespace; `present` is the entity, if it exists.
 
@@ -209,10 +214,8 @@ class Entities:
         return replace(description, enable_partitioning=partitioned, max_message_size_kb=size_kb)
 
     def admit(self, kind: EntityKind, description: EntityDescription) -> EntityRecord:
-        """The record of a new queue or topic. Refused if the path is taken or a quota is exceeded (P-11)."""
+        """The record of a new queue or topic. Refused if a quota is exceeded (P-11)."""
         path = description.path
-        if self.look_up(path) is not None:
-            raise EntityExists(f"The messaging entity '{path}' already exists.")
         if normalise_path(path) in self._reserved_names:
             raise ArgumentError(
                 f"The entity path '{path}' is not allowed: the server itself answers at '/{path}'."

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["LOAD_PATIENCE_S", "SLOW_AFTER_S", "STALL_AFTER_S", "Patience"]
+__all__ = ["LOAD_PATIENCE_S", "SLOW_AFTER_S", "STALL_AFTER_S", "Patience", "writing_s"]
 
 SLOW_AFTER_S: Final = 1.0
 
@@ -22,6 +22,10 @@ PATIENCE_MAX_S: Final = 10.0
 PATIENCE_FACTOR: Final = 10.0
 # Applied five times a second, so an old value is halved after 14 s.
 FORGETTING: Final = 0.99
+
+# A large commit may take longer: its bytes at the speed of a busy disk, so 5 s for a message of 100 MB.
+BUSY_DISK_BYTES_PER_S: Final = 20 * 1024 * 1024
+WRITING_MAX_S: Final = 6.0
 
 # A million messages load in a second or two. Commands wait this long for a longer load.
 LOAD_PATIENCE_S: Final = 10.0
@@ -64,3 +68,8 @@ class Patience:
             self._began[thread] = step, self.clock_s
             return 0.0
         return self.clock_s - known[1]
+
+
+def writing_s(size_bytes: int) -> float:
+    """How long a healthy disk may take to write so many bytes."""
+    return min(size_bytes / BUSY_DISK_BYTES_PER_S, WRITING_MAX_S)

@@ -47,6 +47,7 @@ class Queues:
         """Create the queue on all its partitions, or not at all (P-32)."""
         entities = self._entities
         async with entities.changing:
+            entities.refuse_taken(description.path)
             description = entities.settled(description)
             entities.tier.check(description)
             entities.check_forwarding(description)

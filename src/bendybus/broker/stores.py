@@ -16,7 +16,7 @@ from math import inf
 from typing import Final, TypeVar
 
 from bendybus.broker.clock import now
-from bendybus.broker.health import LOAD_PATIENCE_S, SLOW_AFTER_S, STALL_AFTER_S, Patience
+from bendybus.broker.health import LOAD_PATIENCE_S, SLOW_AFTER_S, STALL_AFTER_S, Patience, writing_s
 from bendybus.broker.lifecycle import STORE, StoreEvent, StoreState, after
 from bendybus.broker.loop_calls import call_in_loop
 from bendybus.broker.reader import StoreReader
@@ -182,14 +182,16 @@ class AttachedStore:
         """Check the progress of the threads. To be called a few times a second with the loop's time."""
         patience = self._patience
         patience.turn(at, self.writer.take_slowest_s())
-        self.waiting_s = waited_s = max(
-            patience.waited_s("writer", self.writer.step), patience.waited_s("reader", self.reader.step)
-        )
+        writer_s = patience.waited_s("writer", self.writer.step)
+        reader_s = patience.waited_s("reader", self.reader.step)
+        self.waiting_s = waited_s = max(writer_s, reader_s)
         clock_s, stall_after_s = patience.clock_s, patience.stall_after_s
         self.reader.expire(clock_s - stall_after_s, clock_s - max(LOAD_PATIENCE_S, stall_after_s))
         if self.state in (StoreState.AWAY, StoreState.STOPPED):
             return
-        if waited_s >= stall_after_s:
+        if waited_s >= stall_after_s and (
+            reader_s >= stall_after_s or writer_s >= stall_after_s + writing_s(self.writer.size_under_way)
+        ):
             self.fail(StoreUnavailable(f"it has not answered for {waited_s:.1f} s"))
         elif waited_s >= SLOW_AFTER_S and self.state is StoreState.AVAILABLE:
             logger.warning("store %s is slow: messages without a key go elsewhere", self.name)

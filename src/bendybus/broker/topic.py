@@ -8,6 +8,7 @@ A change of rules applies from the next message on: a new `FanOut` is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -74,6 +75,11 @@ class Topic(Entity[TopicHost, TopicDescription]):
         """The subscriptions or their descriptions have changed."""
         self._ordered = self._fan_out = None
 
+    def tell_subscriptions(self) -> None:
+        """The topic's description has changed."""
+        for subscription in self.subscriptions:
+            subscription.topic_changed()
+
     # -- publishing ---------------------------------------------------------------
 
     def publish(
@@ -127,9 +133,15 @@ class Subscription(Queue):
         keep_time: Callable[[Host[Any]], None],
         clock: Clock | None = None,
     ) -> None:
+        description = _with_size_of(topic, description)
         super().__init__(description, partition_count, keep_time, clock)
         self.topic = topic
         self.description: SubscriptionDescription = description
+
+    def topic_changed(self) -> None:
+        self.description = _with_size_of(self.topic, self.description)
+        for host in self.hosts:
+            host.describe(self.description)
 
     @property
     def name(self) -> str:
@@ -157,3 +169,8 @@ class Subscription(Queue):
 
 SendTarget: TypeAlias = Queue | Topic
 """An entity that messages can be sent to."""
+
+
+def _with_size_of(topic: Topic, description: SubscriptionDescription) -> SubscriptionDescription:
+    """The largest message is the topic's, and a session state may have its size."""
+    return replace(description, max_message_size_kb=topic.description.max_message_size_kb)

@@ -68,6 +68,7 @@ class Topics:
         """Create the topic on all its partitions, or not at all (P-32)."""
         entities = self._entities
         async with entities.changing:
+            entities.refuse_taken(description.path)
             description = entities.settled(description)
             check_topic_tier(entities.tier, description)
             topic = await entities.create(entities.admit("topic", description), description.label)
@@ -90,6 +91,7 @@ class Topics:
             check_topic_tier(entities.tier, description, topic.description)
             topic.refuse_unhealthy()
             await entities.describe(topic, description)
+            topic.tell_subscriptions()
             return topic
 
     async def delete(self, path: str, *, force: bool = False) -> None:
@@ -122,6 +124,7 @@ class Topics:
                 rules=tuple(map(self._dated, description.rules)),
                 # Its messages are in the partitions that the topic chose.
                 exact_keys=topic.description.exact_keys,
+                max_message_size_kb=topic.description.max_message_size_kb,
             )
             if topic.subscription(description.name) is not None:
                 raise EntityExists(f"The messaging entity '{description.path}' already exists.")
@@ -147,7 +150,11 @@ class Topics:
             subscription = self.get_subscription(description.topic_path, description.name)
             before = subscription.description
             description = replace(
-                description, path=before.path, rules=before.rules, exact_keys=before.exact_keys
+                description,
+                path=before.path,
+                rules=before.rules,
+                exact_keys=before.exact_keys,
+                max_message_size_kb=before.max_message_size_kb,
             )
             refuse_immutable_changes(before, description)
             self._entities.tier.check_features(description, before)
@@ -175,6 +182,7 @@ class Topics:
             path=before.path,
             rules=tuple(map(self._dated, rules)),
             exact_keys=before.exact_keys,
+            max_message_size_kb=before.max_message_size_kb,
         )
         # If nothing has to change, a store that is away is not an error.
         if description != before:

@@ -214,6 +214,15 @@ class StoreWriter:
         return self._steps if self._in_call else None
 
     @property
+    def size_under_way(self) -> int:
+        """The bytes of the messages that the thread is storing now."""
+        with self._turn:
+            work = self._under_way
+        if work is None:
+            return 0
+        return sum(message.size for changes in work.group.changes.values() for message in changes.stored)
+
+    @property
     def stuck(self) -> bool:
         """Whether the thread is still in a call that was given up."""
         with self._turn:

@@ -18,6 +18,6 @@ TIMEOUT_S: Final = 60.0
 
 def bus_client(command: Command, *, retries: int = RETRIES, timeout_s: float = TIMEOUT_S) -> BusClient:
     """Connected to the namespace that the command was pointed at."""
-    settings = ClientSettings.from_connection_string(command.namespace().text)
+    settings = ClientSettings.of(command.namespace())
     settings = replace(settings, certificate=command.certificate())
     return BusClient(replace(settings, retries=retries, timeout_s=timeout_s))

@@ -18,7 +18,7 @@ import click
 from bendybus.auth.connection_strings import ConnectionString
 from bendybus.cli.options import Choices, data_option
 from bendybus.cli.output import OutputFormat, tell_error
-from bendybus.cli.target import find_certificate, find_namespace
+from bendybus.cli.target import TOKEN_VARIABLE, find_certificate, find_namespace
 from bendybus.errors import BrokerError, ConnectionLost, EntityNotFound, SetupError, Unauthorized
 from bendybus.management.client import ManagementClient
 from bendybus.management.json_api import ask_json
@@ -105,6 +105,8 @@ def _advice(error: BrokerError) -> Iterator[str]:
             yield "'bendybus queue list' and 'bendybus topic list' show what there is."
         case Unauthorized() if "certificate" in str(error):
             yield "Name it in SSL_CERT_FILE; 'bendybus cert' shows where it is."
+        case Unauthorized() if "LocalAuthDisabled" in str(error):
+            yield f"Put a token of the identity provider into {TOKEN_VARIABLE}."
         case Unauthorized():
             yield "Check the key, and the rights of its rule."
         case ConnectionLost():

@@ -28,8 +28,8 @@ _TYPES: Final[Mapping[ValueType, click.ParamType[Any]]] = {
 
 
 def property_options(properties: Properties) -> Decorator:
-    """One option for each property."""
-    wanted = [row for row in ALL if row in properties]
+    """One option for each property that has an effect."""
+    wanted = [row for row in ALL if row.option and row in properties]
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         for row in reversed(wanted):
@@ -41,7 +41,7 @@ def property_options(properties: Properties) -> Decorator:
 
 def taken_properties(properties: Properties, given: Mapping[str, object]) -> dict[str, object]:
     """The values of these options, by the API's names."""
-    return {row.name: given[row.field] for row in properties}
+    return {row.name: given[row.field] for row in properties if row.option}
 
 
 def _option(row: Property) -> Decorator:

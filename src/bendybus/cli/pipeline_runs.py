@@ -22,9 +22,11 @@ from typing import Any, Concatenate, Final
 import click
 from pyspark.sql import SparkSession
 
+from bendybus.auth.sas import SAS_PREFIX
 from bendybus.cli.command import Command, server_command
 from bendybus.cli.output import note, show_one
 from bendybus.cli.tables import progress
+from bendybus.cli.target import TOKEN_VARIABLE
 from bendybus.errors import ConfigError
 from pyspark_servicebus import spark_session
 from pyspark_servicebus.pipelines import Bus, Pipeline, Progress, Run, Summary, shipped
@@ -82,6 +84,10 @@ class SparkOptions:
     def bus(self) -> Bus:
         """The namespace that the command was pointed at."""
         namespace = self.command.namespace()
+        if not namespace.key and not namespace.signature.startswith(SAS_PREFIX):
+            raise ConfigError(
+                f"Spark's tasks need a connection string with a key: {TOKEN_VARIABLE} is not for them"
+            )
         certificate = os.environ.get("SSL_CERT_FILE")
         options = {"certificate": certificate} if certificate and namespace.tls else {}
         return Bus(namespace.text, options)

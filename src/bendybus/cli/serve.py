@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 import click
 
@@ -23,6 +23,13 @@ EXIT_SETUP: Final = 2
 _FILE: Final = click.Path(path_type=Path)
 
 T = TypeVar("T")
+
+
+class _Assignment(click.ParamType[str]):
+    """Text. In the environment, semicolons separate assignments, because names of roles have spaces."""
+
+    name = "assignment"
+    envvar_list_splitter: ClassVar[str] = ";"
 
 
 @click.command
@@ -79,22 +86,44 @@ T = TypeVar("T")
     show_default="as they are, 2 if new",
     help="Partitions of each entity in the premium tier; may be repeated.",
 )
+@click.option(
+    "--disable-local-auth",
+    multiple=True,
+    metavar="[NAME=]true|false",
+    envvar="BENDYBUS_DISABLE_LOCAL_AUTH",
+    show_default="as it is, false if new",
+    help="Refuse keys and SAS tokens: clients need tokens of --jwt-issuer; may be repeated.",
+)
 @click.option("--config", type=_FILE, metavar="FILE", help="The official emulator's Config.json.")
 @click.option("--namespace", multiple=True, metavar="NAME", help="One more namespace; may be repeated.")
 @click.option("--emulator", is_flag=True, help="Take the official emulator's key, SAS_KEY_VALUE.")
 @click.option("--tls-cert", type=_FILE, metavar="FILE", help="TLS certificate chain, PEM.")
 @click.option("--tls-key", type=_FILE, metavar="FILE", help="The certificate's key, PEM.")
 @click.option("--require-tls", is_flag=True, help="Refuse connections without TLS, except for /health.")
-@click.option("--jwt-issuer", help="Take JSON Web Tokens of this issuer (Entra ID or another).")
+@click.option(
+    "--jwt-issuer",
+    envvar="BENDYBUS_JWT_ISSUER",
+    help="Take JSON Web Tokens of this issuer (Entra ID or another).",
+)
 @click.option(
     "--jwt-audience",
     multiple=True,
+    envvar="BENDYBUS_JWT_AUDIENCE",
     help="The audience that tokens must name; may be repeated.",
     show_default="Azure Service Bus",
 )
-@click.option("--jwt-keys", help="The issuer's public keys (JWKS): a file or an https URL.")
 @click.option(
-    "--jwt-role", multiple=True, help="What a role is worth, NAME=RIGHTS[@ENTITY]; may be repeated."
+    "--jwt-keys",
+    envvar="BENDYBUS_JWT_KEYS",
+    help="The issuer's public keys (JWKS): a file or an https URL.",
+)
+@click.option(
+    "--jwt-role",
+    multiple=True,
+    type=_Assignment(),
+    metavar="WHO=WHAT[@SCOPE]",
+    envvar="BENDYBUS_JWT_ROLE",
+    help="What a role, oid:ID, appid:ID or group:ID may do, rights or one of Azure's roles; may be repeated.",
 )
 @click.option(
     "--stall-after",
@@ -129,6 +158,7 @@ def serve(
     allow_store: tuple[str, ...],
     tier: tuple[str, ...],
     premium_messaging_partitions: tuple[str, ...],
+    disable_local_auth: tuple[str, ...],
     config: Path | None,
     namespace: tuple[str, ...],
     emulator: bool,
@@ -158,6 +188,9 @@ def serve(
             premium_messaging_partitions,
             {str(count): count for count in PREMIUM_PARTITIONS},
         )
+        without_keys = _by_namespace(
+            "--disable-local-auth", disable_local_auth, {"true": True, "false": False}
+        )
         settings = Settings(
             data=data,
             host=host,
@@ -171,6 +204,8 @@ def serve(
             namespace_tiers=tiers,
             premium_partitions=partitions.pop("", None),
             namespace_premium_partitions=partitions,
+            disable_local_auth=without_keys.pop("", None),
+            namespace_disable_local_auth=without_keys,
             config=config,
             namespaces=namespace,
             sas_key=sas_key_from(os.environ) or (WELL_KNOWN_KEY if emulator else None),

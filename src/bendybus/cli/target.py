@@ -15,10 +15,12 @@ from bendybus.auth.connection_strings import ConnectionString
 from bendybus.errors import ArgumentError, ConfigError
 from bendybus.server.announcement import find_running
 
-__all__ = ["VARIABLES", "find_certificate", "find_namespace"]
+__all__ = ["TOKEN_VARIABLE", "VARIABLES", "find_certificate", "find_namespace"]
 
 # Where a connection string is looked for, in this order.
 VARIABLES: Final = ("BENDYBUS_CONNECTION_STRING", "SERVICEBUS_CONNECTION_STRING")
+# A JSON Web Token in place of a key.
+TOKEN_VARIABLE: Final = "BENDYBUS_TOKEN"
 
 
 def find_namespace(
@@ -26,16 +28,17 @@ def find_namespace(
 ) -> ConnectionString:
     """The namespace that a command uses; `ConfigError` says how to name one."""
     given = {"--connection-string": connection_string, **{name: environment.get(name) for name in VARIABLES}}
+    token = environment.get(TOKEN_VARIABLE, "").strip()
     for source, text in given.items():
         if text:
-            return _parsed(source, text)
-    running = find_running(data)
+            return _parsed(source, text, token)
+    running = find_running(data, with_key=not token)
     if running is None:
         raise ConfigError(
             f"no server runs on the data folder '{data}' and no other is named: start one with "
             f"'bendybus serve', or pass --connection-string, or set {VARIABLES[0]}"
         )
-    return ConnectionString.parse(running)
+    return ConnectionString.parse(running, token)
 
 
 def find_certificate(
@@ -48,8 +51,8 @@ def find_certificate(
     return str(certificate) if certificate.exists() else None
 
 
-def _parsed(source: str, text: str) -> ConnectionString:
+def _parsed(source: str, text: str, token: str) -> ConnectionString:
     try:
-        return ConnectionString.parse(text)
+        return ConnectionString.parse(text, token)
     except ArgumentError as error:
         raise ConfigError(f"{source}: {error}") from None

@@ -6,14 +6,15 @@ import math
 import time
 from typing import Final
 
-from bendybus.auth.sas import make_token
+from bendybus.auth.sas import SAS_PREFIX, make_token
 from bendybus.client.channel import Channel
 from bendybus.client.refusals import refusal_of_status
 from bendybus.client.requests import Requests
 
 __all__ = ["ChannelTokens"]
 
-TOKEN_TYPE: Final = "servicebus.windows.net:sastoken"
+SAS_TYPE: Final = "servicebus.windows.net:sastoken"
+JWT_TYPE: Final = "jwt"
 
 # A token is renewed when this share of its life is left.
 RENEW_AT: Final = 0.3
@@ -53,7 +54,8 @@ class ChannelTokens:
             lifetime_s = settings.token_lifetime_s
             expires_at = math.ceil(time.time()) + lifetime_s
             token = settings.signature or make_token(audience, settings.key_name, settings.key, expires_at)
-            properties = {"operation": "put-token", "type": TOKEN_TYPE, "name": audience}
+            kind = SAS_TYPE if token.startswith(SAS_PREFIX) else JWT_TYPE
+            properties = {"operation": "put-token", "type": kind, "name": audience}
             reply = self._requests.answer(self._requests.ask(properties, token))
         finally:
             self._busy = False

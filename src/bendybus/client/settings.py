@@ -48,7 +48,10 @@ class ClientSettings:
         With `UseDevelopmentEmulator=true` the connection is plain TCP, else TLS.
         `ArgumentError` says what is wrong with it.
         """
-        given = ConnectionString.parse(text)
+        return cls.of(ConnectionString.parse(text), entity=entity)
+
+    @classmethod
+    def of(cls, given: ConnectionString, *, entity: str | None = None) -> Self:
         return cls(
             host=given.host,
             port=given.port or (AMQPS_PORT if given.tls else AMQP_PORT),

@@ -83,8 +83,8 @@ class Property:
     """The limit of a duration."""
     too_long: str = ""
     """Azure's text for a duration that is too long, if it differs from the usual text."""
-    option: str
-    """The option of the command line."""
+    option: str = ""
+    """The option of the command line; empty for a property that has no effect here."""
     help: str
     metavar: str = ""
     """The placeholder for the option's value in help."""
@@ -337,8 +337,7 @@ ENABLE_EXPRESS: Final = Property(
     field="enable_express",
     type=ValueType.BOOLEAN,
     default=False,
-    option="enable-express",
-    help="Messages may stay in memory.",
+    help="Kept and shown. Messages are stored on disk all the same.",
     in_config=False,
 )
 ENABLE_BATCHED_OPERATIONS: Final = Property(
@@ -346,8 +345,7 @@ ENABLE_BATCHED_OPERATIONS: Final = Property(
     field="enable_batched_operations",
     type=ValueType.BOOLEAN,
     default=True,
-    option="batched-operations",
-    help="Let the server gather writes.",
+    help="Kept and shown. The server gathers writes all the same.",
     in_config=False,
 )
 USER_METADATA: Final = Property(

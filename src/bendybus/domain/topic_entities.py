@@ -147,7 +147,8 @@ class SubscriptionDescription(QueueDescription):
 
     # Always the wider limit: the topic checks the size, over all its subscriptions.
     max_size_mb: int = MAX_SIZE.allowed[-1]
-    max_message_size_kb: int | None = 256
+    max_message_size_kb: int | None = None
+    """The topic's, which the broker fills in."""
     enable_partitioning: bool | None = False
     dead_letter_on_filter_errors: bool = True
     rules: tuple[RuleDescription, ...] = (DEFAULT_RULE,)

@@ -65,7 +65,7 @@ class ClientIdentity:
         """Check a SASL login. PLAIN proves a rule's key. After other mechanisms, tokens follow."""
         if init.mechanism != "PLAIN":
             return True
-        rule_name = ""
+        rule_name, namespace = "", None
         try:
             _, rule_name, key = init.response.decode().split("\0")
             namespace = self._named(init.hostname, transport) or self._namespaces.opened_by(rule_name, key)
@@ -73,7 +73,10 @@ class ClientIdentity:
                 self.accept_claim(claim)
             self.namespace = namespace
         except (Unauthorized, ValueError) as refusal:
-            reason, claimed = "wrong-key" if rule_name else "malformed", audit.claimed_name(rule_name)
+            reason = "wrong-key" if rule_name else "malformed"
+            if namespace is not None and not namespace.keys.local_auth:
+                reason = "local-auth-disabled"
+            claimed = audit.claimed_name(rule_name)
             audit.record("login-refused", self.actor(peer), reason=reason, claimed=claimed)
             logger.info("login from %s refused: %s", peer, refusal)
             return False

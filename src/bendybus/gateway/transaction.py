@@ -97,6 +97,7 @@ class Transaction:
     ) -> None:
         """Messages to the entity that the transaction is about (P-19 to P-22)."""
         self._begin_work()
+        _refuse_without_session(target, messages)
         for each in keys:
             self.scope.send(target.top_level, len(target.hosts), each, crosses=self._crosses)
         self._enqueue(target, messages, identities)
@@ -107,11 +108,7 @@ class Transaction:
         """Messages to another entity, which leave from the one that the transaction is about (P-37)."""
         self._begin_work()
         self._sent_through = True
-        if _requires_session(target) and any(message.session_id is None for message in messages):
-            raise InvalidOperation(
-                f"The SessionId was not set on a message to '{target.path}', which requires sessions and "
-                "takes only messages that have one."
-            )
+        _refuse_without_session(target, messages)
         for each in keys:
             self.scope.send_through(via.top_level, len(via.hosts), each)
         self._enqueue(via, messages, None, target.path)
@@ -316,6 +313,13 @@ def _rules_and_messages() -> InvalidOperation:
     )
 
 
-def _requires_session(target: SendTarget) -> bool:
+def _refuse_without_session(target: SendTarget, messages: Sequence[Message]) -> None:
+    """Refuse at once what the entity would refuse at the commit (P-21)."""
     description = target.description
-    return isinstance(description, QueueDescription) and description.requires_session
+    if not isinstance(description, QueueDescription) or not description.requires_session:
+        return
+    if any(message.session_id is None for message in messages):
+        raise InvalidOperation(
+            f"The SessionId was not set on a message to '{target.path}', which requires sessions and "
+            "takes only messages that have one."
+        )

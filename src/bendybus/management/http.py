@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bendybus.auth.connection_strings import ConnectionString
-from bendybus.auth.sas import make_token
+from bendybus.auth.sas import SAS_PREFIX, make_token
 from bendybus.errors import BrokerError, ConnectionLost, Unauthorized
 
 __all__ = ["Answer", "HttpClient"]
@@ -52,8 +52,10 @@ class HttpClient:
     def token(self) -> str:
         """For the Authorization header: over the whole namespace, as the Python SDK signs."""
         namespace = self._namespace
-        if namespace.signature:
+        if namespace.signature.startswith(SAS_PREFIX):
             return namespace.signature
+        if namespace.signature:
+            return f"Bearer {namespace.signature}"
         scheme = "https" if namespace.tls else "http"
         expires_at_s = int(time.time()) + TOKEN_LIFE_S
         return make_token(f"{scheme}://{namespace.netloc}", namespace.key_name, namespace.key, expires_at_s)

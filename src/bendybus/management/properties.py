@@ -70,6 +70,7 @@ _NUMBERS: Final = frozenset(
 _BOOLEANS: Final = frozenset(
     {
         *(row.name for row in properties.ALL if row.type is ValueType.BOOLEAN),
+        "DisableLocalAuth",
         "EnableSubscriptionPartitioning",
         "FilteringMessagesBeforePublishing",
         "IsAnonymousAccessible",

@@ -74,12 +74,16 @@ def withdraw(data: Path) -> None:
     (data / ANNOUNCEMENT_FILE).unlink(missing_ok=True)
 
 
-def find_running(data: Path) -> str | None:
-    """The connection string of the server that runs on this data folder; None when none does."""
+def find_running(data: Path, *, with_key: bool = True) -> str | None:
+    """The connection string of the server that runs on this data folder; None when none does.
+
+    A client with a token of an identity provider needs no key.
+    """
     found = _running(data)
     if found is None:
         return None
-    return local_connection_string(found.host, found.port, _root_key(data, found), tls=found.tls)
+    key = _root_key(data, found) if with_key else None
+    return local_connection_string(found.host, found.port, key, tls=found.tls)
 
 
 def find_operated(data: Path) -> str | None:

@@ -18,11 +18,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bendybus import audit
 from bendybus.admin.authorization_rules import AuthorizationRules, RootRule
-from bendybus.auth.key_ring import Issuer, KeyRing
+from bendybus.auth.key_ring import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.envelope.contents import AmqpContents
 from bendybus.errors import ConfigError, RequestError, StoreCorrupted, StoreUnavailable
@@ -35,6 +35,7 @@ from bendybus.server.emulator_config import NamespaceConfig, load_config
 from bendybus.server.front import Front
 from bendybus.server.http import RESERVED_NAMES
 from bendybus.server.key_sets import trusted_issuer
+from bendybus.server.local_auth import has_local_auth
 from bendybus.server.logs import start_log
 from bendybus.server.memory_limit import memory_limit
 from bendybus.server.naming import connection_strings, namespace_folders
@@ -48,6 +49,9 @@ from bendybus.store.faults import StoreFaults
 from bendybus.store.folder import DataFolder, make_key
 from bendybus.store.protocol import MessagingStore
 from bendybus.store.sqlite.catalog import SqliteCatalog
+
+if TYPE_CHECKING:
+    from bendybus.auth.jwt import TrustedIssuer
 
 __all__ = ["Server", "loop_factory", "run"]
 
@@ -153,7 +157,7 @@ class Server:
         name: str,
         config: NamespaceConfig,
         folder: DataFolder,
-        issuer: Issuer | None,
+        provider: TrustedIssuer | None,
         exits: AsyncExitStack,
     ) -> tuple[Namespace, AuthorizationRules, StoreKeeper]:
         settings = self._settings
@@ -163,7 +167,11 @@ class Server:
         exits.callback(keeper.close)
         broker.start()
         exits.push_async_callback(broker.stop)
-        keys = KeyRing(issuer=issuer)
+        if config.roles and provider is None:
+            raise ConfigError(f"{settings.config}: 'RoleAssignments' say nothing without --jwt-issuer")
+        issuer = None if provider is None else provider.of_namespace(name, config.roles)
+        local_auth = has_local_auth(name, settings, config, broker.catalog, issuer)
+        keys = KeyRing(issuer=issuer, local_auth=local_auth)
         authorization_rules = AuthorizationRules(broker, keys, root)
         authorization_rules.open()
         try:

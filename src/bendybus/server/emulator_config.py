@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 from bendybus.atom import CORRELATION_ELEMENTS
 from bendybus.auth.key_ring import ROOT_RULE_NAME
 from bendybus.auth.rights import Right
+from bendybus.auth.roles import Role
 from bendybus.domain.access import RULES_MAX, AuthorizationRule
 from bendybus.domain.entities import PREMIUM_PARTITIONS, QueueDescription, Tier, normalise_path
 from bendybus.domain.filters import CorrelationFilter, RuleDescription, SqlFilter, SqlRuleAction
@@ -45,6 +46,9 @@ class NamespaceConfig:
     """By queue or topic; the namespace's own under the empty name."""
     tier: Tier | None = None
     premium_partitions: int | None = None
+    disable_local_auth: bool | None = None
+    roles: tuple[Role, ...] = ()
+    """What principals of the identity provider may do in this namespace."""
 
 
 def load_config(file: Path) -> tuple[NamespaceConfig, ...]:
@@ -79,6 +83,8 @@ NAMESPACE_MEMBERS: Final = (
     "Name",
     "Tier",
     "PremiumMessagingPartitions",
+    "DisableLocalAuth",
+    "RoleAssignments",
     "Queues",
     "Topics",
     "AuthorizationRules",
@@ -124,6 +130,19 @@ class _Reader:
             self._rules,
             _tier(members["Tier"]) if "Tier" in members else None,
             _premium_partitions(members),
+            members["DisableLocalAuth"].boolean() if "DisableLocalAuth" in members else None,
+            tuple(map(self._read_role, members["RoleAssignments"].items()))
+            if "RoleAssignments" in members
+            else (),
+        )
+
+    def _read_role(self, node: JsonNode) -> Role:
+        members = node.members("Principal", "Role", "Scope")
+        if "Principal" not in members or "Role" not in members:
+            node.refuse("a role assignment needs a 'Principal' and a 'Role'")
+        scope = members["Scope"].text() if "Scope" in members else ""
+        return self._described(
+            node, lambda: Role.of(members["Principal"].text(), members["Role"].text(), scope)
         )
 
     def _read_queue(self, node: JsonNode) -> None:

@@ -21,7 +21,8 @@ from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from bendybus.errors import ConfigError
+from bendybus.auth.roles import WELL_KNOWN_ROLES, Role
+from bendybus.errors import ArgumentError, ConfigError
 from bendybus.server.settings import Settings
 
 if TYPE_CHECKING:
@@ -48,9 +49,12 @@ async def trusted_issuer(settings: Settings, exits: AsyncExitStack) -> TrustedIs
     if settings.jwt_issuer is None or settings.jwt_keys is None:
         return None
     # Imported here because it takes 60 ms, which only servers that use it should pay.
-    from bendybus.auth.jwt import DEFAULT_AUDIENCE, WELL_KNOWN_ROLES, Role, TrustedIssuer  # noqa: PLC0415
+    from bendybus.auth.jwt import DEFAULT_AUDIENCES, TrustedIssuer  # noqa: PLC0415
 
-    roles = [*WELL_KNOWN_ROLES, *map(Role.parse, settings.jwt_roles)]
+    try:
+        roles = [*WELL_KNOWN_ROLES, *map(Role.parse, settings.jwt_roles)]
+    except ArgumentError as error:
+        raise ConfigError(f"--jwt-role, WHO=WHAT[@SCOPE]: {error}") from error
     keys: FileKeys | UrlKeys
     if "://" in settings.jwt_keys:
         keys = UrlKeys(settings.jwt_keys)
@@ -58,7 +62,7 @@ async def trusted_issuer(settings: Settings, exits: AsyncExitStack) -> TrustedIs
         exits.push_async_callback(keys.stop)
     else:
         keys = FileKeys(Path(settings.jwt_keys))
-    return TrustedIssuer(settings.jwt_issuer, settings.jwt_audiences or (DEFAULT_AUDIENCE,), keys, roles)
+    return TrustedIssuer(settings.jwt_issuer, settings.jwt_audiences or DEFAULT_AUDIENCES, keys, roles)
 
 
 class FileKeys:

@@ -54,11 +54,16 @@ def namespace_folders(
 def connection_strings(
     namespaces: Iterable[Namespace], host: str, port: int, *, tls: bool = False
 ) -> dict[str, str]:
-    """What a client of each namespace on this machine needs: its key, or its name where others share that."""
+    """What a client of each namespace on this machine needs: its key, or its name where others share that.
+
+    A namespace whose keys open nothing has none to show.
+    """
     strings: dict[str, str] = {}
-    taken: set[str] = set()
+    taken: set[str | None] = set()
     for namespace in namespaces:
-        key = next(rule.primary_key for rule in namespace.keys.named(ROOT_RULE_NAME, ""))
+        key = None
+        if namespace.keys.local_auth:
+            key = next(rule.primary_key for rule in namespace.keys.named(ROOT_RULE_NAME, ""))
         shown = f"{namespace.name.lower()}.localhost" if key in taken else host
         taken.add(key)
         strings[namespace.name] = local_connection_string(shown, port, key, tls=tls)

@@ -70,6 +70,10 @@ class Settings:
     """By the namespace's name, in lower case."""
     namespace_premium_partitions: Mapping[str, int] = field(default_factory=dict)
     """By the namespace's name, in lower case."""
+    disable_local_auth: bool | None = None
+    """Whether keys and SAS tokens are refused in namespaces for which it is not set; None: as it is."""
+    namespace_disable_local_auth: Mapping[str, bool] = field(default_factory=dict)
+    """By the namespace's name, in lower case."""
     config: Path | None = None
     """The official emulator's Config.json: the namespaces and queues to have from the start."""
     namespaces: tuple[str, ...] = ()
@@ -89,7 +93,7 @@ class Settings:
     jwt_keys: str | None = None
     """Its public keys, a JWKS document: a file or an https URL."""
     jwt_roles: tuple[str, ...] = ()
-    """The rights of roles in its tokens, `NAME=RIGHTS[@ENTITY]`, besides Azure's own three."""
+    """What principals of its tokens may do, `WHO=WHAT[@SCOPE]`, besides Azure's own three roles."""
     development: bool = False
     """Whether faults may be switched on: for people who test their own applications."""
     stall_after_s: float = STALL_AFTER_S

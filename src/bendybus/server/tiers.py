@@ -61,6 +61,7 @@ def refuse_unknown_names(settings: Settings, names: Iterable[str]) -> None:
     for option, given in (
         ("--tier", settings.namespace_tiers),
         ("--premium-messaging-partitions", settings.namespace_premium_partitions),
+        ("--disable-local-auth", settings.namespace_disable_local_auth),
     ):
         for name, value in given.items():
             if name not in known:

@@ -16,10 +16,11 @@ from jwt.algorithms import OKPAlgorithm
 
 from bendybus.auth.claims import Claims, put_token
 from bendybus.auth.connection_strings import ConnectionString
-from bendybus.auth.jwt import KeySet, Role, TrustedIssuer
+from bendybus.auth.jwt import KeySet, TrustedIssuer
 from bendybus.auth.key_ring import AccessRule, KeyRing
 from bendybus.auth.paths import resource_path
 from bendybus.auth.rights import Right
+from bendybus.auth.roles import Role
 from bendybus.auth.sas import SasToken, make_token, signer
 from bendybus.errors import ArgumentError, ConfigError, Unauthorized
 from bendybus.names import Instant
@@ -103,7 +104,7 @@ def _connection_string(data: bytes) -> None:
         parsed = ConnectionString.parse(text)
         assert ConnectionString.parse(parsed.text) == parsed
         assert isinstance(parsed.netloc, str)
-    with refusals(ConfigError):
+    with refusals(ArgumentError):
         Role.parse(text)
 
 

@@ -21,7 +21,8 @@ def numbers(spark: SparkSession, path: Path) -> list[int]:
     return sorted(int(row.body) for row in captured(spark, str(path)).select("body").collect())
 
 
-def test_each_message_is_captured_once_and_lies_by_entity_date_and_partition(  # S-05
+@pytest.mark.row("S-05")
+def test_each_message_is_captured_once_and_lies_by_entity_date_and_partition(
     spark: SparkSession, bus: Bus, make_queue: MakeQueue, send_keyed: SendKeyed, tmp_path: Path
 ) -> None:
     queue = make_queue()
@@ -40,7 +41,8 @@ def test_each_message_is_captured_once_and_lies_by_entity_date_and_partition(  #
     }
 
 
-def test_a_batch_that_comes_again_enters_a_delta_table_once(  # S-03, S-05
+@pytest.mark.row("S-03", "S-05")
+def test_a_batch_that_comes_again_enters_a_delta_table_once(
     spark: SparkSession, bus: Bus, make_queue: MakeQueue, send_keyed: SendKeyed, tmp_path: Path
 ) -> None:
     queue = make_queue()

@@ -40,7 +40,8 @@ def test_the_bus_certificate_is_trusted_for_management_too(server: ServerProcess
         Queues(over_tls).find("not-there")
 
 
-def test_a_move_that_is_cut_off_in_every_phase_loses_and_doubles_nothing(  # S-05
+@pytest.mark.row("S-05")
+def test_a_move_that_is_cut_off_in_every_phase_loses_and_doubles_nothing(
     spark: SparkSession,
     bus: Bus,
     client: BusClient,
@@ -90,7 +91,8 @@ def test_a_move_that_is_cut_off_in_every_phase_loses_and_doubles_nothing(  # S-0
     )
 
 
-def test_sessions_keep_their_order_and_senders_their_name(  # S-05
+@pytest.mark.row("S-05")
+def test_sessions_keep_their_order_and_senders_their_name(
     spark: SparkSession,
     bus: Bus,
     client: BusClient,

@@ -22,7 +22,8 @@ def keep(spark: SparkSession, bus: Bus, entity: str, path: Path) -> None:
     rows.write.partitionBy("date", "partition").parquet(str(path / f"entity={entity}"))
 
 
-def test_a_replay_that_is_cut_off_anywhere_sends_each_message_once_and_in_order(  # S-05
+@pytest.mark.row("S-05")
+def test_a_replay_that_is_cut_off_anywhere_sends_each_message_once_and_in_order(
     spark: SparkSession,
     bus: Bus,
     make_queue: MakeQueue,

@@ -31,7 +31,8 @@ class Checked(HTMLParser):
         assert not {name for name, _ in attributes} & {"src", "href", "onload", "onclick"}
 
 
-def test_a_report_tells_of_rates_skew_keys_latency_and_reasons_in_one_page(  # S-05
+@pytest.mark.row("S-05")
+def test_a_report_tells_of_rates_skew_keys_latency_and_reasons_in_one_page(
     spark: SparkSession,
     bus: Bus,
     client: BusClient,

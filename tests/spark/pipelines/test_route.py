@@ -25,7 +25,8 @@ pytestmark = pytest.mark.timeout(400)
 STATEMENT = "SELECT body, partition_key, message_id FROM messages WHERE partition_key IN ('k1', 'k2')"
 
 
-def test_what_a_statement_selects_is_sent_once_over_cuts_and_runs(  # S-05
+@pytest.mark.row("S-05")
+def test_what_a_statement_selects_is_sent_once_over_cuts_and_runs(
     spark: SparkSession,
     bus: Bus,
     make_queue: MakeQueue,

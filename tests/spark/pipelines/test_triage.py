@@ -36,7 +36,8 @@ def buried(client: BusClient, make_queue: MakeQueue, send_keyed: SendKeyed) -> s
     return queue
 
 
-def test_dead_letters_are_grouped_by_their_reasons(  # S-05
+@pytest.mark.row("S-05")
+def test_dead_letters_are_grouped_by_their_reasons(
     spark: SparkSession, bus: Bus, buried: str, contents: Contents
 ) -> None:
     summary = finish(Triage(bus=bus, entity=buried), spark)
@@ -48,7 +49,8 @@ def test_dead_letters_are_grouped_by_their_reasons(  # S-05
     assert len(contents(f"{buried}/$deadletterqueue")) == 20
 
 
-def test_chosen_letters_come_back_as_they_were_and_others_stay(  # S-05
+@pytest.mark.row("S-05")
+def test_chosen_letters_come_back_as_they_were_and_others_stay(
     spark: SparkSession, bus: Bus, buried: str, contents: Contents, tmp_path: Path
 ) -> None:
     triage = Triage(
@@ -66,7 +68,8 @@ def test_chosen_letters_come_back_as_they_were_and_others_stay(  # S-05
     assert len(contents(f"{buried}/$deadletterqueue")) == 6
 
 
-def test_letters_whose_copies_have_arrived_are_not_sent_again_after_a_cut(  # S-05
+@pytest.mark.row("S-05")
+def test_letters_whose_copies_have_arrived_are_not_sent_again_after_a_cut(
     spark: SparkSession,
     bus: Bus,
     buried: str,

@@ -305,9 +305,10 @@ async def test_every_request_needs_manage_and_tells_others_nothing(method: str, 
         assert "insufficient_scope" in answer.headers["www-authenticate"]
 
 
+@pytest.mark.row("P-10")
 @pytest.mark.parametrize("path", ["q", "t", "t/Subscriptions", "t/Subscriptions/s"])
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
-async def test_old_versions_are_told_that_they_cannot_have_partitioned_entities(  # P-10
+async def test_old_versions_are_told_that_they_cannot_have_partitioned_entities(
     method: str, path: str
 ) -> None:
     async with open_namespace() as api:

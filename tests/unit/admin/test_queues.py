@@ -121,16 +121,18 @@ def test_what_is_shown_means_the_same_when_it_comes_back(description: QueueDescr
     assert read(shown, tier, current=queue) == description
 
 
+@pytest.mark.row("P-09")
 @pytest.mark.parametrize("tier", [Tier.STANDARD, Tier.PREMIUM])
 @pytest.mark.parametrize("partitions", [16, 2])
 def test_an_update_in_another_tier_than_it_was_created_in_changes_nothing(
     partitions: int, tier: Tier
-) -> None:  # P-09
+) -> None:
     queue = a_queue(EVERYTHING, partitions)
     assert read(queue_elements(queue, "2024-05"), tier, current=queue) == EVERYTHING
 
 
-def test_a_partitioned_queue_shows_the_size_of_all_partitions() -> None:  # P-08
+@pytest.mark.row("P-08")
+def test_a_partitioned_queue_shows_the_size_of_all_partitions() -> None:
     five = QueueDescription(PATH, max_size_mb=5120, enable_partitioning=True)
     assert text_of(written(a_queue(five, 16)), "MaxSizeInMegabytes") == "81920"
     assert text_of(written(a_queue(five, 2)), "MaxSizeInMegabytes") == "5120"
@@ -138,14 +140,16 @@ def test_a_partitioned_queue_shows_the_size_of_all_partitions() -> None:  # P-08
     assert read(both.format(81_920)) == read(both.format(5120)) == five
 
 
-def test_what_the_client_does_not_say_is_left_to_the_namespace() -> None:  # P-09
+@pytest.mark.row("P-09")
+def test_what_the_client_does_not_say_is_left_to_the_namespace() -> None:
     asked = read("<MaxDeliveryCount>3</MaxDeliveryCount>", Tier.PREMIUM)
     assert (asked.enable_partitioning, asked.max_message_size_kb) == (None, None)
     asked = read("<EnablePartitioning>false</EnablePartitioning>", Tier.PREMIUM)
     assert asked.enable_partitioning is False
 
 
-def test_counts_and_sizes_are_summed_over_the_partitions() -> None:  # P-33
+@pytest.mark.row("P-33")
+def test_counts_and_sizes_are_summed_over_the_partitions() -> None:
     queue = a_queue(EVERYTHING, 16)
     shown = written(queue)
     assert (text_of(shown, "MessageCount"), text_of(shown, "SizeInBytes")) == ("16", "48")
@@ -162,6 +166,7 @@ def test_the_prefix_of_the_counts_is_declared_where_the_javascript_client_looks(
     assert "<d2p1:ActiveMessageCount>1</d2p1:ActiveMessageCount>" in text
 
 
+@pytest.mark.row("P-10")
 @pytest.mark.parametrize(
     ("version", "hidden"),
     [
@@ -171,7 +176,7 @@ def test_the_prefix_of_the_counts_is_declared_where_the_javascript_client_looks(
         ("2099-01", set()),
     ],
 )
-def test_older_versions_see_less(version: str, hidden: set[str]) -> None:  # P-10
+def test_older_versions_see_less(version: str, hidden: set[str]) -> None:
     shown = {child.tag.rpartition("}")[2] for child in written(a_queue(EVERYTHING, 1), version=version)}
     assert set(SERVED) - shown == hidden
 

@@ -17,11 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jwt.algorithms import RSAAlgorithm
 
-from bendybus.auth.claims import put_token
-from bendybus.auth.jwt import WELL_KNOWN_ROLES, KeySet, Role, TrustedIssuer
-from bendybus.auth.key_ring import KeyRing
+from bendybus.auth.claims import log_in, put_token
+from bendybus.auth.jwt import DEFAULT_AUDIENCES, KeySet, TrustedIssuer, issuer_names
+from bendybus.auth.key_ring import AccessRule, KeyRing
 from bendybus.auth.rights import Right
-from bendybus.errors import ConfigError, Unauthorized
+from bendybus.auth.roles import WELL_KNOWN_ROLES, Role
+from bendybus.auth.sas import make_token
+from bendybus.errors import ArgumentError, Unauthorized
 from bendybus.names import Instant
 from fix_jwt import AUDIENCE, ISSUER, MAKERS, OWNER, RECEIVER, SENDER, Provider
 
@@ -198,10 +200,87 @@ def test_a_role_over_a_path_below_an_entity_says_nothing_about_the_entity() -> N
     assert refused(PROVIDER.token("below"), keys.reaching("q"), "q/messages")[0] == 40104
 
 
-@pytest.mark.parametrize("text", ["", "x", "=Send", "x=", "x=Own", "x=Send,", "x=@q"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "=Send", "x=", "x=Own", "x=Send,", "x=@q", "oid:=Send", "group: =Send", "x=Send@a/../b"]
+)
 def test_a_role_that_cannot_be_meant_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="NAME=RIGHTS"):
+    with pytest.raises(ArgumentError):
         Role.parse(text)
+
+
+BEARER = "0f8fad5b-d9cb-469f-a165-70867728950e"
+
+
+@pytest.mark.parametrize(
+    ("assigned", "claims"),
+    [
+        (f"oid:{BEARER}", {"oid": BEARER.upper()}),
+        (f"appid:{BEARER}", {"appid": BEARER}),
+        (f"appid:{BEARER}", {"azp": BEARER}),
+        (f"group:{BEARER}", {"groups": ["other", BEARER]}),
+        ("role:clerk", {"roles": ["clerk"]}),
+        ("api:send", {"roles": ["api:send"]}),
+        ("group", {"roles": ["group"]}),
+    ],
+)
+def test_rights_are_assigned_to_roles_objects_applications_and_groups(assigned, claims) -> None:
+    keys = ring(roles=(f"{assigned}=Azure Service Bus Data Receiver@news/Subscriptions/all",))
+    token = PROVIDER.token(**{"roles": None, **claims})
+    assert put_token(keys, token, "sb://h/news/subscriptions/ALL/$management", now()).rights == Right.LISTEN
+    for elsewhere in ("news", "news/subscriptions/other", ""):
+        assert refused(token, keys, elsewhere)[0] == 40104
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [{"oid": "another"}, {"groups": BEARER[:-1]}, {"sub": BEARER}, {"roles": [BEARER]}, {"oid": [1]}, {}],
+)
+def test_what_is_assigned_to_one_is_nobody_elses(claims) -> None:
+    keys = ring(roles=(f"oid:{BEARER}=Send", f"group:{BEARER}=Send", f"appid:{BEARER}=Send"))
+    assert refused(PROVIDER.token(**{"roles": None, **claims}), keys)[0] == 40104
+
+
+def test_groups_that_were_left_out_of_a_token_are_said_to_be() -> None:
+    keys = ring(roles=(f"group:{BEARER}=Send",))
+    token = PROVIDER.token(_claim_names={"groups": "src1"})
+    assert "too many" in refused(token, keys)[1]
+
+
+TENANT = "72f988bf-86f1-41af-91ab-2d7cd011db47"
+V1, V2 = f"https://sts.windows.net/{TENANT}/", f"https://login.microsoftonline.com/{TENANT}/v2.0"
+
+
+def test_a_tenant_has_two_names_and_any_other_issuer_one() -> None:
+    assert issuer_names(V1) == issuer_names(V2) == {V1, V2}
+    assert issuer_names(ISSUER) == {ISSUER}
+    assert issuer_names(f"{V2}/evil") == {f"{V2}/evil"}
+
+
+def test_a_token_may_be_for_service_bus_or_for_the_namespace_and_for_no_other() -> None:
+    issuer = TrustedIssuer(ISSUER, DEFAULT_AUDIENCES, Keys(PROVIDER.jwk)).of_namespace("Orders")
+    keys = KeyRing(issuer=issuer)
+    for audience in (
+        "https://servicebus.azure.net",
+        "https://servicebus.azure.net/",
+        "80a10ef9-8168-493d-abf9-3297c4ef6e3c",
+        "https://orders.servicebus.windows.net/",
+    ):
+        put_token(keys, PROVIDER.token(OWNER, aud=audience), "sb://h/q", now())
+    for audience in ("https://invoices.servicebus.windows.net", "https://eventhubs.azure.net"):
+        assert refused(PROVIDER.token(OWNER, aud=audience), keys)[0] == 40104
+
+
+def test_where_local_authentication_is_off_only_tokens_of_the_issuer_count() -> None:
+    issuer = TrustedIssuer(ISSUER, (AUDIENCE,), Keys(PROVIDER.jwk))
+    keys = KeyRing([AccessRule.root("key")], issuer, local_auth=False)
+    for path in ("", "q"):
+        signed = make_token(f"sb://h/{path}", "RootManageSharedAccessKey", "key", now() // 1000 + 60)
+        code, said = refused(signed, keys, path)
+        assert (code, said.startswith("LocalAuthDisabled: ")) == (40107, True)
+        assert refused(signed, keys.reaching("q"), path)[0] == 40107
+        put_token(keys.reaching("q"), PROVIDER.token(OWNER), f"sb://h/{path}", now())
+    with pytest.raises(Unauthorized, match="LocalAuthDisabled"):
+        log_in(keys, "RootManageSharedAccessKey", "key")
 
 
 def test_without_an_issuer_no_token_of_others_is_taken() -> None:

@@ -49,14 +49,16 @@ async def recovered(broker: Broker, name: str) -> None:
         await queue.loaded()
 
 
-async def test_a_partitioned_queue_is_spread_over_the_stores(open_broker):  # P-02
+@pytest.mark.row("P-02")
+async def test_a_partitioned_queue_is_spread_over_the_stores(open_broker):
     async with open_broker() as broker:
         queue = await broker.queues.create(ORDERS)
         assert [host.number for host in queue.hosts] == list(range(16))
         assert sorted(Counter(host.store.name for host in queue.hosts).values()) == [5, 5, 6]
 
 
-async def test_keyless_messages_go_round_the_partitions_store_by_store(open_broker):  # P-16
+@pytest.mark.row("P-16")
+async def test_keyless_messages_go_round_the_partitions_store_by_store(open_broker):
     async with open_broker() as broker:
         queue = await broker.queues.create(ORDERS)
         hosts = [queue.host_for(None) for _ in range(32)]
@@ -65,14 +67,16 @@ async def test_keyless_messages_go_round_the_partitions_store_by_store(open_brok
         assert [store for store, _ in groupby(host.store.name for host in hosts[:16])] == ["a", "b", "c"]
 
 
-async def test_an_unpartitioned_queue_lives_in_one_store_and_they_take_turns(open_broker):  # P-02
+@pytest.mark.row("P-02")
+async def test_an_unpartitioned_queue_lives_in_one_store_and_they_take_turns(open_broker):
     async with open_broker() as broker:
         queues = [await broker.queues.create(QueueDescription(EntityPath(name))) for name in "xyz"]
         assert [[host.store.name for host in queue.hosts] for queue in queues] == [["a"], ["b"], ["c"]]
 
 
+@pytest.mark.row("P-08", "P-09")
 @pytest.mark.parametrize(("tier", "asked", "count"), [(Tier.STANDARD, True, 16), (Tier.PREMIUM, None, 4)])
-async def test_the_tier_decides_the_number_of_partitions(open_broker, tier, asked, count):  # P-08 P-09
+async def test_the_tier_decides_the_number_of_partitions(open_broker, tier, asked, count):
     async with open_broker(tier=tier, premium_partitions=4) as broker:
         description = QueueDescription(EntityPath("q"), enable_partitioning=asked)
         assert len((await broker.queues.create(description)).hosts) == count
@@ -108,7 +112,8 @@ async def test_a_name_that_the_server_needs_is_refused_but_an_old_entity_keeps_i
             await broker.queues.create(QueueDescription(EntityPath(name)))
 
 
-async def test_a_restart_finds_queues_and_messages(open_broker):  # B-08
+@pytest.mark.row("B-08")
+async def test_a_restart_finds_queues_and_messages(open_broker):
     async with open_broker() as broker:
         queue = await broker.queues.create(ORDERS)
         await queue.hosts[7].ask(Enqueue([message("kept")]))
@@ -119,7 +124,8 @@ async def test_a_restart_finds_queues_and_messages(open_broker):  # B-08
         assert [each.sequence_number & 0xFF for each in host.partition.confirmed()] == [1, 2]
 
 
-async def test_what_the_catalog_does_not_name_is_swept_away(open_broker, stores):  # P-32
+@pytest.mark.row("P-32")
+async def test_what_the_catalog_does_not_name_is_swept_away(open_broker, stores):
     stores[1].create_partitions(EntityPath("half-made"), [PartitionNumber(0)])
 
     async with open_broker() as broker:
@@ -150,7 +156,8 @@ async def test_an_update_changes_what_may_be_changed_for_good(open_broker):
         assert broker.find("orders").description == replace(changed, max_message_size_kb=256)
 
 
-async def test_partitioning_is_fixed_at_creation(open_broker):  # P-07
+@pytest.mark.row("P-07")
+async def test_partitioning_is_fixed_at_creation(open_broker):
     async with open_broker() as broker:
         await broker.queues.create(ORDERS)
         with pytest.raises(InvalidOperation, match="EnablePartitioning is True"):
@@ -159,8 +166,9 @@ async def test_partitioning_is_fixed_at_creation(open_broker):  # P-07
         assert queue.description.enable_partitioning
 
 
+@pytest.mark.row("P-09")
 @pytest.mark.parametrize("before", [Tier.STANDARD, Tier.PREMIUM])
-async def test_entities_keep_their_partitions_when_the_tier_changes(open_broker, before):  # P-09
+async def test_entities_keep_their_partitions_when_the_tier_changes(open_broker, before):
     count, after = (16, Tier.PREMIUM) if before is Tier.STANDARD else (2, Tier.STANDARD)
     asked = True if before is Tier.STANDARD else None
     described = QueueDescription(EntityPath("q"), enable_partitioning=asked, max_size_mb=5120)
@@ -175,13 +183,15 @@ async def test_entities_keep_their_partitions_when_the_tier_changes(open_broker,
         assert queue.description.max_delivery_count == 3
 
 
-async def test_the_tier_is_kept_in_the_catalog(open_broker):  # P-09
+@pytest.mark.row("P-09")
+async def test_the_tier_is_kept_in_the_catalog(open_broker):
     async with open_broker(tier=Tier.PREMIUM, premium_partitions=4) as broker:
         kept = broker.catalog.namespace()
         assert (kept["tier"], kept["premium_partitions"]) == ("premium", 4)
 
 
-async def test_an_entity_of_an_earlier_version_shows_its_partitions(open_broker):  # P-09
+@pytest.mark.row("P-09")
+async def test_an_entity_of_an_earlier_version_shows_its_partitions(open_broker):
     async with open_broker(tier=Tier.PREMIUM) as broker:
         await broker.queues.create(QueueDescription(EntityPath("q")))
         record = broker.entities.record("q")
@@ -192,14 +202,16 @@ async def test_an_entity_of_an_earlier_version_shows_its_partitions(open_broker)
         assert broker.find("q").description.enable_partitioning is True
 
 
-async def test_keyless_messages_take_turns_over_all_partitions(open_broker):  # P-16
+@pytest.mark.row("P-16")
+async def test_keyless_messages_take_turns_over_all_partitions(open_broker):
     async with open_broker() as broker:
         queue = await broker.queues.create(ORDERS)
         assert {queue.host_for(None).number for _ in range(16)} == set(range(16))
         assert queue.host_for("key") is queue.host_for("key")
 
 
-async def test_a_deleted_queue_leaves_nothing_behind(open_broker, catalog, stores):  # P-32
+@pytest.mark.row("P-32")
+async def test_a_deleted_queue_leaves_nothing_behind(open_broker, catalog, stores):
     async with open_broker() as broker:
         told = []
         broker.entities.watch(told.append)
@@ -234,9 +246,8 @@ async def test_what_was_under_way_when_a_queue_was_deleted_is_answered(open_brok
         assert broker.cache.used_bytes == 0
 
 
-async def test_a_create_that_meets_an_unhealthy_store_makes_nothing_and_can_be_repeated(
-    open_broker, stores
-):  # P-32
+@pytest.mark.row("P-32")
+async def test_a_create_that_meets_an_unhealthy_store_makes_nothing_and_can_be_repeated(open_broker, stores):
     async with open_broker() as broker:
         stores[2].outage = StoreUnavailable("away")
         with pytest.raises(StoreUnavailable, match="Queue 'Orders' was not created: away"):
@@ -248,7 +259,8 @@ async def test_a_create_that_meets_an_unhealthy_store_makes_nothing_and_can_be_r
         assert len((await broker.queues.create(ORDERS)).hosts) == 16
 
 
-async def test_update_and_delete_are_refused_while_a_partition_is_away(open_broker, stores):  # P-32
+@pytest.mark.row("P-32")
+async def test_update_and_delete_are_refused_while_a_partition_is_away(open_broker, stores):
     async with open_broker() as broker:
         queue = await broker.queues.create(ORDERS)
         await queue.loaded()
@@ -263,7 +275,8 @@ async def test_update_and_delete_are_refused_while_a_partition_is_away(open_brok
         await broker.queues.delete("orders")
 
 
-async def test_what_a_deleted_namesake_left_in_a_store_does_not_come_back(open_broker, stores):  # P-32
+@pytest.mark.row("P-32")
+async def test_what_a_deleted_namesake_left_in_a_store_does_not_come_back(open_broker, stores):
     async with open_broker() as broker:
         queue = await broker.queues.create(PLAIN)
         await queue.hosts[0].ask(Enqueue([message("old")]))
@@ -276,7 +289,8 @@ async def test_what_a_deleted_namesake_left_in_a_store_does_not_come_back(open_b
         assert list(again.hosts[0].partition.confirmed()) == []
 
 
-async def test_a_create_that_finds_a_store_away_touches_none(open_broker, stores):  # P-32
+@pytest.mark.row("P-32")
+async def test_a_create_that_finds_a_store_away_touches_none(open_broker, stores):
     async with open_broker() as broker:
         queue = await broker.queues.create(PLAIN)
         stores[0].outage = StoreUnavailable("away")
@@ -290,7 +304,8 @@ async def test_a_create_that_finds_a_store_away_touches_none(open_broker, stores
         assert len((await broker.queues.create(ORDERS)).hosts) == 16
 
 
-async def test_an_unpartitioned_queue_is_made_where_it_can_be(open_broker, stores):  # P-04
+@pytest.mark.row("P-04")
+async def test_an_unpartitioned_queue_is_made_where_it_can_be(open_broker, stores):
     async with open_broker() as broker:
         queues = [await broker.queues.create(QueueDescription(EntityPath(name))) for name in "xyz"]
         stores[0].outage = StoreUnavailable("away")
@@ -300,10 +315,9 @@ async def test_an_unpartitioned_queue_is_made_where_it_can_be(open_broker, store
         assert {host.store.name for queue in more for host in queue.hosts} == {"b", "c"}
 
 
+@pytest.mark.row("P-04")
 @pytest.mark.parametrize("opened", [True, False])
-async def test_a_broker_starts_with_a_store_away_and_takes_it_up_when_it_is_back(
-    open_broker, stores, opened
-):  # P-04
+async def test_a_broker_starts_with_a_store_away_and_takes_it_up_when_it_is_back(open_broker, stores, opened):
     async with open_broker() as broker:
         queue = await broker.queues.create(ORDERS)
         for host in queue.hosts:
@@ -351,7 +365,8 @@ async def test_an_update_keeps_the_spelling_of_the_name(open_broker):
         await broker.queues.delete("oRders")
 
 
-async def test_a_namespace_has_a_hundred_partitioned_queues_at_most(open_broker, catalog):  # P-11
+@pytest.mark.row("P-11")
+async def test_a_namespace_has_a_hundred_partitioned_queues_at_most(open_broker, catalog):
     async with open_broker(stores=[MemoryStore("a")]) as broker:
         for number in range(100):
             await broker.queues.create(QueueDescription(EntityPath(f"q{number}"), enable_partitioning=True))
@@ -370,7 +385,8 @@ async def test_the_namespace_remembers_when_it_was_made(open_broker):
         assert broker.created_at == created_at > 0
 
 
-async def test_emptying_takes_everything_out_and_leaves_the_entities(open_broker, catalog, stores):  # B-08
+@pytest.mark.row("B-08")
+async def test_emptying_takes_everything_out_and_leaves_the_entities(open_broker, catalog, stores):
     async with open_broker() as broker:
         queue, plain = await broker.queues.create(ORDERS), await broker.queues.create(PLAIN)
         for host in (*queue.hosts, *plain.hosts):
@@ -392,9 +408,10 @@ async def test_emptying_takes_everything_out_and_leaves_the_entities(open_broker
     assert sum(len(store.partitions()) for store in stores) == 17
 
 
+@pytest.mark.row("P-13")
 async def test_what_a_namespace_had_by_the_earlier_rule_for_keys_follows_todays_once_it_is_emptied(
     open_broker, catalog
-):  # P-13
+):
     async with open_broker() as broker:
         queue = await broker.queues.create(replace(ORDERS, exact_keys=True))
         changed = await broker.queues.update(replace(ORDERS, max_delivery_count=3))
@@ -408,7 +425,8 @@ async def test_what_a_namespace_had_by_the_earlier_rule_for_keys_follows_todays_
     assert [record.description["exact_keys"] for record in catalog.entities()] == [False]
 
 
-async def test_what_is_sent_while_a_queue_is_emptied_stays(open_broker):  # B-08
+@pytest.mark.row("B-08")
+async def test_what_is_sent_while_a_queue_is_emptied_stays(open_broker):
     async with open_broker() as broker:
         queue = await broker.queues.create(PLAIN)
         await queue.loaded()
@@ -502,9 +520,10 @@ async def test_a_queue_that_nobody_uses_is_deleted_after_its_idle_time(open_brok
             broker.find("idle")
 
 
+@pytest.mark.row("P-32")
 async def test_a_queue_that_the_catalog_took_and_said_it_did_not_leaves_nothing_half_made(
     open_broker, catalog, monkeypatch
-):  # P-32
+):
     """Else the catalog would name partitions that no store has, and the server would not start again."""
     add = catalog.add
 

@@ -31,11 +31,12 @@ def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
     return Wall(monkeypatch)
 
 
+@pytest.mark.row("P-26")
 @pytest.mark.parametrize("partitions", [16, 1])
 @pytest.mark.parametrize("sessions", [False, True])
 async def test_a_clock_set_back_does_not_hold_locks_for_an_hour(
     wall: Wall, partitions: int, sessions: bool
-) -> None:  # P-26
+) -> None:
     broker = Broker(MemoryCatalog(), [MemoryStore("a")])
     broker.start()
     described = QueueDescription(

@@ -100,10 +100,11 @@ async def delete(broker: Broker, what: str, *, force: bool = False) -> None:
 WHAT = pytest.mark.parametrize("what", ["queue", "topic", "subscription"])
 
 
+@pytest.mark.row("P-37")
 @WHAT
 async def test_what_was_sent_through_an_entity_leaves_before_it_is_deleted(
     catalog: SqliteCatalog, faults: StoreFaults, what: str
-) -> None:  # P-37
+) -> None:
     async with at_work(catalog, faults) as broker:
         source, target = await two_stores(broker, what)
         await send_through(source, target, 100)
@@ -112,10 +113,11 @@ async def test_what_was_sent_through_an_entity_leaves_before_it_is_deleted(
         assert target.hosts[0].partition.counts().active == 100
 
 
+@pytest.mark.row("P-37")
 @WHAT
 async def test_an_entity_is_not_deleted_while_the_destination_is_away(
     catalog: SqliteCatalog, faults: StoreFaults, what: str
-) -> None:  # P-37
+) -> None:
     async with at_work(catalog, faults) as broker:
         source, target = await two_stores(broker, what)
         await take_away(broker, faults, target)

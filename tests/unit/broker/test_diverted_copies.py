@@ -79,12 +79,11 @@ def partitions_of(found):
     return {message.sequence_number >> 48 for message, _ in found}
 
 
+@pytest.mark.row("P-13")
 @pytest.mark.parametrize("count", KINDS)
 @pytest.mark.parametrize("requires_session", [False, True])
 @pytest.mark.parametrize("action", [TO_SESSION, TO_SESSION + "; SET sys.PartitionKey = 'ADA'"])
-async def test_copies_of_one_session_meet_in_its_partition(
-    open_broker, count, requires_session, action
-):  # P-13
+async def test_copies_of_one_session_meet_in_its_partition(open_broker, count, requires_session, action):
     async with open_broker(tier=KINDS[count]) as broker:
         topic, subscription = await made(broker, action, requires_session=requires_session)
         assert len(topic.hosts) == count
@@ -102,7 +101,8 @@ async def test_copies_of_one_session_meet_in_its_partition(
             assert sum(host.available(SubQueue.MAIN) for host in subscription.hosts) == 1
 
 
-async def test_a_partition_key_set_by_an_action_is_the_key(open_broker):  # P-12
+@pytest.mark.row("P-12")
+async def test_a_partition_key_set_by_an_action_is_the_key(open_broker):
     async with open_broker() as broker:
         topic, subscription = await made(broker, "SET sys.PartitionKey = colour")
         for number in range(32):
@@ -118,7 +118,8 @@ async def test_a_partition_key_set_by_an_action_is_the_key(open_broker):  # P-12
         assert places == {(partition_of(colour, 16), colour) for colour in ("red", "blue")}
 
 
-async def test_the_order_of_a_sender_is_kept_in_the_new_session(open_broker):  # P-13
+@pytest.mark.row("P-13")
+async def test_the_order_of_a_sender_is_kept_in_the_new_session(open_broker):
     async with open_broker() as broker:
         topic, subscription = await made(broker)
         key, texts = elsewhere(topic), [str(number) for number in range(50)]
@@ -140,7 +141,8 @@ async def test_a_copy_whose_partition_stays_the_same_is_one_commit(open_broker, 
         assert await bodies(subscription) == ["a"]
 
 
-async def test_a_subscription_that_forwards_makes_no_detour(open_broker):  # P-34
+@pytest.mark.row("P-34")
+async def test_a_subscription_that_forwards_makes_no_detour(open_broker):
     async with open_broker() as broker:
         target = await broker.queues.create(QueueDescription(EntityPath("target"), enable_partitioning=True))
         topic, _ = await made(broker, forward_to=EntityPath("target"))
@@ -152,8 +154,9 @@ async def test_a_subscription_that_forwards_makes_no_detour(open_broker):  # P-3
         assert {message.origin.hops for message, _ in found} == {1}
 
 
+@pytest.mark.row("P-14")
 @pytest.mark.parametrize("topic", [NEWS, TopicDescription(EntityPath("plain"))], ids=lambda topic: topic.path)
-async def test_a_copy_with_two_keys_that_differ_is_never_kept(open_broker, topic):  # P-14
+async def test_a_copy_with_two_keys_that_differ_is_never_kept(open_broker, topic):
     async with open_broker() as broker:
         _, buries = await made(broker, TO_SESSION + "; SET sys.PartitionKey = 'bob'", topic)
         drops = await broker.topics.create_subscription(
@@ -247,7 +250,8 @@ async def test_a_failed_commit_neither_loses_nor_doubles_copies(open_broker, sto
         await until_bodies(subscription, accepted)
 
 
-async def test_a_copy_waits_for_its_partition_and_publishing_does_not(open_broker, stores):  # P-04
+@pytest.mark.row("P-04")
+async def test_a_copy_waits_for_its_partition_and_publishing_does_not(open_broker, stores):
     async with open_broker() as broker:
         topic, subscription = await made(broker)
         home, key = topic.host_for("ada").store, elsewhere(topic)
@@ -272,7 +276,8 @@ async def test_a_scheduled_message_meets_its_new_session_when_it_is_due(open_bro
         assert partitions_of(await held(subscription)) == {partition_of("ada", 16)}
 
 
-async def test_a_transaction_publishes_copies_with_another_key(open_broker):  # P-23
+@pytest.mark.row("P-23")
+async def test_a_transaction_publishes_copies_with_another_key(open_broker):
     async with open_broker() as broker:
         topic, subscription = await made(broker)
         key = elsewhere(topic)
@@ -291,7 +296,8 @@ async def test_a_transaction_publishes_copies_with_another_key(open_broker):  # 
         assert await bodies(source) == ["out"]
 
 
-async def test_a_duplicate_of_a_message_makes_no_second_copy(open_broker):  # P-15
+@pytest.mark.row("P-15")
+async def test_a_duplicate_of_a_message_makes_no_second_copy(open_broker):
     async with open_broker() as broker:
         topic, subscription = await made(
             broker,

@@ -29,9 +29,10 @@ from unit.broker.moved import (
 # -- draining -----------------------------------------------------------------------------
 
 
+@pytest.mark.row("P-02")
 async def test_a_store_that_drains_gets_no_new_partitions_also_after_a_restart(
     catalog: SqliteCatalog, memory_stores: list[MemoryStore]
-) -> None:  # P-02
+) -> None:
     async with at_work(catalog, memory_stores) as broker:
         await broker.drains.begin("a")
         queue = await broker.queues.create(ORDERS)
@@ -47,7 +48,7 @@ async def test_a_store_that_drains_gets_no_new_partitions_also_after_a_restart(
 
 async def test_an_interrupted_drain_goes_on_at_the_next_start(
     catalog: SqliteCatalog, memory_stores: list[MemoryStore]
-) -> None:  # P-03
+) -> None:
     async with at_work(catalog, memory_stores) as broker:
         queue = await broker.queues.create(ORDERS)
         await send(queue, *map(str, range(100)))
@@ -58,7 +59,8 @@ async def test_an_interrupted_drain_goes_on_at_the_next_start(
     assert held_by(memory_stores[0]) == []
 
 
-async def test_partitions_spread_over_the_stores_that_are_left(catalog: SqliteCatalog) -> None:  # P-02
+@pytest.mark.row("P-02")
+async def test_partitions_spread_over_the_stores_that_are_left(catalog: SqliteCatalog) -> None:
     two_stores = [MemoryStore(name) for name in "abcd"]
 
     async with at_work(catalog, two_stores) as broker:
@@ -68,9 +70,10 @@ async def test_partitions_spread_over_the_stores_that_are_left(catalog: SqliteCa
         assert sorted(spread.count(name) for name in "bcd") == [5, 5, 6]
 
 
+@pytest.mark.row("P-02")
 async def test_a_store_that_is_attached_takes_partitions_and_one_that_is_empty_can_go(
     catalog: SqliteCatalog,
-) -> None:  # P-02
+) -> None:
     two_stores = [MemoryStore("a")]
 
     async with at_work(catalog, two_stores) as broker:
@@ -97,9 +100,10 @@ async def test_a_store_that_is_attached_takes_partitions_and_one_that_is_empty_c
         assert await texts(queue) == ["kept"]
 
 
+@pytest.mark.row("P-32")
 async def test_an_entity_that_is_deleted_while_it_moves_leaves_nothing(
     catalog: SqliteCatalog, memory_stores: list[MemoryStore]
-) -> None:  # P-32
+) -> None:
     async with at_work(catalog, memory_stores) as broker:
         queue = await broker.queues.create(PLAIN)
         await send(queue, "one")

@@ -82,11 +82,12 @@ async def until_held(target: Queue, count: int, subqueue: SubQueue = SubQueue.MA
     return await held(target, subqueue)
 
 
+@pytest.mark.row("P-34")
 @pytest.mark.parametrize("source_partitioned", [False, True])
 @pytest.mark.parametrize("target_partitioned", [False, True])
 async def test_every_message_moves_once_between_any_mix(
     catalog: SqliteCatalog, stores: list[GatedStore], source_partitioned: bool, target_partitioned: bool
-) -> None:  # P-34
+) -> None:
     async with at_work(catalog, stores) as broker:
         target = await broker.queues.create(queue("target", enable_partitioning=target_partitioned))
         source = await broker.queues.create(
@@ -181,10 +182,11 @@ async def test_forwarding_to_what_does_not_exist_is_refused(
             await broker.queues.create(queue("source", forward_dead_lettered_to="target"))
 
 
+@pytest.mark.row("P-34")
 @pytest.mark.parametrize("failing", ["left", "right"])
 async def test_a_failed_commit_on_either_side_neither_loses_nor_doubles(
     catalog: SqliteCatalog, stores: list[GatedStore], failing: str
-) -> None:  # P-34
+) -> None:
     async with at_work(catalog, stores) as broker:
         target = await broker.queues.create(queue("target", enable_partitioning=True))
         source = await broker.queues.create(queue("source", enable_partitioning=True))
@@ -202,9 +204,10 @@ async def test_a_failed_commit_on_either_side_neither_loses_nor_doubles(
         assert len(await held(target)) == 64
 
 
+@pytest.mark.row("P-34")
 async def test_what_was_sent_but_not_yet_removed_is_dropped_after_a_restart(
     catalog: SqliteCatalog, stores: list[GatedStore]
-) -> None:  # P-34
+) -> None:
     """The crash between the two commits: durable at the target, still in the outbox of the source."""
     left, right = stores
 
@@ -233,9 +236,10 @@ async def test_what_was_sent_but_not_yet_removed_is_dropped_after_a_restart(
         assert left.load(target.hosts[0]._key).transferred
 
 
+@pytest.mark.row("B-08")
 async def test_what_was_being_forwarded_is_gone_after_emptying_and_forwarding_goes_on(
     catalog: SqliteCatalog, stores: list[GatedStore]
-) -> None:  # B-08
+) -> None:
     async with at_work(catalog, stores) as broker:
         target = await broker.queues.create(queue("target"))
         source = await broker.queues.create(queue("source", enable_partitioning=True, forward_to="target"))
@@ -311,10 +315,11 @@ async def arrived_once(target: Queue, source: Queue, count: int) -> None:
     assert len(await held(target)) == count
 
 
+@pytest.mark.row("P-16", "P-34")
 @pytest.mark.parametrize("tier", [Tier.STANDARD, Tier.PREMIUM])
 async def test_messages_without_a_key_go_to_another_partition(
     catalog: SqliteCatalog, stores: list[GatedStore], tier: Tier
-) -> None:  # P-16, P-34
+) -> None:
     left, right = stores
 
     # In Premium the source has a partition in the left store too, and senders go round it.
@@ -333,9 +338,10 @@ async def test_messages_without_a_key_go_to_another_partition(
         await arrived_once(target, source, 400)
 
 
+@pytest.mark.row("P-17")
 async def test_a_message_with_a_key_waits_for_its_partition(
     catalog: SqliteCatalog, stores: list[GatedStore]
-) -> None:  # P-17
+) -> None:
     left, right = stores
 
     async with at_work(catalog, stores) as broker:
@@ -358,10 +364,11 @@ async def test_a_message_with_a_key_waits_for_its_partition(
         await arrived_once(target, source, 141)
 
 
+@pytest.mark.row("P-34")
 @pytest.mark.parametrize("landed", [False, True])
 async def test_a_message_in_doubt_waits_for_the_partition_it_was_sent_to(
     catalog: SqliteCatalog, landed: bool
-) -> None:  # P-34
+) -> None:
     """Sent, and the store went away before it answered: nobody can say whether it arrived."""
     left, right = stores = [ForgetfulStore("left"), ForgetfulStore("right")]
 
@@ -396,9 +403,10 @@ async def test_a_message_in_doubt_waits_for_the_partition_it_was_sent_to(
         await arrived_once(target, source, 400)
 
 
+@pytest.mark.row("P-34")
 async def test_what_an_earlier_life_may_have_sent_waits_for_its_partition(
     catalog: SqliteCatalog, stores: list[GatedStore]
-) -> None:  # P-34
+) -> None:
     left, right = stores
 
     async with at_work(catalog, stores) as broker:
@@ -421,9 +429,10 @@ async def test_what_an_earlier_life_may_have_sent_waits_for_its_partition(
         await arrived_once(target, source, 400)
 
 
+@pytest.mark.row("P-34")
 async def test_a_reassignment_that_fails_neither_loses_nor_doubles(
     catalog: SqliteCatalog, stores: list[GatedStore]
-) -> None:  # P-34
+) -> None:
     left, right = stores
 
     async with at_work(catalog, stores) as broker:

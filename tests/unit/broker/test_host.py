@@ -209,7 +209,8 @@ async def test_payloads_of_scheduled_messages_stay_on_disk():
         assert gated.cache.used_bytes == goes.size
 
 
-async def test_a_duplicate_is_answered_no_sooner_than_the_message_it_repeats():  # P-15
+@pytest.mark.row("P-15")
+async def test_a_duplicate_is_answered_no_sooner_than_the_message_it_repeats():
     async with gated_queue(requires_duplicate_detection=True) as gated:
         gated.store.shut()
         for text in ("first", "again"):
@@ -239,6 +240,7 @@ async def test_an_update_during_a_load_is_not_lost():
         assert gated.host.partition.description.max_delivery_count == 3
 
 
+@pytest.mark.row("P-28")
 async def test_locks_that_a_lost_partition_had_granted_are_void():
     # P-28. Found by a simulation: a link kept the message for its next credit and sent it, though
     # another had got and completed it since.

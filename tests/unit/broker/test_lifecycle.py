@@ -61,7 +61,8 @@ def test_commands_are_taken_only_where_the_partition_is_in_memory():
     assert taking == {PartitionState.SERVING} <= IN_MEMORY
 
 
-def test_a_lost_partition_serves_again_only_after_a_load():  # P-04
+@pytest.mark.row("P-04")
+def test_a_lost_partition_serves_again_only_after_a_load():
     """No way leads from a state without memory to one with it, but the end of a load."""
     for (state, event), to in PARTITION.items():
         if state not in IN_MEMORY and to in IN_MEMORY:

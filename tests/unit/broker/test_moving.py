@@ -62,7 +62,7 @@ from unit.broker.moved import (
 
 async def test_everything_a_partition_has_moves_and_survives_a_restart(
     catalog: SqliteCatalog, two_stores: Stores
-) -> None:  # P-03
+) -> None:
     async def fill(broker: Broker) -> Queue:
         queue = await broker.queues.create(PLAIN)
         await send(queue, *[f"m{number}" for number in range(8)], "")
@@ -116,9 +116,10 @@ async def test_everything_a_partition_has_moves_and_survives_a_restart(
         assert "after" in await texts(queue)
 
 
+@pytest.mark.row("P-05")
 async def test_locks_are_kept_and_can_be_settled_after_the_move(
     catalog: SqliteCatalog, two_stores: Stores
-) -> None:  # P-05
+) -> None:
     async with at_work(catalog, two_stores) as broker:
         queue = await broker.queues.create(PLAIN)
         await send(queue, "one", "two", "three")
@@ -131,9 +132,10 @@ async def test_locks_are_kept_and_can_be_settled_after_the_move(
     assert [count for _, _, count in held_by(two_stores[1])] == [2]
 
 
+@pytest.mark.row("P-16")
 async def test_partitions_that_moved_take_turns_with_those_of_their_new_store(
     catalog: SqliteCatalog,
-) -> None:  # P-16
+) -> None:
     async with at_work(catalog, [MemoryStore(name) for name in "abc"]) as broker:
         queue = await broker.queues.create(ORDERS)
         await queue.loaded()
@@ -143,9 +145,10 @@ async def test_partitions_that_moved_take_turns_with_those_of_their_new_store(
         assert [name for name, _ in groupby(host.store.name for host in around)] == ["b", "c"]
 
 
+@pytest.mark.row("P-13")
 async def test_sessions_keep_their_holders_their_messages_and_their_states(
     catalog: SqliteCatalog, two_stores: Stores
-) -> None:  # P-13
+) -> None:
     description = QueueDescription(EntityPath("sessions"), requires_session=True)
 
     async with at_work(catalog, two_stores) as broker:
@@ -172,9 +175,10 @@ async def test_sessions_keep_their_holders_their_messages_and_their_states(
         assert await texts(queue) == ["2", "3"]
 
 
+@pytest.mark.row("P-14")
 async def test_what_duplicate_detection_remembers_moves_too(
     catalog: SqliteCatalog, two_stores: Stores
-) -> None:  # P-14
+) -> None:
     description = QueueDescription(EntityPath("once"), requires_duplicate_detection=True)
 
     async with at_work(catalog, two_stores) as broker:
@@ -190,9 +194,10 @@ async def test_what_duplicate_detection_remembers_moves_too(
         assert await texts(queue) == ["first", "second"]
 
 
+@pytest.mark.row("P-34")
 async def test_what_is_forwarded_arrives_once_though_both_ends_move(
     catalog: SqliteCatalog, two_stores: Stores
-) -> None:  # P-34
+) -> None:
     async with at_work(catalog, two_stores) as broker:
         await broker.queues.create(QueueDescription(EntityPath("target")))
         source = await broker.queues.create(
@@ -216,9 +221,10 @@ async def test_what_is_forwarded_arrives_once_though_both_ends_move(
         assert await bodies(source) == []
 
 
+@pytest.mark.row("P-19")
 async def test_a_topic_and_its_subscriptions_move_together_and_share_their_bodies(
     catalog: SqliteCatalog, two_stores: Stores
-) -> None:  # P-19
+) -> None:
     async with at_work(catalog, two_stores) as broker:
         topic = await broker.topics.create(TopicDescription(EntityPath("news")))
         subscriptions = [
@@ -302,9 +308,10 @@ class Traffic:
             await asyncio.gather(*tasks)
 
 
+@pytest.mark.row("P-05")
 async def test_nothing_is_lost_or_repeated_while_stores_are_emptied_under_traffic(
     catalog: SqliteCatalog, two_stores: Stores
-) -> None:  # P-03 P-05
+) -> None:
     async with at_work(catalog, two_stores) as broker:
         queue = await broker.queues.create(
             QueueDescription(ORDERS.path, enable_partitioning=True, max_delivery_count=1000)
@@ -327,9 +334,10 @@ async def test_nothing_is_lost_or_repeated_while_stores_are_emptied_under_traffi
         assert sorted(await texts(queue)) == sorted(left)
 
 
+@pytest.mark.row("P-12")
 async def test_messages_of_one_key_stay_in_order_across_a_move(
     catalog: SqliteCatalog, two_stores: Stores
-) -> None:  # P-12
+) -> None:
     async with at_work(catalog, two_stores) as broker:
         queue = await broker.queues.create(ORDERS)
 
@@ -345,9 +353,10 @@ async def test_messages_of_one_key_stay_in_order_across_a_move(
         assert await texts(queue) == [f"{number:04}" for number in range(400)]
 
 
+@pytest.mark.row("P-23")
 async def test_a_transaction_waits_for_the_move_and_is_whole(
     catalog: SqliteCatalog, memory_stores: list[MemoryStore]
-) -> None:  # P-23
+) -> None:
     async with at_work(catalog, memory_stores) as broker:
         queue = await broker.queues.create(PLAIN)
         await send(queue, "old")
@@ -363,9 +372,10 @@ async def test_a_transaction_waits_for_the_move_and_is_whole(
         assert await texts(queue) == ["new"]
 
 
+@pytest.mark.row("P-20")
 async def test_subscriptions_may_come_and_go_while_their_topic_moves(
     catalog: SqliteCatalog, memory_stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
-) -> None:  # P-20
+) -> None:
     catch_up = Copies.catch_up
     turns: list[Callable[[], Awaitable[object]]] = []
 

@@ -57,10 +57,11 @@ STEPS = [
 ]
 
 
+@pytest.mark.row("B-08")
 @pytest.mark.parametrize(("of", "step"), STEPS, ids=[step for _, step in STEPS])
 async def test_a_crash_at_any_step_leaves_everything_once(
     catalog: SqliteCatalog, two_stores: Stores, monkeypatch: pytest.MonkeyPatch, of: type, step: str
-) -> None:  # P-03 B-08
+) -> None:
     def cut(*_: object) -> None:
         raise PowerCut(step)
 
@@ -106,9 +107,10 @@ async def _nothing_async(*_: object) -> None:
     pass
 
 
+@pytest.mark.row("P-04")
 async def test_a_destination_that_fails_leaves_the_partition_where_it_was(
     catalog: SqliteCatalog, memory_stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
-) -> None:  # P-04
+) -> None:
     compared = Copies.compared
     failing = [True]
 
@@ -151,9 +153,10 @@ def fail_at_the_switch(monkeypatch: pytest.MonkeyPatch, side: str) -> None:
     monkeypatch.setattr(Move, "_settle", settle_late)
 
 
+@pytest.mark.row("P-04")
 async def test_a_source_that_goes_away_in_the_moment_of_the_switch_costs_nothing(
     catalog: SqliteCatalog, memory_stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
-) -> None:  # P-04
+) -> None:
     fail_at_the_switch(monkeypatch, "_source")
 
     async with at_work(catalog, memory_stores) as broker:
@@ -171,9 +174,10 @@ async def test_a_source_that_goes_away_in_the_moment_of_the_switch_costs_nothing
         assert held_by(memory_stores[0]) == []
 
 
+@pytest.mark.row("P-04")
 async def test_a_destination_that_goes_away_in_the_moment_of_the_switch_has_it_when_it_is_back(
     catalog: SqliteCatalog, memory_stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
-) -> None:  # P-04
+) -> None:
     fail_at_the_switch(monkeypatch, "_target")
 
     async with at_work(catalog, memory_stores) as broker:
@@ -191,9 +195,10 @@ async def test_a_destination_that_goes_away_in_the_moment_of_the_switch_has_it_w
         assert await texts(queue) == ["one", "two"]
 
 
+@pytest.mark.row("B-08")
 async def test_a_catalog_that_switched_and_said_it_failed_is_believed_in_what_it_holds(
     catalog: SqliteCatalog, memory_stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
-) -> None:  # B-08
+) -> None:
     """Were the copy cleared away for it, the messages would be gone at the next start."""
     replace, entities = catalog.replace, catalog.entities
     mute = 2

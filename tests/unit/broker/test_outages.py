@@ -36,7 +36,8 @@ async def stall(gated: GatedQueue, *texts: str) -> None:
     await gated.at_the_gate()
 
 
-async def test_a_stalled_commit_is_answered_in_bounded_time():  # P-17
+@pytest.mark.row("P-17")
+async def test_a_stalled_commit_is_answered_in_bounded_time():
     async with gated_queue() as gated:
         await stall(gated)
         gated.host.submit(Enqueue([message("behind it")]), gated.replies.append)
@@ -47,7 +48,19 @@ async def test_a_stalled_commit_is_answered_in_bounded_time():  # P-17
         assert gated.host.availability is UNAVAILABLE
 
 
-async def test_a_stall_makes_only_its_own_partitions_unavailable():  # P-04 P-27
+async def test_a_large_commit_is_given_the_time_that_a_busy_disk_takes_to_write_it():
+    async with gated_queue() as gated:
+        gated.store.shut()
+        gated.host.submit(Enqueue([Message(b"large", size=60 << 20)]), gated.replies.append)
+        await gated.at_the_gate()
+        gated.pass_time(4)
+        assert (gated.replies, gated.attached.state) == ([], StoreState.SLOW)
+        gated.pass_time(2)
+        assert [type(reply) for reply in gated.replies] == [StoreUnavailable]
+
+
+@pytest.mark.row("P-04", "P-27")
+async def test_a_stall_makes_only_its_own_partitions_unavailable():
     async with gated_queue(partitions=4, stores=2) as gated:
         await stall(gated)
         gated.pass_time(3)
@@ -58,7 +71,8 @@ async def test_a_stall_makes_only_its_own_partitions_unavailable():  # P-04 P-27
             await gated.queue.hosts[2].ask(Enqueue([message()]))
 
 
-async def test_a_slow_store_is_passed_over_before_anything_is_given_up():  # P-16 P-33
+@pytest.mark.row("P-16", "P-33")
+async def test_a_slow_store_is_passed_over_before_anything_is_given_up():
     async with gated_queue(partitions=2, stores=2) as gated:
         await stall(gated)
         gated.pass_time(1.4)
@@ -74,14 +88,16 @@ async def test_a_slow_store_is_passed_over_before_anything_is_given_up():  # P-1
         assert not gated.queue.limited
 
 
-async def test_where_all_are_slow_a_slow_one_is_taken():  # P-16
+@pytest.mark.row("P-16")
+async def test_where_all_are_slow_a_slow_one_is_taken():
     async with gated_queue(partitions=2) as gated:
         await stall(gated)
         gated.pass_time(1.4)
         assert {gated.queue.host_for(None).number for _ in range(4)} == {0, 1}
 
 
-async def test_what_a_stall_reported_as_failed_is_taken_back_when_it_was_stored_late():  # P-16
+@pytest.mark.row("P-16")
+async def test_what_a_stall_reported_as_failed_is_taken_back_when_it_was_stored_late():
     """The sender has sent it again, or it went to another partition."""
 
     async with gated_queue() as gated:
@@ -145,7 +161,8 @@ async def test_an_answer_that_comes_after_the_stall_was_declared_is_given_once()
         assert [type(reply) for reply in gated.replies] == [StoreUnavailable]
 
 
-async def test_a_failing_store_takes_all_its_partitions_with_it_and_they_come_back_together():  # P-04
+@pytest.mark.row("P-04")
+async def test_a_failing_store_takes_all_its_partitions_with_it_and_they_come_back_together():
     async with gated_queue(partitions=3) as gated:
         for host in gated.queue.hosts:
             await host.ask(Enqueue([message("kept")]))
@@ -265,7 +282,8 @@ class Hung:
         self._go.set()
 
 
-async def test_a_stalled_read_is_answered_and_its_store_is_away(monkeypatch):  # P-27
+@pytest.mark.row("P-27")
+async def test_a_stalled_read_is_answered_and_its_store_is_away(monkeypatch):
     async with gated_queue() as gated:
         gated.cache._limit = 0
         await gated.host.ask(Enqueue([message("cold")]))
@@ -286,7 +304,8 @@ async def test_a_stalled_read_is_answered_and_its_store_is_away(monkeypatch):  #
         assert await gated.host.payloads(lock(gated)) == [b"cold"]
 
 
-async def test_a_load_that_takes_long_holds_up_nobody_and_is_used_when_it_comes(monkeypatch):  # P-16
+@pytest.mark.row("P-16")
+async def test_a_load_that_takes_long_holds_up_nobody_and_is_used_when_it_comes(monkeypatch):
     async with gated_queue() as gated:
         await gated.host.ask(Enqueue([message("kept")]))
         hung = Hung(gated.store.load)
@@ -312,7 +331,8 @@ async def test_a_load_that_takes_long_holds_up_nobody_and_is_used_when_it_comes(
         assert len(lock(gated)) == 1
 
 
-async def test_an_errand_in_a_stalled_store_is_refused_in_bounded_time_and_never_done_later():  # P-32
+@pytest.mark.row("P-32")
+async def test_an_errand_in_a_stalled_store_is_refused_in_bounded_time_and_never_done_later():
     async with gated_queue() as gated:
         done = []
         await stall(gated)
@@ -328,7 +348,8 @@ async def test_an_errand_in_a_stalled_store_is_refused_in_bounded_time_and_never
         assert done == []
 
 
-async def test_an_idle_store_that_hangs_is_noticed(monkeypatch):  # P-33
+@pytest.mark.row("P-33")
+async def test_an_idle_store_that_hangs_is_noticed(monkeypatch):
     async with gated_queue() as gated:
         hung = Hung(gated.store.tidy)
         monkeypatch.setattr(gated.store, "tidy", hung)
@@ -389,7 +410,8 @@ async def test_stopping_does_not_wait_for_a_store_that_is_stuck():
 # -- damage -------------------------------------------------------------------------
 
 
-async def test_a_store_that_meets_damage_says_so_until_none_is_met_any_more(caplog):  # P-33
+@pytest.mark.row("P-33")
+async def test_a_store_that_meets_damage_says_so_until_none_is_met_any_more(caplog):
     with caplog.at_level(logging.ERROR):
         async with gated_queue(partitions=2) as gated:
             gated.store.fails_once = StoreCorrupted("gated.db is damaged: page 7")
@@ -414,7 +436,8 @@ async def test_a_store_that_meets_damage_says_so_until_none_is_met_any_more(capl
     assert "store gated is damaged" in caplog.text
 
 
-async def test_damage_that_is_met_in_an_idle_moment_or_a_read_is_told(monkeypatch):  # P-33
+@pytest.mark.row("P-33")
+async def test_damage_that_is_met_in_an_idle_moment_or_a_read_is_told(monkeypatch):
     async with gated_queue() as gated:
 
         def damaged(*_: object) -> bool:

@@ -63,7 +63,8 @@ async def recovered(store) -> None:
         await asyncio.sleep(0.001)
 
 
-async def test_copies_that_a_stall_reported_as_failed_are_taken_back_everywhere(open_broker, stores):  # P-16
+@pytest.mark.row("P-16")
+async def test_copies_that_a_stall_reported_as_failed_are_taken_back_everywhere(open_broker, stores):
     async with open_broker() as broker:
         topic, made = await make(broker, PLAIN, "one", "two")
         await publish(topic, "before")
@@ -80,7 +81,8 @@ async def test_copies_that_a_stall_reported_as_failed_are_taken_back_everywhere(
         assert [await bodies(each) for each in broker.entities.sources()] == [["before", "doubtful"]] * 2
 
 
-async def test_a_scheduled_message_of_a_topic_is_taken_back_too(open_broker, stores):  # P-16
+@pytest.mark.row("P-16")
+async def test_a_scheduled_message_of_a_topic_is_taken_back_too(open_broker, stores):
     async with open_broker() as broker:
         topic, _ = await make(broker, PLAIN, "one")
         later = Instant(now() + 3_600_000)
@@ -89,9 +91,10 @@ async def test_a_scheduled_message_of_a_topic_is_taken_back_too(open_broker, sto
         assert topic.hosts[0].partition.scheduled_count == 0
 
 
+@pytest.mark.row("P-15", "P-16")
 async def test_where_duplicates_are_detected_the_repetition_is_dropped_and_the_copies_stay(
     open_broker, stores
-):  # P-15 P-16
+):
     description = TopicDescription(EntityPath("plain"), requires_duplicate_detection=True)
 
     async with open_broker() as broker:
@@ -102,7 +105,8 @@ async def test_where_duplicates_are_detected_the_repetition_is_dropped_and_the_c
         assert [await bodies(each) for each in made] == [["doubtful"]] * 2
 
 
-async def test_a_transaction_in_a_stalled_store_is_never_torn(open_broker, stores):  # P-23
+@pytest.mark.row("P-23")
+async def test_a_transaction_in_a_stalled_store_is_never_torn(open_broker, stores):
     async with open_broker() as broker:
         topic, made = await make(broker, PLAIN, "one", "two")
         message, _ = admit(encoded("both or none"), now(), topic.description)
@@ -114,9 +118,10 @@ async def test_a_transaction_in_a_stalled_store_is_never_torn(open_broker, store
         assert [await bodies(each) for each in made] == [["both or none"]] * 2
 
 
+@pytest.mark.row("P-04", "P-33")
 async def test_a_store_takes_its_partitions_of_topics_and_subscriptions_with_it_and_they_come_back(
     open_broker,
-):  # P-04 P-33
+):
     async with open_broker() as broker:
         topic, (one,) = await make(broker, NEWS, "one")
         store = topic.hosts[0].store
@@ -135,7 +140,8 @@ async def test_a_store_takes_its_partitions_of_topics_and_subscriptions_with_it_
         await broker.topics.create_subscription(SubscriptionDescription.of(topic.path, "two"))
 
 
-async def test_an_unpartitioned_topic_is_made_where_a_store_answers(open_broker):  # P-04
+@pytest.mark.row("P-04")
+async def test_an_unpartitioned_topic_is_made_where_a_store_answers(open_broker):
     async with open_broker() as broker:
         for store in list(broker.stores)[:2]:
             store.fail(STALLED)
@@ -144,8 +150,9 @@ async def test_an_unpartitioned_topic_is_made_where_a_store_answers(open_broker)
         assert await bodies(one) == ["here"]
 
 
+@pytest.mark.row("P-04")
 @pytest.mark.parametrize("opened", [True, False])
-async def test_topics_are_served_from_the_start_though_a_store_is_away(open_broker, stores, opened):  # P-04
+async def test_topics_are_served_from_the_start_though_a_store_is_away(open_broker, stores, opened):
     async with open_broker() as broker:
         topic, _ = await make(broker, NEWS, "one")
         for host in topic.hosts:
@@ -178,7 +185,8 @@ class Holder:
         self.told.append("lost")
 
 
-async def test_who_holds_a_session_loses_it_with_the_store(open_broker):  # P-28
+@pytest.mark.row("P-28")
+async def test_who_holds_a_session_loses_it_with_the_store(open_broker):
     async with open_broker() as broker:
         topic, (one,) = await make(broker, PLAIN, "one", requires_session=True)
         payload = encode_message(properties=Properties(message_id="a", group_id="s"), data=b"a")
@@ -194,7 +202,8 @@ async def test_who_holds_a_session_loses_it_with_the_store(open_broker):  # P-28
         assert host.accept_next_session() is not None
 
 
-async def test_what_is_as_described_needs_no_store_to_stay_so(open_broker, stores):  # P-32
+@pytest.mark.row("P-32")
+async def test_what_is_as_described_needs_no_store_to_stay_so(open_broker, stores):
     described = SubscriptionDescription.of("news", "all", max_delivery_count=3)
 
     async with open_broker() as broker:

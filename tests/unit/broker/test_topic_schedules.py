@@ -63,7 +63,8 @@ async def test_scheduled_messages_are_cancelled_by_their_number(open_broker):
             await topic.hosts[0].ask(CancelScheduled([reply.first]))
 
 
-async def test_duplicates_are_dropped_at_the_topic(open_broker):  # P-15
+@pytest.mark.row("P-15")
+async def test_duplicates_are_dropped_at_the_topic(open_broker):
     async with open_broker() as broker:
         topic = await broker.topics.create(replace(PLAIN, requires_duplicate_detection=True))
         one = await broker.topics.create_subscription(subscription("one"))

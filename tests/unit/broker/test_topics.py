@@ -33,8 +33,9 @@ from fix_topics import NEWS, PLAIN, bodies, encoded, held, plain, publish, rule,
 # -- fan-out ------------------------------------------------------------------------
 
 
+@pytest.mark.row("P-01", "P-05", "P-12")
 @pytest.mark.parametrize("description", [NEWS, PLAIN], ids=lambda description: description.path)
-async def test_every_subscription_gets_a_copy_in_order(open_broker, description):  # P-01, P-05
+async def test_every_subscription_gets_a_copy_in_order(open_broker, description):
     async with open_broker() as broker:
         topic = await broker.topics.create(description)
         made = [
@@ -44,7 +45,7 @@ async def test_every_subscription_gets_a_copy_in_order(open_broker, description)
             await publish(topic, text, key="ada")
         assert [await bodies(each) for each in made] == [list("abcde")] * 2
         numbers = {host.number for each in made for host in each.hosts if host.available(SubQueue.MAIN)}
-        assert len(numbers) == 1  # P-12
+        assert len(numbers) == 1
 
 
 async def test_a_message_and_its_copies_are_one_commit_with_one_body(open_broker, stores):
@@ -112,7 +113,8 @@ async def test_a_rule_that_fails_dead_letters_a_copy_if_asked_for(open_broker):
         assert partition.counts(SubQueue.DEAD_LETTER).size_bytes == partition.counts().size_bytes
 
 
-async def test_a_session_aware_subscription_dead_letters_what_has_no_session(open_broker):  # P-13
+@pytest.mark.row("P-13")
+async def test_a_session_aware_subscription_dead_letters_what_has_no_session(open_broker):
     async with open_broker() as broker:
         topic, (ordinary,) = await plain(broker, "ordinary")
         sessions = await broker.topics.create_subscription(subscription("sessions", requires_session=True))
@@ -234,7 +236,8 @@ async def test_topics_survive_a_restart(open_broker):
         assert broker.entities.record("news").generation == generation
 
 
-async def test_deleting_a_topic_takes_everything_with_it(open_broker, stores, catalog):  # P-32
+@pytest.mark.row("P-32")
+async def test_deleting_a_topic_takes_everything_with_it(open_broker, stores, catalog):
     async with open_broker() as broker:
         topic = await broker.topics.create(NEWS)
         one = await broker.topics.create_subscription(subscription("one", "News"))
@@ -276,7 +279,8 @@ async def test_the_last_copy_takes_the_body_with_it(open_broker, stores):
 # -- what is refused ------------------------------------------------------------------
 
 
-async def test_queues_and_topics_share_one_name_space(open_broker):  # P-01
+@pytest.mark.row("P-01")
+async def test_queues_and_topics_share_one_name_space(open_broker):
     async with open_broker() as broker:
         await broker.queues.create(QueueDescription(EntityPath("Taken")))
         with pytest.raises(EntityExists):
@@ -317,7 +321,8 @@ async def test_basic_has_no_topics(open_broker):
             await broker.topics.create(PLAIN)
 
 
-async def test_premium_partitions_topics_and_their_subscriptions(open_broker):  # P-09
+@pytest.mark.row("P-09")
+async def test_premium_partitions_topics_and_their_subscriptions(open_broker):
     async with open_broker(tier=Tier.PREMIUM) as broker:
         topic, (one,) = await plain(broker, "one")
         assert len(topic.hosts) == len(one.hosts) == 2
@@ -338,7 +343,8 @@ async def test_a_topic_has_a_limit_of_subscriptions_and_of_filters(open_broker, 
             await broker.topics.add_rule("plain", "two", rule("s", "n = 2"))
 
 
-async def test_what_was_fixed_at_creation_stays(open_broker):  # P-07
+@pytest.mark.row("P-07")
+async def test_what_was_fixed_at_creation_stays(open_broker):
     async with open_broker() as broker:
         _, (one,) = await plain(broker, "one")
         with pytest.raises(
@@ -370,7 +376,8 @@ async def test_a_failed_commit_stores_no_copy_anywhere_and_the_topic_comes_back(
         assert [await bodies(each) for each in made] == [["before", "after"]] * 2
 
 
-async def test_messages_without_a_key_go_round_a_partition_that_is_away(open_broker, stores):  # P-16, P-17
+@pytest.mark.row("P-16", "P-17")
+async def test_messages_without_a_key_go_round_a_partition_that_is_away(open_broker, stores):
     async with open_broker() as broker:
         topic = await broker.topics.create(NEWS)
         one = await broker.topics.create_subscription(subscription("one", "News"))
@@ -404,7 +411,8 @@ async def test_publishing_waits_for_a_subscription_that_is_being_loaded(open_bro
 # -- together with the rest ---------------------------------------------------------------
 
 
-async def test_a_queue_forwards_to_a_topic_and_a_subscription_to_a_queue(open_broker):  # P-34
+@pytest.mark.row("P-34")
+async def test_a_queue_forwards_to_a_topic_and_a_subscription_to_a_queue(open_broker):
     async with open_broker() as broker:
         await plain(broker)
         goal = await broker.queues.create(QueueDescription(EntityPath("goal")))
@@ -424,7 +432,8 @@ async def test_a_queue_forwards_to_a_topic_and_a_subscription_to_a_queue(open_br
             await broker.topics.create_subscription(subscription("bad", forward_to=EntityPath("nowhere")))
 
 
-async def test_a_transaction_settles_at_a_subscription_and_sends_to_its_topic(open_broker):  # P-23
+@pytest.mark.row("P-23")
+async def test_a_transaction_settles_at_a_subscription_and_sends_to_its_topic(open_broker):
     async with open_broker() as broker:
         topic, (one,) = await plain(broker, "one")
         await publish(topic, "first")
@@ -452,7 +461,8 @@ async def test_a_peek_at_a_topic_is_refused(open_broker):
 # -- emptying, and time that is moved ----------------------------------------------------
 
 
-async def test_emptying_takes_copies_schedules_and_states_and_leaves_the_rules(open_broker):  # B-08
+@pytest.mark.row("B-08")
+async def test_emptying_takes_copies_schedules_and_states_and_leaves_the_rules(open_broker):
     async with open_broker() as broker:
         topic = await broker.topics.create(replace(NEWS, requires_duplicate_detection=True))
         one = await broker.topics.create_subscription(subscription("one", "News"))

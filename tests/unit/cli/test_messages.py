@@ -136,7 +136,8 @@ class _Posts:
         self.posts.append((len(messages), key))
 
 
-def test_equal_keys_share_batches_and_messages_without_go_alone() -> None:  # P-18
+@pytest.mark.row("P-18")
+def test_equal_keys_share_batches_and_messages_without_go_alone() -> None:
     keys = ["a"] * 150 + [None, None] + ["b", "a"]
     sender = _Posts()
     given = (Draft(texts={} if key is None else {"partition_key": key}) for key in keys)
@@ -144,7 +145,8 @@ def test_equal_keys_share_batches_and_messages_without_go_alone() -> None:  # P-
     assert sender.posts == [(100, "a"), (50, "a"), (1, None), (1, None), (1, "b"), (1, "a")]
 
 
-def test_a_session_is_the_key_before_the_partition_key() -> None:  # P-13
+@pytest.mark.row("P-13")
+def test_a_session_is_the_key_before_the_partition_key() -> None:
     assert Draft(texts={"session_id": "s", "partition_key": "p"}).key == "s"
 
 

@@ -62,9 +62,10 @@ def test_arguments_become_settings(started: list[Settings], monkeypatch: pytest.
     ]
 
 
+@pytest.mark.row("P-09")
 def test_tiers_are_for_all_namespaces_or_for_one(
     started: list[Settings], monkeypatch: pytest.MonkeyPatch
-) -> None:  # P-09
+) -> None:
     arguments = "serve --tier Standard --tier Shop=premium --premium-messaging-partitions shop=4"
     assert runner.invoke(app, arguments.split()).exit_code == 0
     monkeypatch.setenv("BENDYBUS_TIER", "premium shop=basic")

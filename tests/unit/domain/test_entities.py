@@ -121,9 +121,9 @@ def test_a_status_says_what_is_allowed(status: str, can_send: bool, can_receive:
     assert EntityStatus(status).can_receive is can_receive
 
 
+@pytest.mark.row("P-08")
 @pytest.mark.parametrize("tier", [Tier.BASIC, Tier.STANDARD])
 def test_standard_partitions_by_the_entitys_own_choice(tier: Tier) -> None:
-    # P-08
     assert tier.partition_count(enable_partitioning=True) == 16
     assert tier.partition_count(enable_partitioning=False) == 1
 
@@ -134,16 +134,16 @@ def premium_count(premium_partitions: int, enable_partitioning: bool | None = No
     )
 
 
+@pytest.mark.row("P-09")
 def test_premium_partitions_by_the_namespaces_choice() -> None:
-    # P-09
     assert [premium_count(1), premium_count(2), premium_count(4)] == [1, 2, 4]
     assert Tier.PREMIUM.partition_count(enable_partitioning=None) == 2
     with pytest.raises(ArgumentError, match="premiumMessagingPartitions is 3"):
         premium_count(3)
 
 
+@pytest.mark.row("P-09")
 def test_in_premium_an_entity_may_ask_only_for_what_the_namespace_has() -> None:
-    # P-09
     assert [premium_count(1, False), premium_count(2, True), premium_count(4, True)] == [1, 2, 4]
     for partitions, asked, azure in (
         (2, False, "Non-partitioned entities are not allowed in partitioned namespace."),
@@ -155,15 +155,15 @@ def test_in_premium_an_entity_may_ask_only_for_what_the_namespace_has() -> None:
         assert refused.value.azure == azure
 
 
+@pytest.mark.row("P-08", "P-09")
 def test_sixteen_partitions_of_5_gb_are_80_gb_and_two_are_5_gb() -> None:
-    # P-08, P-09
     large = replace(ORDERS, max_size_mb=5120)
     assert [effective_max_size_mb(large, count) for count in (16, 4, 2, 1)] == [81_920, 5120, 5120, 5120]
 
 
+@pytest.mark.row("P-08", "P-09")
 @pytest.mark.parametrize(("partitions", "share_mb"), [(16, 1024), (4, 256), (2, 512), (1, 1024)])
 def test_the_partitions_hold_together_what_the_entity_shows(partitions: int, share_mb: int) -> None:
-    # P-08, P-09
     intake = Intake(PartitionNumber(0), ORDERS, None, Shelf(), ExpiryWatch(), partitions)
     intake.refuse_beyond_quota(0, share_mb << 20)
     with pytest.raises(QuotaExceeded):
@@ -171,16 +171,16 @@ def test_the_partitions_hold_together_what_the_entity_shows(partitions: int, sha
     assert effective_max_size_mb(ORDERS, partitions) == share_mb * partitions
 
 
+@pytest.mark.row("P-08", "P-09")
 def test_sizes_beyond_5_gb_are_for_premium() -> None:
-    # P-08, P-09
     large = replace(ORDERS, max_size_mb=10_240)
     Tier.PREMIUM.check(large)
     with pytest.raises(ArgumentError, match="MaxSizeInMegabytes is 10240"):
         Tier.STANDARD.check(large)
 
 
+@pytest.mark.row("P-09")
 def test_large_messages_are_for_premium() -> None:
-    # P-09
     large = replace(ORDERS, max_message_size_kb=1024)
     Tier.PREMIUM.check(large)
     with pytest.raises(ArgumentError, match="MaxMessageSizeInKilobytes is 1023; it must be from 1024"):
@@ -189,8 +189,8 @@ def test_large_messages_are_for_premium() -> None:
         Tier.STANDARD.check(large)
 
 
+@pytest.mark.row("P-09")
 def test_a_tier_accepts_what_an_entity_has_already() -> None:
-    # P-09
     before = replace(ORDERS, max_size_mb=10_240, max_message_size_kb=2048)
     Tier.STANDARD.check(replace(before, max_delivery_count=3), before)
     with pytest.raises(ArgumentError, match="MaxSizeInMegabytes is 20480"):
@@ -232,6 +232,7 @@ def test_a_record_may_lack_properties_or_hold_unknown_ones() -> None:
     assert recorded == replace(ORDERS, exact_keys=True)
 
 
+@pytest.mark.row("P-07")
 @pytest.mark.parametrize(
     ("field", "label"),
     [
@@ -241,7 +242,6 @@ def test_a_record_may_lack_properties_or_hold_unknown_ones() -> None:
     ],
 )
 def test_what_was_fixed_at_creation_is_not_changed(field: str, label: str) -> None:
-    # P-07
     made = replace(ORDERS, enable_partitioning=False)
     with pytest.raises(InvalidOperation, match=f"{label} is False"):
         made.refuse_immutable_changes(replace(made, **{field: True}))
@@ -249,6 +249,7 @@ def test_what_was_fixed_at_creation_is_not_changed(field: str, label: str) -> No
     ORDERS.refuse_immutable_changes(replace(ORDERS, max_delivery_count=5, lock_duration_s=30))
 
 
+@pytest.mark.row("P-11")
 @pytest.mark.parametrize(
     ("tier", "counts", "refused"),
     [
@@ -258,6 +259,6 @@ def test_what_was_fixed_at_creation_is_not_changed(field: str, label: str) -> No
         (Tier.PREMIUM, {"entities": 20_000, "partitioned_entities": 20_000}, False),
     ],
 )
-def test_the_tier_limits_how_many_entities_there_are(tier, counts, refused):  # P-11
+def test_the_tier_limits_how_many_entities_there_are(tier, counts, refused):
     with pytest.raises(QuotaExceeded) if refused else nullcontext():
         tier.check_quota("q", partitioned=True, **counts)

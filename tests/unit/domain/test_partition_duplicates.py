@@ -100,7 +100,8 @@ def test_scheduled_messages_take_part_both_ways(driver: Driver) -> None:
     assert send(driver, "a").count == 0
 
 
-def test_without_duplicate_detection_ids_mean_nothing(new_driver: NewDriver) -> None:  # P-15
+@pytest.mark.row("P-15")
+def test_without_duplicate_detection_ids_mean_nothing(new_driver: NewDriver) -> None:
     driver = new_driver()
     assert send(driver, "a", "a").count == 2
     assert driver.effect(RememberIdentities) is None
@@ -122,7 +123,8 @@ def test_ticks_forget_what_has_aged_and_then_rest(driver: Driver) -> None:
     assert driver.partition.next_deadline() is None
 
 
-def test_a_restart_remembers(driver: Driver) -> None:  # B-08
+@pytest.mark.row("B-08")
+def test_a_restart_remembers(driver: Driver) -> None:
     send(driver, "a")
     remembered = driver.effect(RememberIdentities)
     before = driver.partition

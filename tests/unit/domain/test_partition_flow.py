@@ -28,8 +28,8 @@ def tokens(messages):
     return [message.lock_token for message in messages]
 
 
+@pytest.mark.row("P-31")
 def test_sequence_numbers_carry_the_partition_and_have_no_gaps(new_driver):
-    # P-31
     driver = new_driver(number=5)
     first = [Message(b"a", size=1), Message(b"b", size=1)]
     assert driver.apply(Enqueue(first)) == Enqueued(SequenceNumber(5 << 48 | 1), 2)
@@ -97,8 +97,8 @@ def test_confirming_what_is_confirmed_wakes_nobody(driver):
     assert driver.effects == []
 
 
+@pytest.mark.row("P-26")
 def test_the_oldest_available_message_comes_first(driver):
-    # P-26
     messages = driver.send(6)
     taken = driver.lock(4)
     assert taken == messages[:4]
@@ -123,8 +123,8 @@ def test_receive_and_delete_removes_at_once(driver):
     assert driver.peek() == messages[2:]
 
 
+@pytest.mark.row("P-30")
 def test_peek_finds_every_state_in_order(driver):
-    # P-30
     messages = driver.send(5)
     locked = driver.lock(3)
     driver.settle(Defer(tokens(locked[:1])))
@@ -137,8 +137,8 @@ def test_peek_finds_every_state_in_order(driver):
     assert [each.state for each in driver.peek(0, 2)] == [MessageState.DEFERRED, MessageState.ACTIVE]
 
 
+@pytest.mark.row("P-30")
 def test_repeated_peeks_reach_everything_once(driver):
-    # P-30
     messages = driver.send(25)
     locked = driver.lock(12)
     driver.settle(Defer(tokens(locked[::3])))

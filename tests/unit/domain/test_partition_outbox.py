@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from bendybus.domain.commands import (
     Confirm,
     DeadLetter,
@@ -146,7 +148,8 @@ def test_an_outbox_is_there_after_a_restart(driver: Driver) -> None:
     assert again.lock() == []
 
 
-def test_a_reassigned_message_comes_after_all_that_was_posted_before(driver: Driver) -> None:  # P-16
+@pytest.mark.row("P-16")
+def test_a_reassigned_message_comes_after_all_that_was_posted_before(driver: Driver) -> None:
     """The other partition may have arrived beyond its old number, and would drop it."""
     first, second = driver.send(2)
     post(driver, 2)
@@ -159,7 +162,8 @@ def test_a_reassigned_message_comes_after_all_that_was_posted_before(driver: Dri
     assert driver.partition.counts(SubQueue.OUTBOX).active == 2
 
 
-def test_a_copy_for_another_partition_is_posted_as_it_arrives(driver: Driver) -> None:  # P-13
+@pytest.mark.row("P-13")
+def test_a_copy_for_another_partition_is_posted_as_it_arrives(driver: Driver) -> None:
     posted, kept = Message(b"x", size=10), Message(b"y", size=1)
     posted.subqueue = SubQueue.OUTBOX
     posted.amendment = Amendment(posting=Posting(NEXT, SequenceNumber(7), partition=PartitionNumber(5)))

@@ -124,7 +124,8 @@ def test_messages_are_activated_in_the_order_in_which_they_are_due(driver: Drive
     assert [message.sequence_number for message in (early, also_early, late)] == [4, 5, 6]
 
 
-def test_activated_messages_keep_their_place_among_those_sent_meanwhile(driver: Driver) -> None:  # P-26
+@pytest.mark.row("P-26")
+def test_activated_messages_keep_their_place_among_those_sent_meanwhile(driver: Driver) -> None:
     (message,) = scheduled(driver, 1)
     driver.later(1)
     before, after = Message(b"", size=1), Message(b"", size=1)
@@ -188,7 +189,8 @@ def test_the_next_deadline_is_when_the_first_is_due(driver: Driver) -> None:
     assert driver.partition.next_deadline() == start + 20_000
 
 
-def test_a_restart_finds_scheduled_messages_and_those_that_came_due_meanwhile(driver: Driver) -> None:  # B-08
+@pytest.mark.row("B-08")
+def test_a_restart_finds_scheduled_messages_and_those_that_came_due_meanwhile(driver: Driver) -> None:
     missed, waiting = scheduled(driver, 10, 100)
     driver.later(50)
     driver = restarted(driver)

@@ -144,8 +144,8 @@ def test_who_waits_is_told_of_a_session_that_becomes_free(driver: Driver) -> Non
 # -- order ------------------------------------------------------------------------
 
 
+@pytest.mark.row("P-13")
 def test_messages_come_in_order_whatever_comes_between_and_back(driver: Driver) -> None:
-    # P-13
     messages = send(driver, A, B, A, B, A)
     mine = messages[::2]
     lock = accepted(driver, A)
@@ -211,8 +211,8 @@ def test_the_last_attempt_of_a_lost_session_dead_letters(driver: Driver) -> None
     assert accept(driver) is None
 
 
+@pytest.mark.row("P-28")
 def test_a_holder_that_leaves_gives_back_uncounted(driver: Driver) -> None:
-    # P-28
     messages = send(driver, A, A)
     lock = accepted(driver, A)
     take(driver, lock)
@@ -400,7 +400,8 @@ def test_a_transaction_settles_in_a_session_and_sends_with_one(driver: Driver) -
 MIXED, UPPER, LOWER = SessionId("Alpha"), SessionId("ALPHA"), SessionId("alpha")
 
 
-def test_ids_that_differ_in_case_are_one_session_with_one_lock(driver: Driver) -> None:  # P-13
+@pytest.mark.row("P-13")
+def test_ids_that_differ_in_case_are_one_session_with_one_lock(driver: Driver) -> None:
     sent = send(driver, MIXED, UPPER, LOWER)
     assert driver.apply(ListSessions(None, 0, 10)) == SessionsListed([MIXED], 1)
     lock = accepted(driver, UPPER)
@@ -421,7 +422,8 @@ def test_a_message_in_another_case_wakes_the_holder(driver: Driver) -> None:
     assert take(driver, lock) == [message]
 
 
-def test_a_session_has_one_state_in_whatever_case_it_is_accepted(driver: Driver) -> None:  # P-13
+@pytest.mark.row("P-13")
+def test_a_session_has_one_state_in_whatever_case_it_is_accepted(driver: Driver) -> None:
     first = accepted(driver, MIXED)
     driver.apply(SetSessionState(first, b"state"))
     driver.apply(ReleaseSession(first))

@@ -67,8 +67,8 @@ def test_abandon_gives_back_with_a_higher_delivery_count(driver):
     assert driver.lock() == [message]
 
 
+@pytest.mark.row("P-28")
 def test_release_gives_back_as_if_never_delivered(driver):
-    # P-28
     (message,) = driver.send()
     driver.lock()
     driver.settle(Release([message.lock_token]))
@@ -320,7 +320,8 @@ def test_a_dead_lettered_deferred_message_is_active_there(driver):
 # -- deleting by age ----------------------------------------------------------------
 
 
-def test_the_oldest_are_deleted_but_not_the_locked_or_the_younger(driver):  # B-01
+@pytest.mark.row("B-01")
+def test_the_oldest_are_deleted_but_not_the_locked_or_the_younger(driver):
     locked, first, second, third = driver.send(4)
     assert driver.lock() == [locked]
     driver.later(1)

@@ -59,7 +59,8 @@ def numbers(messages) -> list[int]:
 # -- the mark -------------------------------------------------------------------------
 
 
-def test_the_mark_stops_below_what_is_not_durable(driver):  # S-02
+@pytest.mark.row("S-02")
+def test_the_mark_stops_below_what_is_not_durable(driver):
     driver.send(3)
     waiting = [Message(b"x", size=1) for _ in range(2)]
     driver.apply(Enqueue(waiting))
@@ -177,7 +178,8 @@ def test_a_filter_that_lets_nothing_pass_looks_at_so_many_and_says_where_to_go_o
 # -- removing -------------------------------------------------------------------------
 
 
-def test_removing_up_to_a_number_is_durable_and_can_be_repeated(driver):  # S-03
+@pytest.mark.row("S-03")
+def test_removing_up_to_a_number_is_durable_and_can_be_repeated(driver):
     driver.send(5, size=10)
     assert discard_through(driver, 3) == 3
     removed = driver.effect(RemoveMessages)

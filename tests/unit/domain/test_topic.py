@@ -109,7 +109,8 @@ def test_a_cancelled_message_is_removed():
     assert (topic.scheduled_count, topic.size_bytes) == (0, 0)
 
 
-def test_duplicates_go_no_further():  # P-15
+@pytest.mark.row("P-15")
+def test_duplicates_go_no_further():
     topic = partition(requires_duplicate_detection=True)
     topic.apply(Enqueue([message("a")], ["a"]), AT)
     again, other = message("a"), message("b")

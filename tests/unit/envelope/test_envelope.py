@@ -111,20 +111,22 @@ def test_a_lifetime_becomes_an_instant():
     assert admit(sent(), AT, QUEUE)[0].expires_at is None
 
 
+@pytest.mark.row("P-13", "P-14", "P-15")
 @pytest.mark.parametrize(
     ("parts", "description", "key"),
     [
         ({}, QUEUE, None),  # P-15: without duplicate detection a message id is never a key
         ({}, DEDUP, "m1"),
-        ({"message_annotations": {"x-opt-partition-key": "pk"}}, DEDUP, "pk"),  # P-14
-        ({"properties": Properties(message_id="m1", group_id="s1")}, QUEUE, "s1"),  # P-13
+        ({"message_annotations": {"x-opt-partition-key": "pk"}}, DEDUP, "pk"),
+        ({"properties": Properties(message_id="m1", group_id="s1")}, QUEUE, "s1"),
     ],
 )
 def test_the_key_is_session_then_partition_key_then_message_id(parts, description, key):
     assert admit(sent(**parts), AT, description)[1] == key
 
 
-def test_a_session_and_a_partition_key_that_differ_are_refused():  # P-14
+@pytest.mark.row("P-14")
+def test_a_session_and_a_partition_key_that_differ_are_refused():
     both = sent(
         properties=Properties(message_id="m", group_id="s"), message_annotations={"x-opt-partition-key": "p"}
     )
@@ -163,8 +165,9 @@ def test_a_batch_with_one_key_goes_where_the_key_says():
     assert admit_batch(batch("a", "a"), AT, QUEUE, partitioned=True)[1] == "a"
 
 
+@pytest.mark.row("P-18")
 @pytest.mark.parametrize("keys", [("a", "b"), ("a", None)])
-def test_a_batch_with_two_keys_is_refused_where_keys_matter(keys):  # P-18
+def test_a_batch_with_two_keys_is_refused_where_keys_matter(keys):
     with pytest.raises(InvalidOperation, match="distinct SessionId or PartitionKey"):
         admit_batch(batch(*keys), AT, QUEUE, partitioned=True)
     assert len(admit_batch(batch(*keys), AT, QUEUE, partitioned=False)[0]) == 2
@@ -293,7 +296,8 @@ def test_a_peeked_message_shows_its_state_and_the_end_of_its_lock():
     assert "x-opt-lock-token" not in free
 
 
-def test_a_scheduled_time_in_the_future_makes_the_message_wait() -> None:  # P-35
+@pytest.mark.row("P-35")
+def test_a_scheduled_time_in_the_future_makes_the_message_wait() -> None:
     due = Timestamp(AT + 5000)
     message, _ = admit(
         sent(header=Header(ttl=UInt(1500)), message_annotations={"x-opt-scheduled-enqueue-time": due}),
@@ -337,7 +341,8 @@ def test_a_scheduled_time_that_cannot_be_meant_is_refused(value: object) -> None
         admit(sent(message_annotations={"x-opt-scheduled-enqueue-time": value}), AT, QUEUE)
 
 
-def test_duplicate_detection_is_told_the_senders_id_and_no_other() -> None:  # P-15
+@pytest.mark.row("P-15")
+def test_duplicate_detection_is_told_the_senders_id_and_no_other() -> None:
     identities = Identities(partitioned=False)
     for parts in ({}, {"properties": Properties(message_id=ULong(7))}, {"properties": Properties()}):
         admit(sent(**parts), AT, DEDUP, identities)

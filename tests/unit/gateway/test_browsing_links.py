@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from bendybus.amqp.message import Properties, decode_message, encode_message
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.domain.commands import Enqueue
@@ -63,7 +65,8 @@ async def put_numbered(host: PartitionHost, numbers: range) -> None:
     await host.ask(Enqueue(messages))
 
 
-async def test_a_browser_passes_over_a_partition_that_is_away_and_shows_it_when_it_is_back():  # P-27
+@pytest.mark.row("P-27")
+async def test_a_browser_passes_over_a_partition_that_is_away_and_shows_it_when_it_is_back():
     async with gated_queue(partitions=2, stores=2) as gated:
         gate = await slow_and_quick(gated)
         browser, link = browser_on(gated, 5, drain=True)
@@ -102,7 +105,8 @@ async def test_a_browser_begins_again_when_its_queue_was_emptied():
         await until(lambda: link.sent == ["a", "a"])
 
 
-async def test_a_selective_receiver_does_not_wait_for_a_stalled_store():  # P-27
+@pytest.mark.row("P-27")
+async def test_a_selective_receiver_does_not_wait_for_a_stalled_store():
     async with gated_queue(partitions=2, stores=2) as gated:
         gate = await slow_and_quick(gated)
         receiver, link = selective_on(gated, "JMSMessageID LIKE '%k'", 5, drain=True)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
+import pytest
+
 from bendybus.amqp.message import Properties, decode_message, encode_message
 from bendybus.amqp.performatives import Accepted
 from bendybus.domain.commands import Enqueue, Peek
@@ -99,7 +101,8 @@ async def slow_and_quick(gated: GatedQueue) -> threading.Event:
     return hold_reads(gated.store)
 
 
-async def test_a_receive_asks_all_partitions():  # P-25
+@pytest.mark.row("P-25")
+async def test_a_receive_asks_all_partitions():
     async with gated_queue(partitions=3) as gated:
         await put(gated, 0, "a")
         await put(gated, 2, "b")
@@ -118,7 +121,8 @@ async def test_credit_is_never_exceeded():
         assert waiting(gated) == 7
 
 
-async def test_a_stalled_store_holds_up_neither_a_drain_nor_what_others_have():  # P-27
+@pytest.mark.row("P-27")
+async def test_a_stalled_store_holds_up_neither_a_drain_nor_what_others_have():
     async with gated_queue(partitions=2, stores=2) as gated:
         gate = await slow_and_quick(gated)
         receiver, link = receiver_on(gated, credit=5, drain=True)
@@ -136,7 +140,8 @@ async def test_a_stalled_store_holds_up_neither_a_drain_nor_what_others_have(): 
         assert link.sent == ["quick", "slow"]
 
 
-async def test_a_read_behind_a_long_load_holds_up_no_drain_and_is_asked_for_again(monkeypatch):  # P-27
+@pytest.mark.row("P-27")
+async def test_a_read_behind_a_long_load_holds_up_no_drain_and_is_asked_for_again(monkeypatch):
     async with gated_queue(partitions=2) as gated:
         gated.cache._limit = 0
         await put(gated, 0, "cold")
@@ -172,7 +177,8 @@ def test_a_settlement_in_a_partition_that_is_away_is_told_that_its_lock_is_lost(
     assert isinstance(refused(InvalidOperation("no")), InvalidOperation)
 
 
-async def test_one_partition_gives_its_oldest_first():  # P-26
+@pytest.mark.row("P-26")
+async def test_one_partition_gives_its_oldest_first():
     async with gated_queue() as gated:
         await put(gated, 0, *"abcdef")
         receiver, link = receiver_on(gated, credit=4)
@@ -201,7 +207,8 @@ async def test_waiting_receivers_take_turns():
         assert [link.sent for _, link in both] == [["a"], ["b"]]
 
 
-async def test_a_slow_store_delays_only_its_own_messages():  # P-27
+@pytest.mark.row("P-27")
+async def test_a_slow_store_delays_only_its_own_messages():
     async with gated_queue(partitions=2) as gated:
         gate = await slow_and_quick(gated)
         receiver, link = receiver_on(gated, credit=2)
@@ -212,7 +219,8 @@ async def test_a_slow_store_delays_only_its_own_messages():  # P-27
         assert link.sent == ["quick", "slow"]
 
 
-async def test_receive_and_delete_takes_what_is_ready_and_removes_no_more_than_its_credit():  # P-27
+@pytest.mark.row("P-27")
+async def test_receive_and_delete_takes_what_is_ready_and_removes_no_more_than_its_credit():
     async with gated_queue(partitions=2, stores=2) as gated:
         gate = await slow_and_quick(gated)
         receiver, link = receiver_on(gated, credit=1, snd_settle_mode=1)
@@ -231,7 +239,8 @@ async def test_receive_and_delete_takes_what_is_ready_and_removes_no_more_than_i
         assert list(gated.host.partition.confirmed()) == []
 
 
-async def test_receive_and_delete_removes_where_the_store_answers():  # P-27
+@pytest.mark.row("P-27")
+async def test_receive_and_delete_removes_where_the_store_answers():
     async with gated_queue(partitions=2, stores=2) as gated:
         await put(gated, 0, "slow")
         await put(gated, 1, "quick")
@@ -251,7 +260,8 @@ async def test_receive_and_delete_removes_where_the_store_answers():  # P-27
         assert gated.host.available(MAIN) == 1
 
 
-async def test_what_was_overtaken_is_kept_for_the_next_credit():  # P-25
+@pytest.mark.row("P-25")
+async def test_what_was_overtaken_is_kept_for_the_next_credit():
     async with gated_queue(partitions=2) as gated:
         gate = await slow_and_quick(gated)
         receiver, link = receiver_on(gated, credit=1)
@@ -267,7 +277,8 @@ async def test_what_was_overtaken_is_kept_for_the_next_credit():  # P-25
         assert link.sent == ["quick", "slow"]
 
 
-async def test_what_was_kept_goes_back_uncounted_when_the_link_goes():  # P-28
+@pytest.mark.row("P-28")
+async def test_what_was_kept_goes_back_uncounted_when_the_link_goes():
     async with gated_queue(partitions=2) as gated:
         gate = await slow_and_quick(gated)
         receiver, _ = receiver_on(gated, credit=1)
@@ -315,7 +326,8 @@ async def test_what_is_kept_is_not_sent_once_its_lock_is_lost():
         assert link.sent == []
 
 
-async def test_what_is_kept_is_not_sent_under_a_lock_from_before_the_partition_was_loaded_again():  # P-28
+@pytest.mark.row("P-28")
+async def test_what_is_kept_is_not_sent_under_a_lock_from_before_the_partition_was_loaded_again():
     async with gated_queue() as gated:
         gated.cache._limit = 0
         await put(gated, 0, "a")

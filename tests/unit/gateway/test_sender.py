@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import pytest
+
 from bendybus.amqp.message import Properties, encode_message
 from bendybus.amqp.performatives import Accepted, Rejected, TransactionalState
 from bendybus.domain.commands import Complete
@@ -68,7 +70,8 @@ def spread(gated: GatedQueue) -> list[int]:
     return [host.available(SubQueue.MAIN) for host in gated.queue.hosts]
 
 
-async def test_keyless_messages_of_one_read_stay_together_and_reads_take_turns():  # P-16
+@pytest.mark.row("P-16")
+async def test_keyless_messages_of_one_read_stay_together_and_reads_take_turns():
     async with gated_queue(partitions=4) as gated:
         sender, link, _ = sender_on(gated)
         for read in range(3):
@@ -78,7 +81,8 @@ async def test_keyless_messages_of_one_read_stay_together_and_reads_take_turns()
         assert set(link.outcomes.values()) == {"accepted"}
 
 
-async def test_a_key_decides_the_partition():  # P-12
+@pytest.mark.row("P-12")
+async def test_a_key_decides_the_partition():
     async with gated_queue(partitions=4) as gated:
         sender, _, _ = sender_on(gated)
         keys = [f"key-{number}" for number in range(20)]
@@ -102,7 +106,8 @@ async def test_nothing_is_answered_before_it_is_durable():
         assert connection.unanswered == 0
 
 
-async def test_a_keyless_send_moves_on_from_a_partition_that_is_away():  # P-16
+@pytest.mark.row("P-16")
+async def test_a_keyless_send_moves_on_from_a_partition_that_is_away():
     async with gated_queue(partitions=2) as gated:
         sender, link, _ = sender_on(gated)
         gated.queue.hosts[0]._fail(AWAY)
@@ -112,7 +117,8 @@ async def test_a_keyless_send_moves_on_from_a_partition_that_is_away():  # P-16
         assert spread(gated) == [0, 1]
 
 
-async def test_a_keyless_send_moves_on_when_its_commit_fails():  # P-16
+@pytest.mark.row("P-16")
+async def test_a_keyless_send_moves_on_when_its_commit_fails():
     async with gated_queue(partitions=2, stores=2) as gated:
         sender, link, _ = sender_on(gated)
         gated.store.fails_once = AWAY
@@ -123,7 +129,8 @@ async def test_a_keyless_send_moves_on_when_its_commit_fails():  # P-16
         assert spread(gated) == [0, 1]
 
 
-async def test_a_keyless_send_moves_on_from_a_stalled_store_and_is_not_stored_twice():  # P-16
+@pytest.mark.row("P-16")
+async def test_a_keyless_send_moves_on_from_a_stalled_store_and_is_not_stored_twice():
     """Nor mixed up: the stalled store still reads what it was given, and writes down where it keeps it."""
 
     async with gated_queue(partitions=2, stores=2) as gated:
@@ -147,7 +154,8 @@ async def test_a_keyless_send_moves_on_from_a_stalled_store_and_is_not_stored_tw
         assert [host.store.store.load(host.key).messages for host in gated.queue.hosts] == [[], []]
 
 
-async def test_a_keyed_send_to_a_partition_that_is_away_is_retryable_and_others_go_on():  # P-17
+@pytest.mark.row("P-17")
+async def test_a_keyed_send_to_a_partition_that_is_away_is_retryable_and_others_go_on():
     async with gated_queue(partitions=2) as gated:
         sender, link, _ = sender_on(gated)
         gated.queue.hosts[0]._fail(AWAY)
@@ -188,7 +196,8 @@ async def test_a_bad_delivery_costs_its_neighbours_nothing():
         }
 
 
-async def test_a_batch_is_one_delivery_of_many_messages_in_one_partition():  # P-18
+@pytest.mark.row("P-18")
+async def test_a_batch_is_one_delivery_of_many_messages_in_one_partition():
     async with gated_queue(partitions=3) as gated:
         sender, link, _ = sender_on(gated)
         inner = [delivery(number).payload for number in range(7)]
@@ -198,7 +207,8 @@ async def test_a_batch_is_one_delivery_of_many_messages_in_one_partition():  # P
         assert spread(gated) == [7, 0, 0]
 
 
-async def test_a_batch_of_one_message_is_not_taken_for_a_message():  # P-18
+@pytest.mark.row("P-18")
+async def test_a_batch_of_one_message_is_not_taken_for_a_message():
     async with gated_queue() as gated:
         sender, link, _ = sender_on(gated)
         inner = delivery(1).payload
@@ -211,7 +221,8 @@ async def test_a_batch_of_one_message_is_not_taken_for_a_message():  # P-18
         assert Stored.of(first.payload).bare == Stored.of(second.payload).bare == inner
 
 
-async def test_with_duplicate_detection_an_id_is_a_key_and_comes_once():  # P-15
+@pytest.mark.row("P-15")
+async def test_with_duplicate_detection_an_id_is_a_key_and_comes_once():
     async with gated_queue(partitions=4, requires_duplicate_detection=True) as gated:
         sender, link, _ = sender_on(gated)
         for _ in range(2):

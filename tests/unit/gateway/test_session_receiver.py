@@ -7,6 +7,8 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import pytest
+
 from bendybus.amqp.message import Properties, decode_message, encode_message
 from bendybus.amqp.performatives import Source
 from bendybus.broker.queue import Queue
@@ -108,7 +110,8 @@ def hold_reads(store: GatedStore) -> threading.Event:
     return gate
 
 
-async def test_what_was_read_for_credit_that_is_gone_goes_back_in_order():  # P-13
+@pytest.mark.row("P-13")
+async def test_what_was_read_for_credit_that_is_gone_goes_back_in_order():
     async with gated_queue(requires_session=True) as gated:
         gated.cache._limit = 0
         await put(gated, "1", "2", "3")
@@ -128,7 +131,8 @@ async def test_what_was_read_for_credit_that_is_gone_goes_back_in_order():  # P-
         assert [message.delivery_count for message in gated.host.partition.confirmed()] == [0, 0, 0]
 
 
-async def test_a_link_that_closes_while_its_payloads_are_read_gives_all_back():  # P-28
+@pytest.mark.row("P-28")
+async def test_a_link_that_closes_while_its_payloads_are_read_gives_all_back():
     async with gated_queue(requires_session=True) as gated:
         gated.cache._limit = 0
         await put(gated, "1", "2")

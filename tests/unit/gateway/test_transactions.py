@@ -58,7 +58,8 @@ def sent(scope: Scope, *, crosses: bool = False, **keys: str) -> None:
     )
 
 
-def test_a_scope_has_one_entity_one_partition_one_key_and_a_hundred_messages() -> None:  # P-19 P-20
+@pytest.mark.row("P-19", "P-20")
+def test_a_scope_has_one_entity_one_partition_one_key_and_a_hundred_messages() -> None:
     scope = Scope()
     scope.enter("q", partition_of("a", 16))
     scope.enter("q", partition_of("a", 16))
@@ -77,7 +78,8 @@ def test_a_scope_has_one_entity_one_partition_one_key_and_a_hundred_messages() -
         sent(scope, own="a")
 
 
-def test_a_scope_across_entities_is_in_the_partition_of_a_via_key_or_of_what_is_settled() -> None:  # P-37
+@pytest.mark.row("P-37")
+def test_a_scope_across_entities_is_in_the_partition_of_a_via_key_or_of_what_is_settled() -> None:
     by_key, by_settlement, by_message_id, anywhere = Scope(), Scope(), Scope(), Scope()
     sent(by_key, crosses=True, message_id="1", via="k")
     assert by_key.settle_partition(16) == partition_of("k", 16)
@@ -93,7 +95,8 @@ def test_a_scope_across_entities_is_in_the_partition_of_a_via_key_or_of_what_is_
         by_key.decide("q", PartitionNumber(partition_of("k", 16) ^ 1))
 
 
-def test_a_scope_without_a_decision_keeps_to_the_rules_of_one_entity() -> None:  # P-19 P-20
+@pytest.mark.row("P-19", "P-20")
+def test_a_scope_without_a_decision_keeps_to_the_rules_of_one_entity() -> None:
     keyless, two_ids = Scope(), Scope()
     sent(keyless, crosses=True)
     with pytest.raises(InvalidOperation, match="needs a SessionId"):

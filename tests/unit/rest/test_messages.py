@@ -65,7 +65,8 @@ def test_a_key_says_where_it_goes():
     assert sent([(b"brokerproperties", b'{"SessionId":"s"}')]).key == "s"
 
 
-def test_session_and_partition_key_must_agree():  # P-14
+@pytest.mark.row("P-14")
+def test_session_and_partition_key_must_agree():
     with pytest.raises(InvalidOperation, match="must be equal"):
         sent([(b"brokerproperties", b'{"SessionId":"s","PartitionKey":"k"}')])
 
@@ -81,7 +82,8 @@ def test_a_batch_has_properties_for_each_message():
     assert second.application_properties == {"n": 1, "f": 1.5, "b": True, "s": "x", "z": None}
 
 
-def test_a_batch_with_two_keys_is_refused_where_keys_matter():  # P-18
+@pytest.mark.row("P-18")
+def test_a_batch_with_two_keys_is_refused_where_keys_matter():
     batch = json.dumps([{"Body": "", "BrokerProperties": {"PartitionKey": key}} for key in "ab"]).encode()
     with pytest.raises(InvalidOperation, match="distinct SessionId or PartitionKey"):
         sent(BATCH, batch)

@@ -76,14 +76,16 @@ async def test_an_empty_queue_gives_nothing_at_once():
         assert await ask(gated) is None
 
 
-async def test_when_every_message_is_locked_the_answer_is_nothing():  # P-29
+@pytest.mark.row("P-29")
+async def test_when_every_message_is_locked_the_answer_is_nothing():
     async with gated_queue(4) as gated:
         await put(gated, 2, "a")
         assert await ask(gated) is not None
         assert await ask(gated) is None
 
 
-async def test_every_partition_is_asked():  # P-25
+@pytest.mark.row("P-25")
+async def test_every_partition_is_asked():
     async with gated_queue(4) as gated:
         for partition in range(4):
             await put(gated, partition, str(partition))
@@ -125,7 +127,8 @@ async def test_time_ends_a_wait():
         assert not gated.queue._waiting[MAIN]
 
 
-async def test_a_client_that_hangs_up_waits_no_more():  # P-28
+@pytest.mark.row("P-28")
+async def test_a_client_that_hangs_up_waits_no_more():
     async with gated_queue() as gated:
         client = Client()
         request = asyncio.create_task(ask(gated, 60, client=client))
@@ -137,7 +140,8 @@ async def test_a_client_that_hangs_up_waits_no_more():  # P-28
         assert received is not None
 
 
-async def test_what_was_locked_for_a_client_that_has_gone_comes_again_uncounted():  # P-28
+@pytest.mark.row("P-28")
+async def test_what_was_locked_for_a_client_that_has_gone_comes_again_uncounted():
     async with gated_queue() as gated:
         await put(gated, 0, "a")
         first, client = await ask(gated), Client()
@@ -210,8 +214,9 @@ async def make_cold(gated: GatedQueue) -> None:
         message.payload = None
 
 
+@pytest.mark.row("P-27")
 @pytest.mark.parametrize("deletes", [False, True])
-async def test_a_message_that_is_ready_does_not_wait_for_one_that_is_being_read(deletes):  # P-27
+async def test_a_message_that_is_ready_does_not_wait_for_one_that_is_being_read(deletes):
     async with gated_queue(2, 2) as gated:
         await put(gated, 0, "slow")
         await make_cold(gated)
@@ -227,8 +232,9 @@ async def test_a_message_that_is_ready_does_not_wait_for_one_that_is_being_read(
         assert received is not None and received.shown.body == b"slow"
 
 
+@pytest.mark.row("P-27")
 @pytest.mark.parametrize("partitions", [2, 16])
-async def test_a_message_is_removed_where_the_store_answers(partitions):  # P-27
+async def test_a_message_is_removed_where_the_store_answers(partitions):
     async with gated_queue(partitions, 2) as gated:
         await put(gated, 0, "slow")
         await put(gated, 1, "quick")
@@ -244,7 +250,8 @@ async def test_a_message_is_removed_where_the_store_answers(partitions):  # P-27
         assert received is not None and received.shown.body == b"slow"
 
 
-async def test_a_stalled_store_is_passed_over_while_there_is_time():  # P-27
+@pytest.mark.row("P-27")
+async def test_a_stalled_store_is_passed_over_while_there_is_time():
     async with gated_queue(2, 2) as gated:
         gated.cache._limit = 0
         await put(gated, 0, "stuck")
@@ -260,7 +267,8 @@ async def test_a_stalled_store_is_passed_over_while_there_is_time():  # P-27
         reads.go.set()
 
 
-async def test_a_client_that_goes_while_a_store_reads_leaves_no_lock():  # P-28
+@pytest.mark.row("P-28")
+async def test_a_client_that_goes_while_a_store_reads_leaves_no_lock():
     async with gated_queue() as gated:
         await put(gated, 0, "a")
         await make_cold(gated)

@@ -15,7 +15,8 @@ from bendybus.server import listener as listener_module
 HEADER = b"AMQP\x03\x01\x00\x00"
 
 
-async def test_one_port_serves_amqp_and_http_with_and_without_tls(run_listener, client_tls) -> None:  # B-10
+@pytest.mark.row("B-10")
+async def test_one_port_serves_amqp_and_http_with_and_without_tls(run_listener, client_tls) -> None:
     async with run_listener() as running:
         for tls in (None, client_tls):
             for opening, greeting in ((HEADER, b"amqp"), (b"GET / HTTP/1.1\r\n", b"http")):

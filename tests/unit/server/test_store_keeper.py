@@ -46,7 +46,7 @@ def keeper_of(tmp_path):
 
 async def test_a_store_that_never_opens_holds_up_neither_the_others_nor_the_end(
     keeper_of, tmp_path, monkeypatch
-):  # B-03
+):
     stuck = [Stuck(f"stuck-{number}") for number in range(store_keeper.LATE_MAX)]
     given = iter([*stuck, MemoryStore("more"), MemoryStore("third")])
     monkeypatch.setattr(store_keeper, "store_at", lambda *_: next(given))
