@@ -37,7 +37,7 @@ from bendybus.engine.events import (
 )
 from bendybus.engine.work import PERFORMATIVE_WORK
 from bendybus.errors import BrokerError, ProtocolError
-from bendybus.gateway.attaching import InboundNode, OutboundNode
+from bendybus.gateway.attachments import InboundNode, OutboundNode
 from bendybus.gateway.client_identity import ClientIdentity
 from bendybus.gateway.holdings import Holdings
 from bendybus.gateway.links import Links
@@ -282,8 +282,8 @@ class AmqpConnection(asyncio.Protocol):
                     cast(OutboundNode, attachment.node).flow()
             case LinkAttached(link):
                 self.links.attach(link)
-            case LinkDetached(link):
-                self.links.detached(link)
+            case LinkDetached(link, _, closed):
+                self.links.detached(link, closed=closed)
             case SaslInitReceived():
                 # A client that did not wait for the outcome has sent frames that are read only now.
                 accepted = self.client.log_in(event, self._transport, self.peer)
@@ -294,7 +294,7 @@ class AmqpConnection(asyncio.Protocol):
             case ConnectionOpened(remote):
                 self._opened = True
                 try:
-                    self.client.enter(remote.hostname, self._transport)
+                    self.client.enter(remote, self._transport)
                 except ProtocolError as refusal:
                     self._refuse(refusal, "other-namespace")
             case ConnectionFailed(error):
