@@ -129,7 +129,8 @@ class AmqpConnection(asyncio.Protocol):
                 self._transport.abort()
             return
         limit_s = self._gateway.handshake_timeout_s
-        if not self._opened and at - self._made_at > limit_s:
+        # Qpid JMS logs in when its connection is made, and opens it when the application first uses it.
+        if not self._opened and not self.authenticated and at - self._made_at > limit_s:
             audit.record("connection-refused", self.actor(), reason="slow-handshake")
             self.shut_down(f"The connection was not opened within {limit_s:g} seconds.")
             return
