@@ -149,7 +149,7 @@ class Entities:
     def find(self, path: str) -> SendTarget:
         """The entity at this path, as a target. A subscription is found too; it refuses all messages."""
         entity = self.look_up(path)
-        if entity is None:
+        if entity is None or entity.abandoned:
             raise EntityNotFound(path)
         return entity
 
@@ -390,7 +390,7 @@ def _open_topic(entities: Entities, record: EntityRecord, at: Iterable[Located])
 
 def _open_subscription(entities: Entities, record: EntityRecord, at: Iterable[Located]) -> Subscription:
     description = SubscriptionDescription.from_record(record.description)
-    topic = entities.find(description.topic_path)
+    topic = entities.look_up(description.topic_path)
     assert isinstance(topic, Topic), "a subscription is opened after its topic"
     subscription = Subscription(
         topic, description, record.partition_count, entities.keep_time, entities.clock

@@ -96,6 +96,11 @@ class Entity(ABC, Generic[H, D]):
         """The entity that a transaction belongs to, by its normalised path."""
         return normalise_path(self.path)
 
+    @property
+    def abandoned(self) -> bool:
+        """Whether it is temporary and nobody holds it: it is about to be deleted."""
+        return self.description.temporary and not self.holders and not self.deleted
+
     # -- life ---------------------------------------------------------------------
 
     def add_partition(self, host: H) -> None:

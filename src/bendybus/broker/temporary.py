@@ -68,12 +68,12 @@ class TemporaryEntities:
     def release(self, entity: SendTarget, holder: Hashable) -> asyncio.Task[BrokerError | None] | None:
         """A link no longer holds this entity. Returns the deletion, if it was the last that did."""
         entity.holders.discard(holder)
-        return self._delete(entity) if _is_abandoned(entity) else None
+        return self._delete(entity) if entity.abandoned else None
 
     def sweep(self, at: float) -> None:
         """Delete everything that nobody holds. `at` is the event loop's time."""
         for entity in tuple(self._entities.temporary):
-            if _is_abandoned(entity) and at - self._failed_at.get(entity, -RETRY_AFTER_S) >= RETRY_AFTER_S:
+            if entity.abandoned and at - self._failed_at.get(entity, -RETRY_AFTER_S) >= RETRY_AFTER_S:
                 self._delete(entity)
 
     def _delete(self, entity: SendTarget) -> asyncio.Task[BrokerError | None]:
@@ -87,7 +87,7 @@ class TemporaryEntities:
         """None if the entity is gone, or if somebody holds it again."""
         try:
             async with self._entities.changing:
-                if _is_abandoned(entity):
+                if entity.abandoned:
                     with audit.acting(replace(audit.current_actor(), by="temporary")):
                         await self._entities.remove(entity)
         except BrokerError as reason:
@@ -98,7 +98,3 @@ class TemporaryEntities:
             return reason
         self._failed_at.pop(entity, None)
         return None
-
-
-def _is_abandoned(entity: SendTarget) -> bool:
-    return entity.description.temporary and not entity.holders and not entity.deleted
