@@ -386,6 +386,55 @@ class Jms20Test {
 
     @ParameterizedTest
     @MethodSource("stands")
+    void afterARollbackTheOrderIsTheSame(Stand stand) throws JMSException {
+        JMSContext sender = connect(stand);
+        Queue queue = sender.createQueue(newQueue(stand));
+        List<String> sent = IntStream.range(0, 8).mapToObj(number -> "m" + number).toList();
+        for (String text : sent) {
+            // One group, so one partition.
+            sender.createProducer().setProperty("JMSXGroupID", "g").send(queue, text);
+        }
+        JMSContext context = connect(stand, null, JMSContext.SESSION_TRANSACTED);
+        JMSConsumer consumer = context.createConsumer(queue);
+        for (int rollbacks = 0; rollbacks < 2; rollbacks++) {
+            for (String text : sent.subList(0, 3)) {
+                assertEquals(text, consumer.receiveBody(String.class, PATIENCE_MS));
+            }
+            context.rollback();
+        }
+        for (String text : sent) {
+            assertEquals(text, consumer.receiveBody(String.class, PATIENCE_MS));
+        }
+        context.commit();
+        assertNull(consumer.receiveNoWait());
+    }
+
+    @ParameterizedTest
+    @MethodSource("stands")
+    void aTransactionSpansQueueAndTopic(Stand stand) throws JMSException {
+        JMSContext other = connect(stand);
+        Queue queue = other.createQueue(newQueue(stand));
+        Topic topic = other.createTopic(newTopic(stand));
+        JMSConsumer subscriber = other.createConsumer(topic);
+        send(other, queue, "in");
+        JMSContext context = connect(stand, null, JMSContext.SESSION_TRANSACTED);
+        JMSConsumer consumer = context.createConsumer(queue);
+        for (boolean commits : new boolean[] {false, true}) {
+            assertEquals("in", consumer.receiveBody(String.class, PATIENCE_MS));
+            context.createProducer().send(topic, commits ? "committed" : "rolled back");
+            if (commits) {
+                context.commit();
+            } else {
+                context.rollback();
+            }
+        }
+        assertEquals(List.of("committed"), receive(subscriber, 1));
+        assertNull(subscriber.receiveNoWait());
+        assertNull(consumer.receiveNoWait());
+    }
+
+    @ParameterizedTest
+    @MethodSource("stands")
     void aRollbackOnASubscriptionBringsMessagesBackAtOnce(Stand stand) throws JMSException {
         JMSContext context = connect(stand, Broker.newName("client"), JMSContext.SESSION_TRANSACTED);
         String name = newTopic(stand);
