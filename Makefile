@@ -35,7 +35,7 @@ types: $(VENV)/.installed-dev  ## mypy --strict on src
 tests: $(VENV)/.installed-dev
 	$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder
 
-interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make test`), Java's, .NET's, Go's and JavaScript's where there is one
+interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make test`), Java's with JMS, .NET's, Go's and JavaScript's where there is one
 	$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder tests/interop
 	PYTHONPATH=tests $(BIN)/python -m interop.java.run
 	PYTHONPATH=tests $(BIN)/python -m interop.dotnet.run

@@ -21,6 +21,7 @@ pytest_plugins = [
     "fix_kinds",
     "fix_workers",
     "fix_management",
+    "fix_jms",
 ]
 
 # The tests start hundreds of Python processes. Without byte code each compiles all that it imports, which

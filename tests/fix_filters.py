@@ -21,6 +21,9 @@ class SomeMessage:
     def system(self, name: SystemProperty) -> Value:
         return self.properties.get(name)
 
+    def field(self, name: str) -> Value:
+        return None
+
 
 def reading(
     user: Mapping[str, Value] | None = None, system: Mapping[SystemProperty, Value] | None = None

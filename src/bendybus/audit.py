@@ -51,8 +51,8 @@ class Event(NamedTuple):
 COMMON_FIELDS: Final[Mapping[str, str]] = {
     "event": "the name of the event",
     "by": "the authorization rule whose key was used, `NAME` or `NAME@ENTITY`; `jwt:SUBJECT` for a JSON Web "
-    "Token; `server`, `Config.json` or `AutoDeleteOnIdle` for what the server does itself; empty if the "
-    "client has not proved who it is",
+    "Token; `server`, `Config.json`, `AutoDeleteOnIdle` or `temporary` (the end of a temporary entity) for "
+    "what the server does itself; empty if the client has not proved who it is",
     "peer": "the address of the client",
     "namespace": "the namespace, as far as it is known",
 }

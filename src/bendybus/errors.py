@@ -14,6 +14,7 @@
     │   ├ RulesTooCostly        403, a QuotaExceeded
     │   ├ MessageLockLost       410   ├ SessionLockLost      410   ├ SessionCannotBeLocked 410
     │   ├ ConsumerLeaseHeld     409   ├ NotSupported         501   ├ InvalidField    400
+    │   ├ SubscriptionInUse     409
     │   ├ TransactionUnknown    404   ├ TransactionRolledBack 409  ├ TransactionTimedOut 408
     │   └ FilterError           a rule and a message that do not fit    -> dead-letter, .reason
     ├ Unavailable               503, try again
@@ -82,6 +83,7 @@ __all__ = [
     "StoreNotAllowed",
     "StoreNotFound",
     "StoreUnavailable",
+    "SubscriptionInUse",
     "TlsRequired",
     "TransactionRolledBack",
     "TransactionTimedOut",
@@ -301,6 +303,13 @@ class SessionCannotBeLocked(RequestError):
 
 class ConsumerLeaseHeld(RequestError):
     """Somebody else consumes this entity by ranges; one reader at a time may."""
+
+    condition = "amqp:resource-locked"
+    status = 409
+
+
+class SubscriptionInUse(RequestError):
+    """A JMS subscription has consumers, or is shared differently than a new consumer asks for."""
 
     condition = "amqp:resource-locked"
     status = 409

@@ -265,6 +265,20 @@ async def test_who_never_comes_to_the_point_is_hung_up_on(hurried: ServerProcess
     await asyncio.gather(*(slow(*words) for words in SLOW.values()))
 
 
+async def test_a_client_that_has_logged_in_may_open_its_connection_later(hurried: ServerProcess) -> None:
+    """Qpid JMS logs in when a connection is made, and opens it when the application first uses it."""
+    endpoint = Endpoint.parse(hurried.connection_string)
+    async with await Stranger.call(endpoint) as late:
+        response = plain_response(endpoint.key_name, endpoint.key)
+        late.write(SASL_HEADER + encode_frame(0, SaslInit("PLAIN", response), frame_type=SASL))
+        # Each of these is given the time that a handshake may take.
+        for _ in range(2):
+            async with await Stranger.call(endpoint) as stranger:
+                await stranger.hung_up()
+        late.write(AMQP_HEADER + encode_frame(0, Open(container_id="late")))
+        await late.expect(Open)
+
+
 async def test_ten_thousand_silent_connections_keep_nobody_out(
     under_attack: UnderAttack, endpoint: Endpoint, target: Target
 ) -> None:

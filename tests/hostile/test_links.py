@@ -159,10 +159,15 @@ UNKNOWN = "The messaging entity 'sb://127.0.0.1/nowhere' could not be found."
             Attach(name="no target", handle=0, role=SENDER, initial_delivery_count=0),
             "com.microsoft:argument-error",
         ),
-        (Attach(name="no source", handle=0, role=RECEIVER), "com.microsoft:argument-error"),
+        # Both mean entities of JMS clients, which only the premium tier has.
+        (Attach(name="no source", handle=0, role=RECEIVER), "amqp:not-implemented"),
         (
-            Attach(name="dynamic", handle=0, role=RECEIVER, source=Source(address="target", dynamic=True)),
-            "com.microsoft:argument-error",
+            Attach(name="dynamic", handle=0, role=RECEIVER, source=Source(dynamic=True)),
+            "amqp:not-implemented",
+        ),
+        (
+            Attach(name="named", handle=0, role=RECEIVER, source=Source(address="target", dynamic=True)),
+            "amqp:invalid-field",
         ),
     ],
     ids=lambda value: value.name[:30] if isinstance(value, Attach) else value,

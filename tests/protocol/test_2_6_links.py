@@ -14,6 +14,7 @@ from bendybus.amqp.performatives import (
     Attach,
     Coordinator,
     Detach,
+    End,
     Error,
     Flow,
     Performative,
@@ -367,3 +368,54 @@ def test_a_senders_own_flow_is_tolerated(peer: RawPeer) -> None:
     peer.give(*[encode_frame(0, Transfer(handle=0, delivery_id=n), b"x") for n in range(3)])
     assert peer.send(0, flow) == [], "a count behind ours takes nothing back"
     assert (link.credit, link.delivery_count) == (47, 3)
+
+
+# -- a detach that is answered later ----------------------------------------------------
+
+
+def test_the_application_may_answer_a_detach_when_it_is_ready(peer: RawPeer) -> None:
+    link = asked(peer)
+    link.answers_later = True
+    link.accept()
+    peer.answers()
+    assert peer.send(0, Detach(handle=0, closed=True)) == [LinkDetached(link, None, True)]
+    assert peer.answers() == []
+    link.answer_detach(EntityNotFound("q"))
+    answer = detached(peer)
+    assert answer.closed and answer.error is not None and answer.error.condition == "amqp:not-found"
+    assert peer.server.link_count == 0
+    link.answer_detach()
+    assert peer.answers() == [], "once is enough"
+
+
+def test_a_name_may_be_used_again_before_the_detach_is_answered(peer: RawPeer) -> None:
+    link = asked(peer)
+    link.answers_later = True
+    link.accept()
+    peer.send(0, Detach(handle=0, closed=False))
+    again = asked(peer, handle=1)
+    assert again is not link
+    again.accept()
+    link.answer_detach()
+    assert not detached(peer).closed
+    assert again.attached and peer.server.link_count == 1
+
+
+def test_a_session_that_ends_takes_unanswered_detaches_along(peer: RawPeer) -> None:
+    link = asked(peer)
+    link.answers_later = True
+    link.accept()
+    peer.send(0, Detach(handle=0, closed=True))
+    peer.answers()
+    (ended,) = peer.send(0, End())
+    assert isinstance(ended, SessionEnded)
+    peer.answers()
+    link.answer_detach()
+    assert peer.answers() == []
+
+
+def test_a_link_that_ends_with_its_session_is_not_closed(peer: RawPeer) -> None:
+    """What a close would destroy stays."""
+    link = asked(peer)
+    link.accept()
+    assert peer.send(0, End())[0] == LinkDetached(link, None, False)

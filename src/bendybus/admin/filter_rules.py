@@ -23,6 +23,7 @@ from bendybus.domain.filters import (
     FalseFilter,
     Filter,
     RuleDescription,
+    SelectorFilter,
     Spelling,
     SqlFilter,
     SqlRuleAction,
@@ -164,6 +165,9 @@ def _filter_element(rule: RuleDescription) -> str:
             inner = _expression(FALSE_EXPRESSION)
         case SqlFilter():
             inner = _sql(rule_filter)
+        case SelectorFilter():
+            # SDKs know no selectors. They show it as the condition that it is.
+            return f'<Filter i:type="SqlFilter">{_expression(rule_filter.expression)}</Filter>'
         case CorrelationFilter():
             fields = {name: getattr(rule_filter, field) for field, name in CORRELATION_ELEMENTS.items()}
             inner = "".join(element(name, value) for name, value in fields.items() if value is not None)

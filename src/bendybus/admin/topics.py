@@ -125,7 +125,10 @@ def subscription_elements(subscription: Subscription, api_version: str, *, new: 
     accessed = shown_access(subscription, unused=subscription.created_at)
     if new:
         accessed = (("AccessedAt", NEVER.removesuffix("Z")),)
-    affinity: tuple[Shown, ...] = (("IsClientAffine", False),) if api_version >= FIRST_WITH_AFFINITY else ()
+    is_affine = subscription.description.scope is not None
+    affinity: tuple[Shown, ...] = (
+        (("IsClientAffine", is_affine),) if api_version >= FIRST_WITH_AFFINITY else ()
+    )
     return elements_of(
         shown_properties(
             subscription.description,

@@ -11,6 +11,8 @@ from typing import Final
 __all__ = [
     "BROKER_SET",
     "DEAD_LETTER_SOURCE",
+    "DELIVERY_DELAY",
+    "DELIVERY_TIME",
     "ENQUEUED_TIME",
     "ENQUEUE_SEQUENCE_NUMBER",
     "LOCKED_UNTIL",
@@ -32,6 +34,9 @@ PREFIX: Final = "x-opt-"
 PARTITION_KEY: Final = "x-opt-partition-key"
 VIA_PARTITION_KEY: Final = "x-opt-via-partition-key"
 SCHEDULED_ENQUEUE_TIME: Final = "x-opt-scheduled-enqueue-time"
+# The same, as JMS clients write it: milliseconds since 1970, or from now on.
+DELIVERY_TIME: Final = "x-opt-delivery-time"
+DELIVERY_DELAY: Final = "x-opt-delivery-delay"
 
 # Set by the broker.
 DEAD_LETTER_SOURCE: Final = "x-opt-deadletter-source"

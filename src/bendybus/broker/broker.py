@@ -11,6 +11,8 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 from bendybus import audit
+from bendybus.broker.background import Background
+from bendybus.broker.client_subscriptions import ClientSubscriptions
 from bendybus.broker.clock import Clock
 from bendybus.broker.draining import Drains
 from bendybus.broker.emptying import empty
@@ -24,6 +26,7 @@ from bendybus.broker.queues import Queues
 from bendybus.broker.recorded import record_authorization_rules
 from bendybus.broker.store_set import StoreSet
 from bendybus.broker.stores import AttachedStore
+from bendybus.broker.temporary import TemporaryEntities
 from bendybus.broker.ticker import Ticker
 from bendybus.broker.topic import SendTarget
 from bendybus.broker.topics import Topics
@@ -85,7 +88,10 @@ class Broker:
         self.queues = Queues(self.entities)
         self.topics = Topics(self.entities)
         self.drains = Drains(self.stores, self.entities)
-        self.ticker = Ticker(self.clock, self.stores, self.entities)
+        self.background = Background()
+        self.temporary = TemporaryEntities(self.entities, self.queues, self.topics, self.background)
+        self.client_subscriptions = ClientSubscriptions(self.entities, self.topics)
+        self.ticker = Ticker(self.clock, self.stores, self.entities, self.temporary)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -121,6 +127,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Commit everything that was submitted, then close the stores."""
+        await self.background.stop()
         await self.drains.stop()
         for forwarder in self.entities.forwarders():
             forwarder.close()

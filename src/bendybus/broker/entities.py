@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -102,6 +102,8 @@ class Entities:
         # In the order of arrival, so that a simulation can be repeated: tests/faults/simulation.
         self.timed: dict[Host[Any], None] = {}
         """The partitions that hold something with a deadline (ticker.py)."""
+        self.temporary: dict[SendTarget, None] = {}
+        """The entities that end with their last holder (temporary.py)."""
         self._opened: dict[str, _Opened] = {}
         """By normalised path."""
         self._watchers: list[Watcher] = []
@@ -147,7 +149,7 @@ class Entities:
     def find(self, path: str) -> SendTarget:
         """The entity at this path, as a target. A subscription is found too; it refuses all messages."""
         entity = self.look_up(path)
-        if entity is None:
+        if entity is None or entity.abandoned:
             raise EntityNotFound(path)
         return entity
 
@@ -174,8 +176,8 @@ class Entities:
                 if record.kind == kind:
                     self._open(record, locate(record, claims, self.stores, tuple(away)))
 
-    async def create(self, record: EntityRecord, label: str) -> SendTarget:
-        """Create the entity on all its partitions, or not at all (P-32)."""
+    async def create(self, record: EntityRecord, label: str, holder: Hashable | None = None) -> SendTarget:
+        """Create the entity on all its partitions, or not at all (P-32). `holder` keeps a temporary one."""
         claims: PartitionClaims = {}
         try:
             await make_partitions(record, self.stores, claims)
@@ -186,6 +188,8 @@ class Entities:
                 f"{label} was not created: {failure} Please retry the operation."
             ) from failure
         entity = self._open(record, locate(record, claims, self.stores, away=()))
+        if holder is not None:
+            entity.holders.add(holder)
         audit.record(f"{record.kind}-created", entity=record.path, partitions=record.partition_count)
         record_authorization_rules(record.path, (), entity.description.authorization_rules)
         self.tell_of(entity)
@@ -272,6 +276,8 @@ class Entities:
         entity.arrange_turns()
         forwarder = Forwarder(entity, self.find) if isinstance(entity, Queue) else None
         self._opened[normalise_path(record.path)] = _Opened(record, entity, forwarder)
+        if entity.description.temporary:
+            self.temporary[entity] = None
         for host in entity.hosts:
             # A partition whose store is away is loaded when the store comes back.
             if host.key is not None:
@@ -355,6 +361,7 @@ class Entities:
         for entity in entities:
             await turns.next()
             opened = self._opened.pop(normalise_path(entity.path))
+            self.temporary.pop(entity, None)
             if isinstance(entity, Subscription):
                 entity.topic.remove(entity)
             if opened.forwarder is not None:
@@ -386,7 +393,7 @@ def _open_topic(entities: Entities, record: EntityRecord, at: Iterable[Located])
 
 def _open_subscription(entities: Entities, record: EntityRecord, at: Iterable[Located]) -> Subscription:
     description = SubscriptionDescription.from_record(record.description)
-    topic = entities.find(description.topic_path)
+    topic = entities.look_up(description.topic_path)
     assert isinstance(topic, Topic), "a subscription is opened after its topic"
     subscription = Subscription(
         topic, description, record.partition_count, entities.keep_time, entities.clock

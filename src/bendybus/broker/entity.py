@@ -7,7 +7,7 @@ messages on: topic.py.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import chain
 from typing import Any, Final, Generic, TypeVar
 
@@ -75,6 +75,8 @@ class Entity(ABC, Generic[H, D]):
         """By partition number."""
         self.keep_time = keep_time
         """Requests that `tick` be called on a partition from now on."""
+        self.holders: set[Hashable] = set()
+        """The links that keep a temporary entity in existence or consume a client-scoped subscription."""
         self.deleted = False
         self.generation = ""
         """Distinguishes an entity from one with the same path that was created after it was deleted."""
@@ -93,6 +95,11 @@ class Entity(ABC, Generic[H, D]):
     def top_level(self) -> str:
         """The entity that a transaction belongs to, by its normalised path."""
         return normalise_path(self.path)
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether it is temporary and nobody holds it: it is about to be deleted."""
+        return self.description.temporary and not self.holders and not self.deleted
 
     # -- life ---------------------------------------------------------------------
 

@@ -13,10 +13,10 @@ def is_idle(entity: SendTarget, at: Instant, *, since: Instant) -> bool:
     """Whether nobody has sent, received, peeked or changed anything for the time of AutoDeleteOnIdle.
 
     The time before `since`, when the server was down, does not count. An entity that forwards is
-    in use, and so is one with messages for other entities in its outbox.
+    in use, and so is one that a link holds, or with messages for other entities in its outbox.
     """
     limit_s = entity.description.auto_delete_on_idle_s
-    if limit_s is None or entity.loading:
+    if limit_s is None or entity.loading or entity.holders:
         return False
     if isinstance(entity, Queue) and (entity.awaited or entity.description.forward_to is not None):
         return False

@@ -6,7 +6,7 @@ all entities have in common: entities.py. Topics and subscriptions: topics.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 
 from bendybus.broker.entities import Entities
@@ -43,15 +43,16 @@ class Queues:
 
     # -- changing -----------------------------------------------------------------
 
-    async def create(self, description: QueueDescription) -> Queue:
-        """Create the queue on all its partitions, or not at all (P-32)."""
+    async def create(self, description: QueueDescription, holder: Hashable | None = None) -> Queue:
+        """Create the queue on all its partitions, or not at all (P-32). `holder` keeps a temporary one."""
         entities = self._entities
         async with entities.changing:
             entities.refuse_taken(description.path)
             description = entities.settled(description)
             entities.tier.check(description)
             entities.check_forwarding(description)
-            queue = await entities.create(entities.admit("queue", description), description.label)
+            record = entities.admit("queue", description)
+            queue = await entities.create(record, description.label, holder)
             assert isinstance(queue, Queue)
             return queue
 
@@ -64,11 +65,14 @@ class Queues:
         async with entities.changing:
             queue = self.get(description.path)
             queue.refuse_updated_since(unchanged_since)
+            before = queue.description
             # Keep the creator's spelling, by which the stores know the partitions, and the rule for keys.
-            description = replace(description, path=queue.path, exact_keys=queue.description.exact_keys)
+            description = replace(
+                description, path=queue.path, exact_keys=before.exact_keys, temporary=before.temporary
+            )
             description = entities.settled(description, queue)
-            queue.description.refuse_immutable_changes(description)
-            entities.tier.check(description, queue.description)
+            before.refuse_immutable_changes(description)
+            entities.tier.check(description, before)
             entities.check_forwarding(description)
             queue.refuse_unhealthy()
             await entities.describe(queue, description)

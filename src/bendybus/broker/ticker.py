@@ -2,7 +2,7 @@
 
 Partitions that hold something with a deadline are ticked five times a second; the
 others cost nothing. Each tick also checks the progress of the stores (health.py) and
-finds unused entities (idle.py). What time it is: clock.py.
+finds unused entities (idle.py, temporary.py). What time it is: clock.py.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from bendybus.broker.clock import Clock
 from bendybus.broker.entities import Entities
 from bendybus.broker.idle import is_idle
 from bendybus.broker.store_set import StoreSet
+from bendybus.broker.temporary import TemporaryEntities
 from bendybus.broker.topic import SendTarget
 from bendybus.domain.commands import MoveLockEnds
 from bendybus.errors import BrokerError
@@ -31,10 +32,13 @@ TICK_S: Final = 0.2
 
 
 class Ticker:
-    def __init__(self, clock: Clock, stores: StoreSet, entities: Entities) -> None:
+    def __init__(
+        self, clock: Clock, stores: StoreSet, entities: Entities, temporary: TemporaryEntities
+    ) -> None:
         self._clock = clock
         self._stores = stores
         self._entities = entities
+        self._temporary = temporary
         self._started_at = Instant(0)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._next: asyncio.TimerHandle | None = None
@@ -60,6 +64,7 @@ class Ticker:
         self._end_what_is_due(at)
         for entity in self._idle(at):
             self._loop.create_task(self._delete_idle(entity))
+        self._temporary.sweep(self._loop.time())
 
     def _end_what_is_due(self, at: Instant) -> None:
         timed = self._entities.timed

@@ -7,9 +7,9 @@ description. Deleting a topic deletes its subscriptions in the same step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Any, TypeAlias
 
 from bendybus.broker.entities import Entities
 from bendybus.broker.topic import Subscription, Topic
@@ -19,6 +19,7 @@ from bendybus.domain.topic_entities import (
     SUBSCRIPTIONS_MAX,
     SubscriptionDescription,
     TopicDescription,
+    check_client_scope,
     check_filter_cost,
     check_filter_quota,
     check_topic_tier,
@@ -26,9 +27,6 @@ from bendybus.domain.topic_entities import (
 )
 from bendybus.errors import EntityExists, EntityNotFound, QuotaExceeded
 from bendybus.names import Instant
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["RuleChange", "Topics"]
 
@@ -64,14 +62,15 @@ class Topics:
 
     # -- topics -------------------------------------------------------------------
 
-    async def create(self, description: TopicDescription) -> Topic:
-        """Create the topic on all its partitions, or not at all (P-32)."""
+    async def create(self, description: TopicDescription, holder: Hashable | None = None) -> Topic:
+        """Create the topic on all its partitions, or not at all (P-32). `holder` keeps a temporary one."""
         entities = self._entities
         async with entities.changing:
             entities.refuse_taken(description.path)
             description = entities.settled(description)
             check_topic_tier(entities.tier, description)
-            topic = await entities.create(entities.admit("topic", description), description.label)
+            record = entities.admit("topic", description)
+            topic = await entities.create(record, description.label, holder)
             assert isinstance(topic, Topic)
             return topic
 
@@ -84,11 +83,14 @@ class Topics:
         async with entities.changing:
             topic = self.get(description.path)
             topic.refuse_updated_since(unchanged_since)
+            before = topic.description
             # Keep the creator's spelling, because the stores know the partitions by it.
-            description = replace(description, path=topic.path, exact_keys=topic.description.exact_keys)
+            description = replace(
+                description, path=topic.path, exact_keys=before.exact_keys, temporary=before.temporary
+            )
             description = entities.settled(description, topic)
-            refuse_immutable_changes(topic.description, description)
-            check_topic_tier(entities.tier, description, topic.description)
+            refuse_immutable_changes(before, description)
+            check_topic_tier(entities.tier, description, before)
             topic.refuse_unhealthy()
             await entities.describe(topic, description)
             topic.tell_subscriptions()
@@ -115,47 +117,48 @@ class Topics:
 
     async def create_subscription(self, description: SubscriptionDescription) -> Subscription:
         """Create a subscription. It takes every message that is accepted after this has returned."""
+        async with self._entities.changing:
+            return await self.add_subscription(description)
+
+    async def add_subscription(
+        self, description: SubscriptionDescription, holder: Hashable | None = None
+    ) -> Subscription:
+        """`create_subscription` for a caller that has `changing`. `holder` keeps a temporary one."""
         entities = self._entities
-        async with entities.changing:
-            topic = self.get(description.topic_path)
-            description = replace(
-                description,
-                path=subscription_path(topic.path, description.name),
-                rules=tuple(map(self._dated, description.rules)),
-                # Its messages are in the partitions that the topic chose.
-                exact_keys=topic.description.exact_keys,
-                max_message_size_kb=topic.description.max_message_size_kb,
+        topic = self.get(description.topic_path)
+        description = replace(
+            description,
+            path=subscription_path(topic.path, description.name),
+            rules=tuple(map(self._dated, description.rules)),
+            # Its messages are in the partitions that the topic chose.
+            exact_keys=topic.description.exact_keys,
+            max_message_size_kb=topic.description.max_message_size_kb,
+        )
+        if topic.subscription(description.name) is not None:
+            raise EntityExists(f"The messaging entity '{description.path}' already exists.")
+        if len(topic.subscriptions) >= SUBSCRIPTIONS_MAX:
+            raise QuotaExceeded(
+                f"{description.label} cannot be created: the topic has {SUBSCRIPTIONS_MAX} subscriptions "
+                "already, as many as are allowed."
             )
-            if topic.subscription(description.name) is not None:
-                raise EntityExists(f"The messaging entity '{description.path}' already exists.")
-            if len(topic.subscriptions) >= SUBSCRIPTIONS_MAX:
-                raise QuotaExceeded(
-                    f"{description.label} cannot be created: the topic has {SUBSCRIPTIONS_MAX} subscriptions "
-                    "already, as many as are allowed."
-                )
-            entities.tier.check_features(description)
-            entities.check_forwarding(description)
-            self._check_filters(topic, description)
-            topic.refuse_unhealthy()
-            # A copy is stored in the same commit as its message, so in the same store.
-            placement = entities.record(topic.path).placement
-            record = entities.new_record("subscription", description, placement)
-            subscription = await entities.create(record, description.label)
-            assert isinstance(subscription, Subscription)
-            return subscription
+        check_client_scope(entities.tier, description)
+        entities.tier.check_features(description)
+        entities.check_forwarding(description)
+        self._check_filters(topic, description)
+        topic.refuse_unhealthy()
+        # A copy is stored in the same commit as its message, so in the same store.
+        placement = entities.record(topic.path).placement
+        record = entities.new_record("subscription", description, placement)
+        subscription = await entities.create(record, description.label, holder)
+        assert isinstance(subscription, Subscription)
+        return subscription
 
     async def update_subscription(self, description: SubscriptionDescription) -> Subscription:
         """Change what may be changed. Rules have methods of their own and stay as they are."""
         async with self._entities.changing:
             subscription = self.get_subscription(description.topic_path, description.name)
             before = subscription.description
-            description = replace(
-                description,
-                path=before.path,
-                rules=before.rules,
-                exact_keys=before.exact_keys,
-                max_message_size_kb=before.max_message_size_kb,
-            )
+            description = replace(description, rules=before.rules, **_kept(before))
             refuse_immutable_changes(before, description)
             self._entities.tier.check_features(description, before)
             self._entities.check_forwarding(description)
@@ -177,13 +180,7 @@ class Topics:
         rules = (
             replace(rule, created_at=made_at.get(rule.name, rule.created_at)) for rule in description.rules
         )
-        description = replace(
-            description,
-            path=before.path,
-            rules=tuple(map(self._dated, rules)),
-            exact_keys=before.exact_keys,
-            max_message_size_kb=before.max_message_size_kb,
-        )
+        description = replace(description, rules=tuple(map(self._dated, rules)), **_kept(before))
         # If nothing has to change, a store that is away is not an error.
         if description != before:
             await self.update_subscription(description)
@@ -232,3 +229,14 @@ class Topics:
 
     def _dated(self, rule: RuleDescription) -> RuleDescription:
         return rule if rule.created_at else replace(rule, created_at=self._entities.clock.now())
+
+
+def _kept(before: SubscriptionDescription) -> dict[str, Any]:
+    """What no update of a subscription changes."""
+    return {
+        "path": before.path,
+        "exact_keys": before.exact_keys,
+        "max_message_size_kb": before.max_message_size_kb,
+        "shared": before.shared,
+        "temporary": before.temporary,
+    }

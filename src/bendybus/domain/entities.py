@@ -33,7 +33,7 @@ from bendybus.domain.properties import (
     Property,
     check_one_of,
 )
-from bendybus.errors import HELP_LINK, ArgumentError, InvalidOperation, QuotaExceeded
+from bendybus.errors import HELP_LINK, ArgumentError, InvalidOperation, NotSupported, QuotaExceeded
 from bendybus.names import EntityPath
 
 if TYPE_CHECKING:
@@ -116,6 +116,8 @@ class EntityDescription(Protocol):
     @property
     def exact_keys(self) -> bool: ...
     @property
+    def temporary(self) -> bool: ...
+    @property
     def authorization_rules(self) -> tuple[AuthorizationRule, ...]: ...
     @property
     def as_sent(self) -> Mapping[str, str]: ...
@@ -184,6 +186,8 @@ class QueueDescription:
     authorization_rules: tuple[AuthorizationRule, ...] = ()
     exact_keys: bool = False
     """Whether session ids and other keys are case-sensitive. True only for entities created that way."""
+    temporary: bool = False
+    """Whether the entity is deleted when the last link that holds it is gone (broker/temporary.py)."""
     as_sent: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Properties as a client wrote them, by name: `ForwardTo` may have been a URL. For display only."""
 
@@ -298,6 +302,11 @@ class Tier(StrEnum):
             raise InvalidOperation(
                 f"{description.label}: the {self} tier does not offer {', '.join(refused)}."
             )
+
+    def require_premium(self, what: str) -> None:
+        """`NotSupported` unless this is the premium tier; `what` names what is offered there alone."""
+        if self is not Tier.PREMIUM:
+            raise NotSupported(f"The {self} tier does not offer {what}: the premium tier does.")
 
     def check_quota(self, label: str, *, partitioned: bool, entities: int, partitioned_entities: int) -> None:
         """Refuse to create one more entity than the namespace may have (P-11)."""

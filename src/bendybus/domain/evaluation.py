@@ -18,6 +18,7 @@ from bendybus.domain.filters import (
     Outcome,
     Reading,
     RuleDescription,
+    SelectorFilter,
     SqlFilter,
     matching,
 )
@@ -70,7 +71,7 @@ class _Writer(Protocol):
 
 def weight(condition: Filter) -> int:
     """Roughly how long a filter takes to evaluate. A simple comparison is 1."""
-    if isinstance(condition, SqlFilter):
+    if isinstance(condition, SqlFilter | SelectorFilter):
         return condition.cost + len(condition.expression) // LETTERS_PER_WEIGHT
     return 1 + len(condition.properties) if isinstance(condition, CorrelationFilter) else 1
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import ClassVar, Final, Self, cast
 
 from bendybus.domain.access import AuthorizationRule, check_rules
+from bendybus.domain.client_scopes import ClientScope
 from bendybus.domain.entities import (
     EntityStatus,
     QueueDescription,
@@ -27,7 +28,9 @@ from bendybus.domain.filters import (
     DEFAULT_RULE,
     CorrelationFilter,
     RuleDescription,
+    SelectorFilter,
     SqlFilter,
+    TrueFilter,
     rule_from_record,
     rule_to_record,
 )
@@ -46,6 +49,7 @@ __all__ = [
     "SUBSCRIPTIONS_MAX",
     "SubscriptionDescription",
     "TopicDescription",
+    "check_client_scope",
     "check_filter_cost",
     "check_filter_quota",
     "check_topic_tier",
@@ -101,6 +105,8 @@ class TopicDescription:
     user_metadata: str | None = None
     authorization_rules: tuple[AuthorizationRule, ...] = ()
     exact_keys: bool = False
+    temporary: bool = False
+    """As with queues."""
     as_sent: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Properties as a client wrote them, as with queues."""
 
@@ -152,6 +158,8 @@ class SubscriptionDescription(QueueDescription):
     enable_partitioning: bool | None = False
     dead_letter_on_filter_errors: bool = True
     rules: tuple[RuleDescription, ...] = (DEFAULT_RULE,)
+    shared: bool | None = None
+    """Whether a client-scoped subscription has several consumers. None: the first consumer decides."""
 
     @classmethod
     def of(cls, topic: str, name: str, **properties: object) -> SubscriptionDescription:
@@ -165,6 +173,26 @@ class SubscriptionDescription(QueueDescription):
     @property
     def name(self) -> str:
         return self.path.rpartition("/")[2]
+
+    @property
+    def scope(self) -> ClientScope | None:
+        """None for a subscription that is not client-scoped."""
+        return ClientScope.parse(self.name)
+
+    @property
+    def selector(self) -> str | None:
+        """The selector of a client-scoped subscription, in whose place it has one rule; "" for none.
+
+        None if an administrator has given it other rules.
+        """
+        if len(self.rules) != 1 or self.rules[0].action is not None:
+            return None
+        match self.rules[0].filter:
+            case TrueFilter():
+                return ""
+            case SelectorFilter(expression):
+                return expression
+        return None
 
     @property
     def label(self) -> str:
@@ -214,6 +242,8 @@ class SubscriptionDescription(QueueDescription):
         if found is None:
             raise ArgumentError(f"'{self.path}' is not the path of a subscription.")
         topic, name = found
+        if ClientScope.parse(name) is not None:
+            return subscription_path(check_path(topic), name)
         if len(name) > SUBSCRIPTION_NAME_LENGTH_MAX:
             raise ArgumentError(
                 f"The subscription name '{name[:40]}...' has {len(name)} characters; "
@@ -239,6 +269,21 @@ def check_topic_tier(tier: Tier, topic: TopicDescription, present: TopicDescript
     if tier is Tier.BASIC and present is None:
         raise InvalidOperation(f"{topic.label}: the {tier} tier does not offer topics.")
     tier.check(topic, present)
+
+
+def check_client_scope(tier: Tier, subscription: SubscriptionDescription) -> None:
+    """Refuse a client-scoped subscription outside of Premium, and one that would end with no consumer."""
+    scope = subscription.scope
+    if scope is None:
+        return
+    if tier is not Tier.PREMIUM:
+        raise InvalidOperation(
+            f"{subscription.label}: the {tier} tier does not offer client-scoped subscriptions."
+        )
+    if not scope.durable and not subscription.temporary:
+        raise ArgumentError(
+            f"{subscription.label} is not durable, so it is created by its first consumer and by nobody else."
+        )
 
 
 def count_filters(subscriptions: Iterable[SubscriptionDescription]) -> tuple[int, int]:
@@ -271,7 +316,7 @@ def filter_cost(subscriptions: Iterable[SubscriptionDescription]) -> int:
         rule.filter.cost
         for subscription in subscriptions
         for rule in subscription.rules
-        if isinstance(rule.filter, SqlFilter)
+        if isinstance(rule.filter, SqlFilter | SelectorFilter)
     )
 
 

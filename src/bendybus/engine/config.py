@@ -24,6 +24,7 @@ class ConnectionConfig:
     container_id: str
     hostname: str | None = None
     properties: Mapping[str, object] | None = None
+    offered_capabilities: tuple[str, ...] = ()
 
     # The largest frame that we accept, and the largest that we write even if the peer accepts more.
     max_frame_size: int = 262_144
@@ -65,5 +66,6 @@ class ConnectionConfig:
             max_frame_size=self.max_frame_size,
             channel_max=self.channel_max,
             idle_time_out=None if self.idle_timeout_s is None else round(self.idle_timeout_s * 1000),
+            offered_capabilities=list(self.offered_capabilities) or None,
             properties=None if self.properties is None else dict(self.properties),
         )

@@ -108,6 +108,7 @@ class LinkDetached:
     link: Link
     error: Error | None
     closed: bool
+    """Whether the peer has closed it, and so given up what the link kept."""
 
 
 # -- messages -----------------------------------------------------------------------

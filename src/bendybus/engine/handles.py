@@ -83,8 +83,8 @@ class Handles:
             )
         role = not attach.role
         link = self._by_name.get((attach.name, role))
-        if link is None or link.state is LinkState.DETACH_SENT:
-            # The peer may use a name again before it has answered our detach.
+        if link is None or link.state in (LinkState.DETACH_SENT, LinkState.DETACH_RECEIVED):
+            # The peer may use a name again before it has answered our detach, or we its detach.
             link = self.new_link(attach.name, role)
         elif link.remote_handle is not None:
             raise ProtocolError(NOT_ALLOWED, f"link '{attach.name}' is attached already", scope="session")

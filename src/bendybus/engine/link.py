@@ -7,6 +7,7 @@ its `LinkDetached` yet.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -45,6 +46,8 @@ class Link:
     role: ClassVar[bool]
 
     __slots__ = (
+        "_closing",
+        "answers_later",
         "context",
         "handle",
         "max_message_size",
@@ -79,6 +82,9 @@ class Link:
         self.context: object = None
         # Whether the application has been told that this link is gone.
         self.reported = False
+        # Whether the application answers the peer's detach itself, by `answer_detach`.
+        self.answers_later = False
+        self._closing = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} {self.state.value}>"
@@ -96,8 +102,9 @@ class Link:
         target: Terminus | None = None,
         properties: dict[str, object] | None = None,
         max_message_size: int | None = None,
+        offered_capabilities: Sequence[str] = (),
     ) -> None:
-        """Accepts the peer's attach. What is not given is echoed from it.
+        """Accepts the peer's attach. What is not given is echoed from it, except for capabilities.
 
         The peer may have granted credit in the meantime, so look at a sending
         link's `credit` after this.
@@ -109,6 +116,7 @@ class Link:
             target=target or self._addressed_target(),
             properties=properties,
             max_message_size=max_message_size,
+            offered_capabilities=offered_capabilities,
         )
 
     def refuse(self, error: BrokerError) -> None:
@@ -124,6 +132,12 @@ class Link:
         if self.state in (LinkState.ATTACHED, LinkState.ATTACH_SENT):
             self._send_detach(closed, wire_error(error))
             self._release()
+
+    def answer_detach(self, error: BrokerError | None = None) -> None:
+        """Answers the peer's detach, after `LinkDetached` on a link with `answers_later`."""
+        if self.state is LinkState.DETACH_RECEIVED:
+            self._send_detach(self._closing, wire_error(error))
+            self.session.handles.forget(self)
 
     # -- what the session calls --------------------------------------------------------
 
@@ -157,11 +171,13 @@ class Link:
             # The peer has detached before our answer. It still expects an attach before the detach.
             self._send_attach()
         self._advance(LinkInput.RECV_DETACH)
-        closed = bool(detach.closed)
+        closed = self._closing = bool(detach.closed)
         if self.state is LinkState.DETACH_RECEIVED:
-            self._send_detach(closed, None)
             self._release()
-        self.session.handles.forget(self)
+            if not self.answers_later:
+                self._send_detach(closed, None)
+        if self.state is LinkState.DETACHED:
+            self.session.handles.forget(self)
         self.report_gone(detach.error, closed)
 
     def receive_flow(self, flow: Flow) -> None:
@@ -176,7 +192,7 @@ class Link:
     def fail(self, error: ProtocolError) -> None:
         """Detaches because of the peer's mistake, and reports that at once."""
         self.detach(error)
-        self.report_gone(wire_error(error), closed=True)
+        self.report_gone(wire_error(error), closed=False)
 
     def drop(self) -> None:
         """The session has ended, and this link with it; no frame is sent."""
@@ -214,6 +230,7 @@ class Link:
         target: Terminus | None = None,
         properties: dict[str, object] | None = None,
         max_message_size: int | None = None,
+        offered_capabilities: Sequence[str] = (),
     ) -> None:
         assert self.remote is not None, "only the peer's attach is answered"
         self._advance(LinkInput.SEND_ATTACH)
@@ -229,6 +246,7 @@ class Link:
                 # "MUST NOT be null if role is sender" [AMQP 2.7.3]
                 initial_delivery_count=0 if self.role is SENDER else None,
                 max_message_size=max_message_size,
+                offered_capabilities=list(offered_capabilities) or None,
                 properties=properties,
             )
         )

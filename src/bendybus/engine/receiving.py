@@ -213,10 +213,15 @@ class ReceivingLink(Link):
         target: Terminus | None = None,
         properties: dict[str, object] | None = None,
         max_message_size: int | None = None,
+        offered_capabilities: Sequence[str] = (),
     ) -> None:
         self.max_message_size = max_message_size or self.max_message_size
         super()._send_attach(
-            source=source, target=target, properties=properties, max_message_size=self.max_message_size
+            source=source,
+            target=target,
+            properties=properties,
+            max_message_size=self.max_message_size,
+            offered_capabilities=offered_capabilities,
         )
 
     def _release(self) -> None:

@@ -8,7 +8,7 @@ have sent an end, the peer's frames are discarded until its end arrives.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from bendybus.amqp.conditions import (
@@ -107,6 +107,7 @@ class Session:
         rcv_settle_mode: int | None = None,
         properties: dict[str, object] | None = None,
         max_message_size: int | None = None,
+        desired_capabilities: Sequence[str] = (),
     ) -> Link:
         """Attaches a link with `role` on our side: a `SendingLink` or a `ReceivingLink`."""
         if self.state is not SessionState.MAPPED or self.handles.has(name, role):
@@ -128,6 +129,7 @@ class Session:
                 target=target,
                 initial_delivery_count=0 if role is SENDER else None,
                 max_message_size=max_message_size,
+                desired_capabilities=list(desired_capabilities) or None,
                 properties=properties,
             )
         )
@@ -193,7 +195,8 @@ class Session:
             return
         self.reported = True
         for link in self.handles.links:
-            link.report_gone(error, closed=True)
+            # "the links are implicitly detached" [AMQP 2.5.6]: whatever a close would destroy stays.
+            link.report_gone(error, closed=False)
         self.connection.events.add(SessionEnded(self, error))
 
     def _advance(self, happening: SessionInput) -> None:

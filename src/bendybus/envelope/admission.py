@@ -36,9 +36,14 @@ from bendybus.domain.transactions import MessageKeys
 from bendybus.envelope.front import known_fronts, make_front, read_front
 from bendybus.envelope.stored import (
     DELIVERY_ANNOTATIONS,
+    DELIVERY_DELAY,
+    DELIVERY_TIME,
+    MAP_START,
     NO_TTL,
     bare_start,
     body_start,
+    delivery_delay,
+    due_time,
     marked_scheduled,
     text,
 )
@@ -60,7 +65,7 @@ HEADER_BYTES_MAX: Final = 64 * 1024
 PROPERTY_BYTES_MAX: Final = 32 * 1024
 
 _FOOTER: Final = b"\x00\x53\x78"
-_DELIVERY_ANNOTATIONS: Final = Struct(">4sII")
+_MAP32_SECTION: Final = Struct(">4sII")
 
 
 def admit(
@@ -75,6 +80,8 @@ def admit(
             payload = _ordered(payload)
             _refuse_large_properties(payload)
         parts = take_apart_ordinary(payload) or take_apart(payload)
+        if parts[-1] < 0:
+            parts = take_apart(_with_delivery_time(payload, at))
     except WireError as error:
         raise ArgumentError(f"The message is malformed: {error}") from None
     stored, ttl, message_id, session_id, partition_key, via_key, due = parts
@@ -117,7 +124,7 @@ def _refuse_large_properties(payload: bytes) -> None:
 
 
 Parts: TypeAlias = tuple[bytes, int, str | None, str | None, str | None, str | None, int]
-"""Stored form, ttl, the sender's message id, session id, partition key, via key, and due time."""
+"""Stored form, ttl, the sender's message id, session id, partition key, via key, and due time (front.py)."""
 
 
 def take_apart_ordinary(payload: bytes) -> Parts | None:
@@ -160,6 +167,21 @@ def take_apart(payload: bytes) -> Parts:
     )
 
 
+def _with_delivery_time(payload: bytes, at: Instant) -> bytes:
+    """The message with the time that its delivery delay means.
+
+    If the message is sent again, it is not delayed again.
+    """
+    payload = _ordered(payload)
+    sections = scan(payload)
+    start = sections.message_annotations
+    due = max(due_time(payload, start), at + delivery_delay(payload, start))
+    entries, count = map_entries(payload, start, frozenset((DELIVERY_DELAY, DELIVERY_TIME)))
+    entries += encode(Symbol(DELIVERY_TIME.decode())) + encode(due)
+    section = _MAP32_SECTION.pack(MAP_START, len(entries) + 4, count + 2) + entries
+    return payload[:start] + section + payload[bare_start(sections) :]
+
+
 def _ordered(payload: bytes) -> bytes:
     """The message with its sections in the order of the standard; unchanged if they are in order."""
     try:
@@ -183,7 +205,7 @@ def _own_delivery_annotations(payload: bytes, at: int) -> bytes:
     entries, count = map_entries(payload, at, BROKER_SET)
     if not count:
         return b""
-    return _DELIVERY_ANNOTATIONS.pack(b"\x00\x53\x71\xd1", len(entries) + 4, count) + entries
+    return _MAP32_SECTION.pack(b"\x00\x53\x71\xd1", len(entries) + 4, count) + entries
 
 
 def admit_batch(

@@ -23,7 +23,7 @@ from bendybus.amqp.message import (
     scan,
 )
 from bendybus.amqp.types import Described, Timestamp
-from bendybus.domain.filters import Changes, MessageView, SelectorView, SystemProperty, Value
+from bendybus.domain.filters import Changes, MessageView, SystemProperty, Value
 from bendybus.domain.messages import Message
 from bendybus.envelope import Stored, amended, bare_start, body_start
 from bendybus.errors import FilterError, WireError
@@ -145,41 +145,7 @@ class _View:
             case _:
                 return message.sequence_number
 
-
-# -- selectors --------------------------------------------------------------------
-
-# JMS header or property -> AMQP field, as in the JMS mapping of AMQP. Those that a client
-# sees in another form are in `_SelectorView.field`.
-_JMS_FIELDS: Final[Mapping[str, str]] = {
-    "JMSPriority": "priority",
-    "JMSTimestamp": "creation_time",
-    "JMSType": "subject",
-    "JMSDestination": "to",
-    "JMSReplyTo": "reply_to",
-    "JMSXGroupID": "group_id",
-    "JMSXGroupSeq": "group_sequence",
-}
-_AMQP: Final = "amqp."
-_ID: Final = "ID:"
-# What a JMS client puts after `ID:` for an id that was not written by a JMS client.
-_ENCODED_ID: Final = ("AMQP_BINARY:", "AMQP_UUID:", "AMQP_ULONG:", "AMQP_STRING:", "AMQP_NO_PREFIX:")
-
-
-def selector_view(message: Message, payload: bytes) -> SelectorView:
-    """A message as a receiver would get it, including what settlements added to it."""
-    try:
-        stored = Stored.of(payload)
-        if message.amendment is not None:
-            stored.bare = amended(stored.bare, message.amendment)
-        return _SelectorView(message, stored)
-    except WireError as unreadable:
-        raise FilterError(f"the message's properties cannot be read: {unreadable}") from None
-
-
-class _SelectorView(_View):
-    """`SelectorView` of a stored message."""
-
-    __slots__ = ()
+    # -- for selectors ------------------------------------------------------------
 
     def field(self, name: str) -> Value:
         try:
@@ -217,6 +183,36 @@ class _SelectorView(_View):
         value = getattr(properties, name) if name in properties.__slots__ else None
         # For a selector, a time is a number of milliseconds.
         return int(value) if isinstance(value, Timestamp) else value
+
+
+# -- selectors --------------------------------------------------------------------
+
+# JMS header or property -> AMQP field, as in the JMS mapping of AMQP. Those that a client
+# sees in another form are in `_View.field`.
+_JMS_FIELDS: Final[Mapping[str, str]] = {
+    "JMSPriority": "priority",
+    "JMSTimestamp": "creation_time",
+    "JMSType": "subject",
+    "JMSDestination": "to",
+    "JMSReplyTo": "reply_to",
+    "JMSXGroupID": "group_id",
+    "JMSXGroupSeq": "group_sequence",
+}
+_AMQP: Final = "amqp."
+_ID: Final = "ID:"
+# What a JMS client puts after `ID:` for an id that was not written by a JMS client.
+_ENCODED_ID: Final = ("AMQP_BINARY:", "AMQP_UUID:", "AMQP_ULONG:", "AMQP_STRING:", "AMQP_NO_PREFIX:")
+
+
+def selector_view(message: Message, payload: bytes) -> MessageView:
+    """A message as a receiver would get it, including what settlements added to it."""
+    try:
+        stored = Stored.of(payload)
+        if message.amendment is not None:
+            stored.bare = amended(stored.bare, message.amendment)
+        return _View(message, stored)
+    except WireError as unreadable:
+        raise FilterError(f"the message's properties cannot be read: {unreadable}") from None
 
 
 def _jms_id(value: object, *, is_message_id: bool) -> str | None:

@@ -20,9 +20,9 @@ from bendybus.envelope.stored import (
     NOT_FIRST_ACQUIRER,
     PARTITION_KEY,
     PRIORITY_DEFAULT,
-    SCHEDULED_TIME,
     VERSION,
     VIA_PARTITION_KEY,
+    delivery_delay,
     due_time,
     text,
 )
@@ -39,7 +39,7 @@ class PayloadFront(NamedTuple):
     partition_key: str | None
     via_key: str | None
     due: int
-    """When the message has to be enqueued; 0 if that is not set."""
+    """When the message has to be enqueued; 0 if that is not set. Below 0: so many milliseconds from now."""
 
 
 # A cache of at most two megabytes.
@@ -82,7 +82,7 @@ def make_front(header: bytes, annotations: bytes, flags: int = 0) -> PayloadFron
         ttl,
         text("PartitionKey", partition_key),
         text("ViaPartitionKey", annotation(annotations, at, VIA_PARTITION_KEY)),
-        due_time(annotation(annotations, at, SCHEDULED_TIME)),
+        -delivery_delay(annotations, at) or due_time(annotations, at),
     )
 
 

@@ -18,7 +18,7 @@ from typing import Final
 from bendybus.amqp import annotations as annotation_names
 from bendybus.amqp.codec import decode, encode
 from bendybus.amqp.decoder import MALFORMED, list_bounds, skip
-from bendybus.amqp.message import PropertyField, Sections, application_properties, scan
+from bendybus.amqp.message import PropertyField, Sections, annotation, application_properties, scan
 from bendybus.amqp.types import Symbol, Timestamp
 from bendybus.domain.messages import Amendment
 from bendybus.errors import ArgumentError, WireError
@@ -33,6 +33,8 @@ __all__ = [
     "NO_TTL",
     "PARTITION_KEY",
     "PRIORITY_DEFAULT",
+    "DELIVERY_DELAY",
+    "DELIVERY_TIME",
     "SCHEDULED_TIME",
     "VERSION",
     "VIA_PARTITION_KEY",
@@ -41,6 +43,7 @@ __all__ = [
     "amended",
     "bare_start",
     "body_start",
+    "delivery_delay",
     "due_time",
     "marked_scheduled",
     "text",
@@ -71,6 +74,8 @@ MAP_START: Final = b"\x00\x53\x72\xd1"
 PARTITION_KEY: Final = annotation_names.PARTITION_KEY.encode()
 VIA_PARTITION_KEY: Final = annotation_names.VIA_PARTITION_KEY.encode()
 SCHEDULED_TIME: Final = annotation_names.SCHEDULED_ENQUEUE_TIME.encode()
+DELIVERY_TIME: Final = annotation_names.DELIVERY_TIME.encode()
+DELIVERY_DELAY: Final = annotation_names.DELIVERY_DELAY.encode()
 
 
 @dataclass(slots=True)
@@ -214,10 +219,30 @@ def text(name: str, value: object) -> str | None:
     raise ArgumentError(f"{name} must be a string, not {value!r}.")
 
 
-def due_time(value: object) -> int:
-    """When a message has to be enqueued; 0 if not set."""
-    if value is None:
-        return 0
-    if not isinstance(value, Timestamp) or value > DUE_MAX:
-        raise ArgumentError(f"ScheduledEnqueueTimeUtc must be a time up to the year 9999, not {value!r}.")
-    return value
+def due_time(section: bytes, at: int) -> int:
+    """When a message has to be enqueued, by the annotations at `at`: the later of two times; 0 for none."""
+    due = 0
+    scheduled = annotation(section, at, SCHEDULED_TIME)
+    if scheduled is not None:
+        if not isinstance(scheduled, Timestamp) or scheduled > DUE_MAX:
+            raise ArgumentError(
+                f"ScheduledEnqueueTimeUtc must be a time up to the year 9999, not {scheduled!r}."
+            )
+        due = scheduled
+    delivery_time = annotation(section, at, DELIVERY_TIME)
+    if delivery_time is not None:
+        due = max(due, _milliseconds(annotation_names.DELIVERY_TIME, delivery_time))
+    return due
+
+
+def delivery_delay(section: bytes, at: int) -> int:
+    """How many milliseconds a message waits, by the annotations at `at`; 0 if not set."""
+    delay = annotation(section, at, DELIVERY_DELAY)
+    return 0 if delay is None else _milliseconds(annotation_names.DELIVERY_DELAY, delay)
+
+
+def _milliseconds(name: str, value: object) -> int:
+    """The value of an annotation of a JMS client: a number of milliseconds up to the year 9999."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= DUE_MAX:
+        raise ArgumentError(f"{name} must be a number of milliseconds up to the year 9999, not {value!r}.")
+    return int(value)

@@ -18,7 +18,6 @@ from bendybus.envelope.stored import (
     MAP_START,
     NO_TTL,
     PARTITION_KEY,
-    SCHEDULED_TIME,
     VERSION,
     VIA_PARTITION_KEY,
     amended,
@@ -60,7 +59,7 @@ def readmit(
         entries += _annotation_entry(DEAD_LETTER_SOURCE, source.lower())
         count += 2
     stored = FRONT.pack(VERSION, flags, priority, ttl, count, len(entries)) + entries + bare
-    due = due_time(annotation(annotations, 0, SCHEDULED_TIME))
+    due = due_time(annotations, 0)
     if due > at:
         stored = marked_scheduled(stored)
     message_id, session_id = identity(bare, scan(bare).properties)

@@ -6,51 +6,47 @@ SDKs turn into their own exception.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING
 
 from bendybus.amqp.performatives import Coordinator
-from bendybus.amqp.types import ULong
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.queue import Queue
-from bendybus.broker.topic import SendTarget
+from bendybus.broker.topic import SendTarget, Topic
 from bendybus.domain.entities import Tier
 from bendybus.domain.messages import SubQueue
-from bendybus.engine.deliveries import Delivery
-from bendybus.engine.events import OutcomesReceived
 from bendybus.engine.link import Link
 from bendybus.engine.receiving import ReceivingLink
 from bendybus.engine.sending import SendingLink
-from bendybus.errors import (
-    ArgumentError,
-    EntityNotFound,
-    InvalidField,
-    NotSupported,
-    Unauthorized,
-)
+from bendybus.errors import EntityNotFound, InvalidField, NotSupported, Unauthorized
 from bendybus.gateway.addresses import Address, NodeKind
+from bendybus.gateway.attachments import Attachment
 from bendybus.gateway.browser import COPY, MOVE, Browser
 from bendybus.gateway.cbs import CbsNode
+from bendybus.gateway.client_entities import (
+    attach_known_subscription,
+    attach_missing,
+    attach_subscription,
+    attach_temporary_source,
+    attach_temporary_target,
+)
 from bendybus.gateway.management import ManagementNode
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.requests import REQUEST_CREDIT, Replier, Requester
 from bendybus.gateway.selective_receiver import SelectiveReceiver
-from bendybus.gateway.sender import SENDER_CREDIT, Sender
+from bendybus.gateway.sender import SENDER_CREDIT, Sender, accept_sender
 from bendybus.gateway.session_receiver import SessionReceiver
 from bendybus.gateway.source_filters import SourceFilters
+from bendybus.gateway.termini import asks_for_subscription, is_dynamic, names_topic
 from bendybus.gateway.transactions import COORDINATOR_CREDIT, CoordinatorNode
 
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
 
-__all__ = ["Attachment", "address_of", "InboundNode", "OutboundNode", "attach"]
+__all__ = ["address_of", "attach"]
 
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
-BATCH_SIZE_MAX = "com.microsoft:max-message-batch-size"
 
-# The limit of a batch, as on Azure. Single messages of a Premium entity may be 100 times as large.
-BATCH_BYTES_MAX = 1024 * 1024
 # A management request may contain messages; nothing else in it is large.
 REQUEST_SIZE_MAX = 1024 * 1024
 # A token. SAS tokens have some hundred bytes; a JWT with the groups of its user may have 16 KB.
@@ -59,55 +55,11 @@ TOKEN_SIZE_MAX = 64 * 1024
 COORDINATION_SIZE_MAX = 64 * 1024
 
 
-class InboundNode(Protocol):
-    """Takes what a client sends."""
-
-    def deliveries(self, deliveries: list[Delivery]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class OutboundNode(Protocol):
-    """Gives what a client receives."""
-
-    def flow(self) -> None: ...
-
-    def outcomes(self, event: OutcomesReceived) -> None: ...
-
-    def close(self) -> None: ...
-
-
-Node: TypeAlias = InboundNode | OutboundNode
-
-
-@dataclass(frozen=True, slots=True)
-class Attachment:
-    """An accepted link, and the right that it needs."""
-
-    node: Node
-    resource: str
-    right: Right | None
-    """None at `$cbs`, where no right is needed."""
-    entity: SendTarget | None = None
-    """None at `$cbs`."""
-
-    def refuse_changed(self) -> None:
-        """The entity was updated or deleted: raise the reason if this link is no longer allowed."""
-        entity = self.entity
-        if entity is None:
-            return
-        if entity.deleted:
-            raise EntityNotFound(entity.path)
-        if isinstance(self.node, Sender):
-            entity.refuse_sending()
-        elif isinstance(entity, Queue) and isinstance(self.node, Receiver | Browser):
-            entity.refuse_receiving(self.node.subqueue)
-
-
 def attach(connection: AmqpConnection, link: Link) -> Attachment:
     """Accept the link and return its node, or raise the reason for refusing it.
 
-    The link of a session is accepted later, when the session is locked (`SessionReceiver.accept`).
+    The link of a session is accepted later, when the session is locked (`SessionReceiver.accept`), and so is
+    the link to an entity that has to be created (`Opening`).
     """
     if isinstance(link, ReceivingLink):
         return _attach_inbound(connection, link)
@@ -125,17 +77,25 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
     """The client sends: to an entity, or requests to a node."""
     if isinstance(link.target, Coordinator):
         return _attach_coordinator(connection, link)
+    if is_dynamic(link.target):
+        return attach_temporary_target(connection, link)
     text = getattr(link.target, "address", None)
     address = Address.parse(text)
     if address.kind is NodeKind.ENTITY:
         connection.client.claims.require(address.resource, Right.SEND, now())
-        target = connection.client.broker.find_target(address.path)
+        try:
+            target = connection.client.broker.find_target(address.path)
+        except EntityNotFound:
+            created = attach_missing(connection, link, address, lambda: _attach_inbound(connection, link))
+            if created is None:
+                raise
+            return created
         target.refuse_sending(address.subqueue)
         destination = link.properties.get(TRANSFER_DESTINATION)
         if destination is not None:
             return _attach_via(connection, link, address, target, destination)
         connection.transactions.coordination(link.session).enter(target, receives=False)
-        _accept_sender(link, target)
+        accept_sender(link, target)
         link.grant(SENDER_CREDIT)
         return Attachment(Sender(connection, link, target), address.resource, Right.SEND, target)
     size_max = REQUEST_SIZE_MAX
@@ -167,15 +127,6 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
     return Attachment(requester, address.resource, right, managed)
 
 
-def _accept_sender(
-    link: ReceivingLink, target: SendTarget, properties: dict[str, object] | None = None
-) -> None:
-    """Accept with the largest message that the target takes, and the largest batch that SDKs should make."""
-    size_max = target.description.max_message_bytes
-    batch = {BATCH_SIZE_MAX: ULong(min(size_max, BATCH_BYTES_MAX))}
-    link.accept(max_message_size=size_max, properties={**(properties or {}), **batch})
-
-
 def _attach_coordinator(connection: AmqpConnection, link: ReceivingLink) -> Attachment:
     if connection.client.broker.tier is Tier.BASIC:
         raise NotSupported("The basic tier does not offer transactions.")
@@ -194,28 +145,20 @@ def _attach_via(
     entity = connection.client.broker.find_target(target.path)
     entity.refuse_sending(target.subqueue)
     connection.transactions.coordination(link.session).enter(via, receives=False)
-    _accept_sender(link, entity, {TRANSFER_DESTINATION: destination})
+    accept_sender(link, entity, {TRANSFER_DESTINATION: destination})
     link.grant(SENDER_CREDIT)
     return Attachment(Sender(connection, link, entity, via), address.resource, Right.SEND, via)
 
 
 def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachment:
     """The client receives: from an entity, or replies from a node."""
+    if link.source is None:
+        return attach_known_subscription(connection, link)
+    if is_dynamic(link.source):
+        return attach_temporary_source(connection, link)
     address = Address.parse(getattr(link.source, "address", None))
     if address.kind is NodeKind.ENTITY:
-        connection.client.claims.require(address.resource, Right.LISTEN, now())
-        queue = connection.client.broker.find(address.path)
-        if getattr(link.source, "dynamic", None):
-            raise ArgumentError("Nodes are not created by attaching to them.")
-        filters = SourceFilters.of(link)
-        mode = getattr(link.source, "distribution_mode", None)
-        if mode == COPY:
-            node: Node = _browse(connection, link, queue, address.subqueue, filters)
-        elif mode is None or mode == MOVE:
-            node = _receive(connection, link, queue, address.subqueue, filters)
-        else:
-            raise InvalidField(f"The distribution mode of a source is '{MOVE}' or '{COPY}', not '{mode}'.")
-        return Attachment(node, address.resource, Right.LISTEN, queue)
+        return _attach_to_source(connection, link, address)
     right = managed = None
     if address.kind is NodeKind.MANAGEMENT:
         right = _any_right(connection, address)
@@ -224,6 +167,29 @@ def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachmen
         connection.client.probation.check_cbs_link(connection.links.count_at_cbs(Replier))
     link.accept(source=SourceFilters.none().answer(link))
     return Attachment(Replier(connection, link, address), address.resource, right, managed)
+
+
+def _attach_to_source(connection: AmqpConnection, link: SendingLink, address: Address) -> Attachment:
+    broker = connection.client.broker
+    connection.client.claims.require(address.resource, Right.LISTEN, now())
+    mode = getattr(link.source, "distribution_mode", None)
+    if mode not in (None, MOVE, COPY):
+        raise InvalidField(f"The distribution mode of a source is '{MOVE}' or '{COPY}', not '{mode}'.")
+    try:
+        entity = broker.find_target(address.path)
+        if isinstance(entity, Topic) and asks_for_subscription(link.source):
+            return attach_subscription(connection, link, address, entity)
+        queue = broker.find(address.path)
+    except EntityNotFound:
+        created = attach_missing(connection, link, address, lambda: _attach_outbound(connection, link))
+        if created is None:
+            raise
+        return created
+    filters = SourceFilters.of(link)
+    # To a JMS client, all that a topic gives are copies. A durable consumer says so; it is no browser.
+    browses = mode == COPY and not names_topic(link.source)
+    node = (_browse if browses else _receive)(connection, link, queue, address.subqueue, filters)
+    return Attachment(node, address.resource, Right.LISTEN, queue)
 
 
 def _receive(

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 from bendybus import audit
 from bendybus.amqp.conditions import CONNECTION_FORCED
+from bendybus.amqp.performatives import Open
 from bendybus.auth.claims import Claim, Claims, log_in
 from bendybus.auth.key_ring import KeyRing
 from bendybus.broker.broker import Broker
@@ -27,7 +29,10 @@ logger = logging.getLogger(__name__)
 
 
 class ClientIdentity:
-    __slots__ = ("_holder", "_namespaces", "claims", "host", "namespace", "probation")
+    __slots__ = (
+        *("_holder", "_namespaces", "claims", "container_id", "host", "namespace", "probation"),
+        "properties",
+    )
 
     def __init__(self, namespaces: Namespaces, probation: Probation) -> None:
         self._namespaces = namespaces
@@ -38,6 +43,10 @@ class ClientIdentity:
         self._holder = ""
         # As the client called this server.
         self.host = ""
+        # As the client calls itself. JMS clients put their client identifier here.
+        self.container_id = ""
+        # What the client says of itself when it opens the connection.
+        self.properties: Mapping[str, object] = {}
 
     @property
     def broker(self) -> Broker:
@@ -82,10 +91,11 @@ class ClientIdentity:
             return False
         return True
 
-    def enter(self, hostname: str | None, transport: asyncio.Transport | None) -> None:
+    def enter(self, opening: Open, transport: asyncio.Transport | None) -> None:
         """The client has opened the connection. Its host name must not contradict its login."""
-        named = self._named(hostname, transport)
-        self.host = hostname or ("" if named is None else named.name)
+        self.container_id, self.properties = opening.container_id, opening.properties or {}
+        named = self._named(opening.hostname, transport)
+        self.host = opening.hostname or ("" if named is None else named.name)
         if self.namespace is None:
             self.namespace = named
         elif named is not None and named is not self.namespace:

@@ -37,7 +37,7 @@ from bendybus.engine.events import (
 )
 from bendybus.engine.work import PERFORMATIVE_WORK
 from bendybus.errors import BrokerError, ProtocolError
-from bendybus.gateway.attaching import InboundNode, OutboundNode
+from bendybus.gateway.attachments import InboundNode, OutboundNode
 from bendybus.gateway.client_identity import ClientIdentity
 from bendybus.gateway.holdings import Holdings
 from bendybus.gateway.links import Links
@@ -129,7 +129,8 @@ class AmqpConnection(asyncio.Protocol):
                 self._transport.abort()
             return
         limit_s = self._gateway.handshake_timeout_s
-        if not self._opened and at - self._made_at > limit_s:
+        # Qpid JMS logs in when its connection is made, and opens it when the application first uses it.
+        if not self._opened and not self.authenticated and at - self._made_at > limit_s:
             audit.record("connection-refused", self.actor(), reason="slow-handshake")
             self.shut_down(f"The connection was not opened within {limit_s:g} seconds.")
             return
@@ -282,8 +283,8 @@ class AmqpConnection(asyncio.Protocol):
                     cast(OutboundNode, attachment.node).flow()
             case LinkAttached(link):
                 self.links.attach(link)
-            case LinkDetached(link):
-                self.links.detached(link)
+            case LinkDetached(link, _, closed):
+                self.links.detached(link, closed=closed)
             case SaslInitReceived():
                 # A client that did not wait for the outcome has sent frames that are read only now.
                 accepted = self.client.log_in(event, self._transport, self.peer)
@@ -294,7 +295,7 @@ class AmqpConnection(asyncio.Protocol):
             case ConnectionOpened(remote):
                 self._opened = True
                 try:
-                    self.client.enter(remote.hostname, self._transport)
+                    self.client.enter(remote, self._transport)
                 except ProtocolError as refusal:
                     self._refuse(refusal, "other-namespace")
             case ConnectionFailed(error):

@@ -23,6 +23,9 @@ HANDSHAKE_TIMEOUT_S: Final = 20.0
 
 TICK_S: Final = 1.0
 
+# JMS clients set a delivery delay only if this is offered. A message carries it as an annotation.
+DELAYED_DELIVERY: Final = "DELAYED_DELIVERY"
+
 
 class Gateway:
     def __init__(
@@ -38,6 +41,7 @@ class Gateway:
         self.engine_config = ConnectionConfig(
             container_id=f"bendybus-{uuid.uuid4().hex[:12]}",
             idle_timeout_s=IDLE_TIMEOUT_S,
+            offered_capabilities=(DELAYED_DELIVERY,),
             # js with a signature in its connection string uses no SASL: all its rights come through `$cbs`.
             require_sasl=False,
         )

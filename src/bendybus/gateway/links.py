@@ -6,7 +6,9 @@ when its token expires, when its entity no longer allows it, or when its node as
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bendybus import audit
@@ -17,8 +19,10 @@ from bendybus.engine.link import Link
 from bendybus.engine.session import Session
 from bendybus.errors import BrokerError, Unauthorized
 from bendybus.gateway.addresses import Address, with_host
-from bendybus.gateway.attaching import Attachment, address_of, attach
+from bendybus.gateway.attaching import address_of, attach
+from bendybus.gateway.attachments import Attachment
 from bendybus.gateway.browser import Browser
+from bendybus.gateway.opening import Opening
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.requests import Replier, Requester, choose_replier
 from bendybus.gateway.sender import Sender
@@ -33,12 +37,14 @@ logger = logging.getLogger(__name__)
 
 
 class Links:
-    __slots__ = ("_connection", "attachments")
+    __slots__ = ("_connection", "attachments", "opening")
 
     def __init__(self, connection: AmqpConnection) -> None:
         self._connection = connection
         # Looked up for every event.
         self.attachments: dict[Link, Attachment] = {}
+        self.opening = 0
+        """Links whose entities are being created, detached ones too."""
 
     # -- attach and end -----------------------------------------------------------
 
@@ -47,21 +53,48 @@ class Links:
         try:
             attachment = self.attachments[link] = attach(self._connection, link)
         except BrokerError as refusal:
-            peer = self._connection.peer
-            logger.info("link '%.100s' from %s refused: %s", link.name, peer, refusal.description)
-            if isinstance(refusal, Unauthorized):
-                actor, resource = self._connection.actor(), address_of(link)
-                audit.record("operation-refused", actor, reason="no-right", resource=resource)
-            link.refuse(with_host(refusal, self._connection.client.host))
+            self.refuse(link, refusal)
         else:
             if isinstance(attachment.node, SessionReceiver):
                 attachment.node.accept()
+            elif isinstance(attachment.node, Opening):
+                attachment.node.start()
 
-    def detached(self, link: Link) -> None:
-        """The client has detached."""
+    def refuse(self, link: Link, refusal: BrokerError) -> None:
+        self.attachments.pop(link, None)
+        peer = self._connection.peer
+        logger.info("link '%.100s' from %s refused: %s", link.name, peer, refusal.description)
+        if isinstance(refusal, Unauthorized):
+            actor, resource = self._connection.actor(), address_of(link)
+            audit.record("operation-refused", actor, reason="no-right", resource=resource)
+        link.refuse(with_host(refusal, self._connection.client.host))
+
+    def opened(self, link: Link, attachment: Attachment) -> None:
+        """The entity of the link exists now, and the link has been accepted."""
+        self.attachments[link] = attachment
+        if isinstance(attachment.node, SessionReceiver):
+            attachment.node.accept()
+        elif isinstance(attachment.node, Opening):
+            attachment.node.start()
+        elif isinstance(attachment.node, Receiver | Browser):
+            attachment.node.flow()
+
+    def detached(self, link: Link, *, closed: bool) -> None:
+        """The client has detached. Its answer waits for the end of an entity that ends with the link."""
         attachment = self.attachments.pop(link, None)
+        ending = None
         if attachment is not None:
             attachment.node.close()
+            if attachment.hold is not None:
+                ending = attachment.hold.end(closed=closed)
+        if ending is None:
+            link.answer_detach()
+        else:
+            ending.add_done_callback(partial(self._answer_detach, link))
+
+    def _answer_detach(self, link: Link, ending: asyncio.Task[BrokerError | None]) -> None:
+        link.answer_detach(None if ending.cancelled() else ending.result())
+        self._connection.flush_soon()
 
     def end(self, link: Link, reason: BrokerError) -> None:
         """Close a link, accepted or not yet, and tell the client the reason."""
@@ -98,11 +131,11 @@ class Links:
         attachments = list(self.attachments.values())
         self.attachments.clear()
         for attachment in attachments:
-            attachment.node.close()
+            _let_go(attachment)
 
     def _end(self, link: Link, attachment: Attachment, reason: BrokerError) -> None:
         self.attachments.pop(link)
-        attachment.node.close()
+        _let_go(attachment)
         link.detach(reason)
 
     # -- what nodes and the connection ask ----------------------------------------
@@ -128,3 +161,10 @@ class Links:
         nodes = (attachment.node for attachment in self.attachments.values())
         repliers = [each for each in nodes if isinstance(each, Replier) and each.node == node]
         return choose_replier(repliers, session, reply_to)
+
+
+def _let_go(attachment: Attachment) -> None:
+    """The link has ended without a detach of the client."""
+    attachment.node.close()
+    if attachment.hold is not None:
+        attachment.hold.end(closed=False)

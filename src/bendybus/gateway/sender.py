@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from bendybus.amqp.performatives import Accepted, TransactionalState
+from bendybus.amqp.performatives import Accepted, Target, TransactionalState
+from bendybus.amqp.types import ULong
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import SendTarget
@@ -37,10 +38,26 @@ from bendybus.names import Instant, RoutingKey
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
 
-__all__ = ["SENDER_CREDIT", "Sender"]
+__all__ = ["SENDER_CREDIT", "Sender", "accept_sender"]
+
+BATCH_SIZE_MAX: Final = "com.microsoft:max-message-batch-size"
+# The limit of a batch, as on Azure. Single messages of a Premium entity may be 100 times as large.
+BATCH_BYTES_MAX: Final = 1024 * 1024
 
 # Deliveries a client may have in flight on one link: several round trips' worth for the fastest client.
 SENDER_CREDIT: Final = 2000
+
+
+def accept_sender(
+    link: ReceivingLink,
+    target: SendTarget,
+    properties: dict[str, object] | None = None,
+    answer: Target | None = None,
+) -> None:
+    """Accept with the largest message that the target takes, and the largest batch that SDKs should make."""
+    size_max = target.description.max_message_bytes
+    batch = {BATCH_SIZE_MAX: ULong(min(size_max, BATCH_BYTES_MAX))}
+    link.accept(target=answer, max_message_size=size_max, properties={**(properties or {}), **batch})
 
 
 @dataclass(slots=True)

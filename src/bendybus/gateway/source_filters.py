@@ -32,6 +32,12 @@ class Selection:
     def __init__(self, selectors: Sequence[Selector]) -> None:
         self._selectors = selectors
 
+    @property
+    def text(self) -> str:
+        """As one selector."""
+        texts = [selector.text for selector in self._selectors]
+        return texts[0] if len(texts) == 1 else " AND ".join(f"({text})" for text in texts)
+
     def matches(self, message: Message, payload: bytes) -> bool:
         """A message that cannot be read does not match."""
         try:

@@ -6,9 +6,11 @@ Needs a JDK of version 17 or later and Maven; says so plainly and passes when th
 from __future__ import annotations
 
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 from interop.other_languages import (
     BENDYBUS,
@@ -22,6 +24,7 @@ from interop.other_languages import (
 
 HERE = Path(__file__).parent
 FOLDER = CACHE / "interop-java"
+REPORTS = FOLDER / "surefire-reports"
 # Nothing in a trust store is secret, but it wants a password.
 PASSWORD = "changeit"
 
@@ -33,15 +36,33 @@ def main() -> int:
         certificate() as trusted,
         serving(trusted) as standard,
         serving(trusted, "--tier", "premium") as premium,
+        serving(trusted, "--tier", "premium", "--premium-messaging-partitions", "1") as unpartitioned,
     ):
         environment = {
             "BENDYBUS_STANDARD": standard,
             "BENDYBUS_PREMIUM": premium,
+            "BENDYBUS_PREMIUM_UNPARTITIONED": unpartitioned,
             # For those tests that kill their server.
             "BENDYBUS_SERVE": f"{BENDYBUS} serve --log-level warning {shlex.join(trusted.options)}",
         }
+        shutil.rmtree(REPORTS, ignore_errors=True)
         command = ["mvn", "--batch-mode", "--quiet", "test", f"-Dbuild.folder={FOLDER}", *sys.argv[1:]]
-        return run_suite([*command, f"-Dtrust={_trust(trusted)}"], HERE, environment)
+        status = run_suite([*command, f"-Dtrust={_trust(trusted)}"], HERE, environment)
+        return max(status, _tell())
+
+
+def _tell() -> int:
+    """Says what ran; 1 if nothing did, since Maven is content with that."""
+    total = 0
+    for report in sorted(REPORTS.glob("TEST-*.xml")):
+        suite = ElementTree.parse(report).getroot()
+        ran, failed, errors, skipped = (
+            int(suite.get(name, "0")) for name in ("tests", "failures", "errors", "skipped")
+        )
+        total += ran - skipped
+        name = suite.get("name", report.stem)
+        sys.stdout.write(f"{name}: {ran - failed - errors - skipped} of {ran} passed, {skipped} skipped\n")
+    return 0 if total else 1
 
 
 def _trust(trusted: Certificate) -> str:

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from bendybus.atom import ATOM
-from bendybus.domain.entities import QueueDescription
+from bendybus.domain.entities import QueueDescription, Tier
 from bendybus.domain.topic_entities import SubscriptionDescription
 from bendybus.names import Instant
 from fix_management import HOST, Answer, open_namespace
@@ -159,6 +159,20 @@ async def test_only_the_rule_of_a_new_subscription_has_empty_parameters() -> Non
         await api("PUT", "t/Subscriptions/s/Rules/all", '<Filter i:type="TrueFilter"/>', kind=RULE)
         assert "<Parameters/>" in (await api("GET", "t/Subscriptions/s/Rules/$Default")).body
         assert "<Parameters" not in (await api("GET", "t/Subscriptions/s/Rules/all")).body
+
+
+async def test_a_client_scoped_subscription_says_so() -> None:
+    async with open_namespace(Tier.PREMIUM) as api:
+        await api("PUT", "t", kind=TOPIC)
+        made = await api("PUT", "t/Subscriptions/s$c$D", kind=SUBSCRIPTION)
+        assert made.status == 201
+        assert "<IsClientAffine>true</IsClientAffine>" in made.body
+        refused = await api("PUT", "t/Subscriptions/s$c$ND", kind=SUBSCRIPTION)
+        assert refused.status == 400 and "first consumer" in refused.body
+    async with open_namespace() as api:
+        await api("PUT", "t", kind=TOPIC)
+        refused = await api("PUT", "t/Subscriptions/s$c$D", kind=SUBSCRIPTION)
+        assert refused.status == 400 and "standard tier" in refused.body
 
 
 async def test_an_entry_and_a_list_have_the_shape_of_azures() -> None:

@@ -28,7 +28,7 @@ DESCRIPTIONS = (QueueDescription, TopicDescription, SubscriptionDescription)
 
 # What a description has besides properties: a name, lists with rules of their own, and how keys were
 # compared when the entity was made, which nobody can set.
-NOT_PROPERTIES = {"path", "authorization_rules", "rules", "exact_keys", "as_sent"}
+NOT_PROPERTIES = {"path", "authorization_rules", "rules", "exact_keys", "temporary", "as_sent"}
 
 
 @pytest.mark.parametrize("kind", DESCRIPTIONS, ids=lambda kind: kind.__name__)

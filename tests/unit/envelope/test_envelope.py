@@ -311,6 +311,32 @@ def test_a_scheduled_time_in_the_future_makes_the_message_wait() -> None:
     assert shown.message_annotations["x-opt-message-state"] == 2
 
 
+@pytest.mark.parametrize("message_id", ["text", 7, None], ids=["fast path", "general path", "no id"])
+@pytest.mark.parametrize("also", [{}, {"x-opt-delivery-time": AT - 1}, {"x-mine": "kept"}])
+def test_a_delivery_delay_becomes_the_time_that_it_means(message_id: object, also: dict[str, object]) -> None:
+    payload = sent(
+        properties=Properties(message_id=message_id),
+        message_annotations={"x-opt-delivery-delay": 5000, **also},
+    )
+    # Twice: nothing that depends on the time may be remembered.
+    for at in (AT, Instant(AT + 1000)):
+        message, _ = admit(payload, at, QUEUE)
+        assert (message.state, message.enqueued_at) == (MessageState.SCHEDULED, at + 5000)
+        assert message.payload is not None
+        shown = decode_message(render_peeked(message, message.payload)).message_annotations
+        assert shown["x-opt-delivery-time"] == at + 5000
+        assert "x-opt-delivery-delay" not in shown
+        assert shown.get("x-mine") == also.get("x-mine")
+
+
+def test_a_delivery_time_later_than_the_delay_counts() -> None:
+    both = {"x-opt-delivery-delay": 1000, "x-opt-delivery-time": AT + 9000}
+    message, _ = admit(sent(message_annotations=both), AT, QUEUE)
+    assert message.enqueued_at == AT + 9000
+    message, _ = admit(sent(message_annotations={"x-opt-delivery-delay": 0}), AT, QUEUE)
+    assert message.state is MessageState.ACTIVE
+
+
 @pytest.mark.parametrize("locked", [True, False])
 def test_a_received_message_says_whether_it_was_scheduled_or_deferred(locked: bool) -> None:
     due = Timestamp(AT + 5000)

@@ -34,7 +34,7 @@ from bendybus.domain.filters.rules import (
     matching,
     sql_filter,
 )
-from bendybus.domain.filters.selectors import Selector, SelectorView
+from bendybus.domain.filters.selectors import Selector, SelectorFilter
 from bendybus.domain.filters.values import Spelling, Value
 
 __all__ = [
@@ -53,7 +53,7 @@ __all__ = [
     "Reading",
     "RuleDescription",
     "Selector",
-    "SelectorView",
+    "SelectorFilter",
     "SqlFilter",
     "SqlRuleAction",
     "SystemProperty",

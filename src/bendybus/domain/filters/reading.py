@@ -70,6 +70,9 @@ class MessageView(Protocol):
 
     def system(self, name: SystemProperty) -> Value: ...
 
+    def field(self, name: str) -> Value:
+        """What selectors see: the value of a JMS header or an AMQP field; None for a name that is neither."""
+
 
 # The budget of all rules of a topic for searching the texts of one message, in characters read by
 # `str.find`: 2,000 filters can search 1,000 characters each. At worst this takes about 60 ms.
@@ -86,14 +89,17 @@ MISSING: Final = _Missing()
 class Reading:
     """One message as rules read it. `new_id` is called for every `newid()`."""
 
-    __slots__ = ("_folded", "_left", "new_id", "system", "user")
+    __slots__ = ("_folded", "_left", "message", "new_id", "selected", "system", "user")
 
     def __init__(self, message: MessageView, new_id: Callable[[], UUID]) -> None:
+        self.message = message
         self.user: Mapping[str, Value] = message.user
         self.system: Callable[[SystemProperty], Value] = message.system
         self.new_id = new_id
         self._folded: dict[str, str] | None = None
         self._left = MESSAGE_COST_MAX
+        self.selected: Reading | None = None
+        """The same message as selectors read it, once one has (selectors.py)."""
 
     def spend(self, cost: int) -> None:
         """Count the cost of a search; refuse it if all rules together exceed the budget for one message."""

@@ -14,6 +14,7 @@ from uuid import UUID
 from bendybus.domain.filters.actions import SqlRuleAction
 from bendybus.domain.filters.correlation import CorrelationFilter
 from bendybus.domain.filters.rules import FalseFilter, Filter, RuleDescription, SqlFilter, TrueFilter
+from bendybus.domain.filters.selectors import SelectorFilter
 from bendybus.domain.filters.values import Spelling, Value
 from bendybus.errors import ArgumentError
 from bendybus.names import Instant
@@ -52,6 +53,8 @@ def _filter_to_record(rule_filter: Filter) -> dict[str, object]:
     match rule_filter:
         case SqlFilter():
             return kind | _sql_to_record(rule_filter)
+        case SelectorFilter():
+            return kind | {"expression": rule_filter.expression}
         case CorrelationFilter():
             fields = {name: getattr(rule_filter, name) for name in CorrelationFilter.FIELDS}
             values = _values_to_record(rule_filter.properties)
@@ -68,6 +71,8 @@ def _filter_from_record(record: Mapping[str, object]) -> Filter:
             return FalseFilter()
         case "SqlFilter":
             return SqlFilter(*_sql_from_record(record))
+        case "SelectorFilter":
+            return SelectorFilter(cast("str", record["expression"]))
         case "CorrelationFilter":
             fields = {name: cast("str | None", record.get(name)) for name in CorrelationFilter.FIELDS}
             values = _values_from_record(record["properties"])

@@ -20,6 +20,7 @@ from bendybus.domain.filters.evaluate import Ask, compile_condition
 from bendybus.domain.filters.parameters import fold_parameters
 from bendybus.domain.filters.parser import parse_condition
 from bendybus.domain.filters.reading import Reading
+from bendybus.domain.filters.selectors import SelectorFilter
 from bendybus.domain.filters.values import Spelling, Value
 from bendybus.errors import ArgumentError, FilterError
 from bendybus.names import Instant
@@ -115,7 +116,7 @@ def sql_filter(expression: str) -> Filter:
     return SqlFilter(expression)
 
 
-Filter: TypeAlias = TrueFilter | FalseFilter | SqlFilter | CorrelationFilter
+Filter: TypeAlias = TrueFilter | FalseFilter | SqlFilter | CorrelationFilter | SelectorFilter
 
 
 @dataclass(frozen=True, slots=True)

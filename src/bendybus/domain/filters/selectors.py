@@ -10,7 +10,8 @@ does not have is null. The fields: envelope/contents.py.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
 from uuid import UUID
 
 from bendybus.domain.filters.ast import (
@@ -24,6 +25,7 @@ from bendybus.domain.filters.ast import (
     Property,
     PropertyCall,
 )
+from bendybus.domain.filters.cost import ASKING_COST, condition_cost
 from bendybus.domain.filters.evaluate import (
     Ask,
     compile_condition,
@@ -37,7 +39,7 @@ from bendybus.domain.filters.reading import MessageView, Reading
 from bendybus.domain.filters.values import Value
 from bendybus.errors import ArgumentError, FilterError
 
-__all__ = ["FIELD_PREFIX", "Selector", "SelectorReading", "SelectorView"]
+__all__ = ["FIELD_PREFIX", "Selector", "SelectorFilter", "SelectorReading"]
 
 # The prefix of AMQP fields; the name of the field follows, with underscores.
 FIELD_PREFIX: Final = "amqp."
@@ -47,19 +49,12 @@ FIELD_PREFIX: Final = "amqp."
 _WRITING: Final = Writing(name_starts="_$", name_parts="_$", java_numbers=True)
 
 
-class SelectorView(MessageView, Protocol):
-    """What a selector can see of a message."""
-
-    def field(self, name: str) -> Value:
-        """The value of a JMS header or an AMQP field; None for a name that is neither."""
-
-
 class SelectorReading(Reading):
     """One message as a selector reads it. Names are case-sensitive."""
 
     __slots__ = ("_field",)
 
-    def __init__(self, message: SelectorView) -> None:
+    def __init__(self, message: MessageView) -> None:
         super().__init__(message, _no_new_id)
         self._field = message.field
 
@@ -75,21 +70,49 @@ class SelectorReading(Reading):
 class Selector:
     """Compiled when it is created. `ArgumentError` if the text is not a condition."""
 
-    __slots__ = ("_ask", "text")
+    __slots__ = ("_ask", "cost", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
         parser = _SelectorParser(text, _WRITING)
         condition = parser.predicate(0)
         parser.end()
+        self.cost = ASKING_COST + condition_cost(condition, {})
+        """The cost of its evaluation (cost.py)."""
         self._ask = _compile(condition)
 
-    def matches(self, message: SelectorView) -> bool:
+    def matches(self, message: MessageView) -> bool:
         """Whether the message matches. False if the result is unknown or the evaluation fails."""
+        return self.accepts(SelectorReading(message))
+
+    def accepts(self, reading: SelectorReading) -> bool:
         try:
-            return self._ask(SelectorReading(message)) is True
+            return self._ask(reading) is True
         except FilterError:
             return False
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorFilter:
+    """The selector of a JMS subscription as the filter of its rule: it decides what the topic copies there.
+
+    All selectors of a topic share one reading of a message, and so its budget.
+    """
+
+    expression: str
+    cost: int = field(init=False, repr=False, compare=False)
+    _selector: Selector = field(init=False, repr=False, compare=False)
+    constant: ClassVar[bool | None] = None
+
+    def __post_init__(self) -> None:
+        selector = Selector(self.expression)
+        object.__setattr__(self, "_selector", selector)
+        object.__setattr__(self, "cost", selector.cost)
+
+    def matches(self, reading: Reading) -> bool:
+        if not isinstance(reading.selected, SelectorReading):
+            reading.selected = SelectorReading(reading.message)
+        return self._selector.accepts(reading.selected)
 
 
 class _SelectorParser(Parser):

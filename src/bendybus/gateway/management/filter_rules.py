@@ -23,6 +23,7 @@ from bendybus.domain.filters import (
     FalseFilter,
     Filter,
     RuleDescription,
+    SelectorFilter,
     Spelling,
     SqlFilter,
     SqlRuleAction,
@@ -207,7 +208,7 @@ def _encode_filter(rule_filter: Filter) -> Described:
             return Described(TRUE_FILTER, [TRUE_EXPRESSION, COMPATIBILITY_LEVEL])
         case FalseFilter():
             return Described(FALSE_FILTER, [FALSE_EXPRESSION, COMPATIBILITY_LEVEL])
-        case SqlFilter():
+        case SqlFilter() | SelectorFilter():
             return Described(SQL_FILTER, [rule_filter.expression, COMPATIBILITY_LEVEL])
         case CorrelationFilter():
             fields: list[object] = [getattr(rule_filter, field) for field in _FIELDS]

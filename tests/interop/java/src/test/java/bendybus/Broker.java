@@ -7,6 +7,9 @@ import com.azure.messaging.servicebus.administration.ServiceBusAdministrationCli
 import com.azure.messaging.servicebus.administration.ServiceBusAdministrationClientBuilder;
 import com.azure.messaging.servicebus.administration.models.CreateQueueOptions;
 import com.azure.messaging.servicebus.administration.models.CreateTopicOptions;
+import com.azure.servicebus.jms.ServiceBusJmsConnectionFactory;
+import com.azure.servicebus.jms.ServiceBusJmsConnectionFactorySettings;
+import jakarta.jms.ConnectionFactory;
 import java.net.MalformedURLException;
 import java.net.URI;
 import java.time.Duration;
@@ -18,6 +21,7 @@ import org.apache.qpid.jms.JmsConnectionFactory;
 record Broker(String connectionString) {
     static final Broker STANDARD = new Broker(System.getenv("BENDYBUS_STANDARD"));
     static final Broker PREMIUM = new Broker(System.getenv("BENDYBUS_PREMIUM"));
+    static final Broker PREMIUM_UNPARTITIONED = new Broker(System.getenv("BENDYBUS_PREMIUM_UNPARTITIONED"));
 
     /** Long enough for a loaded machine; who waits for something that comes does not wait so long. */
     static final Duration PATIENCE = Duration.ofSeconds(20);
@@ -54,6 +58,38 @@ record Broker(String connectionString) {
             broker.administration().createTopic(name, new CreateTopicOptions().setPartitioningEnabled(partitioned));
             return name;
         }
+    }
+
+    /** Who speaks JMS. */
+    enum Provider {
+        /** A client that knows nothing of Service Bus. */
+        QPID {
+            @Override
+            ConnectionFactory factory(Broker broker, String clientId) {
+                JmsConnectionFactory factory = broker.jms();
+                factory.setClientID(clientId);
+                return factory;
+            }
+        },
+        /** Microsoft's, which is always over TLS. */
+        AZURE {
+            @Override
+            ConnectionFactory factory(Broker broker, String clientId) {
+                var settings = new ServiceBusJmsConnectionFactorySettings();
+                // A refusal is to be seen, not retried.
+                settings.setShouldReconnect(false);
+                // From a connection string it takes the host without the port.
+                var factory = new ServiceBusJmsConnectionFactory(
+                    broker.part("SharedAccessKeyName"), broker.part("SharedAccessKey"), "localhost:" + broker.port(), settings);
+                if (clientId != null) {
+                    factory.setClientId(clientId);
+                }
+                return factory;
+            }
+        };
+
+        /** `clientId`: null for none. */
+        abstract ConnectionFactory factory(Broker broker, String clientId);
     }
 
     static String newName(String prefix) {

@@ -1,0 +1,66 @@
+"""What is behind an accepted link: its node, the right that it needs, and the entity that it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from bendybus.auth.rights import Right
+from bendybus.broker.queue import Queue
+from bendybus.broker.topic import SendTarget
+from bendybus.engine.deliveries import Delivery
+from bendybus.engine.events import OutcomesReceived
+from bendybus.errors import EntityNotFound
+from bendybus.gateway.browser import Browser
+from bendybus.gateway.holds import Hold
+from bendybus.gateway.receiver import Receiver
+from bendybus.gateway.sender import Sender
+
+__all__ = ["Attachment", "InboundNode", "Node", "OutboundNode"]
+
+
+class InboundNode(Protocol):
+    """Takes what a client sends."""
+
+    def deliveries(self, deliveries: list[Delivery]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class OutboundNode(Protocol):
+    """Gives what a client receives."""
+
+    def flow(self) -> None: ...
+
+    def outcomes(self, event: OutcomesReceived) -> None: ...
+
+    def close(self) -> None: ...
+
+
+Node: TypeAlias = InboundNode | OutboundNode
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """An accepted link, and the right that it needs."""
+
+    node: Node
+    resource: str
+    right: Right | None
+    """None at `$cbs`, where no right is needed."""
+    entity: SendTarget | None = None
+    """None at `$cbs`, and while the entity is being created."""
+    hold: Hold | None = None
+    """Of an entity that may end with the link."""
+
+    def refuse_changed(self) -> None:
+        """The entity was updated or deleted: raise the reason if this link is no longer allowed."""
+        entity = self.entity
+        if entity is None:
+            return
+        if entity.deleted:
+            raise EntityNotFound(entity.path)
+        if isinstance(self.node, Sender):
+            entity.refuse_sending()
+        elif isinstance(entity, Queue) and isinstance(self.node, Receiver | Browser):
+            entity.refuse_receiving(self.node.subqueue)
