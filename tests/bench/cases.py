@@ -1,7 +1,8 @@
 """The measured cases: which loads run against which queue, in which order, and their medians.
 
 Targets take turns case by case, and every second round runs in reverse, so that a machine that
-slows down or warms up does so for everybody. How a load is measured: load.c; how it is shown: report.py.
+slows down or warms up does so for everybody. How a load is measured: generator/main.c; how it is shown:
+report.py. Messages of other shapes: shapes.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The load generator from Python: builds load.c once, runs it, reads its line of JSON.
+"""The load generator from Python: builds generator/ once, runs it, reads its line of JSON.
 
-What is measured, and how, is in load.c; which cases are run, in run.py.
+What is measured, and how, is in generator/main.c; which cases are run, in cases.py and shapes.py.
 """
 
 from __future__ import annotations
@@ -8,14 +8,15 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
 from process import CACHE, BrokerFailed, Endpoint, apt_install
 
-__all__ = ["LoadFailed", "Measured", "build", "drain", "load"]
+__all__ = ["PLAIN", "LoadFailed", "Measured", "Shape", "build", "drain", "load"]
 
-SOURCE = Path(__file__).with_name("load.c")
+SOURCES = Path(__file__).with_name("generator")
 PROGRAM = CACHE / "load"
 LIBRARY = "libqpid-proton"
 PACKAGES = ("gcc", "libc6-dev", "pkg-config", "libqpid-proton11-dev", "libsasl2-modules")
@@ -29,7 +30,10 @@ class LoadFailed(Exception):
 
 
 class Measured(TypedDict, total=False):
-    """One line of load.c: counts, seconds, messages a second, milliseconds."""
+    """One line of the generator: counts, seconds, messages a second, milliseconds.
+
+    `rate` counts messages, however many subscriptions each went to; `delivery_rate` counts deliveries.
+    """
 
     mode: str
     window: int
@@ -40,10 +44,14 @@ class Measured(TypedDict, total=False):
     receive_seconds: float
     seconds: float
     rate: float
+    delivery_rate: float
+    sessions_taken: int
     ack_p50_ms: float
     ack_p99_ms: float
     end_to_end_p50_ms: float
     end_to_end_p99_ms: float
+    transaction_p50_ms: float
+    transaction_p99_ms: float
     client_cpu_s: float
     missing: int
     duplicates: int
@@ -51,9 +59,58 @@ class Measured(TypedDict, total=False):
     errors: list[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What messages, links and connections are like, where they are not plain. 0: without."""
+
+    keys: int = 0
+    sessions: int = 0
+    next_session: bool = False
+    keep_session: bool = False
+    batch: int = 0
+    properties: int = 2
+    id_property: str = ""
+    settled: bool = False
+    tls: bool = False
+    connections: int = 1
+    links: int = 1
+    credit: int = 0
+    sources: tuple[str, ...] = ()
+    target: str = ""
+    transactions: int = 0
+
+    def arguments(self) -> list[str]:
+        """The generator's options, those left out that have no effect."""
+        numbers = {
+            "--keys": self.keys,
+            "--sessions": self.sessions,
+            "--batch": self.batch,
+            "--properties": self.properties,
+            "--connections": self.connections,
+            "--links": self.links,
+            "--credit": self.credit,
+            "--transactions": self.transactions,
+        }
+        flags = {
+            "--next-session": self.next_session,
+            "--keep-session": self.keep_session,
+            "--settled": self.settled,
+            "--tls": self.tls,
+        }
+        texts = [("--id-property", self.id_property), ("--to", self.target)]
+        texts += [("--from", source) for source in self.sources]
+        arguments = [part for name, number in numbers.items() if number for part in (name, str(number))]
+        arguments += [name for name, wanted in flags.items() if wanted]
+        return arguments + [part for name, text in texts if text for part in (name, text)]
+
+
+PLAIN = Shape()
+
+
 def build() -> None:
-    """Compiles the program when it is missing or older than its source."""
-    if PROGRAM.exists() and PROGRAM.stat().st_mtime > SOURCE.stat().st_mtime:
+    """Compiles the program when it is missing or older than its sources."""
+    changed = max(file.stat().st_mtime for file in SOURCES.glob("*.[ch]"))
+    if PROGRAM.exists() and PROGRAM.stat().st_mtime > changed:
         return
     flags = _library_flags()
     if flags is None or shutil.which("cc") is None:
@@ -62,20 +119,29 @@ def build() -> None:
     if flags is None:
         raise BrokerFailed("Qpid Proton's development files are not here")
     PROGRAM.parent.mkdir(parents=True, exist_ok=True)
-    command = ["cc", "-O2", "-Wall", "-pthread", str(SOURCE), "-o", str(PROGRAM), *flags]
+    sources = [str(file) for file in sorted(SOURCES.glob("*.c"))]
+    command = ["cc", "-O2", "-Wall", "-pthread", *sources, "-o", str(PROGRAM), *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BrokerFailed(f"load.c does not compile:\n{done.stderr}")
+        raise BrokerFailed(f"the load generator does not compile:\n{done.stderr}")
 
 
 def load(
-    endpoint: Endpoint, address: str, mode: str, count: int, window: int, body_bytes: int, timeout_s: float
+    endpoint: Endpoint,
+    address: str,
+    mode: str,
+    count: int,
+    window: int,
+    body_bytes: int,
+    timeout_s: float,
+    shape: Shape = PLAIN,
 ) -> Measured:
     """Moves `count` messages and returns what was measured; LoadFailed unless each arrived exactly once."""
-    command = [str(PROGRAM), "--host", endpoint.host, "--port", str(endpoint.port), "--address", address]
+    port = endpoint.tls_port if shape.tls and endpoint.tls_port else endpoint.port
+    command = [str(PROGRAM), "--host", endpoint.host, "--port", str(port), "--address", address]
     command += ["--user", endpoint.user, "--password", endpoint.password, "--mode", mode]
     command += ["--count", str(count), "--window", str(window), "--size", str(body_bytes)]
-    command += ["--timeout", str(timeout_s)]
+    command += ["--timeout", str(timeout_s), *shape.arguments()]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s + GRACE_S, check=False
@@ -90,9 +156,9 @@ def load(
     return measured
 
 
-def drain(endpoint: Endpoint, address: str, body_bytes: int, timeout_s: float) -> int:
+def drain(endpoint: Endpoint, address: str, body_bytes: int, timeout_s: float, shape: Shape = PLAIN) -> int:
     """Empties the queue and returns how many messages were still in it."""
-    return load(endpoint, address, "drain", 1, 500, body_bytes, timeout_s)["received"]
+    return load(endpoint, address, "drain", 1, 500, body_bytes, timeout_s, shape)["received"]
 
 
 def _library_flags() -> list[str] | None:

@@ -36,12 +36,13 @@ class BrokerFailed(Exception):
 
 @dataclass(slots=True, frozen=True)
 class Endpoint:
-    """Where and as whom the load generator connects."""
+    """Where and as whom the load generator connects. `tls_port`: None if TLS has no port of its own."""
 
     port: int
     user: str
     password: str
     host: str = "127.0.0.1"
+    tls_port: int | None = None
 
 
 class Broker:
