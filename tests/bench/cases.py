@@ -11,15 +11,13 @@ import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from load import LoadFailed, Measured, drain, load
+from load import LoadFailed, drain, load
+from measures import PER_MESSAGES, Measured
 from process import Broker
 
-__all__ = ["PER_MESSAGES", "WORKLOADS", "Plan", "Result", "Target", "measure"]
+__all__ = ["WORKLOADS", "Plan", "Result", "Target", "measure"]
 
 WORKLOADS = ("send", "receive", "both")  # in this order: receive takes what send has left
-
-# CPU seconds are given for this many messages.
-PER_MESSAGES = 100_000
 
 WARM_UP_MESSAGES = 5_000
 WARM_UP_WINDOW = 500

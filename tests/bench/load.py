@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
 
+from measures import Measured
 from process import CACHE, BrokerFailed, Endpoint, apt_install
+from shape import PLAIN, Shape
 
-__all__ = ["PLAIN", "LoadFailed", "Measured", "Shape", "build", "drain", "load"]
+__all__ = ["LoadFailed", "build", "drain", "load"]
 
 SOURCES = Path(__file__).with_name("generator")
 PROGRAM = CACHE / "load"
@@ -27,84 +27,6 @@ GRACE_S = 30
 
 class LoadFailed(Exception):
     """A run that lost, doubled or refused messages, or did not end in time."""
-
-
-class Measured(TypedDict, total=False):
-    """One line of the generator: counts, seconds, messages a second, milliseconds.
-
-    `rate` counts messages, however many subscriptions each went to; `delivery_rate` counts deliveries.
-    """
-
-    mode: str
-    window: int
-    body_bytes: int
-    accepted: int
-    received: int
-    send_seconds: float
-    receive_seconds: float
-    seconds: float
-    rate: float
-    delivery_rate: float
-    sessions_taken: int
-    ack_p50_ms: float
-    ack_p99_ms: float
-    end_to_end_p50_ms: float
-    end_to_end_p99_ms: float
-    transaction_p50_ms: float
-    transaction_p99_ms: float
-    client_cpu_s: float
-    missing: int
-    duplicates: int
-    foreign: int
-    errors: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What messages, links and connections are like, where they are not plain. 0: without."""
-
-    keys: int = 0
-    sessions: int = 0
-    next_session: bool = False
-    keep_session: bool = False
-    batch: int = 0
-    properties: int = 2
-    id_property: str = ""
-    settled: bool = False
-    tls: bool = False
-    connections: int = 1
-    links: int = 1
-    credit: int = 0
-    sources: tuple[str, ...] = ()
-    target: str = ""
-    transactions: int = 0
-
-    def arguments(self) -> list[str]:
-        """The generator's options, those left out that have no effect."""
-        numbers = {
-            "--keys": self.keys,
-            "--sessions": self.sessions,
-            "--batch": self.batch,
-            "--properties": self.properties,
-            "--connections": self.connections,
-            "--links": self.links,
-            "--credit": self.credit,
-            "--transactions": self.transactions,
-        }
-        flags = {
-            "--next-session": self.next_session,
-            "--keep-session": self.keep_session,
-            "--settled": self.settled,
-            "--tls": self.tls,
-        }
-        texts = [("--id-property", self.id_property), ("--to", self.target)]
-        texts += [("--from", source) for source in self.sources]
-        arguments = [part for name, number in numbers.items() if number for part in (name, str(number))]
-        arguments += [name for name, wanted in flags.items() if wanted]
-        return arguments + [part for name, text in texts if text for part in (name, text)]
-
-
-PLAIN = Shape()
 
 
 def build() -> None:

@@ -15,7 +15,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from load import GRACE_S, LoadFailed, Measured
+from load import GRACE_S, LoadFailed
+from measures import Measured
 from process import CACHE
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from load import PLAIN, Shape
+from shape import PLAIN, Shape
 
-__all__ = ["ROWS", "Cannot", "Client", "Row", "Step", "UnknownRow", "Way", "choose"]
+__all__ = ["GENERATOR", "ROWS", "Cannot", "Client", "Row", "Step", "UnknownRow", "Way", "choose"]
 
 Client = str
 # Who sends and receives: the load generator, or an SDK with a program of sdk_loads.py.
@@ -68,6 +68,11 @@ class Row:
     def way(self, broker: str) -> Way | Cannot:
         return self.peers.get(broker, Way(self.shape))
 
+    def whole_batches(self, count: int) -> int:
+        """As many of so many messages as fill batches; at least one batch."""
+        batch = self.shape.batch or 1
+        return max(count // batch, 1) * batch
+
 
 class UnknownRow(Exception):
     """A name that no row has."""
@@ -106,7 +111,7 @@ ROWS = (
     Row("plain", "plain", against=""),
     Row("plain-1", "plain, 1 partition", "queue1"),
     Row("key", "partition key, 1,000 keys", shape=Shape(keys=KEYS)),
-    Row("key-1", "partition key, 1 partition", "queue1", shape=Shape(keys=KEYS)),
+    Row("key-1", "partition key, 1 partition", "queue1", shape=Shape(keys=KEYS), against="plain-1"),
     Row(
         "sessions",
         "1,000 sessions: sent, then 8 receivers take the next",
@@ -150,10 +155,23 @@ ROWS = (
     ),
     Row("delete", "receive and delete", shape=Shape(settled=True)),
     Row("topic", "topic, 1 subscription", "topic16"),
-    Row("topic-1", "topic of 1 partition, 1 subscription", "topic1"),
-    Row("topic-5", "topic, 5 subscriptions", "fivefold16", count=COUNT // 4, quick_count=QUICK_COUNT // 4),
+    Row("topic-1", "topic of 1 partition, 1 subscription", "topic1", against="plain-1"),
+    Row(
+        "topic-5",
+        "topic, 5 subscriptions",
+        "fivefold16",
+        count=COUNT // 4,
+        quick_count=QUICK_COUNT // 4,
+        against="",
+    ),
     Row("duplicates", "duplicate detection", "duplicates16", peers=NO_DUPLICATES),
-    Row("duplicates-1", "duplicate detection, 1 partition", "duplicates1", peers=NO_DUPLICATES),
+    Row(
+        "duplicates-1",
+        "duplicate detection, 1 partition",
+        "duplicates1",
+        peers=NO_DUPLICATES,
+        against="plain-1",
+    ),
     Row("tls", "TLS", shape=Shape(tls=True)),
     Row("connections-20", "20 connections each way, window 20", shape=Shape(connections=20), window=20),
     Row("connections-200", "200 connections each way, window 20", shape=Shape(connections=200), window=20),

@@ -7,19 +7,22 @@ measured that was not counted: a run in which a message was missing or came twic
 from __future__ import annotations
 
 import contextlib
-import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
 
 from bendybus_server import Bendybus
-from cases import CASE_TIMEOUT_MIN_S, PER_MESSAGES, SLOWEST_RATE
-from load import LoadFailed, Measured, Shape, drain, load
+from cases import CASE_TIMEOUT_MIN_S, SLOWEST_RATE
+from load import LoadFailed, drain, load
+from measures import Measured
 from process import Broker
 from sdk_loads import SdkMissing, run_sdk
+from shape import Shape
 from shape_entities import ENTITIES
+from shape_results import Outcome, Run
 from shape_rows import GENERATOR, Cannot, Row, Step, Way
 
-__all__ = ["Outcome", "Run", "ShapePlan", "measure_shapes"]
+__all__ = ["ShapePlan", "measure_shapes"]
 
 # A row is tried with this share of its messages before it counts.
 WARM_UP_SHARE = 10
@@ -38,49 +41,7 @@ class ShapePlan:
 
     def count(self, row: Row) -> int:
         count = row.quick_count if self.quick else row.count
-        return whole_batches(row, count if self.most is None else min(count, self.most))
-
-
-@dataclass(slots=True)
-class Run:
-    """One row once: messages a second, CPU seconds of the broker, milliseconds."""
-
-    rate: float
-    delivery_rate: float
-    cpu_seconds: float
-    latencies_ms: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Outcome:
-    """One row at one broker: every run and what went wrong. `said`: what stood in, or why it cannot."""
-
-    row: str
-    broker: str
-    count: int
-    said: str = ""
-    cannot: bool = False
-    runs: list[Run] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-    left_over: int = 0
-
-    @property
-    def rate(self) -> float | None:
-        return statistics.median(run.rate for run in self.runs) if self.runs else None
-
-    @property
-    def delivery_rate(self) -> float | None:
-        return statistics.median(run.delivery_rate for run in self.runs) if self.runs else None
-
-    @property
-    def cpu_seconds_per_messages(self) -> float | None:
-        if not self.runs:
-            return None
-        return statistics.median(run.cpu_seconds for run in self.runs) * PER_MESSAGES / self.count
-
-    def latency_ms(self, name: str) -> float | None:
-        values = [run.latencies_ms[name] for run in self.runs if name in run.latencies_ms]
-        return statistics.median(values) if values else None
+        return row.whole_batches(count if self.most is None else min(count, self.most))
 
 
 def measure_shapes(
@@ -105,12 +66,6 @@ def measure_shapes(
     return list(outcomes.values())
 
 
-def whole_batches(row: Row, count: int) -> int:
-    """As many messages as fill batches; at least one."""
-    batch = row.shape.batch or 1
-    return max(count // batch, 1) * batch
-
-
 def _outcome(row: Row, broker: Broker, plan: ShapePlan) -> Outcome:
     way = row.way(broker.name)
     if isinstance(way, Cannot):
@@ -128,7 +83,7 @@ def _warm_up(broker: Broker, count: int) -> None:
 def _try(row: Row, broker: Broker, outcome: Outcome) -> None:
     """A small run that does not count; when an SDK is not here, the row is left out and says why."""
     try:
-        _run(row, broker, whole_batches(row, outcome.count // WARM_UP_SHARE), outcome)
+        _run(row, broker, row.whole_batches(outcome.count // WARM_UP_SHARE), outcome)
     except SdkMissing as missing:
         outcome.cannot, outcome.said = True, str(missing)
     outcome.runs.clear()
@@ -169,9 +124,10 @@ def _run_generator(row: Row, broker: Broker, shape: Shape, count: int) -> Run:
 def _latencies(row: Row, measured: list[Measured]) -> dict[str, float]:
     """Medians and the slowest of a hundred. How long messages waited that were sent first says nothing."""
     names = [f"{name}_{share}_ms" for name in LATENCIES for share in ("p50", "p99")]
-    found = {name: float(one[name]) for one in measured for name in names if name in one}  # type: ignore[literal-required]
-    alone = len(row.steps) == 1
-    return {name: value for name, value in found.items() if alone or not name.startswith("end_to_end")}
+    if len(row.steps) > 1:
+        names = [name for name in names if not name.startswith("end_to_end")]
+    lines = [cast("Mapping[str, float]", one) for one in measured]
+    return {name: line[name] for line in lines for name in names if name in line}
 
 
 def _load(row: Row, step: Step, broker: Broker, shape: Shape, count: int) -> Measured:

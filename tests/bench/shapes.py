@@ -15,21 +15,23 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from run import RESULTS, WIDTH_OF_NO_TERMINAL, busy_notes, conclude, install_python_packages
+from run import RESULTS, busy_notes, conclude, install_python_packages
 
 if TYPE_CHECKING:
     from process import Broker
     from rich.console import Console
-    from shape_report import Comparison
+    from shape_results import Comparison
 
 BROKERS = ("bendybus", "rabbitmq", "artemis")
 ROUNDS, ROUNDS_QUICK = 5, 1
 # A Java virtual machine compiles what it runs often: until then Artemis is slower than it is.
 WARM_UP, WARM_UP_QUICK = 200_000, 50_000
+# Wide enough for the table when the output is a file or a pipe.
+WIDTH_OF_NO_TERMINAL = 190
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 
 
@@ -64,6 +66,7 @@ def parse_options() -> argparse.Namespace:
 
 def run_shapes(options: argparse.Namespace, console: Console) -> int:
     import shape_report
+    import shape_results
     import shape_rows
     import shape_runs
 
@@ -88,7 +91,7 @@ def run_shapes(options: argparse.Namespace, console: Console) -> int:
         f"{one.row}, {one.broker}: delivered again: {one.left_over}" for one in outcomes if one.left_over
     ]
     if outcomes:
-        comparison = shape_report.Comparison(rows, outcomes)
+        comparison = shape_results.Comparison(rows, outcomes)
         console.print(shape_report.console_table(comparison))
         for number, note in enumerate(comparison.notes(), 1):
             console.print(f"[{number}] {note}", markup=False)
@@ -98,7 +101,7 @@ def run_shapes(options: argparse.Namespace, console: Console) -> int:
 
 
 def start_brokers(
-    names: list[str], running: contextlib.ExitStack, tell: Callable[[str], None]
+    names: Sequence[str], running: contextlib.ExitStack, tell: Callable[[str], None]
 ) -> tuple[list[Broker], list[str]]:
     """Starts the brokers asked for; those that cannot run are left out, with the reason."""
     from process import BrokerFailed
@@ -141,19 +144,20 @@ def write(
 ) -> None:
     import report
     import shape_report
+    import shape_results
 
     machine = report.machine(versions)
-    results = {"machine": machine, **said, "ratios": comparison.ratios()}
-    results["results"] = [shape_report.as_json(one) for one in comparison.outcomes.values()]
+    outcomes = [shape_results.as_json(one) for one in comparison.outcomes.values()]
+    results = {"machine": machine, **said, "ratios": comparison.ratios(), "results": outcomes}
     report.write_json(options.results / "shapes.json", results)
     shape_report.plot_shapes(options.results / "shapes.png", comparison)
     sentence = f"{', '.join(versions)}; {machine['cores']} cores of {machine['cpu']}."
     table = options.results / "shapes.md"
-    table.write_text(shape_report.markdown(comparison, sentence, "shapes.png"))
+    table.write_text(shape_results.markdown(comparison, sentence, "shapes.png"))
     if options.docs:
         plot = os.path.relpath(options.results / "shapes.png", PAGE.parent)
-        page = shape_report.markdown(comparison, sentence, plot)
-        PAGE.write_text(shape_report.between_markers(PAGE.read_text(), page))
+        page = shape_results.markdown(comparison, sentence, plot)
+        PAGE.write_text(shape_results.between_markers(PAGE.read_text(), page))
 
 
 if __name__ == "__main__":

@@ -214,7 +214,7 @@ static bool parse_option(int option, const char *value) {
   }
 }
 
-/* Whether the options fit together. Nothing is accepted that would be ignored. */
+/* Whether the options fit together. Those of the side that is not there are allowed, for the caller's ease. */
 static bool options_fit(void) {
   if (!options.address || !options.count || options.window < 1 || options.credit < 1) return false;
   if (options.timeout_s <= 0 || options.body_bytes < STAMP_BYTES || options.properties > PROPERTIES_MAX) return false;
