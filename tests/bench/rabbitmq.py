@@ -63,11 +63,14 @@ class RabbitMq(Broker):
         for path in (data, *data.iterdir()):
             os.chown(path, user.st_uid, user.st_gid)
         # In a process namespace of its own: when its first process ends, so does everything in it, even
-        # epmd, which leaves its parent on purpose. --kill-child sees to it should this script die.
+        # epmd, which leaves its parent on purpose. --pdeathsig sees to it should this script die; it is given
+        # twice, since it does not survive a change of user.
         self.spawn(
             [
-                *("unshare", "--mount", "--pid", "--fork", "--kill-child", f"--root={ROOT}", "--mount-proc"),
+                *("setpriv", "--pdeathsig=KILL"),
+                *("unshare", "--mount", "--pid", "--fork", f"--root={ROOT}", "--mount-proc"),
                 *("setpriv", f"--reuid={user.st_uid}", f"--regid={user.st_gid}", "--clear-groups"),
+                "--pdeathsig=KILL",
                 "/usr/lib/rabbitmq/bin/rabbitmq-server",
             ],
             **environment(),

@@ -172,7 +172,7 @@ class Comparison:
 def markdown(comparison: Comparison, machine: str, plot: str) -> str:
     """The tables, their notes and the plot, as docs/benchmarks.md shows them."""
     parts = [
-        f"{machine} Messages per second, medians; CPU s: seconds of the broker's processor time per "
+        f"{machine}\nMessages per second, medians; CPU s: seconds of the broker's processor time per "
         f"{PER_MESSAGES:,} messages:",
         _markdown_table(comparison.headings(), comparison.lines()),
     ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 def main() -> int:
     options = parse_options()
     install_python_packages()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # and so end the brokers too
     import load
     from process import BrokerFailed
     from rich.console import Console
