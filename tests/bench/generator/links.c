@@ -64,12 +64,11 @@ void open_links(peer *p) {
     p->links[i] = (load_link){.peer = p, .source = p->source};
     open_link(&p->links[i]);
     /* A session may have to be sent to before it can be taken: nobody waits for those links. */
-    if (options.next_session && is_receiver(p->role)) link_attached(p->role);
+    if (options.next_session && is_receiver(p->role)) link_attached();
   }
 }
 
-void link_attached(role *r) {
-  r->links_attached++;
+void link_attached(void) {
   if (atomic_fetch_sub(&links_awaited, 1) == 1) atomic_store(&begin_ns, now_ns());
 }
 
@@ -206,7 +205,7 @@ static void on_attached(load_link *l) {
     r->sessions_taken++;
     start_receiver(l);
   } else {
-    link_attached(r);
+    link_attached();
   }
 }
 

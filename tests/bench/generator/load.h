@@ -66,7 +66,7 @@ typedef struct role {
   const char *name;
   run_mode mode; /* SEND, RECEIVE, DRAIN or TRANSACT */
   struct peer *peers;
-  size_t peer_count, open_count, links_made, links_attached;
+  size_t peer_count, open_count, links_made;
   bool started, finished, closing;
   uint64_t finished_ns;
   char error[512];
@@ -132,7 +132,7 @@ void open_links(peer *p);
 void start_links(peer *p);
 void send_more(peer *p);
 void on_event(peer *p, pn_event_t *event);
-void link_attached(role *r);
+void link_attached(void);
 void check_message(role *r, source *from, uint64_t sequence, uint64_t sent_at_ns);
 pn_link_t *new_link(peer *p, bool sends);
 

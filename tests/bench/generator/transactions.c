@@ -208,7 +208,7 @@ static void on_delivery(peer *p, pn_delivery_t *delivery) {
 void on_transactor_event(peer *p, pn_event_t *event) {
   switch (pn_event_type(event)) {
     case PN_LINK_REMOTE_OPEN:
-      return link_attached(p->role);
+      return link_attached();
     case PN_DELIVERY:
       return on_delivery(p, pn_event_delivery(event));
     case PN_LINK_REMOTE_CLOSE:
