@@ -278,7 +278,10 @@ static void drive(role *r, int events) {
     close_when_due(r, events, at_ns);
     if (at_ns > ticked_ns + TICK_NS) {
       ticked_ns = at_ns;
-      for (size_t i = 0; i < r->peer_count; i++) turn(&r->peers[i], events, false, at_ns);
+      for (size_t i = 0; i < r->peer_count; i++) {
+        drain_again(&r->peers[i]);
+        turn(&r->peers[i], events, false, at_ns);
+      }
     }
     if (at_ns > deadline_ns) return fail(r, "not done after %.0f s", options.timeout_s);
   }

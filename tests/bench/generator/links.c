@@ -186,6 +186,14 @@ static void start_receiver(load_link *l) {
   }
 }
 
+/* Artemis ignores a drain that comes before it has noted that the one before is answered (2.41, onFlow). */
+void drain_again(peer *p) {
+  if (options.mode != DRAIN || !p->role->started) return;
+  for (size_t i = 0; i < p->link_count; i++) {
+    if (p->links[i].attached && pn_link_credit(p->links[i].link) > 0) pn_link_drain(p->links[i].link, 0);
+  }
+}
+
 void start_links(peer *p) {
   for (size_t i = 0; i < p->link_count; i++) {
     if (is_receiver(p->role)) start_receiver(&p->links[i]);

@@ -130,6 +130,7 @@ bool read_stamp(const char *encoded, size_t bytes, uint64_t *sequence, uint64_t 
 /* links.c */
 void open_links(peer *p);
 void start_links(peer *p);
+void drain_again(peer *p);
 void send_more(peer *p);
 void on_event(peer *p, pn_event_t *event);
 void link_attached(void);
