@@ -58,8 +58,9 @@ fuzz: $(VENV)/.installed-fuzz  ## 10 million inputs for the parsers of what stra
 cluster: $(VENV)/.installed-dev  ## A standalone Spark cluster loses a worker while it captures; count every message
 	$(BIN)/python tests/faults/cluster_check.py
 
-bench: $(VENV)/.installed-bench  ## Side by side with RabbitMQ 4, kinds of stores, Spark beside the SDK: rates, CPU, latency
+bench: $(VENV)/.installed-bench  ## Side by side with RabbitMQ 4 and Artemis in many shapes, kinds of stores, Spark beside the SDK: rates, CPU, latency
 	$(BIN)/python tests/bench/run.py $(ARGS)
+	$(BIN)/python tests/bench/shapes.py $(filter --quick,$(ARGS))
 	$(BIN)/python tests/bench/run.py --store-kinds $(filter --quick,$(ARGS))
 	$(BIN)/python tests/bench/topics.py
 	$(BIN)/python tests/bench/entities.py

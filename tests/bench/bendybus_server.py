@@ -1,6 +1,7 @@
 """Bendybus as a process of its own, started as a user would start it, with the queues to measure.
 
-Its neighbour under test: rabbitmq.py. Durability is the product's default: fsync before every reply.
+Its neighbours under test: rabbitmq.py and artemis.py. Durability is the product's default: fsync before
+every reply.
 """
 
 from __future__ import annotations
@@ -12,11 +13,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from process import Broker, BrokerFailed, Endpoint
+from shape_entities import Address, Entity
 
 __all__ = ["PARTITIONED_QUEUE", "PLAIN_QUEUE", "Bendybus"]
 
 PLAIN_QUEUE = "plain"
 PARTITIONED_QUEUE = "parts16"  # Standard tier: a partitioned queue has 16 partitions
+
+QUEUES = (Entity(PLAIN_QUEUE, partitioned=False), Entity(PARTITIONED_QUEUE))
+
+LOCK_DURATION = "PT5M"
+MAX_SIZE_MB = 5120
 
 READY = "ready Endpoint="
 START_TIMEOUT_S = 30
@@ -24,27 +31,48 @@ START_TIMEOUT_S = 30
 
 class Bendybus(Broker):
     name = "bendybus"
+    label = "Bendybus"
 
-    def __init__(self, stores: int | None = None) -> None:
+    def __init__(
+        self,
+        stores: int | None = None,
+        entities: tuple[Entity, ...] = QUEUES,
+        certificate: Path | None = None,
+    ) -> None:
         """`stores`: how many; None: as many as `bendybus serve` takes by itself."""
         super().__init__()
         self.stores = stores
+        self.connection_string = ""
+        self._entities = entities
+        self._certificate = certificate
 
     def start(self) -> Endpoint:
         data = self.clean_data()
         config = data / "Config.json"
-        config.write_text(json.dumps(configuration(), indent=2))
+        config.write_text(json.dumps(configuration(self._entities), indent=2))
         self.spawn(
             [
                 *(find_command(), "serve", "--data", data / "namespace", *self.store_options()),
+                *self.tls_options(),
                 *("--port", "0", "--admin-port", "0", "--config", config),
             ]
         )
         line = self.wait_for_line(READY, START_TIMEOUT_S)
-        return parse_connection_string(line.partition("ready ")[2])
+        self.connection_string = line.partition("ready ")[2]
+        return parse_connection_string(self.connection_string)
 
     def store_options(self) -> list[str]:
         return [] if self.stores is None else ["--stores", str(self.stores)]
+
+    def tls_options(self) -> list[str]:
+        if self._certificate is None:
+            return []
+        certificate, key = (str(self._certificate / name) for name in ("server.crt", "server.key"))
+        return ["--tls-cert", certificate, "--tls-key", key]
+
+    def address(self, entity: Entity) -> Address:
+        sources = tuple(f"{entity.name}/Subscriptions/{name}" for name in entity.subscriptions)
+        return Address(entity.name, sources or (entity.name,))
 
     def version(self) -> str:
         try:
@@ -63,21 +91,33 @@ def find_command() -> Path:
     return Path(found)
 
 
-def configuration() -> dict[str, object]:
+def configuration(entities: tuple[Entity, ...]) -> dict[str, object]:
     """Config.json in the official emulator's shape."""
-    queues = [
-        {
-            "Name": name,
-            "Properties": {
-                "EnablePartitioning": partitioned,
-                "LockDuration": "PT5M",
-                "MaxSizeInMegabytes": 5120,
-            },
-        }
-        for name, partitioned in ((PLAIN_QUEUE, False), (PARTITIONED_QUEUE, True))
-    ]
-    namespace = {"Name": "bench", "Queues": queues}
+    namespace = {
+        "Name": "bench",
+        "Queues": [queue(entity) for entity in entities if not entity.subscriptions],
+        "Topics": [topic(entity) for entity in entities if entity.subscriptions],
+    }
     return {"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "Console"}}}
+
+
+def queue(entity: Entity) -> dict[str, object]:
+    properties = {
+        "EnablePartitioning": entity.partitioned,
+        "RequiresSession": entity.sessions,
+        "RequiresDuplicateDetection": entity.duplicates,
+        "LockDuration": LOCK_DURATION,
+        "MaxSizeInMegabytes": MAX_SIZE_MB,
+    }
+    return {"Name": entity.name, "Properties": properties}
+
+
+def topic(entity: Entity) -> dict[str, object]:
+    properties = {"EnablePartitioning": entity.partitioned, "MaxSizeInMegabytes": MAX_SIZE_MB}
+    subscriptions = [
+        {"Name": name, "Properties": {"LockDuration": LOCK_DURATION}} for name in entity.subscriptions
+    ]
+    return {"Name": entity.name, "Properties": properties, "Subscriptions": subscriptions}
 
 
 def parse_connection_string(text: str) -> Endpoint:

@@ -1,7 +1,8 @@
 """The measured cases: which loads run against which queue, in which order, and their medians.
 
 Targets take turns case by case, and every second round runs in reverse, so that a machine that
-slows down or warms up does so for everybody. How a load is measured: load.c; how it is shown: report.py.
+slows down or warms up does so for everybody. How a load is measured: generator/main.c; how it is shown:
+report.py. Messages of other shapes: shapes.py.
 """
 
 from __future__ import annotations
@@ -10,15 +11,13 @@ import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from load import LoadFailed, Measured, drain, load
+from load import LoadFailed, drain, load
+from measures import PER_MESSAGES, Measured
 from process import Broker
 
-__all__ = ["PER_MESSAGES", "WORKLOADS", "Plan", "Result", "Target", "measure"]
+__all__ = ["WORKLOADS", "Plan", "Result", "Target", "measure"]
 
 WORKLOADS = ("send", "receive", "both")  # in this order: receive takes what send has left
-
-# CPU seconds are given for this many messages.
-PER_MESSAGES = 100_000
 
 WARM_UP_MESSAGES = 5_000
 WARM_UP_WINDOW = 500

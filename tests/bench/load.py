@@ -1,6 +1,6 @@
-"""The load generator from Python: builds load.c once, runs it, reads its line of JSON.
+"""The load generator from Python: builds generator/ once, runs it, reads its line of JSON.
 
-What is measured, and how, is in load.c; which cases are run, in run.py.
+What is measured, and how, is in generator/main.c; which cases are run, in cases.py and shapes.py.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TypedDict
 
+from measures import Measured
 from process import CACHE, BrokerFailed, Endpoint, apt_install
+from shape import PLAIN, Shape
 
-__all__ = ["LoadFailed", "Measured", "build", "drain", "load"]
+__all__ = ["LoadFailed", "build", "drain", "load"]
 
-SOURCE = Path(__file__).with_name("load.c")
+SOURCES = Path(__file__).with_name("generator")
 PROGRAM = CACHE / "load"
 LIBRARY = "libqpid-proton"
 PACKAGES = ("gcc", "libc6-dev", "pkg-config", "libqpid-proton11-dev", "libsasl2-modules")
@@ -28,32 +29,10 @@ class LoadFailed(Exception):
     """A run that lost, doubled or refused messages, or did not end in time."""
 
 
-class Measured(TypedDict, total=False):
-    """One line of load.c: counts, seconds, messages a second, milliseconds."""
-
-    mode: str
-    window: int
-    body_bytes: int
-    accepted: int
-    received: int
-    send_seconds: float
-    receive_seconds: float
-    seconds: float
-    rate: float
-    ack_p50_ms: float
-    ack_p99_ms: float
-    end_to_end_p50_ms: float
-    end_to_end_p99_ms: float
-    client_cpu_s: float
-    missing: int
-    duplicates: int
-    foreign: int
-    errors: list[str]
-
-
 def build() -> None:
-    """Compiles the program when it is missing or older than its source."""
-    if PROGRAM.exists() and PROGRAM.stat().st_mtime > SOURCE.stat().st_mtime:
+    """Compiles the program when it is missing or older than its sources."""
+    changed = max(file.stat().st_mtime for file in SOURCES.glob("*.[ch]"))
+    if PROGRAM.exists() and PROGRAM.stat().st_mtime > changed:
         return
     flags = _library_flags()
     if flags is None or shutil.which("cc") is None:
@@ -62,20 +41,29 @@ def build() -> None:
     if flags is None:
         raise BrokerFailed("Qpid Proton's development files are not here")
     PROGRAM.parent.mkdir(parents=True, exist_ok=True)
-    command = ["cc", "-O2", "-Wall", "-pthread", str(SOURCE), "-o", str(PROGRAM), *flags]
+    sources = [str(file) for file in sorted(SOURCES.glob("*.c"))]
+    command = ["cc", "-O2", "-Wall", "-pthread", *sources, "-o", str(PROGRAM), *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BrokerFailed(f"load.c does not compile:\n{done.stderr}")
+        raise BrokerFailed(f"the load generator does not compile:\n{done.stderr}")
 
 
 def load(
-    endpoint: Endpoint, address: str, mode: str, count: int, window: int, body_bytes: int, timeout_s: float
+    endpoint: Endpoint,
+    address: str,
+    mode: str,
+    count: int,
+    window: int,
+    body_bytes: int,
+    timeout_s: float,
+    shape: Shape = PLAIN,
 ) -> Measured:
     """Moves `count` messages and returns what was measured; LoadFailed unless each arrived exactly once."""
-    command = [str(PROGRAM), "--host", endpoint.host, "--port", str(endpoint.port), "--address", address]
+    port = endpoint.tls_port if shape.tls and endpoint.tls_port else endpoint.port
+    command = [str(PROGRAM), "--host", endpoint.host, "--port", str(port), "--address", address]
     command += ["--user", endpoint.user, "--password", endpoint.password, "--mode", mode]
     command += ["--count", str(count), "--window", str(window), "--size", str(body_bytes)]
-    command += ["--timeout", str(timeout_s)]
+    command += ["--timeout", str(timeout_s), *shape.arguments()]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s + GRACE_S, check=False
@@ -90,9 +78,9 @@ def load(
     return measured
 
 
-def drain(endpoint: Endpoint, address: str, body_bytes: int, timeout_s: float) -> int:
+def drain(endpoint: Endpoint, address: str, body_bytes: int, timeout_s: float, shape: Shape = PLAIN) -> int:
     """Empties the queue and returns how many messages were still in it."""
-    return load(endpoint, address, "drain", 1, 500, body_bytes, timeout_s)["received"]
+    return load(endpoint, address, "drain", 1, 500, body_bytes, timeout_s, shape)["received"]
 
 
 def _library_flags() -> list[str] | None:

@@ -1,7 +1,7 @@
 """What every broker under test has in common: a process tree with an endpoint, started and stopped.
 
-All measuring of a broker from outside (CPU seconds, resident memory) lives here, so that both
-brokers are measured alike. Who they are: bendybus_server.py and rabbitmq.py.
+All measuring of a broker from outside (CPU seconds, resident memory) lives here, so that all
+brokers are measured alike. Who they are: bendybus_server.py, rabbitmq.py and artemis.py.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Self
 
 import psutil
+from shape_entities import Address, Entity
 
 __all__ = ["CACHE", "PROJECT", "Broker", "BrokerFailed", "Endpoint", "apt_install", "free_port"]
 
 PROJECT = Path(__file__).resolve().parents[2]
-# Data of both brokers lives here and not in /tmp, which may be memory: fsync must mean the same disk.
+# Data of all brokers lives here and not in /tmp, which may be memory: fsync must mean the same disk.
 CACHE = PROJECT / ".cache" / "bench"
 
 STOP_TIMEOUT_S = 20
@@ -36,18 +37,20 @@ class BrokerFailed(Exception):
 
 @dataclass(slots=True, frozen=True)
 class Endpoint:
-    """Where and as whom the load generator connects."""
+    """Where and as whom the load generator connects. `tls_port`: None if TLS has no port of its own."""
 
     port: int
     user: str
     password: str
     host: str = "127.0.0.1"
+    tls_port: int | None = None
 
 
 class Broker:
     """A broker as a process tree. Subclasses say how it starts; as a context manager it also stops."""
 
     name = "broker"
+    label = "Broker"
 
     def __init__(self) -> None:
         self.data = CACHE / f"{self.name}-data"
@@ -58,6 +61,10 @@ class Broker:
         raise NotImplementedError
 
     def version(self) -> str:
+        raise NotImplementedError
+
+    def address(self, entity: Entity) -> Address:
+        """How this broker calls an entity that it was started with."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

@@ -1,9 +1,9 @@
 """RabbitMQ 4 from Debian 13, in a folder of its own: the broker that Bendybus is measured against.
 
 Installed by debootstrap into .cache/bench/rabbitmq-root and run there under chroot in namespaces of
-its own, so the host gets no package, no service and no stray epmd. One quorum queue: RabbitMQ's
-durable, fsynced kind. Everything that bears on speed stays as RabbitMQ ships it.
-Its neighbour under test: bendybus_server.py.
+its own, so the host gets no package, no service and no stray epmd. Queues are quorum queues, RabbitMQ's
+durable, fsynced kind; a topic is a fanout exchange with a queue for each subscription. Everything that
+bears on speed stays as RabbitMQ ships it. Its neighbours under test: bendybus_server.py and artemis.py.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import json
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import psutil
 from process import CACHE, Broker, BrokerFailed, Endpoint, apt_install, free_port
+from shape_entities import Address, Entity
 
 __all__ = ["QUEUE_ADDRESS", "RabbitMq"]
 
@@ -29,6 +31,7 @@ DATA_IN_ROOT = "/srv/bench"
 QUEUE = "bench"
 QUEUE_ADDRESS = f"/queues/{QUEUE}"  # AMQP address format v2
 USER = PASSWORD = "bench"
+CERTIFICATE = ("server.crt", "server.key")
 
 INSTALL_TIMEOUT_S = 600
 START_TIMEOUT_S = 90
@@ -36,33 +39,44 @@ START_TIMEOUT_S = 90
 
 class RabbitMq(Broker):
     name = "rabbitmq"
+    label = "RabbitMQ"
 
-    def __init__(self) -> None:
+    def __init__(
+        self, entities: tuple[Entity, ...] = (Entity(QUEUE),), certificate: Path | None = None
+    ) -> None:
         super().__init__()
         self.data = ROOT / DATA_IN_ROOT.lstrip("/")
+        self._entities = entities
+        self._certificate = certificate
 
     def start(self) -> Endpoint:
         install()
-        port = free_port()
+        port, tls_port = free_port(), free_port() if self._certificate else None
         data = self.clean_data()
-        (data / "rabbitmq.conf").write_text(configuration(port))
-        (data / "definitions.json").write_text(json.dumps(definitions(), indent=2))
+        (data / "rabbitmq.conf").write_text(configuration(port, tls_port))
+        (data / "definitions.json").write_text(json.dumps(definitions(self._entities), indent=2))
         (data / "enabled_plugins").write_text("[].\n")
+        if self._certificate is not None:
+            for file in CERTIFICATE:
+                shutil.copy(self._certificate / file, data)
         user = (ROOT / "var/lib/rabbitmq").stat()
         for path in (data, *data.iterdir()):
             os.chown(path, user.st_uid, user.st_gid)
         # In a process namespace of its own: when its first process ends, so does everything in it, even
-        # epmd, which leaves its parent on purpose. --kill-child sees to it should this script die.
+        # epmd, which leaves its parent on purpose. --pdeathsig sees to it should this script die; it is given
+        # twice, since it does not survive a change of user.
         self.spawn(
             [
-                *("unshare", "--mount", "--pid", "--fork", "--kill-child", f"--root={ROOT}", "--mount-proc"),
+                *("setpriv", "--pdeathsig=KILL"),
+                *("unshare", "--mount", "--pid", "--fork", f"--root={ROOT}", "--mount-proc"),
                 *("setpriv", f"--reuid={user.st_uid}", f"--regid={user.st_gid}", "--clear-groups"),
+                "--pdeathsig=KILL",
                 "/usr/lib/rabbitmq/bin/rabbitmq-server",
             ],
             **environment(),
         )
         self.wait_for_line("completed with", START_TIMEOUT_S)
-        return Endpoint(port, USER, PASSWORD)
+        return Endpoint(port, USER, PASSWORD, tls_port=tls_port)
 
     def stop(self) -> None:
         """Ends the namespace at once (its data is thrown away), so that unshare can reap it and end too."""
@@ -70,6 +84,13 @@ class RabbitMq(Broker):
             with contextlib.suppress(psutil.NoSuchProcess):
                 first.kill()
         super().stop()
+
+    def address(self, entity: Entity) -> Address:
+        """In AMQP address format v2."""
+        if not entity.subscriptions:
+            return Address(f"/queues/{entity.name}", (f"/queues/{entity.name}",))
+        queues = tuple(f"/queues/{queue}" for queue in queue_names(entity))
+        return Address(f"/exchanges/{entity.name}", queues)
 
     def version(self) -> str:
         found = sorted((ROOT / "usr/lib/rabbitmq/lib").glob("rabbitmq_server-*"))
@@ -113,37 +134,50 @@ def environment() -> dict[str, str]:
     }
 
 
-def configuration(port: int) -> str:
+def configuration(port: int, tls_port: int | None) -> str:
     """Loopback, little logging, and otherwise RabbitMQ's defaults."""
-    return "\n".join(
-        [
-            f"listeners.tcp.1 = 127.0.0.1:{port}",
-            "definitions.import_backend = local_filesystem",
-            f"definitions.local.path = {DATA_IN_ROOT}/definitions.json",
-            "log.file = false",
-            "log.console = true",
-            "log.console.level = warning",
-            "",
+    lines = [
+        f"listeners.tcp.1 = 127.0.0.1:{port}",
+        "definitions.import_backend = local_filesystem",
+        f"definitions.local.path = {DATA_IN_ROOT}/definitions.json",
+        "log.file = false",
+        "log.console = true",
+        "log.console.level = warning",
+    ]
+    if tls_port is not None:
+        certificate, key = CERTIFICATE
+        lines += [
+            f"listeners.ssl.1 = 127.0.0.1:{tls_port}",
+            f"ssl_options.certfile = {DATA_IN_ROOT}/{certificate}",
+            f"ssl_options.keyfile = {DATA_IN_ROOT}/{key}",
+            "ssl_options.verify = verify_none",
         ]
-    )
+    return "\n".join([*lines, ""])
 
 
-def definitions() -> dict[str, object]:
-    """The user and the queue, imported at start: no management plugin, whose statistics would cost CPU."""
+def definitions(entities: tuple[Entity, ...]) -> dict[str, object]:
+    """The user and the queues, imported at start: no management plugin, whose statistics would cost CPU."""
     salt = b"salt"
     hashed = base64.b64encode(salt + hashlib.sha256(salt + PASSWORD.encode()).digest()).decode()
     everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    topics = [entity for entity in entities if entity.subscriptions]
+    lasting = {"vhost": "/", "durable": True, "auto_delete": False}
+    quorum = {"arguments": {"x-queue-type": "quorum"}}
+    fanout = {"type": "fanout", "internal": False, "arguments": {}}
+    bound = {"vhost": "/", "destination_type": "queue", "routing_key": "", "arguments": {}}
     return {
         "users": [{"name": USER, "password_hash": hashed, "tags": ["administrator"]}],
         "vhosts": [{"name": "/"}],
         "permissions": [{"user": USER, "vhost": "/", **everything}],
-        "queues": [
-            {
-                "name": QUEUE,
-                "vhost": "/",
-                "durable": True,
-                "auto_delete": False,
-                "arguments": {"x-queue-type": "quorum"},
-            }
+        "queues": [{"name": name, **lasting, **quorum} for one in entities for name in queue_names(one)],
+        "exchanges": [{"name": topic.name, **lasting, **fanout} for topic in topics],
+        "bindings": [
+            {"source": topic.name, "destination": name, **bound}
+            for topic in topics
+            for name in queue_names(topic)
         ],
     }
+
+
+def queue_names(entity: Entity) -> list[str]:
+    return [f"{entity.name}-{name}" for name in entity.subscriptions] or [entity.name]

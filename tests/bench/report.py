@@ -14,9 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import matplotlib as mpl
-from cases import PER_MESSAGES, WORKLOADS, Result
+from cases import WORKLOADS, Result
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from measures import PER_MESSAGES
 from memory import Footprint
 from rich.table import Table
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import psutil
 from bendybus_server import PARTITIONED_QUEUE, Bendybus
-from cases import PER_MESSAGES, Plan, Result, Target, measure
+from cases import Plan, Result, Target, measure
+from measures import PER_MESSAGES
 from process import CACHE, BrokerFailed, Endpoint
 from rich.table import Table
 
