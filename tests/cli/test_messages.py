@@ -14,7 +14,8 @@ import pytest
 
 from bendybus.cli.purge import _received
 from bendybus.client import BusClient, ClientSettings
-from cli.conftest import Bendybus, BendybusJson, MakeQueue, run_bendybus
+from cli.conftest import Bendybus, BendybusJson, MakeQueue
+from fix_processes import run_bendybus
 from fix_server import Kind, ServerProcess
 
 

@@ -31,9 +31,13 @@ DECORATORS = {
     "CROSSWISE": STANDARD,
 }
 FIXTURES = {
-    **dict.fromkeys(("outage", "outages", "small_stands"), EACH),
+    **dict.fromkeys(("outage", "outages", "small_buses"), EACH),
     **dict.fromkeys(
-        ("kind", "sdk_queue", "make_sdk_queue", "make_sdk_queues", "once", "room", "rest", "queue"), STANDARD
+        (
+            *("kind", "sdk_queue", "make_sdk_queue", "make_sdk_queues", "once", "entities", "session_queue"),
+            *("rest", "queue"),
+        ),
+        STANDARD,
     ),
 }
 

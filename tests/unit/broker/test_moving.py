@@ -41,12 +41,12 @@ from bendybus.errors import (
 from bendybus.names import EntityPath, Instant, SessionId
 from bendybus.store.memory import MemoryStore
 from bendybus.store.sqlite.catalog import SqliteCatalog
+from fix_broker import at_work
 from fix_topics import bodies, publish
 from unit.broker.moved import (
     ORDERS,
     PLAIN,
     Stores,
-    at_work,
     drained,
     emptied,
     held_by,

@@ -26,11 +26,11 @@ from bendybus.names import EntityPath
 from bendybus.store.catalog import EntityRecord
 from bendybus.store.memory import MemoryStore
 from bendybus.store.sqlite.catalog import SqliteCatalog
+from fix_broker import at_work
 from fix_topics import bodies, publish
 from unit.broker.moved import (
     PLAIN,
     Stores,
-    at_work,
     drained,
     emptied,
     held_by,

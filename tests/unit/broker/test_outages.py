@@ -267,7 +267,7 @@ class Hung:
 
 async def test_a_stalled_read_is_answered_and_its_store_is_away(monkeypatch):  # P-27
     async with gated_queue() as gated:
-        gated.cache._limit = 0
+        gated.cache.limit_bytes = 0
         await gated.host.ask(Enqueue([message("cold")]))
         hung = Hung(gated.store.read)
         monkeypatch.setattr(gated.store, "read", hung)

@@ -376,7 +376,7 @@ async def test_messages_without_a_key_go_round_a_partition_that_is_away(open_bro
         one = await broker.topics.create_subscription(subscription("one", "News"))
         await one.loaded()
         away = one.hosts[3]
-        away._fail(StoreUnavailable("test"))
+        away.fail(StoreUnavailable("test"))
         assert topic.hosts[3].availability is Availability.UNAVAILABLE
         for number in range(32):
             await publish(topic, str(number))
@@ -393,7 +393,7 @@ async def test_publishing_waits_for_a_subscription_that_is_being_loaded(open_bro
     async with open_broker() as broker:
         topic, (one,) = await plain(broker, "one")
         await one.loaded()
-        one.hosts[0]._fail(StoreUnavailable("test"))
+        one.hosts[0].fail(StoreUnavailable("test"))
         one.hosts[0].load()
         one.availability_changed(one.hosts[0])
         sending = asyncio.create_task(publish(topic, "patient"))

@@ -92,9 +92,9 @@ def hold_reads(store: GatedStore) -> threading.Event:
 
 async def slow_and_quick(gated: GatedQueue) -> threading.Event:
     """A message in a store that answers when the event is set, and one in memory."""
-    gated.cache._limit = 0
+    gated.cache.limit_bytes = 0
     await put(gated, 0, "slow")
-    gated.cache._limit = 1 << 20
+    gated.cache.limit_bytes = 1 << 20
     await put(gated, 1, "quick")
     return hold_reads(gated.store)
 
@@ -138,7 +138,7 @@ async def test_a_stalled_store_holds_up_neither_a_drain_nor_what_others_have(): 
 
 async def test_a_read_behind_a_long_load_holds_up_no_drain_and_is_asked_for_again(monkeypatch):  # P-27
     async with gated_queue(partitions=2) as gated:
-        gated.cache._limit = 0
+        gated.cache.limit_bytes = 0
         await put(gated, 0, "cold")
         gate, begun, load = threading.Event(), threading.Event(), gated.store.load
 
@@ -148,7 +148,7 @@ async def test_a_read_behind_a_long_load_holds_up_no_drain_and_is_asked_for_agai
             return load(key)
 
         monkeypatch.setattr(gated.store, "load", long)
-        gated.queue.hosts[1]._fail(StoreCorrupted("garbled"))
+        gated.queue.hosts[1].fail(StoreCorrupted("garbled"))
         gated.queue.hosts[1].load()
         await asyncio.to_thread(begun.wait, 10)
         gated.queue.hosts[1]._late(gated.queue.hosts[1]._load_count)
@@ -281,7 +281,7 @@ async def test_what_was_kept_goes_back_uncounted_when_the_link_goes():  # P-28
 
 async def test_what_is_kept_too_long_goes_back_before_its_lock_runs_out():
     async with gated_queue() as gated:
-        gated.cache._limit = 0
+        gated.cache.limit_bytes = 0
         await put(gated, 0, "a")
         receiver, link = receiver_on(gated, credit=1)
         gate = hold_reads(gated.store)
@@ -298,7 +298,7 @@ async def test_what_is_kept_too_long_goes_back_before_its_lock_runs_out():
 
 async def test_what_is_kept_is_not_sent_once_its_lock_is_lost():
     async with gated_queue() as gated:
-        gated.cache._limit = 0
+        gated.cache.limit_bytes = 0
         await put(gated, 0, "a")
         receiver, link = receiver_on(gated, credit=1)
         gate = hold_reads(gated.store)
@@ -317,7 +317,7 @@ async def test_what_is_kept_is_not_sent_once_its_lock_is_lost():
 
 async def test_what_is_kept_is_not_sent_under_a_lock_from_before_the_partition_was_loaded_again():  # P-28
     async with gated_queue() as gated:
-        gated.cache._limit = 0
+        gated.cache.limit_bytes = 0
         await put(gated, 0, "a")
         receiver, link = receiver_on(gated, credit=1)
         gate = hold_reads(gated.store)

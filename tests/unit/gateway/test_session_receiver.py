@@ -110,7 +110,7 @@ def hold_reads(store: GatedStore) -> threading.Event:
 
 async def test_what_was_read_for_credit_that_is_gone_goes_back_in_order():  # P-13
     async with gated_queue(requires_session=True) as gated:
-        gated.cache._limit = 0
+        gated.cache.limit_bytes = 0
         await put(gated, "1", "2", "3")
         gate = hold_reads(gated.store)
         receiver, link, _ = receiver_on(gated)
@@ -130,7 +130,7 @@ async def test_what_was_read_for_credit_that_is_gone_goes_back_in_order():  # P-
 
 async def test_a_link_that_closes_while_its_payloads_are_read_gives_all_back():  # P-28
     async with gated_queue(requires_session=True) as gated:
-        gated.cache._limit = 0
+        gated.cache.limit_bytes = 0
         await put(gated, "1", "2")
         gate = hold_reads(gated.store)
         receiver, link, connection = receiver_on(gated)

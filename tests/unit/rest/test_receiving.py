@@ -246,7 +246,7 @@ async def test_a_message_is_removed_where_the_store_answers(partitions):  # P-27
 
 async def test_a_stalled_store_is_passed_over_while_there_is_time():  # P-27
     async with gated_queue(2, 2) as gated:
-        gated.cache._limit = 0
+        gated.cache.limit_bytes = 0
         await put(gated, 0, "stuck")
         reads = SlowReads(gated.store)
         asked = asyncio.ensure_future(ask(gated, timeout_s=60))
