@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -70,6 +71,7 @@ def kinds_of(test: Test) -> set[int]:
     return set().union(*kinds)
 
 
+@cache
 def shown() -> dict[str, set[int]]:
     """Row -> the kinds that the tests which name it run on, all of them together."""
     rows: dict[str, set[int]] = {}
@@ -79,17 +81,14 @@ def shown() -> dict[str, set[int]]:
     return rows
 
 
-SHOWN = shown()
-
-
 def test_every_row_has_its_place_in_the_contract() -> None:
     assert [row for row, *_ in ROW.findall(PAGE.read_text())] == [f"P-{number:02}" for number in range(1, 38)]
 
 
 @pytest.mark.parametrize("row", claimed())
 def test_a_claimed_row_is_named_by_a_test_on_each_kind(row: str) -> None:
-    assert row in SHOWN, f"no test names {row}"
-    missing = (claimed()[row] or set()) - SHOWN[row]
+    assert row in shown(), f"no test names {row}"
+    missing = (claimed()[row] or set()) - shown()[row]
     assert not missing, f"{row} has no test on {sorted(missing)} partitions"
 
 
