@@ -195,10 +195,15 @@ class ServerProcess:
         """What it has logged since the test began."""
         return self.log.read_text()[self._log_read :]
 
-    def refuse_trouble(self) -> None:
-        """Fail when the fresh log has a traceback, an error or a warning; then it is fresh no more."""
+    def take_fresh_log(self) -> str:
+        """`fresh_log`, which is fresh no more then."""
         fresh = self.fresh_log
         self._log_read += len(fresh)
+        return fresh
+
+    def refuse_trouble(self) -> None:
+        """Fail when the fresh log has a traceback, an error or a warning; then it is fresh no more."""
+        fresh = self.take_fresh_log()
         if TROUBLE.search(fresh):
             pytest.fail(f"the server logged:\n{fresh}")
 
@@ -207,8 +212,7 @@ class ServerProcess:
 
         A store that is expected to be away may also be said to be still away, if the test takes long.
         """
-        fresh = self.fresh_log
-        self._log_read += len(fresh)
+        fresh = self.take_fresh_log()
         troubles = [line for line in fresh.splitlines() if TROUBLE.search(line)]
         for text in expected:
             assert any(text in line for line in troubles), f"no '{text}' in:\n{fresh}"

@@ -68,12 +68,12 @@ class SessionQueue:
         self.queue = queue
         self._pool = pool
         self._open: list[ServiceBusReceiver] = []
-        self._sender = client.get_queue_sender(queue, keep_alive=0)
+        self.sender = client.get_queue_sender(queue, keep_alive=0)
 
     def send(self, session_id: str | None, *texts: str, **properties: object) -> None:
         for text in texts:
             message = ServiceBusMessage(text, session_id=session_id, **properties)
-            self._sender.send_messages(message)
+            self.sender.send_messages(message)
 
     def accept(self, session_id: object = NEXT_AVAILABLE_SESSION, **options: object) -> ServiceBusReceiver:
         options = {"max_wait_time": 10, **options}
@@ -84,7 +84,7 @@ class SessionQueue:
 
     def close(self) -> None:
         """Each waits for a thread of the SDK: all at once."""
-        list(self._pool.map(lambda handle: handle.close(), [*self._open, self._sender]))
+        list(self._pool.map(lambda handle: handle.close(), [*self._open, self.sender]))
 
 
 MakeSessionQueue: TypeAlias = Callable[..., SessionQueue]
@@ -243,7 +243,7 @@ def test_a_browser_sees_the_session_it_holds(session_queue: SessionQueue) -> Non
 @CROSSWISE
 def test_scheduled_messages_arrive_in_their_session(session_queue: SessionQueue) -> None:
     due = datetime.now(UTC) + timedelta(seconds=1)
-    session_queue._sender.schedule_messages(ServiceBusMessage("later", session_id="s"), due)
+    session_queue.sender.schedule_messages(ServiceBusMessage("later", session_id="s"), due)
     assert complete_all(session_queue.accept("s"), 1) == ["later"]
 
 
@@ -280,7 +280,7 @@ def test_sessions_are_listed_with_messages_or_with_a_state(session_queue: Sessio
     names = {f"session {number}" for number in range(130)}
     batch = [ServiceBusMessage("x", session_id=name) for name in names]
     for message in batch:
-        session_queue._sender.send_messages(message)
+        session_queue.sender.send_messages(message)
     before = datetime.now(UTC) - timedelta(seconds=1)
     session_queue.accept("with state").session.set_state(b"x")
     listed = list(session_queue.client.list_queue_sessions(session_queue.queue))
@@ -341,9 +341,7 @@ def test_a_message_without_a_session_is_refused_and_its_neighbours_are_not(
     with pytest.raises(ServiceBusError, match="SessionId was not set"):
         session_queue.send(None, "x", partition_key="k")
     with pytest.raises(ServiceBusError, match="SessionId was not set"):
-        session_queue._sender.schedule_messages(
-            ServiceBusMessage("x"), datetime.now(UTC) + timedelta(hours=1)
-        )
+        session_queue.sender.schedule_messages(ServiceBusMessage("x"), datetime.now(UTC) + timedelta(hours=1))
     session_queue.send("s", "y")
     assert complete_all(session_queue.accept("s"), 1) == ["y"]
 

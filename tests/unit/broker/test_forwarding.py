@@ -218,7 +218,7 @@ async def test_what_was_sent_but_not_yet_removed_is_dropped_after_a_restart(
 
         await until(moved)
         assert len(await held(target)) == 3
-        assert left.load(target.hosts[0]._key).transferred
+        assert left.load(target.hosts[0].key).transferred
 
 
 async def test_what_was_being_forwarded_is_gone_after_emptying_and_forwarding_goes_on(

@@ -37,7 +37,7 @@ async def test_scheduled_messages_wait_at_the_topic_and_meet_the_rules_when_due(
         assert message.origin.sequence_number == 2  # a new number at activation
         (store,) = [store for store in stores if store.name == topic.hosts[0].store.name]
         assert topic.hosts[0].partition.size_bytes == 0
-        assert len(store._bodies) == 2  # the changed copy's own, and the one that was there all along
+        assert store.body_count == 2  # the changed copy's own, and the one that was there all along
 
 
 async def test_scheduled_messages_survive_a_restart_and_fire_once(open_broker):

@@ -55,7 +55,7 @@ async def test_a_message_and_its_copies_are_one_commit_with_one_body(open_broker
         await publish(topic, "once")
         assert len(store.groups) == before + 1
         assert sum(len(changes.stored) for changes in store.groups[-1]) == 10
-        assert len(store._bodies) == 1
+        assert store.body_count == 1
 
 
 async def test_a_send_that_nobody_wants_succeeds(open_broker):
@@ -270,7 +270,7 @@ async def test_the_last_copy_takes_the_body_with_it(open_broker, stores):
             given = await each.hosts[0].ask(Lock(1, bytes(14)))
             assert isinstance(given, Given)
             await each.hosts[0].ask(Complete([given.messages[0].lock_token]))
-            assert len(store._bodies) == expected
+            assert store.body_count == expected
 
 
 # -- what is refused ------------------------------------------------------------------
