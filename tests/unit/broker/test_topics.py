@@ -28,6 +28,7 @@ from bendybus.errors import (
     StoreUnavailable,
 )
 from bendybus.names import EntityPath, Instant, SequenceNumber
+from fix_async import until
 from fix_topics import NEWS, PLAIN, bodies, encoded, held, plain, publish, rule, subscription
 
 # -- fan-out ------------------------------------------------------------------------
@@ -187,12 +188,10 @@ async def test_a_subscription_gets_everything_accepted_after_its_creation_return
                 sent += 1
 
         sending = asyncio.create_task(send())
-        while sent < 5:
-            await asyncio.sleep(0)
+        await until(lambda: sent >= 5)
         late = await broker.topics.create_subscription(subscription("late"))
         from_here = sent + 1  # one may be under way
-        while sent < from_here + 20:
-            await asyncio.sleep(0)
+        await until(lambda: sent >= from_here + 20)
         done.set()
         await sending
         got = [int(text) for text in await bodies(late)]
@@ -363,9 +362,8 @@ async def test_a_failed_commit_stores_no_copy_anywhere_and_the_topic_comes_back(
         with pytest.raises(StoreUnavailable):
             await publish(topic, "lost")
         assert topic.hosts[0].availability is Availability.UNAVAILABLE
-        assert topic.hosts[0].availability is Availability.UNAVAILABLE
-        while topic.hosts[0].availability is not Availability.AVAILABLE:
-            await asyncio.sleep(0.01)
+        await broker.recovered()
+        await topic.loaded()
         await publish(topic, "after")
         assert [await bodies(each) for each in made] == [["before", "after"]] * 2
 
@@ -415,8 +413,10 @@ async def test_a_queue_forwards_to_a_topic_and_a_subscription_to_a_queue(open_br
         )
         message, _ = admit(encoded("x", n=1), now(), source.description)
         await source.hosts[0].ask(Enqueue([message]))
+        # What one forwarder moves is the next one's work.
         while not await bodies(goal):
-            await asyncio.sleep(0.01)
+            for forwarder in broker.entities.forwarders():
+                await forwarder.settled()
         assert await bodies(goal) == await bodies(stays) == ["x"]
         ((kept, _),) = await held(stays)
         assert kept.origin.hops == 1
