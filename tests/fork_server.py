@@ -51,8 +51,10 @@ class ForkServer:
                     self._reap()
                 if self._listener in ready and (request := self._fork()) is not None:
                     return request
-                # The process that runs the tests holds the other end.
+                # The process that runs the tests holds the other end. Nobody will stop what it has left.
                 if sys.stdin.buffer in ready:
+                    for pid in self._children:
+                        os.kill(pid, signal.SIGKILL)
                     return None
 
     def _fork(self) -> dict[str, Any] | None:
