@@ -43,6 +43,7 @@ COVERS = {
     "protocol/test_2_5_sessions.py": "engine/session engine/outgoing",
     "protocol/test_2_6_links.py": "engine/link engine/handles",
     "protocol/test_2_6_credit.py": "engine/receiving engine/sending",
+    "protocol/test_2_6_deliveries.py": "engine/accepted",
     "protocol/test_5_3_sasl.py": "engine/sasl",
     "protocol/test_corpus.py": "engine/eventlog",
     # Broker: what a partition, a store and an entity go through.
@@ -87,6 +88,7 @@ COVERS = {
     "unit/gateway/test_transactions.py": "domain/transactions gateway/transaction",
     "unit/envelope/test_envelope.py": "envelope/admission envelope/delivery envelope/stored "
     "envelope/transfer",
+    "unit/envelope/test_short_cuts.py": "envelope/front",
     # AMQP links.
     "unit/gateway/test_probation.py": "gateway/connection gateway/gateway",
     "unit/gateway/test_settlement.py": "gateway/dispositions",
