@@ -52,8 +52,9 @@ faults: $(VENV)/.installed-dev  ## 1,000 simulations with fresh seeds; five minu
 	$(BIN)/python tests/faults/spark_check.py --kills 20
 	$(BIN)/python tests/faults/pipeline_check.py --kills 3
 
-fuzz: $(VENV)/.installed-fuzz  ## 10 million inputs for the parsers of what strangers send; ARGS="--seconds 60" for less
+fuzz: $(VENV)/.installed-fuzz  ## 10 million inputs for the parsers of what strangers send; ARGS="--seconds 60" for less; then every property test with 50 times the examples of `make test`
 	PYTHONPATH=tests $(BIN)/python -m fuzz.run $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) -m hypothesis --hypothesis-profile=thorough --timeout=3600
 
 cluster: $(VENV)/.installed-dev  ## A standalone Spark cluster loses a worker while it captures; count every message
 	$(BIN)/python tests/faults/cluster_check.py

@@ -1,19 +1,15 @@
-"""Fixtures for every test: they live in fix_*.py, by subject, and are found by name.
-
-Hypothesis may take its time: how fast an example is says more about the machine's other work than about us.
-"""
+"""Fixtures for every test: they live in fix_*.py, by subject, and are found by name."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from hypothesis import HealthCheck, settings
-
 pytest_plugins = [
     "pytester",
     "fix_async",
     "fix_broker",
+    "fix_examples",
     "fix_leaks",
     "fix_postgres",
     "fix_rows",
@@ -28,6 +24,3 @@ pytest_plugins = [
 # takes half of the time to start a server and most of that of a worker of Spark.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("unhurried")

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import pytest
 
 # Shorter than the timeout of pytest, so that a test that waits in vain fails at the line where it waits.
 TIMEOUT_S: Final = 100
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """For what threads and sockets do without telling anyone. Whatever can be awaited is awaited instead."""
+    while not holds():
+        await asyncio.sleep(0.001)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A store that a test can hold up and break, and a queue of partitions on it."""
+"""A broker in a test's hands; a store that a test can hold up and break, and a queue of partitions on it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
+from bendybus.broker.broker import Broker
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.payload_cache import PayloadCache
@@ -17,10 +19,37 @@ from bendybus.broker.ticker import TICK_S
 from bendybus.domain.commands import Peek, Reply
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Message
+from bendybus.envelope.contents import AmqpContents
 from bendybus.errors import BrokerError
 from bendybus.names import EntityPath, PartitionNumber, SequenceNumber
+from bendybus.store.catalog import Catalog
+from bendybus.store.faults import StoreFaults
 from bendybus.store.memory import MemoryStore
-from bendybus.store.protocol import PartitionChanges
+from bendybus.store.protocol import MessagingStore, PartitionChanges
+from fix_async import until
+
+
+@asynccontextmanager
+async def at_work(
+    catalog: Catalog, stores: Sequence[MessagingStore], **options: Any
+) -> AsyncIterator[Broker]:
+    """A broker that is started here and stopped at the end. Options go to `Broker`."""
+    broker = Broker(catalog, stores, **({"contents": AmqpContents()} | options))
+    broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.stop()
+
+
+@asynccontextmanager
+async def at_work_on_faults(catalog: Catalog, faults: StoreFaults) -> AsyncIterator[Broker]:
+    """The same on stores that may fail; in the end they are whole again."""
+    async with at_work(catalog, faults.stores) as broker:
+        try:
+            yield broker
+        finally:
+            faults.heal_all()
 
 
 class GatedStore(MemoryStore):
@@ -89,11 +118,15 @@ class GatedQueue:
         self.attached.read([], done.set_result)
         await done
 
+    async def returned(self) -> None:
+        """The threads of the store have come back from the calls in which they were stuck."""
+        await self.attached.writer.run(lambda: None)
+        await self.read_back()
+
     async def at_the_gate(self) -> None:
         """A commit is stuck, and all other stores are at rest: only one is to blame for time that passes."""
         await asyncio.to_thread(self.store.reached.wait, 10)
-        while any(other.writer.step is not None or other.reader.step is not None for other in self.others):
-            await asyncio.sleep(0.001)
+        await until(lambda: not any(other.writer.step or other.reader.step for other in self.others))
 
     def pass_time(self, seconds: float) -> None:
         """So much time goes by, as the broker's ticker would tell the stores."""
@@ -104,15 +137,12 @@ class GatedQueue:
 
     async def recovered(self) -> None:
         """The store has been probed, now rather than in a second, and its partitions are loaded."""
-        while self.attached.writer.stuck or self.attached.reader.stuck:
-            await asyncio.sleep(0.001)
+        await self.returned()
         self.attached.recover()
-        while any(
-            host.availability is not Availability.AVAILABLE
-            for host in self.queue.hosts
-            if host.store is self.attached
-        ):
-            await asyncio.sleep(0.001)
+        hosts = [host for host in self.queue.hosts if host.store is self.attached]
+        await self.attached.changes.until(
+            lambda: all(host.availability is Availability.AVAILABLE for host in hosts)
+        )
 
 
 async def make_gated_queue(partitions: int = 1, stores: int = 1, **properties: object) -> GatedQueue:

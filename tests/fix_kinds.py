@@ -1,8 +1,8 @@
 """Entities of 16, of 2 and of 1 partition: what a row of the contract says is shown on each of them.
 
-A test marked `on_each_kind` is written for one `Stand` and run at three at once, since most of its time
+A test marked `on_each_kind` is written for one `SdkBus` and run at three at once, since most of its time
 it sleeps inside the SDK: 16 partitions and one as Standard has them, two as Premium has. The two servers
-run for the whole session; a stand's entities are its test's own. A test with this decorator shows its rows
+run for the whole session; each entity belongs to one test. A test with this decorator shows its rows
 on all three kinds, one with `on_partitioned_kinds` on two (fix_rows.py).
 """
 
@@ -35,7 +35,7 @@ from fix_server import ServerProcess, namespace
 
 __all__ = [
     "KINDS",
-    "Stand",
+    "SdkBus",
     "keys_for",
     "on_each_kind",
     "on_each_kind_alone",
@@ -49,8 +49,8 @@ PARTITION_SHIFT: Final = 48
 # Long enough for a loaded machine; who waits for something that comes does not wait so long.
 PATIENCE_S: Final = 20
 
-# So many stands are left behind before their entities are deleted.
-USED_STANDS_MAX: Final = 45
+# The entities of so many earlier tests stay before they are deleted.
+USED_BUSES_MAX: Final = 45
 
 _numbers = count()
 
@@ -71,7 +71,7 @@ def partition_of(message: ServiceBusReceivedMessage) -> int:
 
 
 @dataclass
-class Stand:
+class SdkBus:
     """A client of one server, whose entities have this many partitions."""
 
     partitions: int
@@ -149,34 +149,34 @@ class Stand:
 Body: TypeAlias = Callable[..., None]
 
 
-def _run_at(kinds: Sequence[int], body: Body, fixture: str = "stands") -> Body:
-    def run(stand: Stand, **fixtures: Any) -> None:
+def _run_at(kinds: Sequence[int], body: Body, fixture: str = "buses") -> Body:
+    def run(bus: SdkBus, **fixtures: Any) -> None:
         """In a thread; a coroutine gets a loop there."""
-        done = body(stand, **fixtures)
+        done = body(bus, **fixtures)
         if inspect.iscoroutine(done):
             asyncio.run(done)
 
     def test(**fixtures: Any) -> None:
-        chosen = [stand for stand in fixtures.pop(fixture) if stand.partitions in kinds]
+        chosen = [bus for bus in fixtures.pop(fixture) if bus.partitions in kinds]
         with ThreadPoolExecutor(len(chosen)) as pool:
-            runs = [(stand, pool.submit(run, stand, **fixtures)) for stand in chosen]
-        for stand, attempt in runs:
+            runs = [(bus, pool.submit(run, bus, **fixtures)) for bus in chosen]
+        for bus, attempt in runs:
             error = attempt.exception()
             if error is not None:
-                error.add_note(f"at entities of {stand.partitions} partitions")
+                error.add_note(f"at entities of {bus.partitions} partitions")
                 raise error
 
     parameters = list(inspect.signature(body).parameters.values())
-    stands = inspect.Parameter(fixture, inspect.Parameter.KEYWORD_ONLY)
+    buses = inspect.Parameter(fixture, inspect.Parameter.KEYWORD_ONLY)
     others = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters[1:]]
     test.__name__, test.__doc__, test.__module__ = body.__name__, body.__doc__, body.__module__
-    test.__signature__ = inspect.Signature([stands, *others])
+    test.__signature__ = inspect.Signature([buses, *others])
     test.pytestmark = [*getattr(body, "pytestmark", []), pytest.mark.kinds(*kinds).mark]
     return test
 
 
 def on_each_kind(body: Body) -> Body:
-    """For a test whose first argument is a `Stand`."""
+    """For a test whose first argument is an `SdkBus`."""
     return _run_at(KINDS, body)
 
 
@@ -186,7 +186,7 @@ def on_partitioned_kinds(body: Body) -> Body:
 
 def on_each_kind_alone(body: Body) -> Body:
     """The same, on servers of the test's own: they may be killed, and their stores made slow."""
-    return _run_at(KINDS, body, "own_stands")
+    return _run_at(KINDS, body, "own_buses")
 
 
 @pytest.fixture(scope="session")
@@ -214,35 +214,35 @@ def _closing() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture(scope="session")
-def _used_stands() -> list[tuple[Stand, list[Future[None]]]]:
+def _used_buses() -> list[tuple[SdkBus, list[Future[None]]]]:
     """Stands of earlier tests, whose entities are still there, and the links that are being closed."""
     return []
 
 
 @pytest.fixture
-def stands(
+def buses(
     _kinds_servers: tuple[ServerProcess, ServerProcess],
     _closing: ThreadPoolExecutor,
-    _used_stands: list[tuple[Stand, list[Future[None]]]],
-) -> Iterator[list[Stand]]:
+    _used_buses: list[tuple[SdkBus, list[Future[None]]]],
+) -> Iterator[list[SdkBus]]:
     standard, premium = _kinds_servers
-    stands = [make_stand(kind, premium if kind == 2 else standard) for kind in KINDS]
-    if len(_used_stands) > USED_STANDS_MAX:
-        delete_entities(stands[0], _used_stands)
-    yield stands
-    _used_stands += [(stand, close_stand(stand, _closing)) for stand in stands]
+    buses = [make_bus(kind, premium if kind == 2 else standard) for kind in KINDS]
+    if len(_used_buses) > USED_BUSES_MAX:
+        delete_entities(buses[0], _used_buses)
+    yield buses
+    _used_buses += [(bus, close_bus(bus, _closing)) for bus in buses]
     for server in _kinds_servers:
         server.refuse_trouble()
 
 
 @pytest.fixture(params=[on_kind(kind, kind, id=f"{kind} partitions") for kind in KINDS])
-def one_stand(request: pytest.FixtureRequest, stands: list[Stand]) -> Stand:
+def one_bus(request: pytest.FixtureRequest, buses: list[SdkBus]) -> SdkBus:
     """For tests that run on one kind after the other."""
-    return next(stand for stand in stands if stand.partitions == request.param)
+    return next(bus for bus in buses if bus.partitions == request.param)
 
 
 @pytest.fixture
-def own_stands(tmp_path: Path, _closing: ThreadPoolExecutor) -> Iterator[list[Stand]]:
+def own_buses(tmp_path: Path, _closing: ThreadPoolExecutor) -> Iterator[list[SdkBus]]:
     """Each with a server for development, which has two messaging stores."""
     servers = []
     for kind in KINDS:
@@ -253,36 +253,36 @@ def own_stands(tmp_path: Path, _closing: ThreadPoolExecutor) -> Iterator[list[St
         servers.append(ServerProcess(folder, namespace({}), options))
     with ThreadPoolExecutor(len(servers)) as pool:
         list(pool.map(ServerProcess.start, servers))
-    stands = [make_stand(kind, server) for kind, server in zip(KINDS, servers, strict=True)]
-    yield stands
-    wait([closed for stand in stands for closed in close_stand(stand, _closing)])
+    buses = [make_bus(kind, server) for kind, server in zip(KINDS, servers, strict=True)]
+    yield buses
+    wait([closed for bus in buses for closed in close_bus(bus, _closing)])
     for server in servers:
         server.kill()
         server.refuse_trouble()
 
 
-def delete_entities(present: Stand, used: list[tuple[Stand, list[Future[None]]]]) -> None:
+def delete_entities(present: SdkBus, used: list[tuple[SdkBus, list[Future[None]]]]) -> None:
     """Standard allows 100 partitioned entities, and a process may run more tests than that."""
     mine = [each for each in used if each[0].server is present.server]
-    for stand, closed in mine:
+    for bus, closed in mine:
         wait(closed)
-        for queue in stand.queues:
+        for queue in bus.queues:
             with suppress(ResourceNotFoundError):
                 present.admin.delete_queue(queue)
-        for topic in stand.topics:
+        for topic in bus.topics:
             with suppress(ResourceNotFoundError):
                 present.admin.delete_topic(topic)
     used.clear()
 
 
-def make_stand(partitions: int, server: ServerProcess) -> Stand:
+def make_bus(partitions: int, server: ServerProcess) -> SdkBus:
     admin = ServiceBusAdministrationClient.from_connection_string(
         server.connection_string, connection_verify=str(server.certificate), retry_total=0
     )
     client = ServiceBusClient.from_connection_string(server.connection_string, retry_total=0)
-    return Stand(partitions, server, admin, client)
+    return SdkBus(partitions, server, admin, client)
 
 
-def close_stand(stand: Stand, pool: ThreadPoolExecutor) -> list[Future[None]]:
-    stand.admin.close()
-    return [pool.submit(handle.close) for handle in stand.handles]
+def close_bus(bus: SdkBus, pool: ThreadPoolExecutor) -> list[Future[None]]:
+    bus.admin.close()
+    return [pool.submit(handle.close) for handle in bus.handles]

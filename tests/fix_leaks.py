@@ -1,8 +1,9 @@
 """What a test leaves open is that test's failure.
 
 A socket, file or loop that nobody closed warns when it is collected, and warnings are errors. The collector
-runs after each test, so the warning falls on the test that left it and not on a later one. What was there
-before the first test is frozen: the collector does not look at it again, which makes it cheap (1 ms).
+runs after each test, so the warning falls on the test that left it and not on a later one. What outlives a
+file's last test (modules, caches, servers of the session) is frozen: the collector does not look at it
+again. So it stays cheap: without that, it took as long as the tests themselves.
 """
 
 from __future__ import annotations
@@ -15,8 +16,15 @@ from typing import Final
 
 import pytest
 
-# The Azure SDK leaves sockets of its own to the collector, at times that no test decides.
-NOT_BLAMED: Final = Path(__file__).with_name("interop")
+# The Azure SDK and Spark leave sockets of their own to the collector, at times that no test decides.
+NOT_BLAMED: Final = (Path(__file__).with_name("interop"), Path(__file__).with_name("spark"))
+
+
+def _collect(path: Path) -> None:
+    with warnings.catch_warnings():
+        if any(folder in path.parents for folder in NOT_BLAMED):
+            warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def pytest_collection_finish() -> None:
@@ -27,7 +35,11 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def nothing_left_open(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
-    with warnings.catch_warnings():
-        if NOT_BLAMED in request.path.parents:
-            warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
+    _collect(request.path)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is None or nextitem.path != item.path:
+        _collect(item.path)
+        gc.freeze()

@@ -2,7 +2,7 @@
 
     @pytest.mark.row("P-12", "P-31")
     @on_each_kind
-    def test_a_key_stays_in_its_partition(stand: Stand) -> None: ...
+    def test_a_key_stays_in_its_partition(bus: SdkBus) -> None: ...
 
 `row` names rows of docs/reference/contract.md. `kinds` names numbers of partitions: decorators and fixtures
 that hand out entities of a kind put it on a test, with `on_kind`. Both are read from the items that pytest

@@ -1,4 +1,4 @@
-"""A real server, started as a user would start it: `bendybus serve`, up when it says `ready`.
+"""A real server, a process that runs `bendybus serve` and is up when it says `ready`.
 
 `server` runs for the whole session, and `new_queue` hands out its queues, none of them twice;
 `start_server` starts one that its test may stop, kill and start again. A traceback, an error or a
@@ -13,14 +13,15 @@ import re
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import count
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, TextIO, TypeAlias
 
 import pytest
+
+from fix_processes import BENDYBUS, Process, start
 
 __all__ = ["Kind", "NewQueue", "Properties", "ServerProcess", "Shape", "StartServer", "namespace"]
 
@@ -112,35 +113,28 @@ class ServerProcess:
         self.write_config(config)
         self._options = options
         self._log_read = 0
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Process | None = None
+        self._stdout: TextIO | None = None
 
     def write_config(self, config: Mapping[str, object]) -> None:
         """What the next start is to have."""
         self._config.write_text(json.dumps(config))
 
     def command(self) -> list[str]:
-        bendybus = Path(sys.executable).with_name("bendybus")
         return [
-            *(str(bendybus), "serve", "--data", str(self.data), "--config", str(self._config)),
+            *(BENDYBUS, "serve", "--data", str(self.data), "--config", str(self._config)),
             *("--port", str(self.port), "--admin-port", "0"),
             *self._options,
         ]
 
     def start(self) -> None:
         """Return when clients are served."""
-        with self.log.open("a") as log:
-            process = subprocess.Popen(
-                self.command(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-            )
-        self._process = process
-        assert process.stdout is not None
-        readable, _, _ = select.select([process.stdout], [], [], START_TIMEOUT_S)
-        self.first_line = process.stdout.readline() if readable else ""
+        reading, writing = os.pipe()
+        with self.log.open("a") as log, open(os.devnull) as nothing, os.fdopen(writing, "w"):
+            self._process = start(self.command(), nothing.fileno(), writing, log.fileno(), new_session=True)
+        self._stdout = os.fdopen(reading)
+        readable, _, _ = select.select([self._stdout], [], [], START_TIMEOUT_S)
+        self.first_line = self._stdout.readline() if readable else ""
         word, _, self.connection_string = self.first_line.rstrip("\n").partition(" ")
         if word != "ready":
             self.kill()
@@ -165,7 +159,7 @@ class ServerProcess:
 
     def wait(self) -> int:
         process, self._process = self._process, None
-        assert process is not None and process.stdout is not None
+        assert process is not None and self._stdout is not None
         try:
             return process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -173,7 +167,7 @@ class ServerProcess:
             process.wait()
             pytest.fail(f"the server did not end in {STOP_TIMEOUT_S} s; its log:\n{self.log.read_text()}")
         finally:
-            process.stdout.close()
+            self._stdout.close()
 
     @property
     def pid(self) -> int:
@@ -201,10 +195,15 @@ class ServerProcess:
         """What it has logged since the test began."""
         return self.log.read_text()[self._log_read :]
 
-    def refuse_trouble(self) -> None:
-        """Fail when the fresh log has a traceback, an error or a warning; then it is fresh no more."""
+    def take_fresh_log(self) -> str:
+        """`fresh_log`, which is fresh no more then."""
         fresh = self.fresh_log
         self._log_read += len(fresh)
+        return fresh
+
+    def refuse_trouble(self) -> None:
+        """Fail when the fresh log has a traceback, an error or a warning; then it is fresh no more."""
+        fresh = self.take_fresh_log()
         if TROUBLE.search(fresh):
             pytest.fail(f"the server logged:\n{fresh}")
 
@@ -213,8 +212,7 @@ class ServerProcess:
 
         A store that is expected to be away may also be said to be still away, if the test takes long.
         """
-        fresh = self.fresh_log
-        self._log_read += len(fresh)
+        fresh = self.take_fresh_log()
         troubles = [line for line in fresh.splitlines() if TROUBLE.search(line)]
         for text in expected:
             assert any(text in line for line in troubles), f"no '{text}' in:\n{fresh}"

@@ -54,7 +54,7 @@ def condition(outcome: DeliveryState | None) -> str | None:
 
 
 @dataclass
-class Room:
+class OwnEntities:
     """A server, and the number of the entities that are this test's own; none if all of it is."""
 
     server: ServerProcess
@@ -67,21 +67,21 @@ class Room:
 
 
 @dataclass
-class Table:
+class TransactionClient:
     """One connection with a coordinator, and short words for what the tests do."""
 
-    room: Room
+    entities: OwnEntities
     client: Client
     coordinator: Coordinator
     senders: dict[str, Sender] = field(default_factory=dict)
 
     async def sender(self, queue: str = "q") -> Sender:
         if queue not in self.senders:
-            self.senders[queue] = await self.client.sender(self.room.address(queue))
+            self.senders[queue] = await self.client.sender(self.entities.address(queue))
         return self.senders[queue]
 
     async def requester(self, queue: str = "q") -> Requester:
-        return await self.client.requester(self.room.address(f"{queue}/$management"))
+        return await self.client.requester(self.entities.address(f"{queue}/$management"))
 
     async def send(self, *messages: bytes, txn: bytes | None = None, queue: str = "q") -> list[str | None]:
         """Send each; None, or why it was refused."""
@@ -95,7 +95,7 @@ class Table:
         return [condition(outcome) for outcome in outcomes]
 
     async def receive(self, number: int, queue: str = "q") -> tuple[Receiver, list[Delivery]]:
-        receiver = await self.client.receiver(self.room.address(queue), credit=number)
+        receiver = await self.client.receiver(self.entities.address(queue), credit=number)
         return receiver, await receiver.receive(number)
 
     async def settle(
@@ -107,7 +107,7 @@ class Table:
 
     async def contents(self, queue: str = "q") -> list[str]:
         """What can be received now; it goes back."""
-        receiver = await self.client.receiver(self.room.address(queue))
+        receiver = await self.client.receiver(self.entities.address(queue))
         found = await receiver.drain(1000)
         if found:
             await receiver.settled_as(found, Modified(delivery_failed=False))
@@ -123,11 +123,13 @@ class Table:
 
 
 @asynccontextmanager
-async def at_table(room: Room, *, spans_entities: bool = False) -> AsyncIterator[Table]:
-    async with await Client.connect(Endpoint.parse(room.server.connection_string)) as client:
+async def transaction_client(
+    entities: OwnEntities, *, spans_entities: bool = False
+) -> AsyncIterator[TransactionClient]:
+    async with await Client.connect(Endpoint.parse(entities.server.connection_string)) as client:
         if not spans_entities:
             # Whatever comes first, so that the coordinator is not the first link of its session.
-            yield Table(room, client, await client.coordinator())
+            yield TransactionClient(entities, client, await client.coordinator())
             return
         session = await client.begin()
         begin = client.begin
@@ -137,7 +139,7 @@ async def at_table(room: Room, *, spans_entities: bool = False) -> AsyncIterator
 
         client.begin = same  # type: ignore[method-assign]  # all links on one session, as SDKs do for this
         try:
-            yield Table(room, client, await client.coordinator(session))
+            yield TransactionClient(entities, client, await client.coordinator(session))
         finally:
             client.begin = begin
 

@@ -18,20 +18,31 @@ if TYPE_CHECKING:
 FOLDER: Final = Path(__file__).parent
 SPARK: Final = "spark"
 # By how long their files take; all that is not named is quick.
-LONG: Final = (SPARK, "faults", "interop", "cli")
+LONG: Final = (SPARK, "interop", "hostile", "cli", "faults", "client")
 # Files that take more than twenty seconds, the longest first: they are begun before the others of LONG.
 LONG_FILES: Final = (
-    "interop/test_outages.py",
-    "interop/test_moving.py",
-    "interop/test_restarts.py",
-    "interop/test_damage.py",
     "interop/test_entra.py",
-    "interop/test_forwarding.py",
-    "interop/test_rules.py",
     "interop/test_sessions.py",
-    "interop/test_administration.py",
+    "interop/test_outages.py",
+    "interop/test_premium.py",
+    "hostile/test_memory.py",
+    "interop/test_moving.py",
+    "faults/test_simulation.py",
     "interop/test_scheduling.py",
+    "interop/test_forwarding.py",
+    "interop/test_limits.py",
+    "interop/test_administration.py",
+    "cli/test_pipelines.py",
+    "interop/test_damage.py",
+    "interop/test_rows_stores.py",
+    "interop/test_rows_entities.py",
+    "interop/test_rules.py",
+    "client/test_client.py",
+    "interop/test_restarts.py",
     "interop/test_duplicates.py",
+    "interop/test_receiving.py",
+    "cli/test_lost_stores.py",
+    "faults/test_backup_check.py",
 )
 
 

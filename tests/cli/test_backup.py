@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from bendybus.client import BusClient, ClientSettings, encode
-from cli.conftest import run_bendybus
 from fix_postgres import Postgres
+from fix_processes import run_bendybus
 from fix_server import ServerProcess, StartServer, namespace
 
 Run: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]

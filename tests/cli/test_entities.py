@@ -13,7 +13,8 @@ import pytest
 
 from bendybus.auth.connection_strings import ConnectionString
 from bendybus.management.client import ManagementClient
-from cli.conftest import Bendybus, BendybusJson, run_bendybus
+from cli.conftest import Bendybus, BendybusJson
+from fix_processes import run_bendybus
 from fix_server import ServerProcess, StartServer
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cli.conftest import run_bendybus
 from fix_postgres import Postgres
+from fix_processes import run_bendybus
 from fix_server import ServerProcess, StartServer, namespace
 
 TOPIC = {"Name": "t", "Properties": {"EnablePartitioning": True}, "Subscriptions": [{"Name": "s"}]}

@@ -14,8 +14,9 @@ import pytest
 
 from bendybus.cli.purge import _received
 from bendybus.client import BusClient, ClientSettings
-from cli.conftest import Bendybus, BendybusJson, MakeQueue, run_bendybus
-from fix_kinds import Stand
+from cli.conftest import Bendybus, BendybusJson, MakeQueue
+from fix_kinds import SdkBus
+from fix_processes import run_bendybus
 from fix_server import Kind, ServerProcess
 
 
@@ -137,9 +138,9 @@ def test_many_messages_are_sent_peeked_and_purged(
 
 
 @pytest.mark.row("B-01")
-def test_a_purge_takes_every_state_or_those_that_are_named(one_stand: Stand, tmp_path: Path) -> None:
+def test_a_purge_takes_every_state_or_those_that_are_named(one_bus: SdkBus, tmp_path: Path) -> None:
     def bendybus(*arguments: str) -> subprocess.CompletedProcess[str]:
-        environment = {"BENDYBUS_CONNECTION_STRING": one_stand.server.connection_string}
+        environment = {"BENDYBUS_CONNECTION_STRING": one_bus.server.connection_string}
         done = run_bendybus(*arguments, environment=environment, folder=tmp_path)
         assert done.returncode == 0, done.stderr
         return done
@@ -147,7 +148,7 @@ def test_a_purge_takes_every_state_or_those_that_are_named(one_stand: Stand, tmp
     def bendybus_json(*arguments: str) -> object:
         return json.loads(bendybus(*arguments, "-o", "json").stdout)
 
-    queue = one_stand.queue()
+    queue = one_bus.queue()
     bendybus("send", queue, "--body", "deferred", "--count", "3")
     bendybus("receive", queue, "--max", "3", "--defer")
     bendybus("send", queue, "--body", "later", "--delay", "1h", "--count", "2")

@@ -17,6 +17,8 @@ from fix_server import Kind, ServerProcess
 
 # Spark starts in seconds, on a busy machine in many.
 PATIENCE_S = 200
+# It runs for some seconds, which is too short for the optimising compiler to pay off.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,11 @@ def test_a_capture_goes_on_until_a_signal_and_sums_up(
             *("--continuous", "--consume", "--interval", "0.2", "--master", "local[2]"),
             *("--summary", "summary.json", "-o", "json"),
         ],
-        env={**os.environ, "BENDYBUS_CONNECTION_STRING": server.connection_string},
+        env={
+            **os.environ,
+            "BENDYBUS_CONNECTION_STRING": server.connection_string,
+            "JDK_JAVA_OPTIONS": JAVA_OPTIONS,
+        },
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from cli.conftest import run_bendybus
+from fix_processes import run_bendybus
 from fix_server import ServerProcess, StartServer
 
 Run: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]

@@ -133,11 +133,13 @@ class CrashCheck:
             self._start()
 
     async def _everybody_gets_somewhere(self) -> None:
-        """Until something was completed in each load, or it takes too long."""
-        before = [load.history.completed for load in self.loads]
+        """Until something was acknowledged and something completed in each load, or it takes too long."""
+        before = [load.history.progress for load in self.loads]
         deadline = time.monotonic() + GETTING_SOMEWHERE_MAX_S
         while time.monotonic() < deadline and any(
-            load.history.completed == count for load, count in zip(self.loads, before, strict=True)
+            now == then
+            for load, count in zip(self.loads, before, strict=True)
+            for now, then in zip(load.history.progress, count, strict=True)
         ):
             await asyncio.sleep(0.02)
 

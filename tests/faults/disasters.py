@@ -1,8 +1,8 @@
 """What befalls a server and its stores, all of it real: signals, a full disk, a damaged page, no database.
 
 A disaster begins, lasts for a while and is over; what it broke is whole again then, and nobody tells the
-server. The stand is what they befall: a server over five stores, of which one is on a disk of its own that is
-small, one has a file to damage, and one is a PostgreSQL.
+server. `FaultTarget` is what they befall: a server over five stores, of which one is on a small disk of its
+own, one has a file to damage, and one is a PostgreSQL.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import ClassVar, Final, Self
 from fix_postgres import Postgres, cluster
 from fix_server import Properties, ServerProcess
 
-__all__ = ["DISASTERS", "Disaster", "Disk", "Stand"]
+__all__ = ["DISASTERS", "Disaster", "Disk", "FaultTarget"]
 
 LASTS_S: Final = (2.0, 6.0)
 DISK_BYTES: Final = 96 << 20
@@ -68,7 +68,7 @@ class Disk:
 
 
 @dataclass(slots=True)
-class Stand:
+class FaultTarget:
     server: ServerProcess
     choice: random.Random
     disk: Disk | None
@@ -121,8 +121,8 @@ class Disaster(ABC):
     hits: ClassVar[str | None] = None
     """The store that is to be away meanwhile; None: the server itself is hit."""
 
-    def __init__(self, stand: Stand) -> None:
-        self.stand = stand
+    def __init__(self, target: FaultTarget) -> None:
+        self.target = target
 
     @abstractmethod
     async def befall(self) -> None:
@@ -133,18 +133,18 @@ class Killed(Disaster):
     name = "kill -9 of the server"
 
     async def befall(self) -> None:
-        self.stand.server.kill()
-        if self.stand.choice.random() < 0.3:
+        self.target.server.kill()
+        if self.target.choice.random() < 0.3:
             await asyncio.sleep(1)  # messages become due, locks end
-        await asyncio.to_thread(self.stand.server.start)
+        await asyncio.to_thread(self.target.server.start)
 
 
 class Frozen(Disaster):
     name = "SIGSTOP of the server"
 
     async def befall(self) -> None:
-        with frozen([self.stand.server.pid]):
-            await self.stand.while_it_lasts()
+        with frozen([self.target.server.pid]):
+            await self.target.while_it_lasts()
 
 
 class DiskFull(Disaster):
@@ -152,11 +152,11 @@ class DiskFull(Disaster):
     hits = "disk"
 
     async def befall(self) -> None:
-        disk = self.stand.disk
+        disk = self.target.disk
         assert disk is not None
         await asyncio.to_thread(disk.fill)
         try:
-            await self.stand.while_it_lasts()
+            await self.target.while_it_lasts()
         finally:
             disk.clear()
 
@@ -168,21 +168,21 @@ class PageDamaged(Disaster):
     hits = "pages"
 
     async def befall(self) -> None:
-        with frozen([self.stand.server.pid]):
-            repair = damage(self.stand.pages, self._page())
-        await self.stand.while_it_lasts()
-        with frozen([self.stand.server.pid]):
+        with frozen([self.target.server.pid]):
+            repair = damage(self.target.pages, self._page())
+        await self.target.while_it_lasts()
+        with frozen([self.target.server.pid]):
             repair()
 
     def _page(self) -> int:
         """Any that belongs to a table or an index."""
-        file = self.stand.pages.read_bytes()
+        file = self.target.pages.read_bytes()
         size = page_size(file)
         # The first has the header, the second is the map of the others.
         found = [
             number for number in range(3, len(file) // size + 1) if file[(number - 1) * size] in BTREE_PAGES
         ]
-        return self.stand.choice.choice(found) if found else 3
+        return self.target.choice.choice(found) if found else 3
 
 
 class PageDamagedWhileDown(PageDamaged):
@@ -191,17 +191,17 @@ class PageDamagedWhileDown(PageDamaged):
     name = "a damaged page at the start"
 
     async def befall(self) -> None:
-        server = self.stand.server
+        server = self.target.server
         await asyncio.to_thread(server.stop)
-        repair = damage(self.stand.pages, self._page())
+        repair = damage(self.target.pages, self._page())
         await asyncio.to_thread(server.start)
-        await self.stand.while_it_lasts()
+        await self.target.while_it_lasts()
         with frozen([server.pid]):
             repair()
 
     def _page(self) -> int:
         """The root of all messages, which nobody gets around."""
-        with contextlib.closing(sqlite3.connect(f"file:{self.stand.pages}?mode=ro", uri=True)) as connection:
+        with contextlib.closing(sqlite3.connect(f"file:{self.target.pages}?mode=ro", uri=True)) as connection:
             found = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'message'").fetchone()
         return int(found[0])
 
@@ -213,13 +213,13 @@ class PostgresStopped(Disaster):
 
     async def befall(self) -> None:
         await asyncio.to_thread(self._postgres.stop, self.mode)
-        await self.stand.while_it_lasts()
+        await self.target.while_it_lasts()
         await asyncio.to_thread(self._postgres.start)
 
     @property
     def _postgres(self) -> Postgres:
-        assert self.stand.postgres is not None
-        return self.stand.postgres
+        assert self.target.postgres is not None
+        return self.target.postgres
 
 
 class PostgresKilled(PostgresStopped):
@@ -227,7 +227,7 @@ class PostgresKilled(PostgresStopped):
 
     async def befall(self) -> None:
         self._postgres.kill()
-        await self.stand.while_it_lasts()
+        await self.target.while_it_lasts()
         await asyncio.to_thread(self._postgres.start)
 
 
@@ -238,7 +238,7 @@ class PostgresFrozen(PostgresStopped):
 
     async def befall(self) -> None:
         with frozen([self._postgres.pid, *children(self._postgres.pid)]):
-            await self.stand.while_it_lasts()
+            await self.target.while_it_lasts()
 
 
 class KilledWithoutPostgres(PostgresStopped):
@@ -249,10 +249,10 @@ class KilledWithoutPostgres(PostgresStopped):
 
     async def befall(self) -> None:
         await asyncio.to_thread(self._postgres.stop, self.mode)
-        await self.stand.while_it_lasts()
-        self.stand.server.kill()
-        await asyncio.to_thread(self.stand.server.start)
-        await self.stand.while_it_lasts()
+        await self.target.while_it_lasts()
+        self.target.server.kill()
+        await asyncio.to_thread(self.target.server.start)
+        await self.target.while_it_lasts()
         await asyncio.to_thread(self._postgres.start)
 
 

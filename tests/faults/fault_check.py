@@ -28,7 +28,7 @@ from typing import Final
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from faults.disasters import DISASTERS, Disaster, DiskFull, Stand
+from faults.disasters import DISASTERS, Disaster, DiskFull, FaultTarget
 from faults.sdk_load import LOADS, SdkLoad
 from faults.tally import Counts
 from fix_server import namespace
@@ -57,14 +57,16 @@ class Fault:
 
 
 class FaultCheck:
-    """One run on a stand."""
+    """One run of faults on a target."""
 
-    def __init__(self, stand: Stand, seed: int, disasters: Sequence[type[Disaster]] = DISASTERS) -> None:
+    def __init__(
+        self, target: FaultTarget, seed: int, disasters: Sequence[type[Disaster]] = DISASTERS
+    ) -> None:
         self.faults: list[Fault] = []
-        self.loads: list[SdkLoad] = [load(stand.server.connection_string, seed) for load in LOADS]
-        self._stand = stand
+        self.loads: list[SdkLoad] = [load(target.server.connection_string, seed) for load in LOADS]
+        self._stand = target
         self._random = random.Random(seed)
-        self._possible = [each for each in disasters if each is not DiskFull or stand.disk is not None]
+        self._possible = [each for each in disasters if each is not DiskFull or target.disk is not None]
 
     async def run(self, seconds: float, faults: int) -> Mapping[str, Counts]:
         clients = [asyncio.ensure_future(work) for load in self.loads for work in load.clients()]
@@ -202,18 +204,18 @@ def main() -> int:
     logging.getLogger("azure").setLevel(logging.CRITICAL)  # it has much to say about faults
     folder = Path(tempfile.mkdtemp(prefix="bendybus-fault-check-"))
     started = time.monotonic()
-    with Stand.made(folder, described(), seed, small_disk=True) as stand:
-        if stand.disk is None:
+    with FaultTarget.made(folder, described(), seed, small_disk=True) as target:
+        if target.disk is None:
             sys.stderr.write("skipped: a full disk, since a small one cannot be mounted here\n")
-        check = FaultCheck(stand, seed)
+        check = FaultCheck(target, seed)
         counted = asyncio.run(check.run(arguments.seconds, arguments.faults))
     holds = show(check, counted, seed, time.monotonic() - started)
-    log = stand.server.log.read_text()
+    log = target.server.log.read_text()
     if "Traceback (most recent" in log:
         sys.stderr.write("the server logged a traceback\n")
         holds = False
     if not holds:
-        sys.stderr.write(f"the server's log: {stand.server.log}\n")
+        sys.stderr.write(f"the server's log: {target.server.log}\n")
         return 1
     shutil.rmtree(folder)
     return 0

@@ -165,6 +165,12 @@ class History:
         self.open = 0
         """Acknowledged and not completed, as far as the clients know."""
         self.completed = 0
+        self._acknowledged = 0
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How often something was acknowledged, and how often something was completed."""
+        return self._acknowledged, self.completed
 
     # -- sending -----------------------------------------------------------------------
 
@@ -197,6 +203,7 @@ class History:
             message = self._messages[message_id]
             self.open += not message.acknowledged and message.completed_in is None
             message.acknowledged = True
+        self._acknowledged += len(ids)
 
     def roll_back(self, ids: Sequence[str]) -> None:
         """Not to be seen from now on, whether the rollback is answered or not."""

@@ -62,7 +62,7 @@ def shows_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
 
 
 def keeps_its_memory_after_a_failed_commit(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(partition_lifecycle.PartitionLifecycle, "_fail", lambda self, error: None)
+    patch.setattr(partition_lifecycle.PartitionLifecycle, "fail", lambda self, error: None)
     patch.setattr(partition_lifecycle.PartitionLifecycle, "withdraw", lambda self: [])
 
 

@@ -10,9 +10,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
-__all__ = ["StillLoop", "Wire"]
+from starlette.types import ASGIApp
+
+from bendybus.server.http_protocol import HttpHost
+
+__all__ = ["StillLoop", "Wire", "answers_to"]
+
+T = TypeVar("T")
 
 # Turns of the loop that a peer's bytes and their answers may take. Bounded, because a protocol could go on
 # forever.
@@ -38,14 +45,15 @@ class StillLoop(asyncio.SelectorEventLoop):
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None: ...
 
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run to its end; raise what went wrong on the way."""
         asyncio.set_event_loop(self)
-        self.run_until_complete(work)
+        result = self.run_until_complete(work)
         if self._failures:
             failures, self._failures = self._failures, []
             first = failures[0]
             raise first if isinstance(first, BaseException) else AssertionError(first)
+        return result
 
     async def settle(self) -> None:
         """Let everything happen that the bytes so far lead to."""
@@ -106,3 +114,43 @@ class Wire(asyncio.Transport):
         return True
 
     def write_eof(self) -> None: ...
+
+
+@cache
+def _loop() -> StillLoop:
+    return StillLoop()
+
+
+@cache
+def _host(app: ASGIApp) -> HttpHost:
+    return HttpHost(app)
+
+
+def answers_to(app: ASGIApp, data: bytes, *, upgrade: bytes = b"") -> bytes:
+    """All that a peer of this application reads when it writes `data`, which arrives in two pieces.
+
+    With `upgrade`, a request that comes before, the data is for the protocol that takes over the connection.
+    """
+    return _loop().run(_serve(app, data, upgrade))
+
+
+async def _serve(app: ASGIApp, data: bytes, upgrade: bytes) -> bytes:
+    loop, wire = _loop(), Wire()
+    protocol: asyncio.Protocol = _host(app).protocol()
+    wire.set_protocol(protocol)
+    protocol.connection_made(wire)
+    if upgrade:
+        protocol.data_received(upgrade)
+        await loop.settle()
+        assert wire.protocol is not protocol
+        assert isinstance(wire.protocol, asyncio.Protocol)
+        protocol = wire.protocol
+    half = len(data) // 2
+    for piece in (data[:half], data[half:]):
+        if piece and not wire.is_closing() and wire.protocol is protocol:
+            protocol.data_received(piece)
+            await loop.settle()
+    wire.close()
+    protocol.connection_lost(None)
+    await loop.settle()
+    return bytes(wire.written)

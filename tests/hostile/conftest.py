@@ -27,6 +27,9 @@ from fix_server import ServerProcess, namespace
 # unanswered messages for a connection, a page and a frame here and there.
 RESIDENT_MIB_MAX: Final = 250
 
+# Between two rounds of a bystander.
+PAUSE_S = 0.01
+
 LARGEST_MESSAGE: Final = 256 * 1024
 
 QUEUES: Final[dict[str, dict[str, object]]] = {
@@ -94,7 +97,8 @@ class Bystander:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._numbers = itertools.count()
-        self.rounds = 0
+        self._completed = asyncio.Semaphore(0)
+        """Released by each round."""
         self.leaving = False
         self.working = asyncio.ensure_future(self._work())
 
@@ -109,16 +113,23 @@ class Bystander:
             deliveries = await receiver.receive(10)
             assert {decode_message(each.payload).data[0] for each in deliveries} == sent
             assert await receiver.settled_as(deliveries) == [Accepted()] * 10
-            self.rounds += 1
+            self._completed.release()
+            # Often enough to notice what goes wrong, and seldom enough to leave the machine to others.
+            await asyncio.sleep(PAUSE_S)
 
     async def complete(self, rounds: int) -> None:
         """From now on so many whole rounds, and the one under way; its failure is the test's."""
-        goal = self.rounds + rounds + 1
+        self._completed = asyncio.Semaphore(0)
+        enough = asyncio.ensure_future(self._count(rounds + 1))
         async with asyncio.timeout(20):
-            while self.rounds < goal and not self.working.done():
-                await asyncio.sleep(0.001)
+            await asyncio.wait([enough, self.working], return_when=asyncio.FIRST_COMPLETED)
         if self.working.done():
+            enough.cancel()
             self.working.result()
+
+    async def _count(self, rounds: int) -> None:
+        for _ in range(rounds):
+            await self._completed.acquire()
 
 
 @pytest.fixture(scope="package")

@@ -17,6 +17,7 @@ from bendybus.amqp.frames import AMQP_HEADER, SASL, SASL_HEADER, encode_frame
 from bendybus.amqp.performatives import Attach, Begin, Open, SaslInit, SaslOutcome
 from bendybus.engine.config import ConnectionConfig
 from bendybus.engine.sasl import plain_response
+from fix_async import until
 from fix_client import Endpoint
 from fix_server import ServerProcess, namespace
 from hostile.conftest import Target, UnderAttack
@@ -206,9 +207,7 @@ async def test_a_client_that_vanishes_in_the_middle_of_anything_is_forgotten(
         for length in range(0, len(conversation), 3):
             async with await Stranger.call(endpoint) as stranger:
                 stranger.write(conversation[:length])
-        async with asyncio.timeout(10):
-            while target.descriptors > before:
-                await asyncio.sleep(0.01)
+        await until(lambda: target.descriptors <= before)
 
 
 # -- those who never come to the point -------------------------------------------------
@@ -302,9 +301,7 @@ async def test_ten_thousand_silent_connections_keep_nobody_out(
         async with under_attack():
             for start in range(0, number, 500):
                 await asyncio.gather(*map(call, range(start, min(start + 500, number))))
-            async with asyncio.timeout(10):
-                while target.descriptors < number:
-                    await asyncio.sleep(0.05)
+            await until(lambda: target.descriptors >= number)
             async with await Stranger.begin(endpoint):
                 pass
 

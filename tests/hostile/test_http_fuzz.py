@@ -1,14 +1,13 @@
 """HTTP from somebody who wants to do harm, or cannot do better: an answer of 4xx, and nobody else notices.
 
 Whatever is sent, the server logs no traceback, answers nothing with 500 and goes on serving the
-bystander (conftest.py). BENDYBUS_FUZZ_EXAMPLES asks for more examples than the usual few.
+bystander (conftest.py). `make fuzz` tries many more examples.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import socket
 import time
@@ -24,6 +23,7 @@ from hypothesis import strategies as st
 from bendybus.auth.sas import make_token
 from bendybus.domain.properties import QUEUE
 from fix_client import Endpoint
+from fix_examples import examples
 from hostile.conftest import UnderAttack
 
 # A server on the same machine that has not answered by then never will.
@@ -32,9 +32,8 @@ ANSWER_TIMEOUT_S: Final = 10.0
 # What a queue is described by over HTTP.
 PROPERTIES: Final = [each.name for each in QUEUE]
 
-EXAMPLES: Final = int(os.environ.get("BENDYBUS_FUZZ_EXAMPLES", "400"))
 FUZZED: Final = settings(
-    max_examples=EXAMPLES,
+    max_examples=examples(400),
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),

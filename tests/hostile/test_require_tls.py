@@ -18,8 +18,8 @@ from bendybus.amqp.performatives import Close, Open, SaslInit, SaslMechanisms
 from bendybus.auth.key_ring import ROOT_RULE_NAME
 from bendybus.auth.sas import make_token
 from bendybus.engine.sasl import plain_response
-from cli.conftest import run_bendybus
 from fix_client import Endpoint
+from fix_processes import run_bendybus
 from fix_server import ServerProcess, namespace
 from hostile.stranger import Stranger
 

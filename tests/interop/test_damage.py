@@ -117,20 +117,20 @@ def test_sends_into_files_that_were_deleted_are_refused(
 
 
 def test_an_idle_store_whose_files_are_gone_shows_in_the_health(
-    server_of_four: ServerProcess, desk_of_four: SdkQueue
+    server_of_four: ServerProcess, queue_of_four: SdkQueue
 ) -> None:
-    desk_of_four.send("before", partition_key=key_of(AWAY))
+    queue_of_four.send("before", partition_key=key_of(AWAY))
     store = server_of_four.data / f"store-{AWAY}.db"
     store.rename(store.with_name("moved"))
     until(lambda: states(server_of_four)[f"store-{AWAY}"] == "away", "the idle store is found away")
     store.with_name("moved").rename(store)
     until_back(server_of_four)
-    assert everything(desk_of_four) == ["before"]
+    assert everything(queue_of_four) == ["before"]
     server_of_four.expect_trouble("is gone: it was deleted or moved")
 
 
 @pytest.fixture
-def desk_of_four(server_of_four: ServerProcess, connect_to: ConnectTo) -> SdkQueue:
+def queue_of_four(server_of_four: ServerProcess, connect_to: ConnectTo) -> SdkQueue:
     return connect_to(server_of_four)
 
 

@@ -19,9 +19,9 @@ from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBu
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from bendybus.auth.sas import make_token
-from cli.conftest import run_bendybus
 from fix_client import Client, ConnectionLost, Endpoint
 from fix_jwt import OWNER, RECEIVER, SENDER, Credential, Provider
+from fix_processes import run_bendybus
 from fix_server import ServerProcess, namespace
 
 PROVIDER = Provider("RS256", "first")

@@ -11,7 +11,7 @@ from bendybus.amqp.performatives import Accepted, Rejected
 from bendybus.amqp.types import Symbol, Timestamp
 from fix_client import Client, Endpoint
 from fix_jms import text_of
-from fix_kinds import Stand, on_each_kind
+from fix_kinds import SdkBus, on_each_kind
 
 
 def delayed(text: str, header: Header | None = None, **annotations: object) -> bytes:
@@ -24,9 +24,9 @@ def soon(milliseconds: int) -> int:
 
 
 @on_each_kind
-async def test_a_message_comes_when_its_delivery_time_has_come(stand: Stand) -> None:
-    queue = stand.queue()
-    async with await Client.connect(Endpoint.parse(stand.server.connection_string)) as client:
+async def test_a_message_comes_when_its_delivery_time_has_come(bus: SdkBus) -> None:
+    queue = bus.queue()
+    async with await Client.connect(Endpoint.parse(bus.server.connection_string)) as client:
         sender, receiver = await client.sender(queue), await client.receiver(queue, credit=10)
         due = soon(1_000)
         assert await sender.send(delayed("later", x_opt_delivery_time=due)) == [Accepted()]
@@ -42,9 +42,9 @@ async def test_a_message_comes_when_its_delivery_time_has_come(stand: Stand) -> 
 
 
 @on_each_kind
-async def test_a_delivery_delay_becomes_a_delivery_time(stand: Stand) -> None:
-    queue = stand.queue()
-    async with await Client.connect(Endpoint.parse(stand.server.connection_string)) as client:
+async def test_a_delivery_delay_becomes_a_delivery_time(bus: SdkBus) -> None:
+    queue = bus.queue()
+    async with await Client.connect(Endpoint.parse(bus.server.connection_string)) as client:
         sender, receiver = await client.sender(queue), await client.receiver(queue, credit=10)
         before = soon(0)
         assert await sender.send(delayed("m", x_opt_delivery_delay=500)) == [Accepted()]
@@ -55,9 +55,9 @@ async def test_a_delivery_delay_becomes_a_delivery_time(stand: Stand) -> None:
 
 
 @on_each_kind
-async def test_the_later_of_two_times_counts(stand: Stand) -> None:
-    queue = stand.queue()
-    async with await Client.connect(Endpoint.parse(stand.server.connection_string)) as client:
+async def test_the_later_of_two_times_counts(bus: SdkBus) -> None:
+    queue = bus.queue()
+    async with await Client.connect(Endpoint.parse(bus.server.connection_string)) as client:
         sender, receiver = await client.sender(queue), await client.receiver(queue, credit=10)
         early, late = soon(-1_000), soon(700)
         for times in ((early, late), (late, early)):
@@ -68,9 +68,9 @@ async def test_the_later_of_two_times_counts(stand: Stand) -> None:
 
 
 @on_each_kind
-async def test_the_time_to_live_begins_with_the_delivery_time(stand: Stand) -> None:
-    queue = stand.queue()
-    async with await Client.connect(Endpoint.parse(stand.server.connection_string)) as client:
+async def test_the_time_to_live_begins_with_the_delivery_time(bus: SdkBus) -> None:
+    queue = bus.queue()
+    async with await Client.connect(Endpoint.parse(bus.server.connection_string)) as client:
         sender, receiver = await client.sender(queue), await client.receiver(queue, credit=10)
         lasting = delayed("m", Header(ttl=600), x_opt_delivery_delay=1_000)
         assert await sender.send(lasting) == [Accepted()]
@@ -80,12 +80,12 @@ async def test_the_time_to_live_begins_with_the_delivery_time(stand: Stand) -> N
 
 @pytest.mark.parametrize("value", ["soon", -1, 1.5, True, 10**18, Timestamp(10**18)])
 @pytest.mark.parametrize("name", ["x_opt_delivery_time", "x_opt_delivery_delay"])
-def test_other_values_are_refused(stands: list[Stand], name: str, value: object) -> None:
-    stand = stands[2]
-    queue = stand.queue()
+def test_other_values_are_refused(buses: list[SdkBus], name: str, value: object) -> None:
+    bus = buses[2]
+    queue = bus.queue()
 
     async def refused() -> None:
-        async with await Client.connect(Endpoint.parse(stand.server.connection_string)) as client:
+        async with await Client.connect(Endpoint.parse(bus.server.connection_string)) as client:
             sender = await client.sender(queue)
             (outcome,) = await sender.send(delayed("m", **{name: value}))
             assert isinstance(outcome, Rejected) and outcome.error is not None
@@ -98,9 +98,9 @@ def test_other_values_are_refused(stands: list[Stand], name: str, value: object)
 
 
 @on_each_kind
-async def test_the_connection_offers_delayed_delivery(stand: Stand) -> None:
+async def test_the_connection_offers_delayed_delivery(bus: SdkBus) -> None:
     """Without it, JMS clients refuse to send with a delay."""
-    async with await Client.connect(Endpoint.parse(stand.server.connection_string)) as client:
+    async with await Client.connect(Endpoint.parse(bus.server.connection_string)) as client:
         remote = client.connection.remote
         assert remote is not None
         assert remote.offered_capabilities == ["DELAYED_DELIVERY"]

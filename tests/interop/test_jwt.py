@@ -39,7 +39,7 @@ def trusting(tmp_path_factory: pytest.TempPathFactory, key_file: Path) -> Iterat
     server.refuse_trouble()
 
 
-def desk_of(server: ServerProcess, sdk: Sdk, queue: str, provider: Provider, *roles: str) -> SdkQueue:
+def sdk_queue_of(server: ServerProcess, sdk: Sdk, queue: str, provider: Provider, *roles: str) -> SdkQueue:
     credential = (AsyncCredential if isinstance(sdk, AsyncSdk) else Credential)(provider, *roles)
     client = sdk.client_with_credential(
         f"127.0.0.1:{server.port}",
@@ -55,11 +55,11 @@ def desk_of(server: ServerProcess, sdk: Sdk, queue: str, provider: Provider, *ro
 def test_roles_decide_what_a_credential_may_do(
     trusting: ServerProcess, sdk: Sdk, kind: str, pool: ThreadPoolExecutor
 ) -> None:
-    sender = desk_of(trusting, sdk, kind, PROVIDER, SENDER)
+    sender = sdk_queue_of(trusting, sdk, kind, PROVIDER, SENDER)
     sender.send("hello")
     with pytest.raises(ServiceBusAuthorizationError, match="'Listen' claim"):
         sender.receive_one()
-    receiver = desk_of(trusting, sdk, kind, PROVIDER, RECEIVER)
+    receiver = sdk_queue_of(trusting, sdk, kind, PROVIDER, RECEIVER)
     message = receiver.receive_one()
     assert str(message) == "hello"
     receiver.complete(message)
@@ -77,7 +77,7 @@ def test_a_role_that_is_worth_nothing_here_opens_nothing(
         (PROVIDER, "Reader", "No role in the token, and none assigned to its bearer"),
         (Provider("RS256", "first"), OWNER, "no key of the issuer made it"),
     ):
-        sdk_queue = desk_of(trusting, sdk, kind, provider, role)
+        sdk_queue = sdk_queue_of(trusting, sdk, kind, provider, role)
         # So the SDK says "not authenticated" of a server that it was given an address for.
         with pytest.raises(ServiceBusConnectionError):
             sdk_queue.send("x")

@@ -15,7 +15,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 
 from bendybus.auth.sas import make_token
 from bendybus.domain.routing import partition_of as partition_of_key
-from fix_kinds import Stand, close_stand, keys_for, make_stand, on_each_kind_alone, partition_of
+from fix_kinds import SdkBus, close_bus, keys_for, make_bus, on_each_kind_alone, partition_of
 from interop.test_outages import switch
 
 # Much longer than a receive takes, much shorter than a store may be silent before it counts as away.
@@ -25,7 +25,7 @@ SLOW_MS = 700
 @pytest.mark.row("P-25")
 @on_each_kind_alone
 def test_what_the_other_partitions_yielded_is_kept_for_the_connections_next_receive(
-    own: Stand, _closing: ThreadPoolExecutor
+    own: SdkBus, _closing: ThreadPoolExecutor
 ) -> None:
     queue, keys = own.queue(), keys_for(own.partitions)
     sender = own.sender(queue)
@@ -34,7 +34,7 @@ def test_what_the_other_partitions_yielded_is_kept_for_the_connections_next_rece
     # After a restart no message is in memory: each partition that is asked for one reads it from its store.
     own.server.kill()
     own.server.start()
-    again, other = make_stand(own.partitions, own.server), make_stand(own.partitions, own.server)
+    again, other = make_bus(own.partitions, own.server), make_bus(own.partitions, own.server)
     with again.client.get_queue_receiver(queue) as receiver:
         first = again.receive(receiver, 1)
         # One was asked for, and each partition yielded one. The others are locked for this connection.
@@ -44,12 +44,12 @@ def test_what_the_other_partitions_yielded_is_kept_for_the_connections_next_rece
         assert {partition_of(message) for message in first + kept} == set(range(own.partitions))
         for message in first + kept:
             receiver.complete_message(message)
-    for stand in (again, other):
-        wait(close_stand(stand, _closing))
+    for bus in (again, other):
+        wait(close_bus(bus, _closing))
 
 
-def take_over_http(stand: Stand, queue: str) -> str:
-    server = stand.server
+def take_over_http(bus: SdkBus, queue: str) -> str:
+    server = bus.server
     token = make_token("https://h", "RootManageSharedAccessKey", server.key, int(time.time()) + 60)
     with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) as connection:
         connection.request("DELETE", f"/{queue}/messages/head?timeout=20", None, {"Authorization": token})
@@ -58,7 +58,7 @@ def take_over_http(stand: Stand, queue: str) -> str:
 
 @pytest.mark.row("P-27")
 @on_each_kind_alone
-def test_a_slow_store_delays_only_its_own_messages(own: Stand) -> None:
+def test_a_slow_store_delays_only_its_own_messages(own: SdkBus) -> None:
     """Whatever is received first, through links with credit for one and over HTTP, is in the other store."""
     # Partition i of the first queue, and queue i of those without partitions, is in store i modulo 2.
     queues = [own.queue() for _ in range(2 if own.partitions == 1 else 1)]
@@ -72,19 +72,19 @@ def test_a_slow_store_delays_only_its_own_messages(own: Stand) -> None:
     own.server.kill()
     own.server.start()
     switch(own.server, 1, "slow", delayMs=SLOW_MS)
-    stand = make_stand(own.partitions, own.server)
+    bus = make_bus(own.partitions, own.server)
     found = []
     for mode in ServiceBusReceiveMode:
-        with stand.client.get_queue_receiver(quick, receive_mode=mode, prefetch_count=0) as receiver:
+        with bus.client.get_queue_receiver(quick, receive_mode=mode, prefetch_count=0) as receiver:
             for _ in range(3):
                 (message,) = receiver.receive_messages(1, max_wait_time=20)
                 found.append(str(message))
                 if mode is ServiceBusReceiveMode.PEEK_LOCK:
                     receiver.complete_message(message)
-    found += [take_over_http(stand, quick) for _ in range(3)]
+    found += [take_over_http(bus, quick) for _ in range(3)]
     assert sorted(found) == [f"quick {n}" for n in range(9)]
     # It is slow, not away.
-    assert sorted(map(str, stand.take(stand.receiver(slow), 2))) == ["slow 0", "slow 1"]
+    assert sorted(map(str, bus.take(bus.receiver(slow), 2))) == ["slow 0", "slow 1"]
     switch(own.server, 1, "heal")
-    own.handles += stand.handles
-    stand.admin.close()
+    own.handles += bus.handles
+    bus.admin.close()

@@ -15,7 +15,7 @@ from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from fix_kinds import KINDS, Stand, close_stand, keys_for, make_stand
+from fix_kinds import KINDS, SdkBus, close_bus, keys_for, make_bus
 from fix_postgres import Postgres
 from fix_rows import on_kind, use_entity
 from fix_server import TROUBLE, ServerProcess, namespace
@@ -23,7 +23,7 @@ from fix_server import TROUBLE, ServerProcess, namespace
 
 @dataclass
 class Outage:
-    stand: Stand
+    bus: SdkBus
     keys: list[str]
     """One for each partition, in their order."""
     queues: list[str]
@@ -64,9 +64,9 @@ def outages(
         servers[tier].start()
     outages = {}
     for kind in KINDS:
-        stand = make_stand(kind, servers["premium" if kind == 2 else "standard"])
-        queues = [stand.queue() for _ in range(2 if kind == 1 else 1)]
-        outages[kind] = Outage(stand, keys_for(kind), queues, {})
+        bus = make_bus(kind, servers["premium" if kind == 2 else "standard"])
+        queues = [bus.queue() for _ in range(2 if kind == 1 else 1)]
+        outages[kind] = Outage(bus, keys_for(kind), queues, {})
         for queue in queues:
             fill(outages[kind], queue)
     postgres_to_stop.stop("immediate")
@@ -75,7 +75,7 @@ def outages(
     yield outages
     with ThreadPoolExecutor() as pool:
         for outage in outages.values():
-            close_stand(outage.stand, pool)
+            close_bus(outage.bus, pool)
     for server in servers.values():
         server.stop()
         for line in server.fresh_log.splitlines():
@@ -84,7 +84,7 @@ def outages(
 
 
 def fill(outage: Outage, queue: str) -> None:
-    sender = outage.stand.sender(queue)
+    sender = outage.bus.sender(queue)
     for key in outage.keys:
         sender.send_messages(ServiceBusMessage("before", partition_key=key))
 
@@ -92,7 +92,7 @@ def fill(outage: Outage, queue: str) -> None:
 def find_what_is_away(outage: Outage) -> None:
     """Send to every partition: the broker learns of the outage by it, and so do we."""
     for queue in outage.queues:
-        sender = outage.stand.sender(queue)
+        sender = outage.bus.sender(queue)
         away = outage.away[queue] = set()
         for key in outage.keys:
             try:
@@ -105,7 +105,7 @@ def find_what_is_away(outage: Outage) -> None:
 def outage(outages: dict[int, Outage], request: pytest.FixtureRequest) -> Outage:
     outage = outages[request.param]
     for queue in outage.queues:
-        use_entity(outage.stand.server, queue)
+        use_entity(outage.bus.server, queue)
     return outage
 
 
@@ -114,22 +114,22 @@ def test_partitions_are_spread_over_the_stores_and_an_unpartitioned_entity_is_in
     outage: Outage,
 ) -> None:
     away = [len(each) for each in outage.away.values()]
-    assert sorted(away) == ([0, 1] if outage.stand.partitions == 1 else [outage.stand.partitions // 2])
+    assert sorted(away) == ([0, 1] if outage.bus.partitions == 1 else [outage.bus.partitions // 2])
 
 
 @pytest.mark.row("P-04", "P-16", "P-25", "P-27")
 def test_messages_without_a_key_are_taken_and_received_with_what_the_other_store_has(
     outage: Outage,
 ) -> None:
-    queue, stand = outage.served, outage.stand
-    sender = stand.sender(queue)
+    queue, bus = outage.served, outage.bus
+    sender = bus.sender(queue)
     for number in range(20):
         sender.send_messages(ServiceBusMessage(f"meanwhile {number}"))
     expected = [f"meanwhile {number}" for number in range(20)]
     for key in outage.keys:
         if key not in outage.away[queue]:
             expected += ["before", "found"]
-    messages = stand.take(stand.receiver(queue), len(expected))
+    messages = bus.take(bus.receiver(queue), len(expected))
     assert sorted(map(str, messages)) == sorted(expected)
 
 
@@ -138,7 +138,7 @@ def test_a_key_whose_partition_is_away_is_refused_as_busy_and_others_go_on(
     outage: Outage,
 ) -> None:
     for queue, away in outage.away.items():
-        sender = outage.stand.sender(queue)
+        sender = outage.bus.sender(queue)
         for key in (*list(away)[:2], *[key for key in outage.keys if key not in away][:2]):
             if key not in away:
                 sender.send_messages(ServiceBusMessage("x", partition_key=key))
@@ -150,7 +150,7 @@ def test_a_key_whose_partition_is_away_is_refused_as_busy_and_others_go_on(
 @pytest.mark.row("P-33")
 def test_the_entity_is_shown_as_limited(outage: Outage) -> None:
     for queue, away in outage.away.items():
-        status = outage.stand.admin.get_queue(queue).availability_status
+        status = outage.bus.admin.get_queue(queue).availability_status
         assert status == ("Limited" if away else "Available")
 
 
@@ -160,7 +160,7 @@ def test_creating_fails_cleanly_and_can_be_repeated_and_what_was_away_comes_back
 ) -> None:
     failed = {}
     for kind, outage in outages.items():
-        admin = outage.stand.admin
+        admin = outage.bus.admin
         options = {} if kind == 2 else {"enable_partitioning": kind == 16}
         for attempt in range(2):  # of two unpartitioned ones, one might be in the store that is away
             name = f"new-{kind}-{attempt}"
@@ -174,25 +174,25 @@ def test_creating_fails_cleanly_and_can_be_repeated_and_what_was_away_comes_back
             else:
                 # An unpartitioned one may be put where there is a store for it, and then it works.
                 assert kind == 1
-                outage.stand.works(name)
+                outage.bus.works(name)
     postgres_to_stop.start()
     for kind, outage in outages.items():
         with ServiceBusClient.from_connection_string(
-            outage.stand.server.connection_string, retry_total=20, retry_backoff_factor=0.1
+            outage.bus.server.connection_string, retry_total=20, retry_backoff_factor=0.1
         ) as patient:
             queue = outage.hit
             with patient.get_queue_sender(queue, keep_alive=0) as sender:
                 for key in outage.away[queue]:
                     sender.send_messages(ServiceBusMessage("after", partition_key=key))
-            assert outage.stand.admin.get_queue(queue).availability_status == "Available"
+            assert outage.bus.admin.get_queue(queue).availability_status == "Available"
             if kind in failed:
                 name, options = failed[kind]
-                outage.stand.admin.create_queue(name, **options)
-                outage.stand.works(name)
-            receiver = outage.stand.receiver(queue)
+                outage.bus.admin.create_queue(name, **options)
+                outage.bus.works(name)
+            receiver = outage.bus.receiver(queue)
             came: dict[str | None, list[str]] = {}
             while not all(came.get(key, [])[-1:] == ["after"] for key in outage.away[queue]):
-                for message in outage.stand.take(receiver, 1):
+                for message in outage.bus.take(receiver, 1):
                     came.setdefault(message.partition_key, []).append(str(message))
             # What was refused may have been stored all the same; what was there before is there.
             assert all(came[key][0] == "before" for key in outage.away[queue])

@@ -10,7 +10,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageState
 from azure.servicebus.exceptions import MessageNotFoundError, ServiceBusError
 
-from fix_kinds import Stand, on_each_kind
+from fix_kinds import SdkBus, on_each_kind
 from fix_server import Kind, ServerProcess, StartServer
 from interop.conftest import Connect
 from interop.sdk import BREAKS_CONNECTIONS, CROSSWISE, SdkQueue
@@ -74,16 +74,16 @@ def test_a_time_in_the_past_does_not_hold_a_message_up(sdk_queue: SdkQueue) -> N
 
 
 @on_each_kind
-def test_a_message_that_was_scheduled_says_so_when_it_is_received(stand: Stand) -> None:
-    queue, topic = stand.queue(), stand.topic("s")
+def test_a_message_that_was_scheduled_says_so_when_it_is_received(bus: SdkBus) -> None:
+    queue, topic = bus.queue(), bus.topic("s")
     due = after(5)
-    stand.sender(queue).send_messages(ServiceBusMessage("sent", scheduled_enqueue_time_utc=due))
-    stand.sender(queue).schedule_messages(ServiceBusMessage("scheduled", partition_key="k"), due)
-    stand.topic_sender(topic).schedule_messages(ServiceBusMessage("published"), due)
-    receiver = stand.receiver(queue)
-    deleting = stand.receiver(topic, "s", receive_mode="receiveanddelete")
-    messages = stand.receive(receiver, 2)
-    for message in (*messages, *stand.receive(deleting, 1)):
+    bus.sender(queue).send_messages(ServiceBusMessage("sent", scheduled_enqueue_time_utc=due))
+    bus.sender(queue).schedule_messages(ServiceBusMessage("scheduled", partition_key="k"), due)
+    bus.topic_sender(topic).schedule_messages(ServiceBusMessage("published"), due)
+    receiver = bus.receiver(queue)
+    deleting = bus.receiver(topic, "s", receive_mode="receiveanddelete")
+    messages = bus.receive(receiver, 2)
+    for message in (*messages, *bus.receive(deleting, 1)):
         assert message.state is ServiceBusMessageState.SCHEDULED
     # A peek says what a message is now.
     peeked = receiver.peek_messages(2, sequence_number=1)

@@ -14,7 +14,7 @@ from bendybus.amqp.types import Int, Timestamp
 from bendybus.client import BusClient
 from bendybus.client.settings import ClientSettings
 from bendybus.domain.routing import partition_of as partition_of_key
-from fix_kinds import Stand, on_each_kind, on_partitioned_kinds, partition_of
+from fix_kinds import SdkBus, on_each_kind, on_partitioned_kinds, partition_of
 from fix_server import ServerProcess, StartServer
 
 IDS = ("Alpha", "ALPHA", "alpha")
@@ -34,25 +34,25 @@ def listed(server: ServerProcess, entity: str) -> list[str]:
     return [] if answer is None else list(answer["sessions-ids"].values)
 
 
-def accept(stand: Stand, queue: str, session_id: object):
-    return stand.receiver(queue, session_id=session_id, max_wait_time=10)
+def accept(bus: SdkBus, queue: str, session_id: object):
+    return bus.receiver(queue, session_id=session_id, max_wait_time=10)
 
 
 @pytest.mark.row("P-13")
 @on_each_kind
-def test_a_session_is_one_in_whatever_case_it_is_written(stand: Stand) -> None:
-    queue = stand.queue(requires_session=True)
-    sender = stand.sender(queue)
+def test_a_session_is_one_in_whatever_case_it_is_written(bus: SdkBus) -> None:
+    queue = bus.queue(requires_session=True)
+    sender = bus.sender(queue)
     for number, session_id in enumerate(IDS * 2):
         sender.send_messages(ServiceBusMessage(str(number), session_id=session_id))
-    assert listed(stand.server, queue) == ["Alpha"]
-    holder = accept(stand, queue, "aLPHA")
-    messages = stand.receive(holder, 6)
+    assert listed(bus.server, queue) == ["Alpha"]
+    holder = accept(bus, queue, "aLPHA")
+    messages = bus.receive(holder, 6)
     assert [str(message) for message in messages] == list("012345")
     assert [message.session_id for message in messages] == [*IDS, *IDS]
-    assert {partition_of(message) for message in messages} == {partition_of_key("alpha", stand.partitions)}
+    assert {partition_of(message) for message in messages} == {partition_of_key("alpha", bus.partitions)}
     with pytest.raises(SessionCannotBeLockedError):
-        accept(stand, queue, "ALPHA").__enter__()
+        accept(bus, queue, "ALPHA").__enter__()
     assert holder.session.session_id == "aLPHA"
     holder.session.set_state(b"kept")
     holder.session.renew_lock()
@@ -62,44 +62,44 @@ def test_a_session_is_one_in_whatever_case_it_is_written(stand: Stand) -> None:
     for message in (deferred, *messages[1:]):
         holder.complete_message(message)
     holder.close()
-    again = accept(stand, queue, "ALPHA")
+    again = accept(bus, queue, "ALPHA")
     assert bytes(again.session.get_state()) == b"kept"
-    assert listed(stand.server, queue) == ["Alpha"]
+    assert listed(bus.server, queue) == ["Alpha"]
     again.session.set_state(None)
     again.close()
-    assert listed(stand.server, queue) == []
+    assert listed(bus.server, queue) == []
 
 
 @on_each_kind
-def test_the_next_session_has_the_id_of_its_first_message(stand: Stand) -> None:
-    queue = stand.queue(requires_session=True)
+def test_the_next_session_has_the_id_of_its_first_message(bus: SdkBus) -> None:
+    queue = bus.queue(requires_session=True)
     for session_id in IDS:
-        stand.sender(queue).send_messages(ServiceBusMessage("m", session_id=session_id))
-    holder = accept(stand, queue, NEXT_AVAILABLE_SESSION)
-    assert len(stand.take(holder, 3)) == 3
+        bus.sender(queue).send_messages(ServiceBusMessage("m", session_id=session_id))
+    holder = accept(bus, queue, NEXT_AVAILABLE_SESSION)
+    assert len(bus.take(holder, 3)) == 3
     assert holder.session.session_id == "Alpha"
 
 
 @pytest.mark.row("P-15", "P-18")
 @on_partitioned_kinds
-def test_a_batch_and_a_duplicate_go_by_the_session_whatever_its_case(stand: Stand) -> None:
-    queue = stand.queue(requires_session=True, requires_duplicate_detection=True)
-    sender = stand.sender(queue)
+def test_a_batch_and_a_duplicate_go_by_the_session_whatever_its_case(bus: SdkBus) -> None:
+    queue = bus.queue(requires_session=True, requires_duplicate_detection=True)
+    sender = bus.sender(queue)
     sender.send_messages([ServiceBusMessage("m", session_id=each, message_id="one") for each in IDS])
     sender.send_messages(ServiceBusMessage("other", session_id="ALPHA", message_id="two"))
-    holder = accept(stand, queue, "alpha")
-    assert [str(message) for message in stand.take(holder, 2)] == ["m", "other"]
+    holder = accept(bus, queue, "alpha")
+    assert [str(message) for message in bus.take(holder, 2)] == ["m", "other"]
 
 
 @pytest.mark.row("P-13")
 @on_each_kind
-def test_a_subscription_has_one_session_in_whatever_case_it_is_written(stand: Stand) -> None:
-    topic = stand.topic()
-    stand.admin.create_subscription(topic, "s", requires_session=True)
+def test_a_subscription_has_one_session_in_whatever_case_it_is_written(bus: SdkBus) -> None:
+    topic = bus.topic()
+    bus.admin.create_subscription(topic, "s", requires_session=True)
     for session_id in IDS:
-        stand.topic_sender(topic).send_messages(ServiceBusMessage("m", session_id=session_id))
-    holder = stand.receiver(topic, "s", session_id="ALPHA", max_wait_time=10)
-    assert [message.session_id for message in stand.take(holder, 3)] == list(IDS)
+        bus.topic_sender(topic).send_messages(ServiceBusMessage("m", session_id=session_id))
+    holder = bus.receiver(topic, "s", session_id="ALPHA", max_wait_time=10)
+    assert [message.session_id for message in bus.take(holder, 3)] == list(IDS)
 
 
 # -- what an earlier version has stored ---------------------------------------------------------

@@ -44,7 +44,7 @@ PARTITION_SHIFT = 48
 _numbers = count()
 
 
-class Stand:
+class SdkTopic:
     """One topic, its subscriptions, and a client of either SDK."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Stand:
             self.admin.delete_topic(self.name)
 
 
-MakeStand: TypeAlias = Callable[..., Stand]
+MakeTopic: TypeAlias = Callable[..., SdkTopic]
 
 
 @pytest.fixture
@@ -112,95 +112,95 @@ def admin(server: ServerProcess) -> Iterator[ServiceBusAdministrationClient]:
 
 
 @pytest.fixture
-def make_stand(sdk: Sdk, server: ServerProcess, admin: ServiceBusAdministrationClient) -> Iterator[MakeStand]:
-    stands: list[Stand] = []
+def make_topic(sdk: Sdk, server: ServerProcess, admin: ServiceBusAdministrationClient) -> Iterator[MakeTopic]:
+    topics: list[SdkTopic] = []
 
-    def make(kind: Kind, **options: Any) -> Stand:
-        stands.append(Stand(sdk, server, admin, kind, **options))
-        return stands[-1]
+    def make(kind: Kind, **options: Any) -> SdkTopic:
+        topics.append(SdkTopic(sdk, server, admin, kind, **options))
+        return topics[-1]
 
     yield make
-    for stand in stands:
-        stand.close()
+    for topic in topics:
+        topic.close()
 
 
 @pytest.fixture
-def stand(make_stand: MakeStand, kind: Kind) -> Stand:
-    return make_stand(kind)
+def topic(make_topic: MakeTopic, kind: Kind) -> SdkTopic:
+    return make_topic(kind)
 
 
 # -- publishing -----------------------------------------------------------------------
 
 
 @pytest.mark.row("P-01", "P-05", "P-12", "P-18")
-def test_every_subscription_gets_its_own_copy(stand: Stand) -> None:
-    stand.subscribe("first")
-    stand.subscribe("second", max_delivery_count=1)
-    batch = stand.sender.create_message_batch()
+def test_every_subscription_gets_its_own_copy(topic: SdkTopic) -> None:
+    topic.subscribe("first")
+    topic.subscribe("second", max_delivery_count=1)
+    batch = topic.sender.create_message_batch()
     for text in "abc":
         batch.add_message(ServiceBusMessage(text, partition_key="ada"))
-    stand.sender.send_messages(batch)
-    stand.send("d", partition_key="ada", subject="s", application_properties={"n": 1})
-    first = stand.receive("first", 4)
+    topic.sender.send_messages(batch)
+    topic.send("d", partition_key="ada", subject="s", application_properties={"n": 1})
+    first = topic.receive("first", 4)
     assert bodies(first) == list("abcd")  # P-12, P-18: one key, one partition, in order
     assert (first[3].subject, first[3].application_properties) == ("s", {b"n": 1})
     assert len({message.sequence_number >> PARTITION_SHIFT for message in first}) == 1
     # Settling a copy touches no other.
-    assert stand.counts("first") == (0, 0)
-    assert stand.counts("second") == (4, 0)
-    receiver = stand.receiver("second")
+    assert topic.counts("first") == (0, 0)
+    assert topic.counts("second") == (4, 0)
+    receiver = topic.receiver("second")
     receiver.abandon_message(receive(receiver, 1)[0])
-    assert stand.counts("second") == (3, 1)
-    dead = stand.receiver("second", sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+    assert topic.counts("second") == (3, 1)
+    dead = topic.receiver("second", sub_queue=ServiceBusSubQueue.DEAD_LETTER)
     (letter,) = receive(dead, 1)
     assert letter.dead_letter_reason == "MaxDeliveryCountExceeded"
 
 
-def test_what_nobody_subscribed_to_is_accepted_and_gone(stand: Stand) -> None:
-    stand.send("unheard")
-    stand.subscribe("late")
-    stand.send("heard")
-    assert bodies(stand.receive("late", 1)) == ["heard"]
-    assert stand.counts("late") == (0, 0)
+def test_what_nobody_subscribed_to_is_accepted_and_gone(topic: SdkTopic) -> None:
+    topic.send("unheard")
+    topic.subscribe("late")
+    topic.send("heard")
+    assert bodies(topic.receive("late", 1)) == ["heard"]
+    assert topic.counts("late") == (0, 0)
 
 
 @pytest.mark.row("P-16", "P-31")
-def test_messages_without_a_key_use_all_partitions(make_stand: MakeStand) -> None:
-    stand = make_stand(Kind.PARTITIONED)
-    stand.subscribe("all")
+def test_messages_without_a_key_use_all_partitions(make_topic: MakeTopic) -> None:
+    topic = make_topic(Kind.PARTITIONED)
+    topic.subscribe("all")
     for number in range(20):
-        stand.send(str(number))
-    numbers = [message.sequence_number or 0 for message in stand.receive("all", 20)]
+        topic.send(str(number))
+    numbers = [message.sequence_number or 0 for message in topic.receive("all", 20)]
     assert {number >> PARTITION_SHIFT for number in numbers} == set(range(16))
 
 
 @pytest.mark.row("P-13", "P-14")
-def test_keys_are_checked_at_a_topic_too(stand: Stand) -> None:
-    stand.subscribe("all")
+def test_keys_are_checked_at_a_topic_too(topic: SdkTopic) -> None:
+    topic.subscribe("all")
     with pytest.raises(ServiceBusError, match="must be equal"):
         message = ServiceBusMessage("x", session_id="s")
         message.partition_key = None
         message._raw_amqp_message.annotations = {b"x-opt-partition-key": "other"}
-        stand.sender.send_messages(message)
-    stand.send("x", session_id="s")
-    assert stand.receive("all", 1)[0].session_id == "s"
+        topic.sender.send_messages(message)
+    topic.send("x", session_id="s")
+    assert topic.receive("all", 1)[0].session_id == "s"
 
 
 @pytest.mark.row("P-15")
-def test_duplicates_are_dropped_before_they_reach_a_subscription(make_stand: MakeStand, kind: Kind) -> None:
-    stand = make_stand(kind, requires_duplicate_detection=True)
-    stand.subscribe("all")
+def test_duplicates_are_dropped_before_they_reach_a_subscription(make_topic: MakeTopic, kind: Kind) -> None:
+    topic = make_topic(kind, requires_duplicate_detection=True)
+    topic.subscribe("all")
     for text, message_id in (("a", "1"), ("again", "1"), ("b", "2")):
-        stand.send(text, message_id=message_id)
-    assert sorted(bodies(stand.receive("all", 2))) == ["a", "b"]
-    assert stand.counts("all") == (0, 0)
+        topic.send(text, message_id=message_id)
+    assert sorted(bodies(topic.receive("all", 2))) == ["a", "b"]
+    assert topic.counts("all") == (0, 0)
 
 
 @pytest.mark.row("P-35")
-def test_a_copy_is_deferred_peeked_and_renewed_like_any_message(stand: Stand) -> None:
-    stand.subscribe("all")
-    stand.send("x")
-    receiver = stand.receiver("all")
+def test_a_copy_is_deferred_peeked_and_renewed_like_any_message(topic: SdkTopic) -> None:
+    topic.subscribe("all")
+    topic.send("x")
+    receiver = topic.receiver("all")
     (message,) = receive(receiver, 1)
     receiver.renew_message_lock(message)
     receiver.defer_message(message)
@@ -208,8 +208,8 @@ def test_a_copy_is_deferred_peeked_and_renewed_like_any_message(stand: Stand) ->
     assert str(peeked) == "x"
     (deferred,) = receiver.receive_deferred_messages(message.sequence_number)
     receiver.complete_message(deferred)
-    stand.send("y")
-    deleting = stand.receiver("all", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
+    topic.send("y")
+    deleting = topic.receiver("all", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
     assert bodies(receive(deleting, 1)) == ["y"]
 
 
@@ -217,22 +217,22 @@ def test_a_copy_is_deferred_peeked_and_renewed_like_any_message(stand: Stand) ->
 def test_the_premium_tier_partitions_topics_by_itself(start_server: StartServer, sdk: Sdk) -> None:
     server = start_server({}, None, "--tier", "premium")
     with administration(server) as admin:
-        stand = Stand(sdk, server, admin, None)
-        stand.subscribe("all")
-        assert admin.get_topic(stand.name).enable_partitioning is True
+        topic = SdkTopic(sdk, server, admin, None)
+        topic.subscribe("all")
+        assert admin.get_topic(topic.name).enable_partitioning is True
         for number in range(4):
-            stand.send(str(number))
-        numbers = [message.sequence_number or 0 for message in stand.receive("all", 4)]
+            topic.send(str(number))
+        numbers = [message.sequence_number or 0 for message in topic.receive("all", 4)]
         assert {number >> PARTITION_SHIFT for number in numbers} == {0, 1}
-        stand.close()
+        topic.close()
 
 
 @pytest.mark.row("P-05", "P-13")
-def test_sessions_are_received_from_a_subscription(stand: Stand) -> None:
-    stand.subscribe("sessions", requires_session=True)
+def test_sessions_are_received_from_a_subscription(topic: SdkTopic) -> None:
+    topic.subscribe("sessions", requires_session=True)
     for text, session in (("a1", "a"), ("b1", "b"), ("a2", "a")):
-        stand.send(text, session_id=session)
-    receiver = stand.receiver("sessions", session_id="a")
+        topic.send(text, session_id=session)
+    receiver = topic.receiver("sessions", session_id="a")
     messages = receive(receiver, 2)
     assert bodies(messages) == ["a1", "a2"]
     assert len({message.sequence_number >> PARTITION_SHIFT for message in messages}) == 1
@@ -240,71 +240,71 @@ def test_sessions_are_received_from_a_subscription(stand: Stand) -> None:
     assert receiver.session.get_state() == b"seen"
     for message in messages:
         receiver.complete_message(message)
-    stand.send("nobody's")
-    assert stand.counts("sessions") == (1, 1)
+    topic.send("nobody's")
+    assert topic.counts("sessions") == (1, 1)
 
 
 # -- rules ----------------------------------------------------------------------------
 
 
-def test_rules_decide_who_gets_what(stand: Stand) -> None:
-    stand.subscribe("red", ("r", SqlRuleFilter("colour = @c", parameters={"@c": "red"}), None))
-    stand.subscribe("large", ("r", SqlRuleFilter("size > 10 AND sys.Label LIKE 'order%'"), None))
-    stand.subscribe("exact", ("r", CorrelationRuleFilter(label="orders", properties={"size": 12}), None))
+def test_rules_decide_who_gets_what(topic: SdkTopic) -> None:
+    topic.subscribe("red", ("r", SqlRuleFilter("colour = @c", parameters={"@c": "red"}), None))
+    topic.subscribe("large", ("r", SqlRuleFilter("size > 10 AND sys.Label LIKE 'order%'"), None))
+    topic.subscribe("exact", ("r", CorrelationRuleFilter(label="orders", properties={"size": 12}), None))
     for text, colour, size in (("a", "red", 5), ("b", "blue", 12), ("c", "red", 20)):
         properties = {"colour": colour, "size": size}
-        stand.send(text, application_properties=properties, subject="orders", partition_key="k")
-    assert bodies(stand.receive("red", 2)) == ["a", "c"]
-    assert bodies(stand.receive("large", 2)) == ["b", "c"]
-    assert bodies(stand.receive("exact", 1)) == ["b"]
+        topic.send(text, application_properties=properties, subject="orders", partition_key="k")
+    assert bodies(topic.receive("red", 2)) == ["a", "c"]
+    assert bodies(topic.receive("large", 2)) == ["b", "c"]
+    assert bodies(topic.receive("exact", 1)) == ["b"]
 
 
-def test_each_rule_with_an_action_makes_its_own_copy(stand: Stand) -> None:
-    stand.subscribe(
+def test_each_rule_with_an_action_makes_its_own_copy(topic: SdkTopic) -> None:
+    topic.subscribe(
         "all",
         ("plain", SqlRuleFilter("n = 1"), None),
         ("also", SqlRuleFilter("n < 2"), None),
         ("first", SqlRuleFilter("n = 1"), SqlRuleAction("SET n = n + 1; SET sys.To = 'there'")),
         ("second", SqlRuleFilter("n = 1"), SqlRuleAction("REMOVE n")),
     )
-    stand.send("x", application_properties={"n": 1})
-    got = stand.receive("all", 3)
+    topic.send("x", application_properties={"n": 1})
+    got = topic.receive("all", 3)
     assert [(message.to, message.application_properties) for message in got] == [
         (None, {b"n": 1}),
         ("there", {b"n": 2, b"RuleName": b"first"}),
         (None, {b"RuleName": b"second"}),
     ]
     assert len({message.enqueued_sequence_number for message in got}) == 1
-    assert stand.counts("all") == (0, 0)
+    assert topic.counts("all") == (0, 0)
 
 
-def test_a_filter_that_fails_dead_letters_if_asked_for(stand: Stand) -> None:
+def test_a_filter_that_fails_dead_letters_if_asked_for(topic: SdkTopic) -> None:
     bad = ("bad", SqlRuleFilter("n > 5"), None)
-    stand.subscribe("asked", bad)
-    stand.subscribe("silent", bad, dead_lettering_on_filter_evaluation_exceptions=False)
-    stand.send("x", application_properties={"n": "text"})
-    (letter,) = receive(stand.receiver("asked", sub_queue=ServiceBusSubQueue.DEAD_LETTER), 1)
+    topic.subscribe("asked", bad)
+    topic.subscribe("silent", bad, dead_lettering_on_filter_evaluation_exceptions=False)
+    topic.send("x", application_properties={"n": "text"})
+    (letter,) = receive(topic.receiver("asked", sub_queue=ServiceBusSubQueue.DEAD_LETTER), 1)
     assert letter.dead_letter_reason == "FilterException"
     assert "Rule 'bad'" in (letter.dead_letter_error_description or "")
-    assert stand.counts("silent") == (0, 0)
+    assert topic.counts("silent") == (0, 0)
 
 
 # -- scheduled ------------------------------------------------------------------------
 
 
 @pytest.mark.row("P-35")
-def test_scheduled_messages_wait_at_the_topic(stand: Stand) -> None:
-    stand.subscribe("all")
+def test_scheduled_messages_wait_at_the_topic(topic: SdkTopic) -> None:
+    topic.subscribe("all")
     due = datetime.now(UTC) + timedelta(seconds=1.5)
     first, second = (
-        stand.sender.schedule_messages(ServiceBusMessage(text, partition_key="k"), due)[0] for text in "ab"
+        topic.sender.schedule_messages(ServiceBusMessage(text, partition_key="k"), due)[0] for text in "ab"
     )
-    told = stand.admin.get_topic_runtime_properties(stand.name)
-    assert (told.scheduled_message_count, stand.counts("all")) == (2, (0, 0))
-    stand.sender.cancel_scheduled_messages(first)
+    told = topic.admin.get_topic_runtime_properties(topic.name)
+    assert (told.scheduled_message_count, topic.counts("all")) == (2, (0, 0))
+    topic.sender.cancel_scheduled_messages(first)
     with pytest.raises(MessageNotFoundError):
-        stand.sender.cancel_scheduled_messages(first)
-    (message,) = stand.receive("all", 1)
+        topic.sender.cancel_scheduled_messages(first)
+    (message,) = topic.receive("all", 1)
     assert (str(message), datetime.now(UTC) >= due) == ("b", True)
     assert message.enqueued_sequence_number is not None and message.enqueued_sequence_number > second
 
@@ -312,32 +312,32 @@ def test_scheduled_messages_wait_at_the_topic(stand: Stand) -> None:
 # -- what is refused ------------------------------------------------------------------
 
 
-def test_senders_and_receivers_are_told_where_they_belong(stand: Stand, sdk: Sdk) -> None:
-    stand.subscribe("all")
-    path = f"{stand.name}/Subscriptions/all"
+def test_senders_and_receivers_are_told_where_they_belong(topic: SdkTopic, sdk: Sdk) -> None:
+    topic.subscribe("all")
+    path = f"{topic.name}/Subscriptions/all"
     with pytest.raises(ServiceBusError, match="nobody can send"):
-        stand.client.get_queue_sender(path).send_messages(ServiceBusMessage("x"))
+        topic.client.get_queue_sender(path).send_messages(ServiceBusMessage("x"))
     with pytest.raises(ServiceBusError, match="is a topic"):
-        stand.client.get_queue_receiver(stand.name).receive_messages(max_wait_time=PATIENCE_S)
+        topic.client.get_queue_receiver(topic.name).receive_messages(max_wait_time=PATIENCE_S)
     for missing in ("none", "all/more"):
         with pytest.raises(MessagingEntityNotFoundError):
-            stand.client.get_subscription_receiver(stand.name, missing).receive_messages(
+            topic.client.get_subscription_receiver(topic.name, missing).receive_messages(
                 max_wait_time=PATIENCE_S
             )
-    receiver = stand.client.get_subscription_receiver(stand.name.upper(), "ALL")
-    stand.send("found")
+    receiver = topic.client.get_subscription_receiver(topic.name.upper(), "ALL")
+    topic.send("found")
     assert bodies(receive(receiver, 1)) == ["found"]
     receiver.close()
 
 
-def test_links_end_with_their_topic(stand: Stand) -> None:
-    stand.subscribe("all")
-    receiver = stand.receiver("all")
-    stand.send("x")
+def test_links_end_with_their_topic(topic: SdkTopic) -> None:
+    topic.subscribe("all")
+    receiver = topic.receiver("all")
+    topic.send("x")
     receive(receiver, 1)
-    stand.admin.delete_topic(stand.name)
+    topic.admin.delete_topic(topic.name)
     with pytest.raises(ServiceBusAuthenticationError):
-        stand.client.get_subscription_receiver(stand.name, "all").receive_messages(max_wait_time=PATIENCE_S)
+        topic.client.get_subscription_receiver(topic.name, "all").receive_messages(max_wait_time=PATIENCE_S)
 
 
 def test_a_token_for_the_topic_reaches_its_subscriptions_and_one_for_a_subscription_no_further(
@@ -364,7 +364,7 @@ def test_a_token_for_the_topic_reaches_its_subscriptions_and_one_for_a_subscript
     admin.delete_topic(name)
 
 
-def test_a_connection_string_that_only_listens_cannot_publish(server: ServerProcess, stand: Stand) -> None:
+def test_a_connection_string_that_only_listens_cannot_publish(server: ServerProcess, topic: SdkTopic) -> None:
     listens = server.connection_string.replace(server.key, "key-of-those-who-listen").replace(
         "RootManageSharedAccessKey", "Listens"
     )
@@ -372,14 +372,14 @@ def test_a_connection_string_that_only_listens_cannot_publish(server: ServerProc
         ServiceBusClient.from_connection_string(listens, retry_total=0) as client,
         pytest.raises(ServiceBusAuthorizationError),
     ):
-        client.get_topic_sender(stand.name).send_messages(ServiceBusMessage("x"))
+        client.get_topic_sender(topic.name).send_messages(ServiceBusMessage("x"))
 
 
 # -- over HTTP, through restarts, from a file -------------------------------------------
 
 
-def test_http_clients_publish_and_receive(stand: Stand, server: ServerProcess) -> None:
-    stand.subscribe("red", ("r", SqlRuleFilter("colour = 'red'"), None))
+def test_http_clients_publish_and_receive(topic: SdkTopic, server: ServerProcess) -> None:
+    topic.subscribe("red", ("r", SqlRuleFilter("colour = 'red'"), None))
     token = make_token("https://h", "RootManageSharedAccessKey", server.key, int(time.time()) + 600)
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
     for body, colour in (("a", "blue"), ("b", "red")):
@@ -388,24 +388,24 @@ def test_http_clients_publish_and_receive(stand: Stand, server: ServerProcess) -
             "colour": f'"{colour}"',
             "BrokerProperties": '{"PartitionKey": "k"}',
         }
-        connection.request("POST", f"/{stand.name}/messages", body, headers)
+        connection.request("POST", f"/{topic.name}/messages", body, headers)
         answer = connection.getresponse()
         assert (answer.status, answer.read()) == (201, b"")
     connection.request(
-        "POST", f"/{stand.name}/Subscriptions/red/messages/head", headers={"Authorization": token}
+        "POST", f"/{topic.name}/Subscriptions/red/messages/head", headers={"Authorization": token}
     )
     answer = connection.getresponse()
     assert (answer.status, answer.read()) == (201, b"b")
     told = json.loads(answer.headers["BrokerProperties"])
     assert told["EnqueuedSequenceNumber"] == told["SequenceNumber"] + 1
     place = answer.headers["Location"]
-    assert f"/{stand.name}/subscriptions/red/messages/" in place
+    assert f"/{topic.name}/subscriptions/red/messages/" in place
     connection.request("DELETE", place.partition(f":{server.port}")[2], headers={"Authorization": token})
     assert connection.getresponse().read() == b""
-    connection.request("POST", f"/{stand.name}/messages/head", headers={"Authorization": token})
+    connection.request("POST", f"/{topic.name}/messages/head", headers={"Authorization": token})
     assert connection.getresponse().status == 400
     connection.close()
-    assert stand.counts("red") == (0, 0)
+    assert topic.counts("red") == (0, 0)
 
 
 @pytest.mark.parametrize("partitioned", [True, False])
@@ -413,12 +413,12 @@ def test_a_topic_of_a_config_file_survives_being_killed(start_server: StartServe
     rules = [
         {"Name": "r", "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "n = 1"}}},
     ]
-    topic = {
+    described = {
         "Name": "news",
         "Properties": {"EnablePartitioning": partitioned},
         "Subscriptions": [{"Name": "all"}, {"Name": "some", "Rules": rules}],
     }
-    server = start_server({}, None, topics=[topic])
+    server = start_server({}, None, topics=[described])
     with (
         ServiceBusClient.from_connection_string(server.connection_string) as client,
         client.get_topic_sender("news") as sender,

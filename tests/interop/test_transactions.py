@@ -20,14 +20,14 @@ from fix_rows import on_kind, use_entity
 from fix_server import ServerProcess, StartServer, namespace
 from fix_transactions import (
     NOT_ALLOWED,
-    Room,
-    Table,
-    at_table,
+    OwnEntities,
+    TransactionClient,
     condition,
     lock_tokens,
     message,
     request_all,
     text_of,
+    transaction_client,
 )
 
 PREMIUM = ("--tier", "premium")  # two partitions each
@@ -41,7 +41,7 @@ PARTITIONED = pytest.mark.parametrize(("partitioned", "options"), [ON_16, ON_2])
 UNPARTITIONED = pytest.mark.parametrize(("partitioned", "options"), [ON_1])
 
 # So many tests share a server, each with entities of its own; more of them would be too many for Standard.
-ROOMS = 32
+SETS_OF_ENTITIES = 32
 
 Start: TypeAlias = Callable[[bool, tuple[str, ...]], tuple[ServerProcess, int]]
 
@@ -59,7 +59,7 @@ def _start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
             queues = {
                 f"{name}-{number}": {} if name == "plain" else properties
                 for name in ("q", "other", "plain")
-                for number in range(ROOMS)
+                for number in range(SETS_OF_ENTITIES)
             }
             servers[kind] = ServerProcess(tmp_path_factory.mktemp("server"), namespace(queues), options)
             servers[kind].start()
@@ -73,91 +73,91 @@ def _start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 
 
 @pytest.fixture
-def room(_start: Start, partitioned: bool, options: tuple[str, ...]) -> Iterator[Room]:
+def entities(_start: Start, partitioned: bool, options: tuple[str, ...]) -> Iterator[OwnEntities]:
     server, number = _start(partitioned, options)
-    assert number < ROOMS, "more tests than rooms: raise ROOMS"
+    assert number < SETS_OF_ENTITIES, "more tests than sets of entities: raise SETS_OF_ENTITIES"
     use_entity(server, f"q-{number}")
-    yield Room(server, number)
+    yield OwnEntities(server, number)
     server.refuse_trouble()
 
 
 @pytest.mark.row("P-23")
 @KINDS
-async def test_a_commit_makes_sends_and_settlements_visible_together(room: Room) -> None:
-    async with at_table(room) as table:
-        await table.send(message("old", key="k"))
-        receiver, [old] = await table.receive(1)
-        txn = await table.coordinator.declare()
-        assert await table.send(message("new 1", key="k"), message("new 2", key="k"), txn=txn) == [None, None]
-        assert await table.settle(receiver, [old], txn) is None
-        assert await table.contents() == []
-        assert await table.coordinator.commit(txn) == Accepted()
-        assert await table.contents() == ["new 1", "new 2"]
+async def test_a_commit_makes_sends_and_settlements_visible_together(entities: OwnEntities) -> None:
+    async with transaction_client(entities) as tx:
+        await tx.send(message("old", key="k"))
+        receiver, [old] = await tx.receive(1)
+        txn = await tx.coordinator.declare()
+        assert await tx.send(message("new 1", key="k"), message("new 2", key="k"), txn=txn) == [None, None]
+        assert await tx.settle(receiver, [old], txn) is None
+        assert await tx.contents() == []
+        assert await tx.coordinator.commit(txn) == Accepted()
+        assert await tx.contents() == ["new 1", "new 2"]
 
 
 @pytest.mark.row("P-23")
 @KINDS
-async def test_a_rollback_leaves_no_trace_and_the_message_locked(room: Room) -> None:
-    async with at_table(room) as table:
-        await table.send(message("old", key="k"))
-        receiver, [old] = await table.receive(1)
-        txn = await table.coordinator.declare()
-        await table.send(message("new", key="k"), txn=txn)
-        await table.settle(receiver, [old], txn)
-        assert await table.coordinator.roll_back(txn) == Accepted()
-        assert await table.contents() == []
+async def test_a_rollback_leaves_no_trace_and_the_message_locked(entities: OwnEntities) -> None:
+    async with transaction_client(entities) as tx:
+        await tx.send(message("old", key="k"))
+        receiver, [old] = await tx.receive(1)
+        txn = await tx.coordinator.declare()
+        await tx.send(message("new", key="k"), txn=txn)
+        await tx.settle(receiver, [old], txn)
+        assert await tx.coordinator.roll_back(txn) == Accepted()
+        assert await tx.contents() == []
         # Still its receiver's: it may be settled after all, in another transaction or none.
-        again = await table.coordinator.declare()
-        requester = await table.requester()
+        again = await tx.coordinator.declare()
+        requester = await tx.requester()
         reply = await requester.ask(
             "com.microsoft:update-disposition",
             {"disposition-status": "completed", "lock-tokens": lock_tokens(old)},
         )
         assert reply.application_properties["statusCode"] == 200
-        assert await table.coordinator.commit(again) == Accepted()
+        assert await tx.coordinator.commit(again) == Accepted()
 
 
 @pytest.mark.row("B-08", "P-23")
 @KINDS
 @pytest.mark.parametrize("when", ["before the commit", "after the commit"])
-async def test_a_crash_leaves_all_of_it_or_nothing(room: Room, when: str) -> None:
-    async with at_table(room) as table:
-        await table.send(message("old", key="k"))
-        receiver, [old] = await table.receive(1)
-        txn = await table.coordinator.declare()
-        await table.send(message("new", key="k"), txn=txn)
-        await table.settle(receiver, [old], txn)
+async def test_a_crash_leaves_all_of_it_or_nothing(entities: OwnEntities, when: str) -> None:
+    async with transaction_client(entities) as tx:
+        await tx.send(message("old", key="k"))
+        receiver, [old] = await tx.receive(1)
+        txn = await tx.coordinator.declare()
+        await tx.send(message("new", key="k"), txn=txn)
+        await tx.settle(receiver, [old], txn)
         if when == "after the commit":
-            assert await table.coordinator.commit(txn) == Accepted()
-        room.server.kill()
+            assert await tx.coordinator.commit(txn) == Accepted()
+        entities.server.kill()
 
-    room.server.start()
-    async with at_table(room) as table:
-        assert await table.contents() == (["old"] if when == "before the commit" else ["new"])
+    entities.server.start()
+    async with transaction_client(entities) as tx:
+        assert await tx.contents() == (["old"] if when == "before the commit" else ["new"])
 
 
 @KINDS
 @pytest.mark.parametrize("leaving", ["link", "connection"])
-async def test_who_goes_away_has_rolled_back(room: Room, leaving: str) -> None:
-    async with at_table(room) as table:
-        txn = await table.coordinator.declare()
-        await table.send(message("new", key="k"), txn=txn)
+async def test_who_goes_away_has_rolled_back(entities: OwnEntities, leaving: str) -> None:
+    async with transaction_client(entities) as tx:
+        txn = await tx.coordinator.declare()
+        await tx.send(message("new", key="k"), txn=txn)
         if leaving == "link":
-            table.coordinator.detach()
-            await table.coordinator.detached()
-            assert await table.send(message("late", key="k"), txn=txn) == ["amqp:transaction:unknown-id"]
+            tx.coordinator.detach()
+            await tx.coordinator.detached()
+            assert await tx.send(message("late", key="k"), txn=txn) == ["amqp:transaction:unknown-id"]
 
-    async with at_table(room) as table:
-        assert await table.contents() == []
+    async with transaction_client(entities) as tx:
+        assert await tx.contents() == []
 
 
 @KINDS
-async def test_each_outcome_can_be_part_of_a_transaction(room: Room) -> None:
-    async with at_table(room) as table:
-        await table.send(*(message(text, key="k") for text in ("complete", "abandon", "defer", "dead")))
-        receiver, found = await table.receive(4)
+async def test_each_outcome_can_be_part_of_a_transaction(entities: OwnEntities) -> None:
+    async with transaction_client(entities) as tx:
+        await tx.send(*(message(text, key="k") for text in ("complete", "abandon", "defer", "dead")))
+        receiver, found = await tx.receive(4)
         by_text = {text_of(delivery): delivery for delivery in found}
-        txn = await table.coordinator.declare()
+        txn = await tx.coordinator.declare()
         outcomes: dict[str, DeliveryState] = {
             "complete": Accepted(),
             "abandon": Modified(delivery_failed=True),
@@ -165,108 +165,108 @@ async def test_each_outcome_can_be_part_of_a_transaction(room: Room) -> None:
             "dead": Rejected(),
         }
         for text, outcome in outcomes.items():
-            assert await table.settle(receiver, [by_text[text]], txn, outcome) is None
-        assert await table.contents() == []
-        assert await table.coordinator.commit(txn) == Accepted()
-        assert await table.contents() == ["abandon"]
-        assert await table.contents("q/$deadletterqueue") == ["dead"]
+            assert await tx.settle(receiver, [by_text[text]], txn, outcome) is None
+        assert await tx.contents() == []
+        assert await tx.coordinator.commit(txn) == Accepted()
+        assert await tx.contents() == ["abandon"]
+        assert await tx.contents("q/$deadletterqueue") == ["dead"]
 
 
 @pytest.mark.row("P-19")
 @PARTITIONED
-async def test_on_a_partitioned_queue_every_message_needs_a_key(room: Room) -> None:
-    async with at_table(room) as table:
-        txn = await table.coordinator.declare()
-        assert await table.send(message("no key"), txn=txn) == [NOT_ALLOWED]
-        assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
+async def test_on_a_partitioned_queue_every_message_needs_a_key(entities: OwnEntities) -> None:
+    async with transaction_client(entities) as tx:
+        txn = await tx.coordinator.declare()
+        assert await tx.send(message("no key"), txn=txn) == [NOT_ALLOWED]
+        assert condition(await tx.coordinator.commit(txn)) == "amqp:transaction:rollback"
         for key in ({"key": "k"}, {"session": "k"}, {"id": "k"}):
-            txn = await table.coordinator.declare()
-            assert await table.send(message("new", **key), txn=txn) == [None]
-            assert await table.coordinator.commit(txn) == Accepted()
-        assert await table.contents() == ["new"] * 3
+            txn = await tx.coordinator.declare()
+            assert await tx.send(message("new", **key), txn=txn) == [None]
+            assert await tx.coordinator.commit(txn) == Accepted()
+        assert await tx.contents() == ["new"] * 3
 
 
 @pytest.mark.row("P-20")
 @PARTITIONED
-async def test_on_a_partitioned_queue_all_messages_have_one_key(room: Room) -> None:
-    async with at_table(room) as table:
+async def test_on_a_partitioned_queue_all_messages_have_one_key(entities: OwnEntities) -> None:
+    async with transaction_client(entities) as tx:
         for first, second in (
             ({"key": "a"}, {"key": "b"}),
             ({"session": "a"}, {"session": "b"}),
             ({"id": "a"}, {"id": "b"}),
         ):
-            txn = await table.coordinator.declare()
-            sent = await table.send(message("1", **first), message("2", **second), txn=txn)
+            txn = await tx.coordinator.declare()
+            sent = await tx.send(message("1", **first), message("2", **second), txn=txn)
             assert sent == [None, NOT_ALLOWED]
-            assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
-        assert await table.contents() == []
+            assert condition(await tx.coordinator.commit(txn)) == "amqp:transaction:rollback"
+        assert await tx.contents() == []
 
 
 @pytest.mark.row("P-20")
 @PARTITIONED
-async def test_on_a_partitioned_queue_settlements_count_too(room: Room) -> None:
+async def test_on_a_partitioned_queue_settlements_count_too(entities: OwnEntities) -> None:
     """What is settled and what is sent must be in one partition."""
 
-    async with at_table(room) as table:
-        await table.send(*(message(str(number), key=f"key-{number}") for number in range(20)))
-        receiver, found = await table.receive(20)
+    async with transaction_client(entities) as tx:
+        await tx.send(*(message(str(number), key=f"key-{number}") for number in range(20)))
+        receiver, found = await tx.receive(20)
         partitions = {delivery.tag[:2]: delivery for delivery in found}
         one, other = list(partitions.values())[:2]
-        txn = await table.coordinator.declare()
-        assert await table.settle(receiver, [one], txn) is None
-        assert await table.settle(receiver, [other], txn) == NOT_ALLOWED
-        assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
+        txn = await tx.coordinator.declare()
+        assert await tx.settle(receiver, [one], txn) is None
+        assert await tx.settle(receiver, [other], txn) == NOT_ALLOWED
+        assert condition(await tx.coordinator.commit(txn)) == "amqp:transaction:rollback"
 
 
 @UNPARTITIONED
-async def test_on_an_unpartitioned_queue_keys_and_sessions_may_differ(room: Room) -> None:
-    async with at_table(room) as table:
-        txn = await table.coordinator.declare()
-        sent = await table.send(
+async def test_on_an_unpartitioned_queue_keys_and_sessions_may_differ(entities: OwnEntities) -> None:
+    async with transaction_client(entities) as tx:
+        txn = await tx.coordinator.declare()
+        sent = await tx.send(
             message("1", session="a"), message("2", session="b"), message("3", key="c"), message("4"), txn=txn
         )
         assert sent == [None] * 4
-        assert await table.coordinator.commit(txn) == Accepted()
-        assert await table.contents() == ["1", "2", "3", "4"]
+        assert await tx.coordinator.commit(txn) == Accepted()
+        assert await tx.contents() == ["1", "2", "3", "4"]
 
 
 @pytest.mark.row("P-14")
 @KINDS
-async def test_a_session_and_a_key_that_differ_are_refused(room: Room) -> None:
-    async with at_table(room) as table:
-        txn = await table.coordinator.declare()
-        assert await table.send(message("1", session="a", key="b"), txn=txn) == [NOT_ALLOWED]
-        assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
+async def test_a_session_and_a_key_that_differ_are_refused(entities: OwnEntities) -> None:
+    async with transaction_client(entities) as tx:
+        txn = await tx.coordinator.declare()
+        assert await tx.send(message("1", session="a", key="b"), txn=txn) == [NOT_ALLOWED]
+        assert condition(await tx.coordinator.commit(txn)) == "amqp:transaction:rollback"
 
 
 @KINDS
-async def test_a_transaction_is_about_one_entity(room: Room) -> None:
-    async with at_table(room) as table:
-        txn = await table.coordinator.declare()
-        assert await table.send(message("1", key="k"), txn=txn) == [None]
-        assert await table.send(message("2", key="k"), txn=txn, queue="other") == [NOT_ALLOWED]
-        assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
-        assert await table.contents() == await table.contents("other") == []
+async def test_a_transaction_is_about_one_entity(entities: OwnEntities) -> None:
+    async with transaction_client(entities) as tx:
+        txn = await tx.coordinator.declare()
+        assert await tx.send(message("1", key="k"), txn=txn) == [None]
+        assert await tx.send(message("2", key="k"), txn=txn, queue="other") == [NOT_ALLOWED]
+        assert condition(await tx.coordinator.commit(txn)) == "amqp:transaction:rollback"
+        assert await tx.contents() == await tx.contents("other") == []
 
 
 @KINDS
-async def test_a_hundred_messages_are_the_most(room: Room) -> None:
-    async with at_table(room) as table:
-        txn = await table.coordinator.declare()
-        sent = await table.send(*(message(str(number), key="k") for number in range(101)), txn=txn)
+async def test_a_hundred_messages_are_the_most(entities: OwnEntities) -> None:
+    async with transaction_client(entities) as tx:
+        txn = await tx.coordinator.declare()
+        sent = await tx.send(*(message(str(number), key="k") for number in range(101)), txn=txn)
         assert sent == [None] * 100 + ["amqp:resource-limit-exceeded"]
-        assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
-        assert await table.contents() == []
+        assert condition(await tx.coordinator.commit(txn)) == "amqp:transaction:rollback"
+        assert await tx.contents() == []
 
 
 @KINDS
-async def test_a_message_is_settled_once_in_a_transaction(room: Room) -> None:
-    async with at_table(room) as table:
-        await table.send(message("old", key="k"))
-        receiver, [old] = await table.receive(1)
-        txn = await table.coordinator.declare()
-        requester = await table.requester()
-        assert await table.settle(receiver, [old], txn) is None
+async def test_a_message_is_settled_once_in_a_transaction(entities: OwnEntities) -> None:
+    async with transaction_client(entities) as tx:
+        await tx.send(message("old", key="k"))
+        receiver, [old] = await tx.receive(1)
+        txn = await tx.coordinator.declare()
+        requester = await tx.requester()
+        assert await tx.settle(receiver, [old], txn) is None
         body = {"disposition-status": "completed", "lock-tokens": lock_tokens(old)}
         request = requester.encode(body, {"operation": "com.microsoft:update-disposition"})
         await requester.sender.send(request, state=TransactionalState(txn))
@@ -276,10 +276,10 @@ async def test_a_message_is_settled_once_in_a_transaction(room: Room) -> None:
 
 
 @KINDS
-async def test_requests_that_cannot_be_part_of_a_transaction_say_so(room: Room) -> None:
-    async with at_table(room) as table:
-        requester = await table.requester()
-        txn = await table.coordinator.declare()
+async def test_requests_that_cannot_be_part_of_a_transaction_say_so(entities: OwnEntities) -> None:
+    async with transaction_client(entities) as tx:
+        requester = await tx.requester()
+        txn = await tx.coordinator.declare()
         request = requester.encode(
             {"from-sequence-number": 1, "message-count": 1}, {"operation": "com.microsoft:peek-message"}
         )
@@ -289,17 +289,17 @@ async def test_requests_that_cannot_be_part_of_a_transaction_say_so(room: Room) 
 
 
 @KINDS
-async def test_unknown_and_finished_transactions_are_refused_by_name(room: Room) -> None:
-    async with at_table(room) as table:
-        assert await table.send(message("1", key="k"), txn=b"nonsense") == ["amqp:transaction:unknown-id"]
-        assert condition(await table.coordinator.commit(b"nonsense")) == "amqp:transaction:unknown-id"
-        txn = await table.coordinator.declare()
-        assert await table.coordinator.commit(txn) == Accepted()
-        assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:unknown-id"
-        (refused,) = await table.coordinator.send(encode_message(value="what?"))
+async def test_unknown_and_finished_transactions_are_refused_by_name(entities: OwnEntities) -> None:
+    async with transaction_client(entities) as tx:
+        assert await tx.send(message("1", key="k"), txn=b"nonsense") == ["amqp:transaction:unknown-id"]
+        assert condition(await tx.coordinator.commit(b"nonsense")) == "amqp:transaction:unknown-id"
+        txn = await tx.coordinator.declare()
+        assert await tx.coordinator.commit(txn) == Accepted()
+        assert condition(await tx.coordinator.commit(txn)) == "amqp:transaction:unknown-id"
+        (refused,) = await tx.coordinator.send(encode_message(value="what?"))
         assert condition(refused) == "com.microsoft:argument-error"
         # And the link goes on working.
-        assert await table.coordinator.commit(await table.coordinator.declare()) == Accepted()
+        assert await tx.coordinator.commit(await tx.coordinator.declare()) == Accepted()
 
 
 # -- rules ------------------------------------------------------------------------------
@@ -328,9 +328,9 @@ async def test_rules_change_inside_a_transaction_where_nothing_is_partitioned(
     server = start_server({}, None, *options, topics=[topic])
     use_entity(server, "news")
 
-    async def test(table: Table) -> None:
-        requester = await table.client.requester("news/Subscriptions/all/$management")
-        txn = await table.coordinator.declare()
+    async def test(tx: TransactionClient) -> None:
+        requester = await tx.client.requester("news/Subscriptions/all/$management")
+        txn = await tx.coordinator.declare()
         changes = red("red"), ("remove-rule", {"rule-name": "$Default"})
         if partitioned:
             assert await request_all(requester, txn, *changes) == [NOT_ALLOWED, NOT_ALLOWED]
@@ -339,25 +339,25 @@ async def test_rules_change_inside_a_transaction_where_nothing_is_partitioned(
             return
         assert await request_all(requester, txn, *changes) == [None, None]
         assert await rule_names(requester) == ["$Default"]
-        assert await table.coordinator.roll_back(txn) == Accepted()
-        txn = await table.coordinator.declare()
+        assert await tx.coordinator.roll_back(txn) == Accepted()
+        txn = await tx.coordinator.declare()
         assert await request_all(requester, txn, *changes) == [None, None]
-        assert await table.coordinator.commit(txn) == Accepted()
+        assert await tx.coordinator.commit(txn) == Accepted()
         assert await rule_names(requester) == ["red"]
         # Rules and messages are kept in different places, so no transaction has both. The refusal says so.
-        txn = await table.coordinator.declare()
+        txn = await tx.coordinator.declare()
         assert await request_all(requester, txn, red("also")) == [None]
-        assert await table.send(message("x"), txn=txn, queue="news") == [NOT_ALLOWED]
-        refused = await table.coordinator.commit(txn)
+        assert await tx.send(message("x"), txn=txn, queue="news") == [NOT_ALLOWED]
+        refused = await tx.coordinator.commit(txn)
         assert condition(refused) == "amqp:transaction:rollback"
         assert "rules are kept in the catalog and messages in messaging stores" in str(refused)
-        txn = await table.coordinator.declare()
-        assert await table.send(message("x"), txn=txn, queue="news") == [None]
+        txn = await tx.coordinator.declare()
+        assert await tx.send(message("x"), txn=txn, queue="news") == [None]
         assert await request_all(requester, txn, red("also")) == [NOT_ALLOWED]
         assert await rule_names(requester) == ["red"]
 
-    async with at_table(Room(server)) as table:
-        await test(table)
+    async with transaction_client(OwnEntities(server)) as tx:
+        await test(tx)
 
 
 # -- sessions ---------------------------------------------------------------------------
@@ -371,26 +371,26 @@ async def test_the_state_of_a_session_is_set_with_the_messages_or_not_at_all(
     server = start_server({"q": {"EnablePartitioning": partitioned, "RequiresSession": True}}, None, *options)
     use_entity(server, "q")
 
-    async with at_table(Room(server)) as table:
-        await table.send(message("old", session="s"))
-        receiver = await table.client.receiver("q", credit=1, filter={"com.microsoft:session-filter": "s"})
+    async with transaction_client(OwnEntities(server)) as tx:
+        await tx.send(message("old", session="s"))
+        receiver = await tx.client.receiver("q", credit=1, filter={"com.microsoft:session-filter": "s"})
         old = await receiver.receive(1)
-        requester = await table.client.requester("q/$management")
+        requester = await tx.client.requester("q/$management")
 
         async def state() -> object:
             reply = await requester.ask("com.microsoft:get-session-state", {"session-id": "s"})
             return reply.value["session-state"]
 
         for commits in (False, True):
-            txn = await table.coordinator.declare()
+            txn = await tx.coordinator.declare()
             body = {"session-id": "s", "session-state": b"new"}
             assert await request_all(requester, txn, ("set-session-state", body)) == [None]
             assert await state() is None
             if commits:
-                assert await table.settle(receiver, old, txn) is None
-                assert await table.coordinator.commit(txn) == Accepted()
+                assert await tx.settle(receiver, old, txn) is None
+                assert await tx.coordinator.commit(txn) == Accepted()
             else:
-                assert await table.coordinator.roll_back(txn) == Accepted()
+                assert await tx.coordinator.roll_back(txn) == Accepted()
             assert await state() == (b"new" if commits else None)
 
 
@@ -402,10 +402,10 @@ def sessions(start_server: StartServer, partitioned: bool, options: tuple[str, .
     return server
 
 
-async def texts_of_session(table: Table, session: str, number: int) -> list[str]:
+async def texts_of_session(tx: TransactionClient, session: str, number: int) -> list[str]:
     """So many messages of a session, received in order and completed."""
     chosen = {"com.microsoft:session-filter": session}
-    receiver = await table.client.receiver("q", credit=number, filter=chosen)
+    receiver = await tx.client.receiver("q", credit=number, filter=chosen)
     found = await receiver.receive(number)
     await receiver.settled_as(found)
     receiver.detach()
@@ -418,17 +418,17 @@ async def texts_of_session(table: Table, session: str, number: int) -> list[str]
 async def test_where_sessions_are_required_a_key_is_no_session_and_must_be_equal_to_it(
     sessions: ServerProcess,
 ) -> None:
-    async with at_table(Room(sessions)) as table:
+    async with transaction_client(OwnEntities(sessions)) as tx:
         for refused in ({"key": "s"}, {"id": "s"}, {}, {"session": "s", "key": "other"}):
-            txn = await table.coordinator.declare()
-            assert await table.send(message("first", session="s"), txn=txn) == [None]
-            assert await table.send(message("refused", **refused), txn=txn) == [NOT_ALLOWED], refused
-            assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
-        txn = await table.coordinator.declare()
-        sent = await table.send(message("1", session="s", key="s"), message("2", session="s"), txn=txn)
+            txn = await tx.coordinator.declare()
+            assert await tx.send(message("first", session="s"), txn=txn) == [None]
+            assert await tx.send(message("refused", **refused), txn=txn) == [NOT_ALLOWED], refused
+            assert condition(await tx.coordinator.commit(txn)) == "amqp:transaction:rollback"
+        txn = await tx.coordinator.declare()
+        sent = await tx.send(message("1", session="s", key="s"), message("2", session="s"), txn=txn)
         assert sent == [None, None]
-        assert await table.coordinator.commit(txn) == Accepted()
-        assert await texts_of_session(table, "s", 2) == ["1", "2"]
+        assert await tx.coordinator.commit(txn) == Accepted()
+        assert await texts_of_session(tx, "s", 2) == ["1", "2"]
 
 
 @pytest.mark.row("P-22")
@@ -436,17 +436,17 @@ async def test_where_sessions_are_required_a_key_is_no_session_and_must_be_equal
 async def test_two_sessions_in_a_transaction_are_allowed_only_where_nothing_is_partitioned(
     sessions: ServerProcess, partitioned: bool
 ) -> None:
-    async with at_table(Room(sessions)) as table:
-        txn = await table.coordinator.declare()
-        sent = await table.send(message("1", session="a"), message("2", session="b"), txn=txn)
+    async with transaction_client(OwnEntities(sessions)) as tx:
+        txn = await tx.coordinator.declare()
+        sent = await tx.send(message("1", session="a"), message("2", session="b"), txn=txn)
         if partitioned:
             assert sent == [None, NOT_ALLOWED]
-            assert condition(await table.coordinator.commit(txn)) == "amqp:transaction:rollback"
+            assert condition(await tx.coordinator.commit(txn)) == "amqp:transaction:rollback"
             # Nothing of it is there: what comes is what is sent next.
-            assert await table.send(message("after", session="a")) == [None]
-            assert await texts_of_session(table, "a", 1) == ["after"]
+            assert await tx.send(message("after", session="a")) == [None]
+            assert await texts_of_session(tx, "a", 1) == ["after"]
             return
         assert sent == [None, None]
-        assert await table.coordinator.commit(txn) == Accepted()
-        assert await texts_of_session(table, "a", 1) == ["1"]
-        assert await texts_of_session(table, "b", 1) == ["2"]
+        assert await tx.coordinator.commit(txn) == Accepted()
+        assert await texts_of_session(tx, "a", 1) == ["1"]
+        assert await texts_of_session(tx, "b", 1) == ["2"]

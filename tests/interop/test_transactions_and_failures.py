@@ -7,7 +7,7 @@ import pytest
 from bendybus.amqp.performatives import Accepted
 from bendybus.domain.routing import partition_of
 from fix_server import ServerProcess, StartServer
-from fix_transactions import Room, at_table, message, text_of
+from fix_transactions import OwnEntities, message, text_of, transaction_client
 from interop.test_outages import switch, until_back
 
 PREMIUM = ("--tier", "premium")  # two partitions each
@@ -31,9 +31,9 @@ def topic(name: str, *, partitioned: bool) -> dict[str, object]:
 
 async def drained(server: ServerProcess, entity: str, number: int) -> list[str]:
     """The texts of so many messages, which may still be on their way; there must not be more."""
-    async with at_table(Room(server)) as table:
-        texts = await table.arrived(number, entity)
-        assert await table.contents(entity) == []
+    async with transaction_client(OwnEntities(server)) as tx:
+        texts = await tx.arrived(number, entity)
+        assert await tx.contents(entity) == []
     return texts
 
 
@@ -49,15 +49,15 @@ async def test_a_crash_leaves_all_of_what_spans_entities_or_nothing(
     server = start_server(queues, None, *options, topics=topics)
     first, source = ("first", "first") if via == "queue" else ("news", "news/Subscriptions/s")
 
-    async with at_table(Room(server), spans_entities=True) as table:
-        assert await table.send(message("old"), queue=first) == [None]
-        receiver, [old] = await table.receive(1, source)
-        txn = await table.coordinator.declare()
+    async with transaction_client(OwnEntities(server), spans_entities=True) as tx:
+        assert await tx.send(message("old"), queue=first) == [None]
+        receiver, [old] = await tx.receive(1, source)
+        txn = await tx.coordinator.declare()
         for entity in ("other", "echo", first):
-            assert await table.send(message("new"), txn=txn, queue=entity) == [None]
-        assert await table.settle(receiver, [old], txn) is None
+            assert await tx.send(message("new"), txn=txn, queue=entity) == [None]
+        assert await tx.settle(receiver, [old], txn) is None
         if when == "after the commit":
-            assert await table.coordinator.commit(txn) == Accepted()
+            assert await tx.coordinator.commit(txn) == Accepted()
         server.kill()
 
     server.start()
@@ -75,17 +75,17 @@ async def test_what_only_leaves_an_entity_leaves_from_a_partition_that_is_there(
     queues: dict[str, dict[str, object]] = {"q": {"EnablePartitioning": partitioned}, "plain": {}}
     server = start_server(queues, None, "--development", "--stores", str(STORES), *options)
 
-    async with at_table(Room(server), spans_entities=True) as table:
-        await table.sender("q")
+    async with transaction_client(OwnEntities(server), spans_entities=True) as tx:
+        await tx.sender("q")
         away = next(key for key in map(str, range(1000)) if partition_of(key, 16) % STORES == 1)
         switch(server, 1, "fail")
         # It is found out by whoever writes there first.
-        await table.send(message("lost", key=away), queue="q")
+        await tx.send(message("lost", key=away), queue="q")
         for number in range(2 * 16):
-            txn = await table.coordinator.declare()
+            txn = await tx.coordinator.declare()
             sent = [message(str(number)), message("k", key=away)][number % 2]
-            assert await table.send(sent, txn=txn, queue="plain") == [None]
-            assert await table.coordinator.commit(txn) == Accepted()
+            assert await tx.send(sent, txn=txn, queue="plain") == [None]
+            assert await tx.coordinator.commit(txn) == Accepted()
         switch(server, 1, "heal")
 
     until_back(server)
@@ -101,15 +101,15 @@ async def test_a_settlement_in_a_partition_that_is_away_fails_the_commit_and_com
     server = start_server(queues, None, "--development", "--stores", str(STORES))
     texts: list[str] = []
 
-    async with at_table(Room(server), spans_entities=True) as table:
+    async with transaction_client(OwnEntities(server), spans_entities=True) as tx:
         away = next(key for key in map(str, range(1000)) if partition_of(key, 16) % STORES == 1)
-        assert await table.send(message("old", key=away), queue="q") == [None]
-        receiver, [old] = await table.receive(1, "q")
-        txn = await table.coordinator.declare()
-        assert await table.send(message("never"), txn=txn, queue="plain") == [None]
-        assert await table.settle(receiver, [old], txn) is None
+        assert await tx.send(message("old", key=away), queue="q") == [None]
+        receiver, [old] = await tx.receive(1, "q")
+        txn = await tx.coordinator.declare()
+        assert await tx.send(message("never"), txn=txn, queue="plain") == [None]
+        assert await tx.settle(receiver, [old], txn) is None
         switch(server, 1, "fail")
-        assert await table.coordinator.commit(txn) != Accepted()
+        assert await tx.coordinator.commit(txn) != Accepted()
         switch(server, 1, "heal")
         receiver.grant(1)
         texts.extend(map(text_of, await receiver.receive(1)))

@@ -47,6 +47,7 @@ from fix_engine import (
     receiving_link,
     whole,
 )
+from fix_examples import examples
 
 # -- transfers [2.6.12, 2.6.14] -------------------------------------------------------
 
@@ -391,7 +392,7 @@ def test_settling_what_the_peer_settled_itself_says_nothing(pair: WiredPair) -> 
 # -- any cutting of the stream gives the same -----------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 1500), min_size=1, max_size=8),
     cuts=st.lists(st.integers(1, 700), min_size=1, max_size=20),

@@ -44,6 +44,7 @@ from bendybus.engine.receiving import ReceivingLink
 from bendybus.engine.sending import SendingLink
 from bendybus.errors import BrokerError, EntityNotFound, ProtocolError, Unauthorized, WireError
 from fix_engine import OPEN, SASL_START, RawPeer, begin_frame
+from fix_examples import examples
 
 # Nothing a peer sends makes us write more than this for each frame it sent (an attach with all
 # our fields is the largest answer), and a little for the start.
@@ -171,7 +172,7 @@ def check(peer: RawPeer, events: list[Event], written: int, frame_count: int) ->
     assert written <= OUTPUT_PER_FRAME_MAX * (frame_count + 5)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(FRAME, max_size=25), st.booleans(), st.booleans(), st.booleans())
 def test_valid_frames_in_any_order(frames: list[bytes], opening: bool, one_read: bool, refuse: bool) -> None:
     peer = RawPeer(SMALL).open()
@@ -186,7 +187,7 @@ def test_valid_frames_in_any_order(frames: list[bytes], opening: bool, one_read:
     check(peer, seen, written, len(frames))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from([b"", SASL_HEADER, SASL_START, AMQP_HEADER]), st.binary(max_size=200))
 def test_random_bytes(start: bytes, noise: bytes) -> None:
     peer = RawPeer()
@@ -194,7 +195,7 @@ def test_random_bytes(start: bytes, noise: bytes) -> None:
     check(peer, events, len(peer.server.data_to_send()), 1)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_valid_frames_with_a_byte_or_two_changed(data: st.DataObject) -> None:
     stream = bytearray(b"".join([*OPENING, *data.draw(st.lists(FRAME, max_size=5))]))

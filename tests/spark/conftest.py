@@ -17,11 +17,6 @@ Options: TypeAlias = Callable[..., dict[str, str]]
 Read: TypeAlias = Callable[..., DataFrame]
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_open() -> None:
-    """Spark itself leaves sockets to the garbage collector: nobody is blamed for them here."""
-
-
 @pytest.fixture(scope="session")
 def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("event-log")

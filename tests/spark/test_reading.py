@@ -120,20 +120,20 @@ def test_columns_that_cost_can_be_left_out(read, new_queue, fill):
 
 
 @pytest.mark.row("S-02")
-def test_each_partition_is_an_input_partition_and_has_a_task_of_its_own(spark, one_stand):
-    queue, keys = one_stand.queue(), keys_for(one_stand.partitions)
-    settings = ClientSettings.from_connection_string(one_stand.server.connection_string)
+def test_each_partition_is_an_input_partition_and_has_a_task_of_its_own(spark, one_bus):
+    queue, keys = one_bus.queue(), keys_for(one_bus.partitions)
+    settings = ClientSettings.from_connection_string(one_bus.server.connection_string)
     with BusClient(settings) as client:
         for key in keys:
             client.sender(queue).send([encode(b"%d" % number, partition_key=key) for number in range(50)])
     rows = (
         spark.read.format("servicebus")
-        .option("connectionString", one_stand.server.connection_string)
+        .option("connectionString", one_bus.server.connection_string)
         .option("entity", queue)
-        .option("minPartitions", one_stand.partitions)
+        .option("minPartitions", one_bus.partitions)
         .load()
     )
-    assert rows.rdd.getNumPartitions() == one_stand.partitions
+    assert rows.rdd.getNumPartitions() == one_bus.partitions
     found = rows.select("partition", "partition_key", "body", f.spark_partition_id().alias("task")).collect()
     # A task for each partition, and a partition for each task.
     pairs = {(row.partition, row.task) for row in found}

@@ -54,10 +54,10 @@ def test_rows_of_one_key_stay_in_order_and_in_one_partition(spark, options, read
 
 
 @pytest.mark.row("S-04")
-def test_several_tasks_keep_each_key_in_one_partition_and_in_order(spark, one_stand):
+def test_several_tasks_keep_each_key_in_one_partition_and_in_order(spark, one_bus):
     """Rows of one key are one task's, as `repartition` makes them; other tasks send beside it."""
-    queue = one_stand.queue()
-    given = {"connectionString": one_stand.server.connection_string, "entity": queue}
+    queue = one_bus.queue()
+    given = {"connectionString": one_bus.server.connection_string, "entity": queue}
     rows = (
         spark.range(4000, numPartitions=4)
         .selectExpr("id", "cast(id as string) as body", "concat('k', id % 23) as partition_key")
@@ -72,7 +72,7 @@ def test_several_tasks_keep_each_key_in_one_partition_and_in_order(spark, one_st
     assert len(found) == 4000
     for key in range(23):
         mine = sorted((row for row in found if row.partition_key == f"k{key}"), key=lambda row: row[2])
-        assert {row.partition for row in mine} == {partition_of(f"k{key}", one_stand.partitions)}
+        assert {row.partition for row in mine} == {partition_of(f"k{key}", one_bus.partitions)}
         assert [int(row.body) for row in mine] == [*range(key, 4000, 23)]
 
 

@@ -20,6 +20,7 @@ from bendybus.names import (
     SequenceNumber,
 )
 from bendybus.store.protocol import PartitionChanges
+from fix_examples import examples
 from store.conftest import as_kept
 
 Bench = Any  # the Workbench of conftest.py
@@ -417,7 +418,9 @@ steps = st.builds(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(history=st.lists(steps, max_size=8))
 def test_any_history_leaves_what_a_dictionary_would_hold(
     make_bench: Callable[[], Bench], make_message: MakeMessage, history: list[Step]

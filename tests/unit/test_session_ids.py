@@ -73,11 +73,9 @@ def test_ids_that_dotnet_tells_apart_are_two(one: str, other: str) -> None:
 @pytest.mark.skipif(unicodedata.unidata_version != "14.0.0", reason="compares with the tables of Unicode 14")
 def test_two_characters_are_equal_just_where_their_simple_upper_case_is() -> None:
     """All of Unicode, compared with .NET 9 when it was written; Python 3.11 has the same version of it."""
-    keys: dict[str, set[str]] = {}
-    for character, folded_character in zip(EVERY_CHARACTER, fold_case(EVERY_CHARACTER), strict=True):
-        keys.setdefault(upper_as_dotnet(character), set()).add(folded_character)
-    assert all(len(folded) == 1 for folded in keys.values())
-    assert len({folded for each in keys.values() for folded in each}) == len(keys)
+    pairs = {*zip(map(upper_as_dotnet, EVERY_CHARACTER), fold_case(EVERY_CHARACTER), strict=True)}
+    # One key for each upper case, and one upper case for each key.
+    assert len(pairs) == len({upper for upper, _ in pairs}) == len({key for _, key in pairs})
 
 
 def test_the_keys_of_all_characters_are_pinned() -> None:

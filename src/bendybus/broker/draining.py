@@ -21,6 +21,7 @@ from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import StoreState
 from bendybus.broker.moving import Move
 from bendybus.broker.placing import placed_in, unplaced
+from bendybus.broker.state_changes import StateChanges
 from bendybus.broker.store_set import StoreSet
 from bendybus.broker.stores import AttachedStore
 from bendybus.broker.topic import SendTarget, Topic
@@ -45,6 +46,8 @@ class Drains:
         self._moving: tuple[AttachedStore, str, Move] | None = None
         """The source, the partition, and the move that is under way."""
         self._problem = ""
+        self.changes = StateChanges()
+        """A move has begun, ended or failed."""
 
     # -- requests -----------------------------------------------------------------
 
@@ -58,8 +61,12 @@ class Drains:
         # Never cancelled: the catalog could contain a move that memory does not know of.
         self._stopped = True
         self._halt.set()
+        await self.finished()
+
+    async def finished(self) -> None:
+        """Return once no draining store holds a partition, or the drains are stopped."""
         if self._task is not None:
-            await self._task
+            await asyncio.shield(self._task)
 
     def __contains__(self, name: object) -> bool:
         return name in self._stores.draining
@@ -150,6 +157,7 @@ class Drains:
             target = self._destination(source, entity)
             move = Move(self._entities, partial(_together, entity, number), source, target)
             self._moving = source, f"{entity.path}[{number}]", move
+            self.changes.notify()
             await move.run()
         except EntityNotFound:
             # Deleted meanwhile, so there is nothing to move.
@@ -167,6 +175,7 @@ class Drains:
             return False
         finally:
             self._moving = None
+            self.changes.notify()
         self._problem = ""
         logger.info("%s[%d] moved from store %s to %s", entity.path, number, source.name, target.name)
         if not source.residents:

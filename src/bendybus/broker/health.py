@@ -40,7 +40,7 @@ class Patience:
     def __init__(self, stall_after_s: float = STALL_AFTER_S) -> None:
         self._least_s = stall_after_s
         self._slowest_s = 0.0
-        self._turn_at: float | None = None
+        self.turned_at: float | None = None
         self.clock_s = 0.0
         """The time that counts for this store."""
         self._began: dict[str, tuple[int, float]] = {}
@@ -53,9 +53,9 @@ class Patience:
 
     def turn(self, at: float, slowest_s: float) -> None:
         """Note a turn of the loop at this time, with the slowest commit since the last turn."""
-        if self._turn_at is not None:
-            self.clock_s += min(max(at - self._turn_at, 0.0), TURN_MAX_S)
-        self._turn_at = at
+        if self.turned_at is not None:
+            self.clock_s += min(max(at - self.turned_at, 0.0), TURN_MAX_S)
+        self.turned_at = at
         self._slowest_s = max(slowest_s, self._slowest_s * FORGETTING)
 
     def waited_s(self, thread: str, step: int | None) -> float:

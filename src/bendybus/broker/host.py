@@ -99,7 +99,7 @@ class Host(PartitionLifecycle[P]):
                 self._uncertain.note(command, reply, retractable)
             if partition is self._held:
                 logger.error("%s: %s", self, failure)
-                self._fail(failure)
+                self.fail(failure)
             done(self._unavailable(failure))
             return
         done(reply)
@@ -164,7 +164,7 @@ class Host(PartitionLifecycle[P]):
     def look_again(self, cause: Exception) -> None:
         """The store failed to create the empty partition. Load what it has now."""
         self._key = None
-        self._fail(cause)
+        self.fail(cause)
         self._reload_at = 0.0
         self.store.recover()
 

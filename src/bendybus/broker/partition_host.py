@@ -338,7 +338,7 @@ class PartitionHost(Host[Partition]):
                 # If the store is away, it has already told us. If it is only slow, our memory is still valid.
                 if partition is self._held and not isinstance(payloads, StoreUnavailable):
                     logger.error("%s: payloads cannot be read: %s", self, payloads)
-                    self._fail(payloads)
+                    self.fail(payloads)
                 done(self._unavailable(payloads))
                 return
             fresh = iter(payloads)

@@ -134,6 +134,7 @@ class PartitionLifecycle(ABC, Generic[P]):
                 self._give_up_claim()
         self._partition = self._held if self.state is PartitionState.SERVING else None
         self.availability = self._derived_availability()
+        self.store.changes.notify()
 
     def _discard_memory(self) -> None:
         if self._held is not None:
@@ -213,7 +214,7 @@ class PartitionLifecycle(ABC, Generic[P]):
             if not isinstance(read, StoreUnavailable):
                 logger.error("%s: cannot be loaded: %s", self, read)
                 self._reload_after_s = min(self._reload_after_s * 2, RELOAD_AFTER_MAX_S)
-            self._fail(read)
+            self.fail(read)
             return
         partition, self._epoch, uncertain = read
         # The entity may have been updated during the load.
@@ -250,7 +251,7 @@ class PartitionLifecycle(ABC, Generic[P]):
 
     # -- losing -------------------------------------------------------------------
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """Only the store knows what is true now. Load the partition again later."""
         if self.state is PartitionState.GONE:
             return

@@ -20,7 +20,7 @@ PAYLOAD_CACHE_BYTES: Final = 16 * 1024 * 1024
 
 class PayloadCache:
     def __init__(self, limit_bytes: int = PAYLOAD_CACHE_BYTES) -> None:
-        self._limit = limit_bytes
+        self.limit_bytes = limit_bytes
         self._used = 0
 
     @property
@@ -29,7 +29,7 @@ class PayloadCache:
 
     def admit(self, messages: Iterable[Message]) -> None:
         """The store has these messages now. Keep their payloads if there is room; otherwise drop them."""
-        used, limit = self._used, self._limit
+        used, limit = self._used, self.limit_bytes
         for message in messages:
             if used + message.size <= limit:
                 used += message.size

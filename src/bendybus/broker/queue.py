@@ -123,6 +123,10 @@ class Queue(Entity[PartitionHost, QueueDescription]):
     def wait(self, waiter: Waiter, subqueue: SubQueue) -> None:
         self._waiting[subqueue][waiter] = None
 
+    def waiting_count(self, subqueue: SubQueue) -> int:
+        """How many receivers wait."""
+        return len(self._waiting[subqueue])
+
     def stop_waiting(self, waiter: Waiter, subqueue: SubQueue) -> None:
         self._waiting[subqueue].pop(waiter, None)
 

@@ -51,6 +51,7 @@ class Recovery:
     def _change(self, event: RecoveryEvent) -> None:
         """The one place that sets the state."""
         self.state = after(RECOVERY, self.state, event)
+        self._store.changes.notify()
 
     # -- when ---------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from bendybus.broker.loop_calls import call_in_loop
 from bendybus.broker.reader import StoreReader
 from bendybus.broker.recovery import RECOVER_AFTER_S, Recovery
 from bendybus.broker.resident import Resident
+from bendybus.broker.state_changes import StateChanges
 from bendybus.broker.writer import Share, StoreWriter
 from bendybus.errors import StoreCorrupted, StoreUnavailable
 from bendybus.names import Epoch, SessionId
@@ -63,6 +64,8 @@ class AttachedStore:
         self._damaged_at = 0.0
         self.residents: dict[Resident, None] = {}
         """The partitions in this store."""
+        self.changes = StateChanges()
+        """Changes of its state, of its recovery's and of its partitions'."""
         self._loop = loop
         self._patience = Patience(stall_after_s)
         self._away_since = 0.0
@@ -87,6 +90,7 @@ class AttachedStore:
 
     def remove_resident(self, resident: Resident) -> None:
         self.residents.pop(resident, None)
+        self.changes.notify()
 
     # -- work ---------------------------------------------------------------------
 
@@ -249,6 +253,7 @@ class AttachedStore:
         self.state = state = after(STORE, self.state, event)
         self.state_since = now()
         self.writer.may_tidy = state in (StoreState.AVAILABLE, StoreState.SLOW, StoreState.DAMAGED)
+        self.changes.notify()
 
     def reload_later(self, delay_s: float = RECOVER_AFTER_S) -> None:
         """A partition in this store has to be loaded again, although the store may be healthy."""

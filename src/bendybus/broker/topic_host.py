@@ -238,7 +238,7 @@ class TopicHost(Host[TopicPartition]):
             self._end_activation()
             if isinstance(reply, BrokerError) and partition is self._held:
                 # They are out of the schedule, but the store still has them: load the partition again.
-                self._fail(reply)
+                self.fail(reply)
 
         def read(payloads: list[bytes | None] | Exception) -> None:
             if partition is not self._held:
@@ -247,7 +247,7 @@ class TopicHost(Host[TopicPartition]):
             if isinstance(payloads, Exception):
                 logger.error("%s: payloads cannot be read: %s", self, payloads)
                 self._end_activation()
-                self._fail(payloads)
+                self.fail(payloads)
                 return
             for message, payload in zip(page, payloads, strict=True):
                 message.payload = payload

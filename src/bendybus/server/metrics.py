@@ -101,11 +101,11 @@ async def exposition(
         samples.add(MEMORY_LIMIT, "", budget.limit_bytes)
         samples.add(MEMORY_DISCONNECTS, "", budget.evictions)
     for namespace in tuple(namespaces):
-        of_namespace = f'namespace="{_escaped(namespace.name)}"'
+        of_namespace = f'namespace="{escaped(namespace.name)}"'
         samples.add(CACHE, of_namespace, namespace.broker.cache.used_bytes)
         _add_stores(samples, namespace, of_namespace)
         for queue in tuple(namespace.broker.entities.sources()):
-            named = f'entity="{_escaped(queue.path)}",{of_namespace}'
+            named = f'entity="{escaped(queue.path)}",{of_namespace}'
             if by_partition:
                 for host in queue.hosts:
                     _add_partition(samples, host, f'{named},partition="{host.number}"')
@@ -158,7 +158,7 @@ def _add_entity(samples: _Samples, queue: Queue, labels: str) -> None:
 
 def _add_partition(samples: _Samples, host: PartitionHost, labels: str) -> None:
     up = host.availability is Availability.AVAILABLE
-    samples.add(PARTITION_AVAILABLE, f'{labels},store="{_escaped(host.store.name)}"', int(up))
+    samples.add(PARTITION_AVAILABLE, f'{labels},store="{escaped(host.store.name)}"', int(up))
     if host.partition is None:
         return
     samples.add(SIZE, labels, host.partition.size_bytes)
@@ -170,7 +170,7 @@ def _add_partition(samples: _Samples, host: PartitionHost, labels: str) -> None:
 
 def _add_stores(samples: _Samples, namespace: Namespace, of_namespace: str) -> None:
     for store in namespace.broker.stores:
-        labels = f'{of_namespace},store="{_escaped(store.name)}"'
+        labels = f'{of_namespace},store="{escaped(store.name)}"'
         samples.add(COMMITS, labels, store.writer.commits)
         samples.add(STORED, labels, store.writer.messages_stored)
         samples.add(STORE_AVAILABLE, labels, AVAILABLE[store.state])
@@ -179,6 +179,6 @@ def _add_stores(samples: _Samples, namespace: Namespace, of_namespace: str) -> N
         samples.add(DAMAGES, labels, store.damages)
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """As a label's value is written: backslashes, quotes and ends of lines are escaped."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -212,6 +212,11 @@ class MemoryStore:
             dict(partition.transferred),
         )
 
+    @property
+    def body_count(self) -> int:
+        """How many bodies are kept; copies of a message share one."""
+        return len(self._bodies)
+
     def read(self, row_ids: Sequence[int]) -> list[bytes | None]:
         self._check_available()
         return [self._bodies.get(row_id) for row_id in row_ids]

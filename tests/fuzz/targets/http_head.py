@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import httptools
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,8 +17,7 @@ from bendybus.names import EntityPath, Instant
 from bendybus.rest.calls import RestCall
 from bendybus.rest.headers import HEADER_SPELLINGS
 from bendybus.rest.messages import admit_request, show
-from bendybus.server.http_protocol import HttpHost
-from fuzz.still_loop import StillLoop, Wire
+from fuzz.still_loop import answers_to
 from fuzz.target import Target
 
 QUEUE = QueueDescription(EntityPath("queue"))
@@ -61,35 +58,8 @@ async def _answer(scope: Scope, body: RequestBody) -> Response:
     return response
 
 
-@cache
-def _loop() -> StillLoop:
-    return StillLoop()
-
-
-@cache
-def _host() -> HttpHost:
-    return HttpHost(app)
-
-
 def check(data: bytes) -> None:
-    loop = _loop()
-    loop.run(_serve(loop, data))
-
-
-async def _serve(loop: StillLoop, data: bytes) -> None:
-    wire = Wire()
-    protocol = _host().protocol()
-    wire.set_protocol(protocol)
-    protocol.connection_made(wire)
-    half = len(data) // 2
-    for piece in (data[:half], data[half:]):
-        if piece and not wire.is_closing() and wire.protocol is protocol:
-            protocol.data_received(piece)
-            await loop.settle()
-    wire.close()
-    protocol.connection_lost(None)
-    await loop.settle()
-    _check_answers(bytes(wire.written))
+    _check_answers(answers_to(app, data))
 
 
 class _Answers:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from functools import cache
 
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 from wsproto.connection import Connection, ConnectionType
 
-from bendybus.server.http_protocol import HttpHost
 from bendybus.server.websocket import serve_amqp
-from fuzz.still_loop import StillLoop, Wire
+from fuzz.still_loop import answers_to
 from fuzz.target import Target
 
 UPGRADE = (
@@ -44,41 +42,8 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     await serve_amqp(WebSocket(scope, receive, send), Echo)
 
 
-@cache
-def _loop() -> StillLoop:
-    return StillLoop()
-
-
-@cache
-def _host() -> HttpHost:
-    return HttpHost(app)
-
-
 def check(data: bytes) -> None:
-    loop = _loop()
-    loop.run(_serve(loop, data))
-
-
-async def _serve(loop: StillLoop, data: bytes) -> None:
-    wire = Wire()
-    protocol = _host().protocol()
-    wire.set_protocol(protocol)
-    protocol.connection_made(wire)
-    protocol.data_received(UPGRADE)
-    await loop.settle()
-    # The HTTP protocol has put another one in its place.
-    upgraded = wire.protocol
-    assert upgraded is not protocol
-    assert isinstance(upgraded, asyncio.Protocol)
-    half = len(data) // 2
-    for piece in (data[:half], data[half:]):
-        if piece and not wire.is_closing():
-            upgraded.data_received(piece)
-            await loop.settle()
-    wire.close()
-    upgraded.connection_lost(None)
-    await loop.settle()
-    _check_answers(bytes(wire.written))
+    _check_answers(answers_to(app, data, upgrade=UPGRADE))
 
 
 def _check_answers(written: bytes) -> None:

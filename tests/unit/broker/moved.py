@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from os import urandom
-from typing import Any
 
 from bendybus.broker.broker import Broker
 from bendybus.broker.queue import Queue
@@ -19,25 +15,13 @@ from bendybus.domain.commands import (
 )
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Message, SubQueue
-from bendybus.envelope.contents import AmqpContents
 from bendybus.names import EntityPath, LockToken, SequenceNumber, SessionId
 from bendybus.store.protocol import MessagingStore
-from bendybus.store.sqlite.catalog import SqliteCatalog
 
 Stores = list[MessagingStore]
 
 PLAIN = QueueDescription(EntityPath("plain"))
 ORDERS = QueueDescription(EntityPath("orders"), enable_partitioning=True)
-
-
-@asynccontextmanager
-async def at_work(catalog: SqliteCatalog, two_stores: Any) -> AsyncIterator[Broker]:
-    broker = Broker(catalog, two_stores, contents=AmqpContents())
-    broker.start()
-    try:
-        yield broker
-    finally:
-        await broker.stop()
 
 
 async def drained(broker: Broker, name: str) -> None:
@@ -47,9 +31,8 @@ async def drained(broker: Broker, name: str) -> None:
 
 
 async def emptied(broker: Broker, name: str) -> None:
-    store = broker.stores[name]
-    while store.residents or broker.drains._moving is not None:
-        await asyncio.sleep(0.001)
+    await broker.drains.finished()
+    assert not broker.stores[name].residents
 
 
 def new(text: str, session: str | None = None) -> Message:

@@ -26,6 +26,7 @@ from bendybus.errors import (
 )
 from bendybus.names import EntityPath, PartitionNumber
 from bendybus.store.memory import MemoryStore
+from fix_async import until
 from fix_broker import message
 
 UNAVAILABLE = Availability.UNAVAILABLE
@@ -43,9 +44,8 @@ async def recovered(broker: Broker, name: str) -> None:
     """The store has been probed, now rather than in a second, and its partitions are loaded."""
     (store,) = [each for each in broker.stores if each.name == name]
     store.recover()
+    await store.changes.until(lambda: not any(each.availability is UNAVAILABLE for each in store.residents))
     for queue in broker.queues:
-        while any(host.store is store and host.availability is UNAVAILABLE for host in queue.hosts):
-            await asyncio.sleep(0.001)
         await queue.loaded()
 
 
@@ -512,9 +512,7 @@ async def test_a_queue_that_nobody_uses_is_deleted_after_its_idle_time(open_brok
         used.accessed_at = broker.clock.now()
         awaited.wait(object(), SubQueue.MAIN)
         broker.ticker.tick()
-        async with asyncio.timeout(10):
-            while not idle.deleted:
-                await asyncio.sleep(0.001)
+        await until(lambda: idle.deleted)
         assert [queue.deleted for queue in (kept, used, awaited)] == [False] * 3
         with pytest.raises(EntityNotFound):
             broker.find("idle")

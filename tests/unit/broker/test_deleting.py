@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from pathlib import Path
-
 import pytest
 
 from bendybus.amqp.message import encode_message
@@ -20,40 +16,21 @@ from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
 from bendybus.domain.transactions import MessageKeys
 from bendybus.envelope import admit
-from bendybus.envelope.contents import AmqpContents
 from bendybus.errors import EntityNotFound, MessagesInTransit, StoreUnavailable
 from bendybus.gateway.transaction import Transaction
 from bendybus.names import EntityPath
 from bendybus.store.faults import StoreFaults
 from bendybus.store.memory import MemoryStore
 from bendybus.store.sqlite.catalog import SqliteCatalog
+from fix_broker import at_work_on_faults
 from fix_topics import held
 
 NO_KEYS = MessageKeys(None, None, None)
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[SqliteCatalog]:
-    catalog = SqliteCatalog(tmp_path / "catalog.db")
-    catalog.open()
-    yield catalog
-    catalog.close()
-
-
-@pytest.fixture
 def faults() -> StoreFaults:
     return StoreFaults([MemoryStore(name) for name in "ab"])
-
-
-@asynccontextmanager
-async def at_work(catalog: SqliteCatalog, faults: StoreFaults) -> AsyncIterator[Broker]:
-    broker = Broker(catalog, faults.stores, contents=AmqpContents())
-    broker.start()
-    try:
-        yield broker
-    finally:
-        faults.heal_all()
-        await broker.stop()
 
 
 async def two_stores(broker: Broker, via: str) -> tuple[Queue | Topic, Queue]:
@@ -105,7 +82,7 @@ WHAT = pytest.mark.parametrize("what", ["queue", "topic", "subscription"])
 async def test_what_was_sent_through_an_entity_leaves_before_it_is_deleted(
     catalog: SqliteCatalog, faults: StoreFaults, what: str
 ) -> None:
-    async with at_work(catalog, faults) as broker:
+    async with at_work_on_faults(catalog, faults) as broker:
         source, target = await two_stores(broker, what)
         await send_through(source, target, 100)
         await delete(broker, what)
@@ -118,7 +95,7 @@ async def test_what_was_sent_through_an_entity_leaves_before_it_is_deleted(
 async def test_an_entity_is_not_deleted_while_the_destination_is_away(
     catalog: SqliteCatalog, faults: StoreFaults, what: str
 ) -> None:
-    async with at_work(catalog, faults) as broker:
+    async with at_work_on_faults(catalog, faults) as broker:
         source, target = await two_stores(broker, what)
         await take_away(broker, faults, target)
         await send_through(source, target)
@@ -138,7 +115,7 @@ async def test_an_entity_is_not_deleted_while_the_destination_is_away(
 async def test_force_gives_up_what_cannot_leave(
     catalog: SqliteCatalog, faults: StoreFaults, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with at_work(catalog, faults) as broker:
+    async with at_work_on_faults(catalog, faults) as broker:
         source, target = await two_stores(broker, what)
         await take_away(broker, faults, target)
         await send_through(source, target)
@@ -151,7 +128,7 @@ async def test_an_entity_that_is_being_deleted_takes_nothing_for_others(
 ) -> None:
     """What a transaction sends through a topic goes through another of its subscriptions."""
 
-    async with at_work(catalog, faults) as broker:
+    async with at_work_on_faults(catalog, faults) as broker:
         topic, target = await two_stores(broker, "topic")
         assert isinstance(topic, Topic)
         first, second = topic.subscriptions
@@ -166,7 +143,7 @@ async def test_an_entity_that_is_being_deleted_takes_nothing_for_others(
 async def test_an_idle_entity_stays_while_messages_wait_in_its_outbox(
     catalog: SqliteCatalog, faults: StoreFaults
 ) -> None:
-    async with at_work(catalog, faults) as broker:
+    async with at_work_on_faults(catalog, faults) as broker:
         source = await broker.queues.create(QueueDescription(EntityPath("via"), auto_delete_on_idle_s=300))
         target = await broker.queues.create(QueueDescription(EntityPath("target")))
         await take_away(broker, faults, target)

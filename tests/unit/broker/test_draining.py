@@ -15,10 +15,10 @@ from bendybus.errors import (
 from bendybus.names import EntityPath
 from bendybus.store.memory import MemoryStore
 from bendybus.store.sqlite.catalog import SqliteCatalog
+from fix_broker import at_work
 from unit.broker.moved import (
     ORDERS,
     PLAIN,
-    at_work,
     drained,
     emptied,
     held_by,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import pytest
 
 from bendybus.broker.broker import Broker
@@ -15,12 +12,12 @@ from bendybus.domain.commands import Enqueue, Given, Peek
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Message
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
-from bendybus.envelope.contents import AmqpContents
 from bendybus.errors import InvalidOperation, StoreUnavailable
 from bendybus.names import EntityPath, SequenceNumber
 from bendybus.store.faults import StoreFaults
 from bendybus.store.memory import MemoryStore
 from bendybus.store.sqlite.catalog import SqliteCatalog
+from fix_broker import at_work_on_faults
 
 ORDERS = QueueDescription(EntityPath("orders"), enable_partitioning=True)
 PLAIN = QueueDescription(EntityPath("plain"))
@@ -29,17 +26,6 @@ PLAIN = QueueDescription(EntityPath("plain"))
 @pytest.fixture
 def faults() -> StoreFaults:
     return StoreFaults([MemoryStore(name) for name in "abc"])
-
-
-@asynccontextmanager
-async def at_work(catalog: SqliteCatalog, faults: StoreFaults) -> AsyncIterator[Broker]:
-    broker = Broker(catalog, faults.stores, contents=AmqpContents())
-    broker.start()
-    try:
-        yield broker
-    finally:
-        faults.heal_all()
-        await broker.stop()
 
 
 async def lose(broker: Broker, faults: StoreFaults, name: str) -> None:
@@ -72,7 +58,7 @@ def nothing() -> None:
 async def test_a_forgotten_store_takes_its_messages_and_nothing_else(
     catalog: SqliteCatalog, faults: StoreFaults
 ) -> None:
-    async with at_work(catalog, faults) as broker:
+    async with at_work_on_faults(catalog, faults) as broker:
         orders = await broker.queues.create(ORDERS)
         await send_to_all(orders)
         before = await numbers(orders)
@@ -90,14 +76,14 @@ async def test_a_forgotten_store_takes_its_messages_and_nothing_else(
         assert orders.generation == catalog.entities()[0].generation
         assert "b" not in catalog.entities()[0].placement
     faults.remove("b")
-    async with at_work(catalog, faults) as broker:
+    async with at_work_on_faults(catalog, faults) as broker:
         assert await numbers(broker.find("orders")) == after
 
 
 async def test_a_topic_and_its_subscriptions_begin_again_together(
     catalog: SqliteCatalog, faults: StoreFaults
 ) -> None:
-    async with at_work(catalog, faults) as broker:
+    async with at_work_on_faults(catalog, faults) as broker:
         topic = await broker.topics.create(TopicDescription(EntityPath("t"), enable_partitioning=True))
         for name in ("one", "two"):
             await broker.topics.create_subscription(
@@ -116,7 +102,7 @@ async def test_a_topic_and_its_subscriptions_begin_again_together(
 async def test_a_store_that_answers_or_is_the_last_is_not_forgotten(
     catalog: SqliteCatalog, faults: StoreFaults
 ) -> None:
-    async with at_work(catalog, faults) as broker:
+    async with at_work_on_faults(catalog, faults) as broker:
         orders = await broker.queues.create(ORDERS)
         await send_to_all(orders)
         with pytest.raises(InvalidOperation, match="drain it and retire it"):
@@ -133,7 +119,7 @@ async def test_a_store_that_answers_or_is_the_last_is_not_forgotten(
 async def test_a_store_that_could_not_be_forgotten_keeps_its_messages(
     catalog: SqliteCatalog, faults: StoreFaults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with at_work(catalog, faults) as broker:
+    async with at_work_on_faults(catalog, faults) as broker:
         orders = await broker.queues.create(ORDERS)
         await send_to_all(orders)
         await lose(broker, faults, "b")
@@ -153,7 +139,7 @@ async def test_a_store_that_could_not_be_forgotten_keeps_its_messages(
 async def test_an_entity_is_deleted_by_force_and_swept_when_its_store_is_back(
     catalog: SqliteCatalog, faults: StoreFaults
 ) -> None:
-    async with at_work(catalog, faults) as broker:
+    async with at_work_on_faults(catalog, faults) as broker:
         orders = await broker.queues.create(ORDERS)
         await broker.queues.create(PLAIN)
         await send_to_all(orders)

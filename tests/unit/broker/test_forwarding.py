@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -21,7 +21,7 @@ from bendybus.errors import ArgumentError, StoreUnavailable
 from bendybus.names import EntityPath, SequenceNumber
 from bendybus.store.protocol import PartitionChanges
 from bendybus.store.sqlite.catalog import SqliteCatalog
-from fix_broker import GatedStore
+from fix_broker import GatedStore, at_work
 
 # properties: message-id "m", application-properties {}, data "x", as an ordinary client writes them.
 BARE = b"\x00\x53\x73\xc0\x04\x01\xa1\x01m\x00\x53\x75\xa0\x01x"
@@ -30,18 +30,6 @@ BARE = b"\x00\x53\x73\xc0\x04\x01\xa1\x01m\x00\x53\x75\xa0\x01x"
 @pytest.fixture
 def stores() -> list[GatedStore]:
     return [GatedStore("left"), GatedStore("right")]
-
-
-@asynccontextmanager
-async def at_work(
-    catalog: SqliteCatalog, stores: Sequence[GatedStore], tier: Tier = Tier.STANDARD
-) -> AsyncIterator[Broker]:
-    broker = Broker(catalog, stores, tier=tier)
-    broker.start()
-    try:
-        yield broker
-    finally:
-        await broker.stop()
 
 
 def queue(path: str, **properties: object) -> QueueDescription:
@@ -233,7 +221,7 @@ async def test_what_was_sent_but_not_yet_removed_is_dropped_after_a_restart(
 
         await until(moved)
         assert len(await held(target)) == 3
-        assert left.load(target.hosts[0]._key).transferred
+        assert left.load(target.hosts[0].key).transferred
 
 
 @pytest.mark.row("B-08")
@@ -323,7 +311,7 @@ async def test_messages_without_a_key_go_to_another_partition(
     left, right = stores
 
     # In Premium the source has a partition in the left store too, and senders go round it.
-    async with at_work(catalog, stores, tier) as broker:
+    async with at_work(catalog, stores, tier=tier) as broker:
         if tier is Tier.PREMIUM:
             target, source = await pair(broker, enable_partitioning=True)
         else:

@@ -9,7 +9,7 @@ from bendybus.broker.health import PATIENCE_MAX_S, STALL_AFTER_S, Patience
 
 def turns(patience: Patience, seconds: float, step: int | None = 1) -> float:
     """Turns of a fifth of a second; how long the writer was then seen to wait."""
-    at, waited_s = patience._turn_at or 0.0, 0.0
+    at, waited_s = patience.turned_at or 0.0, 0.0
     for _ in range(round(seconds / 0.2)):
         at += 0.2
         patience.turn(at, 0.0)
@@ -32,7 +32,7 @@ def test_every_call_starts_a_new_wait():
 def test_a_process_that_was_held_up_itself_does_not_blame_its_stores():
     patience = Patience()
     turns(patience, 0.4)
-    patience.turn((patience._turn_at or 0.0) + 3600, 0.0)
+    patience.turn((patience.turned_at or 0.0) + 3600, 0.0)
     assert patience.waited_s("writer", 1) < STALL_AFTER_S
 
 

@@ -124,7 +124,7 @@ async def test_commands_wait_while_a_partition_loads():
 
 async def test_a_partition_that_is_away_answers_at_once():
     async with gated_queue() as gated:
-        gated.host._fail(StoreUnavailable("away"))
+        gated.host.fail(StoreUnavailable("away"))
         with pytest.raises(StoreUnavailable):
             await gated.host.ask(Peek(SequenceNumber(0), 1))
         assert lock(gated) == []
@@ -155,7 +155,7 @@ async def test_an_update_is_written_as_it_was_when_it_was_answered():
 
 async def test_payloads_beyond_the_cache_are_read_back_from_the_store():
     async with gated_queue() as gated:
-        gated.cache._limit = 3
+        gated.cache.limit_bytes = 3
         messages = await send(gated, "abc", "def")
         await asyncio.sleep(0)
         assert [each.payload for each in messages] == [b"abc", None]
@@ -234,7 +234,7 @@ async def test_an_update_during_a_load_is_not_lost():
             return built
 
         gated.host._built = updated_meanwhile
-        gated.host._fail(StoreUnavailable("read error"))
+        gated.host.fail(StoreUnavailable("read error"))
         gated.host.load()
         await gated.loaded()
         assert gated.host.partition.description.max_delivery_count == 3

@@ -26,11 +26,12 @@ from bendybus.names import EntityPath
 from bendybus.store.catalog import EntityRecord
 from bendybus.store.memory import MemoryStore
 from bendybus.store.sqlite.catalog import SqliteCatalog
+from fix_async import until
+from fix_broker import at_work
 from fix_topics import bodies, publish
 from unit.broker.moved import (
     PLAIN,
     Stores,
-    at_work,
     drained,
     emptied,
     held_by,
@@ -128,13 +129,11 @@ async def test_a_destination_that_fails_leaves_the_partition_where_it_was(
         await send(queue, "one")
         (one,) = await lock(queue)
         await broker.drains.begin("a")
-        while failing:
-            await asyncio.sleep(0.001)
+        await until(lambda: not failing)
         await send(queue, "two")
         assert queue.hosts[0].store.name == "a"
         assert await queue.hosts[0].ask(Complete([token(one)])) == Settled([])
-        while "problem" not in broker.drains.progress("a"):
-            await asyncio.sleep(0.001)
+        await broker.drains.changes.until(lambda: "problem" in broker.drains.progress("a"))
         memory_stores[1].outage = None
         await emptied(broker, "a")
         assert await texts(queue) == ["two"]
@@ -190,8 +189,7 @@ async def test_a_destination_that_goes_away_in_the_moment_of_the_switch_has_it_w
         with pytest.raises(StoreUnavailable):
             await send(queue, "refused")
         host.store.recover()
-        while host.availability is not Availability.AVAILABLE:
-            await asyncio.sleep(0.001)
+        await host.store.changes.until(lambda: host.availability is Availability.AVAILABLE)
         assert await texts(queue) == ["one", "two"]
 
 

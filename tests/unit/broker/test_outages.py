@@ -14,6 +14,7 @@ from bendybus.domain.commands import Complete, Enqueue, Enqueued, Peek, Tick
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.errors import PartitionMoved, StoreCorrupted, StoreUnavailable
 from bendybus.names import SequenceNumber
+from fix_async import until
 from fix_broker import GatedQueue, gated_queue, message
 
 UNAVAILABLE = Availability.UNAVAILABLE
@@ -34,6 +35,12 @@ async def stall(gated: GatedQueue, *texts: str) -> None:
     gated.store.shut()
     gated.host.submit(Enqueue([message(text) for text in texts or ("stuck",)]), gated.replies.append)
     await gated.at_the_gate()
+
+
+async def probed(gated: GatedQueue) -> None:
+    """The probe that is under way has been answered."""
+    recovery = gated.attached.recovery
+    await gated.attached.changes.until(lambda: recovery.state is not RecoveryState.PROBING)
 
 
 @pytest.mark.row("P-17")
@@ -131,8 +138,7 @@ async def test_messages_of_another_owner_are_never_taken_back():
         await stall(gated)
         gated.pass_time(3)
         gated.store.open_gate()
-        while gated.attached.writer.stuck:
-            await asyncio.sleep(0.001)
+        await gated.returned()
         gated.store.claim([gated.host.key])
         await gated.recovered()
         assert len(lock(gated)) == 1
@@ -185,11 +191,9 @@ async def test_a_store_that_is_away_is_probed_once_for_all_its_partitions(monkey
         monkeypatch.setattr(gated.store, "claim", lambda keys: (claims.append(len(keys)), real(keys))[1])
         gated.attached.recover()
         gated.attached.recover()
-        while not claims:
-            await asyncio.sleep(0.001)
+        await probed(gated)
+        assert claims
         gated.store.outage = None
-        while gated.attached.recovery.state is RecoveryState.PROBING:
-            await asyncio.sleep(0.001)
         await gated.recovered()
         assert claims == [5, 5]
 
@@ -203,8 +207,7 @@ async def test_an_outage_is_told_once_and_so_is_its_end(caplog):
         await gated.settled()
         for _ in range(3):
             gated.attached.recover()
-            while gated.attached.recovery.state is RecoveryState.PROBING:
-                await asyncio.sleep(0.001)
+            await probed(gated)
         gated.store.outage = None
         await gated.recovered()
 
@@ -238,8 +241,8 @@ async def test_a_damaged_partition_leaves_the_others_of_its_store_alone(monkeypa
             await gated.host.ask(Enqueue([message()]))
         gated.store.outage = None
         gated.attached.recover()
-        while gated.queue.hosts[1].availability is not Availability.AVAILABLE:
-            await asyncio.sleep(0.001)
+        other = gated.queue.hosts[1]
+        await gated.attached.changes.until(lambda: other.availability is Availability.AVAILABLE)
         assert isinstance(await gated.queue.hosts[1].ask(Enqueue([message()])), Enqueued)
         assert gated.attached.state is StoreState.DAMAGED
         assert gated.host.availability is not Availability.AVAILABLE
@@ -285,7 +288,7 @@ class Hung:
 @pytest.mark.row("P-27")
 async def test_a_stalled_read_is_answered_and_its_store_is_away(monkeypatch):
     async with gated_queue() as gated:
-        gated.cache._limit = 0
+        gated.cache.limit_bytes = 0
         await gated.host.ask(Enqueue([message("cold")]))
         hung = Hung(gated.store.read)
         monkeypatch.setattr(gated.store, "read", hung)
@@ -318,16 +321,14 @@ async def test_a_load_that_takes_long_holds_up_nobody_and_is_used_when_it_comes(
         gated.host.submit(Peek(SequenceNumber(0), 1), gated.replies.append)
         assert gated.host.availability is Availability.LOADING
         # The writer's thread may still be on its way out of the probe; only the load is to take long.
-        while gated.attached.writer.step is not None:
-            await asyncio.sleep(0.001)
+        await until(lambda: gated.attached.writer.step is None)
         gated.pass_time(11)
         assert [type(reply) for reply in gated.replies] == [StoreUnavailable]
         assert gated.host.availability is UNAVAILABLE
         assert not gated.queue.loading, "a drain is not held up"
         assert gated.attached.state is StoreState.AVAILABLE, "a long load is no failure"
         hung.let_go()
-        while gated.host.availability is UNAVAILABLE:
-            await asyncio.sleep(0.001)
+        await gated.attached.changes.until(lambda: gated.host.availability is not UNAVAILABLE)
         assert len(lock(gated)) == 1
 
 
@@ -373,8 +374,7 @@ async def test_a_store_that_is_away_is_not_tidied(monkeypatch):
         tidied.clear()
         gated.store.outage = None
         await gated.recovered()
-        while not tidied:
-            await asyncio.sleep(0.001)
+        await until(lambda: bool(tidied))
         assert StoreState.AWAY not in tidied
 
 
@@ -404,7 +404,7 @@ async def test_stopping_does_not_wait_for_a_store_that_is_stuck():
         await stall(gated)
         gated.pass_time(3)
         gated.attached.stop()
-        assert gated.attached.writer._thread.is_alive()
+        assert gated.attached.writer.stuck
 
 
 # -- damage -------------------------------------------------------------------------
@@ -451,7 +451,6 @@ async def test_damage_that_is_met_in_an_idle_moment_or_a_read_is_told(monkeypatc
         monkeypatch.setattr(writer, "TIDY_AFTER_S", 0.001)
         monkeypatch.setattr(gated.store, "tidy", damaged)
         gated.attached.writer.when_written(lambda: None)
-        while gated.attached.state is not StoreState.DAMAGED:
-            await asyncio.sleep(0.001)
+        await gated.attached.changes.until(lambda: gated.attached.state is StoreState.DAMAGED)
         gated.attached.fail(StoreUnavailable("gone altogether"))
         assert gated.attached.state is StoreState.AWAY

@@ -55,7 +55,7 @@ def numbers(messages: list[Message]) -> list[int]:
 @pytest.mark.parametrize("limit", [0, 1 << 20], ids=["in the store", "in memory"])
 async def test_what_matches_is_locked_and_the_rest_is_not_touched(limit):
     async with gated_queue() as gated:
-        gated.cache._limit = limit
+        gated.cache.limit_bytes = limit
         await put(gated, "y1", "n1", "y2", "n2")
         watched = Watched(gated)
         assert numbers(await watched.lock()) == [1, 3]
@@ -151,7 +151,7 @@ async def test_what_cannot_be_read_now_is_looked_at_later():
         raise StoreUnavailable("away")
 
     async with gated_queue() as gated:
-        gated.cache._limit = 0
+        gated.cache.limit_bytes = 0
         await put(gated, "y")
         watched = Watched(gated)
         read, gated.store.read = gated.store.read, lambda places: failing()

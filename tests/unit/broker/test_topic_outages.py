@@ -43,8 +43,7 @@ async def stall(stores, host: Host, sending) -> None:
     (gated,) = [store for store in stores if store.name == host.store.name]
     gated.shut()
     task = asyncio.ensure_future(sending)
-    while not gated.reached.is_set():
-        await asyncio.sleep(0.001)
+    await asyncio.to_thread(gated.reached.wait, 10)
     host.store.fail(STALLED)
     with pytest.raises(StoreUnavailable):
         await task
@@ -56,11 +55,11 @@ def waiting(queue) -> int:
 
 
 async def recovered(store) -> None:
-    while store.writer.stuck:
-        await asyncio.sleep(0.001)
+    await store.writer.run(lambda: None)
     store.recover()
-    while any(host.availability is not Availability.AVAILABLE for host in store.residents):
-        await asyncio.sleep(0.001)
+    await store.changes.until(
+        lambda: all(host.availability is Availability.AVAILABLE for host in store.residents)
+    )
 
 
 @pytest.mark.row("P-16")

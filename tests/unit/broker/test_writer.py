@@ -102,7 +102,7 @@ async def test_a_load_waits_for_what_was_submitted_before_it():
     async with gated_queue() as gated:
         gated.store.shut()
         gated.host.submit(Enqueue([message()]), gated.replies.append)
-        gated.host._fail(StoreUnavailable("read error"))
+        gated.host.fail(StoreUnavailable("read error"))
         gated.host.load()
         await gated.read_back()
         assert gated.host.availability is Availability.LOADING

@@ -41,6 +41,7 @@ from bendybus.domain.outbox import HOPS_EXCEEDED, HOPS_MAX
 from bendybus.domain.schedule import postpone
 from bendybus.errors import BrokerError, InvalidOperation, MessageLockLost, QuotaExceeded
 from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber
+from fix_examples import examples
 from unit.domain.machine_records import DEAD, MAIN, SESSIONS, Record, numbers
 from unit.domain.test_partition_machine import PartitionMachine
 from unit.domain.test_session_machine import SessionMachine
@@ -358,7 +359,9 @@ class SessionOutboxMachine(OutboxRules, SessionMachine):
     """The same of an entity that requires sessions."""
 
 
-OutboxMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
-SessionOutboxMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+OutboxMachine.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=40, deadline=None)
+SessionOutboxMachine.TestCase.settings = settings(
+    max_examples=examples(60), stateful_step_count=40, deadline=None
+)
 TestOutboxMachine = OutboxMachine.TestCase
 TestSessionOutboxMachine = SessionOutboxMachine.TestCase

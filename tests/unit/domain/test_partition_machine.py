@@ -62,6 +62,7 @@ from bendybus.domain.session_commands import (
 from bendybus.errors import InvalidOperation, MessageNotFound, SessionLockLost
 from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber, SessionId
 from fix_command_log import CommandLog, state_of
+from fix_examples import examples
 from unit.domain.machine_records import (
     DEAD,
     MAIN,
@@ -562,5 +563,7 @@ class PartitionMachine(RuleBasedStateMachine):
         return self.records[message.sequence_number].confirmed
 
 
-PartitionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+PartitionMachine.TestCase.settings = settings(
+    max_examples=examples(150), stateful_step_count=40, deadline=None
+)
 TestPartitionMachine = PartitionMachine.TestCase

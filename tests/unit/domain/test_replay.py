@@ -29,6 +29,7 @@ from bendybus.domain.topic_entities import TopicDescription
 from bendybus.errors import QuotaExceeded, RequestError
 from bendybus.names import EntityPath, Instant, PartitionNumber, SequenceNumber
 from fix_command_log import CommandLog, state_of
+from fix_examples import examples
 
 AT = Instant(1_700_000_000_000)
 FULL = 1024 << 20
@@ -76,7 +77,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(STEPS)
 def test_a_log_of_commands_gives_the_same_partition_of_a_topic(steps) -> None:
     recorded, at = Recorded(), AT

@@ -32,6 +32,7 @@ from bendybus.domain.session_commands import (
 )
 from bendybus.errors import SessionCannotBeLocked, SessionLockLost
 from bendybus.names import Instant, SequenceNumber, SessionId
+from fix_examples import examples
 from unit.domain.machine_records import (
     MAIN,
     SESSIONS,
@@ -235,5 +236,5 @@ class SessionMachine(PartitionMachine):
             found += reply.session_ids
 
 
-SessionMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+SessionMachine.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
 TestSessionMachine = SessionMachine.TestCase

@@ -16,6 +16,7 @@ from bendybus.gateway.browser import Browser
 from bendybus.gateway.selective_receiver import SelectiveReceiver
 from bendybus.gateway.source_filters import Selection
 from bendybus.names import Instant
+from fix_async import until
 from fix_broker import GatedQueue, gated_queue
 from unit.gateway.test_receiver import FakeConnection, FakeLink, put, slow_and_quick, waiting
 
@@ -42,12 +43,6 @@ def selective_on(
     return SelectiveReceiver(FakeConnection(), link, gated.queue, MAIN, selection), link
 
 
-async def until(is_so) -> None:
-    async with asyncio.timeout(10):
-        while not is_so():
-            await asyncio.sleep(0)
-
-
 async def put_numbered(host: PartitionHost, numbers: range) -> None:
     description = host.queue.description
     messages = [
@@ -71,8 +66,7 @@ async def test_a_browser_passes_over_a_partition_that_is_away_and_shows_it_when_
         gate = await slow_and_quick(gated)
         browser, link = browser_on(gated, 5, drain=True)
         browser.flow()
-        while gated.attached.reader.step is None:
-            await asyncio.sleep(0)
+        await until(lambda: gated.attached.reader.step is not None)
         gated.pass_time(3)
         await until(lambda: link.drains_answered == 1)
         assert link.sent == ["quick"]
@@ -112,8 +106,7 @@ async def test_a_selective_receiver_does_not_wait_for_a_stalled_store():
         receiver, link = selective_on(gated, "JMSMessageID LIKE '%k'", 5, drain=True)
         receiver.flow()
         assert (link.sent, link.drains_answered) == (["quick"], 0)
-        while gated.attached.reader.step is None:
-            await asyncio.sleep(0)
+        await until(lambda: gated.attached.reader.step is not None)
         gated.pass_time(3)
         await until(lambda: link.drains_answered == 1)
         gate.set()

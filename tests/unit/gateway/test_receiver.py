@@ -6,14 +6,14 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import inf
 
 import pytest
 
 from bendybus.amqp.message import Properties, decode_message, encode_message
 from bendybus.amqp.performatives import Accepted
+from bendybus.broker import writer
 from bendybus.domain.commands import Enqueue, Peek
-from bendybus.domain.messages import SubQueue
+from bendybus.domain.messages import Message, SubQueue
 from bendybus.engine.events import OutcomesReceived
 from bendybus.envelope import admit
 from bendybus.errors import InvalidOperation, MessageLockLost, StoreCorrupted, StoreUnavailable
@@ -21,6 +21,7 @@ from bendybus.gateway.holdings import Holdings
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.settlement import refused
 from bendybus.names import Instant, SequenceNumber
+from fix_async import until
 from fix_broker import GatedQueue, GatedStore, gated_queue
 from fix_holdings import holdings_in
 
@@ -94,9 +95,9 @@ def hold_reads(store: GatedStore) -> threading.Event:
 
 async def slow_and_quick(gated: GatedQueue) -> threading.Event:
     """A message in a store that answers when the event is set, and one in memory."""
-    gated.cache._limit = 0
+    gated.cache.limit_bytes = 0
     await put(gated, 0, "slow")
-    gated.cache._limit = 1 << 20
+    gated.cache.limit_bytes = 1 << 20
     await put(gated, 1, "quick")
     return hold_reads(gated.store)
 
@@ -128,8 +129,7 @@ async def test_a_stalled_store_holds_up_neither_a_drain_nor_what_others_have():
         receiver, link = receiver_on(gated, credit=5, drain=True)
         receiver.flow()
         assert (link.sent, link.drains_answered) == (["quick"], 0)
-        while gated.attached.reader.step is None:
-            await asyncio.sleep(0)
+        await until(lambda: gated.attached.reader.step is not None)
         gated.pass_time(3)
         assert link.drains_answered == 1
         gate.set()
@@ -143,7 +143,7 @@ async def test_a_stalled_store_holds_up_neither_a_drain_nor_what_others_have():
 @pytest.mark.row("P-27")
 async def test_a_read_behind_a_long_load_holds_up_no_drain_and_is_asked_for_again(monkeypatch):
     async with gated_queue(partitions=2) as gated:
-        gated.cache._limit = 0
+        gated.cache.limit_bytes = 0
         await put(gated, 0, "cold")
         gate, begun, load = threading.Event(), threading.Event(), gated.store.load
 
@@ -153,7 +153,7 @@ async def test_a_read_behind_a_long_load_holds_up_no_drain_and_is_asked_for_agai
             return load(key)
 
         monkeypatch.setattr(gated.store, "load", long)
-        gated.queue.hosts[1]._fail(StoreCorrupted("garbled"))
+        gated.queue.hosts[1].fail(StoreCorrupted("garbled"))
         gated.queue.hosts[1].load()
         await asyncio.to_thread(begun.wait, 10)
         gated.queue.hosts[1]._late(gated.queue.hosts[1]._load_count)
@@ -240,18 +240,15 @@ async def test_receive_and_delete_takes_what_is_ready_and_removes_no_more_than_i
 
 
 @pytest.mark.row("P-27")
-async def test_receive_and_delete_removes_where_the_store_answers():
+async def test_receive_and_delete_removes_where_the_store_answers(monkeypatch):
     async with gated_queue(partitions=2, stores=2) as gated:
         await put(gated, 0, "slow")
         await put(gated, 1, "quick")
-        for attached in (gated.attached, *gated.others):
-            attached.writer._answered_at = -inf
+        monkeypatch.setattr(writer, "PROMPT_S", 0.0)
         gated.store.shut()
         receiver, link = receiver_on(gated, credit=1, snd_settle_mode=1)
         receiver.flow()
-        while not link.sent:
-            await gated.others[0].writer.drain()
-            await asyncio.sleep(0)
+        await until(lambda: bool(link.sent))
         assert link.sent == ["quick"]
         gated.store.open_gate()
         await gated.settled()
@@ -290,37 +287,35 @@ async def test_what_was_kept_goes_back_uncounted_when_the_link_goes():
         assert message.delivery_count == 0
 
 
+async def receiver_that_keeps_one(gated: GatedQueue) -> tuple[Receiver, FakeLink, Message]:
+    """Its payload came from the store when the credit was gone."""
+    gated.cache.limit_bytes = 0
+    await put(gated, 0, "a")
+    receiver, link = receiver_on(gated, credit=1)
+    gate = hold_reads(gated.store)
+    receiver.flow()
+    link.credit = 0
+    gate.set()
+    await gated.read_back()
+    (kept,) = gated.host.partition.confirmed()
+    return receiver, link, kept
+
+
 async def test_what_is_kept_too_long_goes_back_before_its_lock_runs_out():
     async with gated_queue() as gated:
-        gated.cache._limit = 0
-        await put(gated, 0, "a")
-        receiver, link = receiver_on(gated, credit=1)
-        gate = hold_reads(gated.store)
-        receiver.flow()
-        link.credit = 0
-        gate.set()
-        await gated.read_back()
-        (kept,) = receiver._kept
-        receiver.tick(Instant(kept.message.locked_until - 40_000))
-        assert len(receiver._kept) == 1
-        receiver.tick(Instant(kept.message.locked_until - 20_000))
+        receiver, _, kept = await receiver_that_keeps_one(gated)
+        receiver.tick(Instant(kept.locked_until - 40_000))
+        assert waiting(gated) == 0
+        receiver.tick(Instant(kept.locked_until - 20_000))
         assert waiting(gated) == 1
 
 
 async def test_what_is_kept_is_not_sent_once_its_lock_is_lost():
     async with gated_queue() as gated:
-        gated.cache._limit = 0
-        await put(gated, 0, "a")
-        receiver, link = receiver_on(gated, credit=1)
-        gate = hold_reads(gated.store)
-        receiver.flow()
-        link.credit = 0
-        gate.set()
-        await gated.read_back()
-        (kept,) = receiver._kept
-        gated.host.release([kept.token])
+        receiver, link, kept = await receiver_that_keeps_one(gated)
+        gated.host.release([kept.lock_token])
         (taken,) = gated.host.lock(1, 1 << 20, MAIN)
-        assert taken is kept.message
+        assert taken is kept
         link.credit = 1
         receiver.flow()
         assert link.sent == []
@@ -329,35 +324,28 @@ async def test_what_is_kept_is_not_sent_once_its_lock_is_lost():
 @pytest.mark.row("P-28")
 async def test_what_is_kept_is_not_sent_under_a_lock_from_before_the_partition_was_loaded_again():
     async with gated_queue() as gated:
-        gated.cache._limit = 0
-        await put(gated, 0, "a")
-        receiver, link = receiver_on(gated, credit=1)
-        gate = hold_reads(gated.store)
-        receiver.flow()
-        link.credit = 0
-        gate.set()
-        await gated.read_back()
-        (kept,) = receiver._kept
+        receiver, link, kept = await receiver_that_keeps_one(gated)
+        token = kept.lock_token
         gated.host.withdraw()
-        assert not gated.host.holds(kept.token, gated.host.now())
+        assert not gated.host.holds(token, gated.host.now())
         gated.host.load()
         await gated.host.loaded()
-        assert not gated.host.holds(kept.token, gated.host.now())
+        assert not gated.host.holds(token, gated.host.now())
         # Only the partition says what is locked. What left memory is not changed any more.
-        assert kept.message.lock_token == kept.token
+        assert kept.lock_token == token
         link.credit = 1
         receiver.flow()
         await gated.read_back()
         (sent,) = link.sent
-        assert sent[0] != kept.token
+        assert sent[0] != token
 
 
 async def test_a_receiver_that_cannot_be_written_to_takes_nothing():
     async with gated_queue() as gated:
         await put(gated, 0, "a")
-        receiver, link = receiver_on(gated, credit=1)
-        receiver._connection.writable = False
-        receiver.flow()
+        link, connection = FakeLink(credit=1), FakeConnection()
+        connection.writable = False
+        Receiver(connection, link, gated.queue, MAIN).flow()
         assert link.sent == []
         assert waiting(gated) == 1
 

@@ -110,7 +110,7 @@ async def test_nothing_is_answered_before_it_is_durable():
 async def test_a_keyless_send_moves_on_from_a_partition_that_is_away():
     async with gated_queue(partitions=2) as gated:
         sender, link, _ = sender_on(gated)
-        gated.queue.hosts[0]._fail(AWAY)
+        gated.queue.hosts[0].fail(AWAY)
         sender.deliveries([delivery(1)])
         await gated.settled()
         assert link.outcomes == {1: "accepted"}
@@ -158,7 +158,7 @@ async def test_a_keyless_send_moves_on_from_a_stalled_store_and_is_not_stored_tw
 async def test_a_keyed_send_to_a_partition_that_is_away_is_retryable_and_others_go_on():
     async with gated_queue(partitions=2) as gated:
         sender, link, _ = sender_on(gated)
-        gated.queue.hosts[0]._fail(AWAY)
+        gated.queue.hosts[0].fail(AWAY)
         keys = {partition_of(f"k{number}", 2): f"k{number}" for number in range(20)}
         sender.deliveries([delivery(1, keys[0]), delivery(2, keys[1])])
         await gated.settled()
@@ -169,7 +169,7 @@ async def test_when_all_are_away_the_send_is_refused_as_retryable():
     async with gated_queue(partitions=2) as gated:
         sender, link, _ = sender_on(gated)
         for host in gated.queue.hosts:
-            host._fail(AWAY)
+            host.fail(AWAY)
         sender.deliveries([delivery(1)])
         assert link.outcomes == {1: "com.microsoft:timeout"}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
-from math import inf
 
 import pytest
 
 from bendybus.amqp.message import Properties, encode_message
+from bendybus.broker import writer
 from bendybus.domain.commands import Abandon, Complete, Enqueue
 from bendybus.domain.messages import SubQueue
 from bendybus.envelope import admit
@@ -17,6 +17,7 @@ from bendybus.errors import StoreUnavailable
 from bendybus.http_bodies import RequestBody
 from bendybus.names import Instant
 from bendybus.rest.receiving import Received, Reception
+from fix_async import until
 from fix_broker import GatedQueue, GatedStore, gated_queue
 
 MAIN = SubQueue.MAIN
@@ -67,8 +68,7 @@ async def put(gated: GatedQueue, partition: int, *ids: str) -> None:
 
 async def waiting(gated: GatedQueue, count: int) -> None:
     """So many requests wait."""
-    while len(gated.queue._waiting[MAIN]) < count:
-        await asyncio.sleep(0)
+    await until(lambda: gated.queue.waiting_count(MAIN) >= count)
 
 
 async def test_an_empty_queue_gives_nothing_at_once():
@@ -106,7 +106,7 @@ async def test_who_waits_first_is_served_first():
         await put(gated, 1, "b")
         received = await second
         assert received is not None and received.shown.body == b"b"
-        assert not gated.queue._waiting[MAIN]
+        assert not gated.queue.waiting_count(MAIN)
 
 
 async def test_a_message_given_back_goes_to_who_waits():
@@ -124,7 +124,7 @@ async def test_a_message_given_back_goes_to_who_waits():
 async def test_time_ends_a_wait():
     async with gated_queue() as gated:
         assert await ask(gated, 0.01) is None
-        assert not gated.queue._waiting[MAIN]
+        assert not gated.queue.waiting_count(MAIN)
 
 
 @pytest.mark.row("P-28")
@@ -234,12 +234,11 @@ async def test_a_message_that_is_ready_does_not_wait_for_one_that_is_being_read(
 
 @pytest.mark.row("P-27")
 @pytest.mark.parametrize("partitions", [2, 16])
-async def test_a_message_is_removed_where_the_store_answers(partitions):
+async def test_a_message_is_removed_where_the_store_answers(partitions, monkeypatch):
     async with gated_queue(partitions, 2) as gated:
         await put(gated, 0, "slow")
         await put(gated, 1, "quick")
-        for attached in (gated.attached, *gated.others):
-            attached.writer._answered_at = -inf
+        monkeypatch.setattr(writer, "PROMPT_S", 0.0)
         gated.store.shut()
         received = await ask(gated, deletes=True)
         assert received is not None and received.shown.body == b"quick"
@@ -253,12 +252,11 @@ async def test_a_message_is_removed_where_the_store_answers(partitions):
 @pytest.mark.row("P-27")
 async def test_a_stalled_store_is_passed_over_while_there_is_time():
     async with gated_queue(2, 2) as gated:
-        gated.cache._limit = 0
+        gated.cache.limit_bytes = 0
         await put(gated, 0, "stuck")
         reads = SlowReads(gated.store)
         asked = asyncio.ensure_future(ask(gated, timeout_s=60))
-        while not reads.asked.is_set():
-            await asyncio.sleep(0)
+        await asyncio.to_thread(reads.asked.wait, 10)
         gated.pass_time(3)
         await waiting(gated, 1)
         await put(gated, 1, "others")

@@ -16,6 +16,7 @@ from bendybus.errors import ConfigError
 from bendybus.server import key_sets
 from bendybus.server.key_sets import FileKeys, UrlKeys, fetch, trusted_issuer
 from bendybus.server.settings import Settings
+from fix_async import until
 from fix_jwt import ISSUER, Provider
 
 FIRST, SECOND = Provider("ES256", "first"), Provider("ES256", "second")
@@ -124,8 +125,7 @@ async def test_a_provider_that_is_away_at_the_start_is_asked_until_it_answers(
     keys = UrlKeys(site.url)
     await keys.start()
     assert ids(keys) == []
-    while not ids(keys):
-        await asyncio.sleep(0.01)
+    await until(lambda: bool(ids(keys)))
     await keys.stop()
 
 

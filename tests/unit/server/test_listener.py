@@ -11,6 +11,7 @@ import pytest
 
 from bendybus.errors import ConfigError
 from bendybus.server import listener as listener_module
+from fix_async import until
 
 HEADER = b"AMQP\x03\x01\x00\x00"
 
@@ -123,8 +124,7 @@ async def test_who_leaves_without_a_word_is_forgotten(run_listener) -> None:
             await writer.wait_closed()
         await running.echo()
         # The echo came later through the same door, so the others' ends have been seen.
-        while running.listener.half_open:
-            await asyncio.sleep(0)
+        await until(lambda: not running.listener.half_open)
 
 
 async def test_a_crowd_of_silent_connections_leaves_others_untouched(run_listener, client_tls) -> None:
@@ -162,8 +162,7 @@ async def test_when_it_is_full_of_talkers_newcomers_wait_for_a_place(run_listene
             await reader.readexactly(12)
             talkers.append(writer)
         waiting = asyncio.create_task(running.echo())
-        while not running.listener.counts.pauses:
-            await asyncio.sleep(0)
+        await until(lambda: running.listener.counts.pauses > 0)
         assert running.listener.open_connections == 2
         talkers[0].close()
         await waiting
@@ -202,8 +201,7 @@ async def test_closed_connections_are_not_counted(run_listener, client_tls) -> N
             await running.echo(tls)
         for protocol in running.protocols:
             await protocol.lost
-        while running.listener.open_connections:
-            await asyncio.sleep(0)
+        await until(lambda: not running.listener.open_connections)
 
 
 async def test_draining_shuts_the_door_and_keeps_the_guests(run_listener) -> None:
@@ -212,8 +210,7 @@ async def test_draining_shuts_the_door_and_keeps_the_guests(run_listener) -> Non
         writer.write(HEADER)
         await reader.readexactly(12)
         silent = await running.call()
-        while running.listener.half_open != 1:
-            await asyncio.sleep(0)
+        await until(lambda: running.listener.half_open == 1)
         running.listener.stop_accepting()
         assert await running.farewell(*silent) == b""
         with pytest.raises(ConnectionError):
@@ -259,8 +256,7 @@ async def test_closing_does_not_wait_for_a_peer_that_never_reads(run_listener) -
     async with run_listener() as running:
         with socket.create_connection(("127.0.0.1", running.port)) as deaf:
             deaf.sendall(HEADER)
-            while not running.protocols:
-                await asyncio.sleep(0)
+            await until(lambda: bool(running.protocols))
             running.protocols[0].transport.write(b"x" * 20_000_000)
             await running.listener.close(grace_s=0.05)
             await running.protocols[0].lost

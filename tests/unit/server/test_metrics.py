@@ -103,7 +103,7 @@ def test_every_family_has_one_heading_and_its_samples_below_it(server, shop):
 
 
 def test_names_are_escaped():
-    assert metrics._escaped('a"b\\c\nd') == 'a\\"b\\\\c\\nd'
+    assert metrics.escaped('a"b\\c\nd') == 'a\\"b\\\\c\\nd'
 
 
 @pytest.mark.parametrize("query", ["partitions=2", "partitions=yes", "partition=1"])

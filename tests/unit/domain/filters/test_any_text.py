@@ -36,6 +36,7 @@ from bendybus.domain.filters.like import compile_like
 from bendybus.domain.filters.parser import parse_action, parse_condition
 from bendybus.domain.filters.text import to_text
 from bendybus.errors import ArgumentError, FilterError
+from fix_examples import examples
 from fix_filters import reading
 
 SIGNS = [*"()(),;.=<>+-*/%!_'[]", '"', "<>", "!=", "<=", ">="]
@@ -66,7 +67,7 @@ values = st.one_of(
 @example("a=" + "1+" * 200 + "1", {})
 @example("[" * 1024, {})
 @example("'" * 1023, {})
-@settings(max_examples=600, deadline=5000)
+@settings(max_examples=examples(600), deadline=5000)
 def test_any_text_is_a_filter_or_an_argument_error(text, user):
     try:
         sql = SqlFilter(text, {"v": 1})
@@ -78,7 +79,7 @@ def test_any_text_is_a_filter_or_an_argument_error(text, user):
 
 
 @given(st.text(max_size=200) | soups | nearly.map("SET a = 1; ".__add__))
-@settings(max_examples=300, deadline=5000)
+@settings(max_examples=examples(300), deadline=5000)
 def test_any_text_is_an_action_or_an_argument_error(text):
     try:
         action = SqlRuleAction(text, {"v": 1})
@@ -146,7 +147,7 @@ def is_short_enough(text):
 
 
 @given(predicates)
-@settings(max_examples=500, deadline=5000)
+@settings(max_examples=examples(500), deadline=5000)
 def test_a_condition_written_down_reads_the_same(tree):
     text = to_text(tree)
     if is_short_enough(text):
@@ -155,7 +156,7 @@ def test_a_condition_written_down_reads_the_same(tree):
 
 
 @given(st.lists(statements, min_size=1, max_size=4))
-@settings(max_examples=200, deadline=5000)
+@settings(max_examples=examples(200), deadline=5000)
 def test_an_action_written_down_reads_the_same(trees):
     text = "; ".join(map(to_text, trees))
     if is_short_enough(text):
@@ -163,7 +164,7 @@ def test_an_action_written_down_reads_the_same(trees):
 
 
 @given(predicates, st.dictionaries(names, values, max_size=4))
-@settings(max_examples=300, deadline=5000)
+@settings(max_examples=examples(300), deadline=5000)
 def test_any_condition_answers_or_fails_in_a_named_way(tree, user):
     try:
         compiled = compile_condition(tree, {"x": 1, "long_1": "text"})
@@ -187,7 +188,7 @@ def is_like(text, pattern, escape=None):
 
 
 @given(st.text("ab\n", max_size=8), st.text("ab%_", max_size=8))
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 def test_patterns_match_as_defined(text, pattern):
     assert compile_like(pattern, None).fits(text) is is_like(text, pattern)
 
@@ -196,13 +197,13 @@ def test_patterns_match_as_defined(text, pattern):
     st.text("ab%_!", max_size=7),
     st.lists(st.sampled_from(["a", "b", "%", "_", "!%", "!_", "!!", "!a"]), max_size=7),
 )
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 def test_patterns_with_an_escape_character_match_as_defined(text, pattern):
     assert compile_like("".join(pattern), "!").fits(text) is is_like(text, "".join(pattern), "!")
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_text_made_from_a_pattern_is_like_it(data):
     """Longer ones than the definition can be asked about: every `%` and `_` is filled in."""
     pattern = data.draw(st.text("ab%_", max_size=40))
