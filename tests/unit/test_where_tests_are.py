@@ -97,6 +97,9 @@ COVERS = {
     "unit/gateway/test_peeking.py": "gateway/management/messages gateway/management/operation",
     "unit/gateway/test_filter_rules.py": "gateway/management/filter_rules",
     "unit/gateway/test_memory_budget.py": "gateway/holdings",
+    "interop/test_jms_subscriptions.py": "broker/client_subscriptions gateway/attachments "
+    "gateway/client_entities gateway/opening gateway/termini",
+    "interop/test_jms_temporary.py": "broker/background gateway/holds",
     "hostile/test_claims.py": "gateway/cbs gateway/client_identity",
     "hostile/test_attaching.py": "gateway/attaching",
     "interop/test_requests.py": "gateway/requests gateway/management/fields gateway/management/locks "
@@ -112,6 +115,7 @@ COVERS = {
     "unit/server/test_metrics.py": "server/metrics_page",
     "unit/server/test_listener.py": "server/sockets",
     "interop/test_premium.py": "server/tiers",
+    "interop/test_entra.py": "auth/roles server/local_auth",
     "testing/test_plugin.py": "pytest_plugin testing/server",
     "testing/test_namespaces.py": "testing/namespace testing/seen_messages",
     "testing/test_time_machine.py": "testing/clock",
