@@ -191,7 +191,7 @@ ENABLE_PARTITIONING: Final = Property(
     type=ValueType.BOOLEAN,
     default=False,
     option="partitioned",
-    help="Spread over 16 partitions; in Premium over those of the namespace.",
+    help="Spread the entity over 16 partitions; in Premium, over those of the namespace.",
     fixed=True,
     since=FIRST_WITH_PARTITIONS,
 )
@@ -203,7 +203,7 @@ MAX_SIZE: Final = Property(
     allowed=(1024, 2048, 3072, 4096, 5120, 10_240, 20_480, 40_960, 81_920),
     standard=(1024, 2048, 3072, 4096, 5120),
     option="max-size",
-    help="Size of each partition; in Premium of the entity.",
+    help="Maximum size of each partition; in Premium, of the entity.",
     metavar="MB",
 )
 MAX_MESSAGE_SIZE: Final = Property(
@@ -215,7 +215,7 @@ MAX_MESSAGE_SIZE: Final = Property(
     standard=range(1, 257),
     premium=range(1024, 102_401),
     option="max-message-size",
-    help="Largest message.",
+    help="Maximum size of a message.",
     metavar="KB",
     since="2021-05",
 )
@@ -229,7 +229,7 @@ LOCK_DURATION: Final = Property(
     most_s=300,
     too_long=f"The supplied lock time exceeds the allowed maximum of '5' minutes. {HELP_LINK}",
     option="lock-duration",
-    help="How long a lock holds.",
+    help="How long a received message stays locked.",
     metavar="DURATION",
 )
 REQUIRES_SESSION: Final = Property(
@@ -238,7 +238,7 @@ REQUIRES_SESSION: Final = Property(
     type=ValueType.BOOLEAN,
     default=False,
     option="enable-session",
-    help="Messages belong to sessions.",
+    help="Require a session id on every message.",
     fixed=True,
 )
 REQUIRES_DUPLICATE_DETECTION: Final = Property(
@@ -247,7 +247,7 @@ REQUIRES_DUPLICATE_DETECTION: Final = Property(
     type=ValueType.BOOLEAN,
     default=False,
     option="duplicate-detection",
-    help="Drop repeated messages.",
+    help="Drop messages whose id was seen before.",
     fixed=True,
 )
 DUPLICATE_DETECTION_WINDOW: Final = Property(
@@ -267,7 +267,7 @@ DEFAULT_MESSAGE_TTL: Final = Property(
     type=ValueType.DURATION_OR_UNLIMITED,
     least_s=1,
     option="default-message-ttl",
-    help="Longest life of a message.",
+    help="Time to live of messages, which senders can shorten.",
     metavar="DURATION",
 )
 DEAD_LETTER_ON_EXPIRATION: Final = Property(
@@ -284,7 +284,7 @@ DEAD_LETTER_ON_FILTER_ERROR: Final = Property(
     type=ValueType.BOOLEAN,
     default=True,
     option="dead-letter-on-filter-error",
-    help="Dead-letter messages that a rule fails on.",
+    help="Dead-letter messages for which a filter fails.",
 )
 MAX_DELIVERY_COUNT: Final = Property(
     name="MaxDeliveryCount",
@@ -294,7 +294,7 @@ MAX_DELIVERY_COUNT: Final = Property(
     # The largest signed 32-bit number. The limit of 2000 in Azure's portal applies only to the portal.
     allowed=range(1, 2**31),
     option="max-delivery-count",
-    help="Dead-letter a message after so many deliveries.",
+    help="Dead-letter a message after this many deliveries.",
     metavar="N",
 )
 AUTO_DELETE_ON_IDLE: Final = Property(
@@ -303,7 +303,7 @@ AUTO_DELETE_ON_IDLE: Final = Property(
     type=ValueType.DURATION_OR_UNLIMITED,
     least_s=300,
     option="auto-delete-on-idle",
-    help="Delete the entity after it was unused for so long.",
+    help="Delete the entity after it has been idle for this long.",
     metavar="DURATION",
 )
 FORWARD_TO: Final = Property(
@@ -311,7 +311,7 @@ FORWARD_TO: Final = Property(
     field="forward_to",
     type=ValueType.ENTITY,
     option="forward-to",
-    help="Where messages go on to.",
+    help="Forward messages to this queue or topic.",
     metavar="ENTITY",
     removable=True,
 )
@@ -320,7 +320,7 @@ FORWARD_DEAD_LETTERED_TO: Final = Property(
     field="forward_dead_lettered_to",
     type=ValueType.ENTITY,
     option="forward-dead-lettered-to",
-    help="Where dead letters go on to.",
+    help="Forward dead letters to this queue or topic.",
     metavar="ENTITY",
     removable=True,
 )
@@ -330,7 +330,7 @@ STATUS: Final = Property(
     type=ValueType.STATUS,
     default=EntityStatus.ACTIVE,
     option="status",
-    help="What clients may do.",
+    help="Which operations clients may use.",
 )
 ENABLE_EXPRESS: Final = Property(
     name="EnableExpress",
@@ -354,7 +354,7 @@ USER_METADATA: Final = Property(
     type=ValueType.TEXT,
     allowed=range(1025),
     option="user-metadata",
-    help="A note for people.",
+    help="Free text, for people.",
     metavar="TEXT",
     removable=True,
 )
