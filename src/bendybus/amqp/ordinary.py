@@ -65,10 +65,12 @@ def ordinary(buffer: bytes) -> tuple[int, str, str | None] | None:
             _, size, count, kind, length = _properties_32(buffer, bare)
             start = bare + 14
             pos = bare + 8 + size
+            size -= 3
         else:
             return None
         stop = start + length
-        if kind != 0xA1 or not count or stop > pos:
+        # Every field takes at least a byte.
+        if kind != 0xA1 or not 0 < count < size or stop > pos:
             return None
         message_id = buffer[start:stop].decode()
         group_id = None

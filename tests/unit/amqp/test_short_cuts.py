@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from uuid import UUID
 
 import pytest
@@ -93,6 +94,21 @@ def test_a_damaged_message_is_never_taken_for_an_ordinary_one(message, data):
         if ordinary(damaged) is not None:
             sections = scan(damaged)
             assert ordinary(damaged) == (sections.properties, *identity(damaged, sections.properties))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_list_that_announces_more_fields_than_it_has_bytes_is_not_ordinary(wide):
+    fields = b"\xa1\x01m" + b"\x40" * 9 + b"\xa1\x01s"
+    for count in (11, 15, 16, 255):
+        size = (1 + len(fields), count) if not wide else (4 + len(fields), count)
+        start = b"\xc0" + bytes(size) if not wide else b"\xd0" + struct.pack(">II", *size)
+        message = b"\x00\x53\x73" + start + fields + b"\x00\x53\x75\xa0\x00"
+        try:
+            expected = (0, *identity(message, scan(message).properties))
+        except WireError:
+            expected = None
+        assert ordinary(message) == expected
+        assert (expected is None) == (count > len(fields))
 
 
 # -- runs of transfers ------------------------------------------------------------------

@@ -300,7 +300,9 @@ class AdministrationTest {
         var refused = assertThrows(HttpResponseException.class, () -> client.createQueue(newName("q"), brief));
         assertEquals(400, refused.getResponse().getStatusCode());
         assertThrows(ResourceNotFoundException.class, () -> client.createSubscription("nowhere", "s"));
-        assertThrows(ResourceNotFoundException.class, () -> client.getSubscription("nowhere", "s"));
+        String topic = newName("t");
+        client.createTopic(topic);
+        assertThrows(ResourceNotFoundException.class, () -> client.getSubscription(topic, "nowhere"));
         var stranger = new Broker(Broker.STANDARD.connectionString().replaceFirst("SharedAccessKey=[^;]+", "SharedAccessKey=no"));
         assertThrows(HttpResponseException.class, () -> stranger.administration().createQueue(newName("q")));
     }
