@@ -36,6 +36,8 @@ TOPICS = [
     }
 ]
 SENDERS = 3
+# Between two messages of a sender: enough of them for every move, and time for others on the machine.
+PAUSE_S = 0.005
 
 
 def shown(server: ServerProcess, name: str) -> dict[str, object]:
@@ -102,7 +104,7 @@ class Traffic:
         def work(client: ServiceBusClient) -> None:
             number = 0
             with client.get_queue_sender("q") as link:
-                while not self._stop.is_set():
+                while not self._stop.wait(PAUSE_S):
                     number += 1
                     key = f"key-{sender}" if number % 2 else None
                     text = f"{sender}-{number:06}"
