@@ -52,8 +52,29 @@ WEBSOCKET_MESSAGE_MAX: Final = 4 * 1024 * 1024
 KEEP_ALIVE_S: Final = 75
 
 # What the parser is given at a time. It cannot stop inside a piece, so this is as much as is parsed of the
-# requests that were sent ahead: about a hundred of the smallest.
-PIECE_BYTES: Final = 4 * 1024
+# requests that were sent ahead: two dozen of the smallest.
+PIECE_BYTES: Final = 1024
+
+# A request may wait for a message. Only so much of its time counts as work.
+PIECE_WORK_MAX_S: Final = 0.05
+
+
+class TurnsOfSentAhead:
+    """When the next piece of requests that were sent ahead is parsed: they get half of the time together.
+
+    If they got all of it, the event loop would never be idle, and the threads of the stores would have to
+    wait for the interpreter lock several times in every commit.
+    """
+
+    def __init__(self) -> None:
+        self._free_at = 0.0
+
+    def next(self, at: float, took_s: float) -> float:
+        """The time for a connection whose last piece took so long."""
+        took_s = min(took_s, PIECE_WORK_MAX_S)
+        start = max(at + took_s, self._free_at)
+        self._free_at = start + 2 * took_s
+        return start
 
 
 class HoldableFlow(FlowControl):
@@ -76,9 +97,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     """
 
     def __init__(
-        self, config: Config, state: ServerState, head_timeout_s: float, budget: MemoryBudget
+        self,
+        config: Config,
+        state: ServerState,
+        head_timeout_s: float,
+        budget: MemoryBudget,
+        turns: TurnsOfSentAhead,
     ) -> None:
         super().__init__(config, state, app_state={})
+        self._turns = turns
+        self._piece_began = 0.0
+        """When the last piece was parsed, by the loop's time."""
         self._budget = budget
         self._account = budget.open(self)
         self._body_bytes = 0
@@ -159,8 +188,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._body_bytes = 0
         self._update_account()
         if self._held is not None and not self.pipeline:
-            # In a separate turn: the answer must be sent first, and other connections are waiting too.
-            self.loop.call_soon(self._parse_held)
+            # Later: the answer must be sent first, and other connections are waiting too.
+            at = self.loop.time()
+            self.loop.call_at(self._turns.next(at, at - self._piece_began), self._parse_held)
 
     @property
     def _answering(self) -> bool:
@@ -182,6 +212,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._hold(b"")
 
     def _parse_piece(self, data: bytes) -> None:
+        self._piece_began = self.loop.time()
         self._overhead_bytes += len(data)
         super().data_received(data)
         if self._head_timer is not None and self._is_line_without_version(data):
@@ -337,11 +368,12 @@ class HttpHost:
         )
         self._config.load()
         self._state = ServerState()
+        self._turns = TurnsOfSentAhead()
         self._head_timeout_s = head_timeout_s
 
     def protocol(self) -> asyncio.Protocol:
         """A protocol for one new connection; give this method to the listener."""
-        return BoundedHttpProtocol(self._config, self._state, self._head_timeout_s, self._budget)
+        return BoundedHttpProtocol(self._config, self._state, self._head_timeout_s, self._budget, self._turns)
 
     async def close(self, grace_s: float = 5.0) -> None:
         """Let the requests under way finish, then end every connection."""

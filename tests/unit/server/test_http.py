@@ -14,9 +14,38 @@ from starlette.routing import Route
 from bendybus.gateway.memory_budget import MemoryBudget
 from bendybus.rest.headers import HEADER_SPELLINGS
 from bendybus.server.http import RESERVED_NAMES, Health, http_app
-from bendybus.server.http_protocol import HEAD_BYTES_MAX, PIECE_BYTES, HttpHost
+from bendybus.server.http_protocol import (
+    HEAD_BYTES_MAX,
+    PIECE_BYTES,
+    PIECE_WORK_MAX_S,
+    HttpHost,
+    TurnsOfSentAhead,
+)
 
 READY = Health(True)
+
+
+# -- whose turn it is --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("connections", [1, 4])
+def test_requests_that_were_sent_ahead_get_half_of_the_time_together(connections):
+    turns, at, busy = TurnsOfSentAhead(), 0.0, 0.0
+    due = dict.fromkeys(range(connections), 0.0)
+    while at < 10:
+        each = min(due, key=due.__getitem__)
+        at = max(at, due[each]) + 0.01
+        busy += 0.01
+        due[each] = turns.next(at, 0.01)
+    assert 0.45 <= busy / at <= 0.55
+
+
+def test_a_request_that_waits_for_a_message_does_not_hold_up_those_behind_it_as_long_again():
+    turns = TurnsOfSentAhead()
+    assert turns.next(60.0, 60.0) == 60.0 + PIECE_WORK_MAX_S
+
+
+# -- requests ----------------------------------------------------------------------------
 
 
 async def no_metrics(request) -> PlainTextResponse:
