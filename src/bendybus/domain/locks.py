@@ -98,6 +98,18 @@ class LockTable:
                 return generation[token]
         return None
 
+    def held_among(self, tokens: Sequence[LockToken], at: Instant) -> set[LockToken]:
+        """Those of these tokens under which a message is locked, and whose locks have not expired."""
+        held: set[LockToken] = set()
+        for generation in self._generations:
+            found = map(generation.get, tokens)
+            held |= {
+                token
+                for token, message in zip(tokens, found, strict=True)
+                if message is not None and message.locked_until > at
+            }
+        return held
+
     def release(self, tokens: Sequence[LockToken]) -> tuple[list[Message], list[LockToken]]:
         """End these locks. Returns their messages, and the tokens without a lock."""
         released: list[Message] = []

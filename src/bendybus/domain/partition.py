@@ -144,7 +144,7 @@ class Partition:
         """The message that is locked under this token. The lock may have expired."""
         return self._parts.stock.locked(token)
 
-    def held_among(self, tokens: Iterable[LockToken], at: Instant) -> set[LockToken]:
+    def held_among(self, tokens: Sequence[LockToken], at: Instant) -> set[LockToken]:
         """Those of these tokens under which a message is locked."""
         return self._parts.stock.held_among(tokens, at)
 

@@ -154,10 +154,13 @@ class Stock:
             message = self.session_locks.find(token)
         return message
 
-    def held_among(self, tokens: Iterable[LockToken], at: Instant) -> set[LockToken]:
+    def held_among(self, tokens: Sequence[LockToken], at: Instant) -> set[LockToken]:
         """Those of these tokens under which a message is locked, and whose locks have not expired."""
-        found = ((token, self.locked(token)) for token in tokens)
-        return {token for token, message in found if message is not None and message.locked_until > at}
+        held = self.locks.held_among(tokens, at)
+        if self.session_locks is not None:
+            found = ((token, self.session_locks.find(token)) for token in tokens)
+            held |= {token for token, message in found if message is not None and message.locked_until > at}
+        return held
 
     # -- taking back --------------------------------------------------------------
 

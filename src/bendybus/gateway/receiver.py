@@ -16,11 +16,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
@@ -50,8 +49,7 @@ READING_BYTES_MAX: Final = 2 * 1024 * 1024
 KEEP_FRACTION: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(NamedTuple):
     """A locked message that waits here for credit. Its host tells by the token whether it is still locked."""
 
     host: PartitionHost
