@@ -82,6 +82,8 @@ async def give_up(entities: Entities, lost: AttachedStore) -> Loss:
     refuse_present(lost)
     loss = loss_of(lost)
     wanted = list(_wanted(entities, lost))
+    # They are nobody's for a while. A probe that finds them must not take them for leftovers.
+    lost.recovery.given_up = {(each.host.path, each.host.number) for each in wanted}
     for each in wanted:
         # A probe that is under way may still answer. It must not load them.
         lost.remove_resident(each.host)
@@ -95,11 +97,15 @@ async def give_up(entities: Entities, lost: AttachedStore) -> Loss:
     except Exception as failure:
         for each in wanted:
             lost.add_resident(each.host)
+        lost.recovery.given_up = set()
+        for each in wanted:
             each.host.look_again(failure)
+        for each in wanted:
             if each.key is not None:
                 await discard_partitions(each.target, [each.key])
         raise StoreUnavailable(f"'{lost.name}' was not forgotten: {failure} Please retry.") from failure
     entities.moved(records)
+    lost.recovery.given_up = set()
     for each in wanted:
         assert each.key is not None, "all of them have been made"
         each.host.relocate(each.target, each.key, NEVER_CLAIMED)

@@ -43,6 +43,8 @@ class Recovery:
         """False for a store that could not be opened when the broker started."""
         self.has_leftovers = False
         """Whether partitions could not be dropped while the store was away. They are swept later."""
+        self.given_up: set[tuple[EntityPath, PartitionNumber]] = set()
+        """Partitions that are being created again elsewhere. Until that is done, they are no leftovers."""
         self._timer: asyncio.TimerHandle | None = None
         self._recovered_at: float | None = None
         self.delay_s = RECOVER_AFTER_S
@@ -107,7 +109,7 @@ class Recovery:
             # The thread must not read what the loop may change.
             unknown = {(each.path, each.number): each for each in wanted if each.key is None}
             known = {each: each.key for each in wanted if each.key is not None}
-            residents = {(each.path, each.number) for each in store.residents}
+            residents = self.given_up | {(each.path, each.number) for each in store.residents}
             # A store that answers may contain the copy of a move that is under way. It must not be swept.
             sweeps = self.has_leftovers and store.state is StoreState.AWAY
             claim = partial(self._claim, residents, unknown, known, sweeps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bendybus.broker import forgetting
 from bendybus.broker.broker import Broker
 from bendybus.broker.forgetting import Loss
 from bendybus.broker.lifecycle import Availability, StoreState
@@ -132,6 +133,36 @@ async def test_a_store_that_could_not_be_forgotten_keeps_its_messages(
             with pytest.raises(StoreUnavailable, match="was not forgotten"):
                 await broker.forget("b", nothing)
         faults.heal_all()
+        await broker.recovered()
+        assert [len(found) for found in (await numbers(orders)).values()] == [1] * 16
+
+
+@pytest.mark.parametrize("has_leftovers", [False, True])
+async def test_a_store_that_comes_back_while_it_is_not_forgotten_keeps_its_messages(
+    catalog: SqliteCatalog, faults: StoreFaults, monkeypatch: pytest.MonkeyPatch, has_leftovers: bool
+) -> None:
+    async with at_work_on_faults(catalog, faults) as broker:
+        orders = await broker.queues.create(ORDERS)
+        await send_to_all(orders)
+        await lose(broker, faults, "b")
+        lost = next(store for store in broker.stores if store.name == "b")
+        lost.recovery.has_leftovers = has_leftovers
+
+        async def comes_back(*_: object) -> None:
+            faults.heal_all()
+            lost.recovery.probe()
+            await lost.recovered()
+
+        async def refused(*_: object) -> None:
+            if has_leftovers:
+                await comes_back()
+            raise OSError("the catalog's disk is full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(forgetting, "replace_records", refused)
+            patch.setattr(forgetting, "discard_partitions", comes_back)
+            with pytest.raises(StoreUnavailable, match="was not forgotten"):
+                await broker.forget("b", nothing)
         await broker.recovered()
         assert [len(found) for found in (await numbers(orders)).values()] == [1] * 16
 
