@@ -14,10 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from bendybus.names import EntityPath, PartitionNumber
+from bendybus.domain.messages import MessageState, SubQueue
+from bendybus.names import EntityPath, PartitionNumber, SequenceNumber
 from bendybus.store.memory import MemoryStore
 from bendybus.store.protocol import PartitionKey
 from faults.mutants import MUTANTS, Mutant
+from faults.simulation.ledger import Letter, Spot
+from faults.simulation.plan import Lane
 from faults.simulation.simulation import simulate
 from faults.simulation.stores import Disk, DiskFaults, VirtualStore
 from faults.simulation.world import World
@@ -77,6 +80,17 @@ def test_a_partition_that_a_dying_process_discards_is_seen_to_go() -> None:
         store.discard([made.key])
     assert store.contents(made.key) is None
     assert seen == [made.key]
+
+
+@pytest.mark.parametrize("doubtful", [False, True])
+def test_a_message_that_may_have_been_sent_twice_is_kept_by_its_copy_in_the_outbox(doubtful: bool) -> None:
+    # Found by seed 5003866: the copy that had arrived was taken back, since its send was reported as failed.
+    lane = Lane("keyed", ("topic/Subscriptions/keyed",), key_of=str)
+    letter = Letter("id", lane, None, None, None, "red", doubtful=doubtful)
+    waiting = Spot(lane.entities[0], SubQueue.OUTBOX, MessageState.ACTIVE, SequenceNumber(1), 0)
+    assert letter.keeps(waiting)
+    letter.been_at[lane.entities[0]] = None
+    assert letter.keeps(waiting) is doubtful
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -107,6 +107,20 @@ class Letter:
     def __str__(self) -> str:
         return f"{self.id} in {self.lane.name}"
 
+    def keeps(self, spot: Spot) -> bool:
+        """Whether the message is lost with this spot, if it is the only one.
+
+        What has arrived where it goes stays in the outbox until that is known there. If the message may
+        have been sent twice, what has arrived may be the other, and be taken back.
+        """
+        if spot.subqueue is not SubQueue.OUTBOX or self.doubtful:
+            return True
+        entities = self.lane.entities
+        onward = entities[entities.index(spot.entity) + 1 :] if spot.entity in entities else ()
+        if self.lane.key_of is not None:
+            onward = entities
+        return not any(each in self.been_at for each in onward)
+
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
@@ -391,15 +405,7 @@ class Ledger:
 
     def _check(self, letter: Letter) -> None:
         """Whether this one is where it has to be, given what is known."""
-        entities = letter.lane.entities
-        kept = 0
-        for spot in letter.spots.values():
-            onward = entities[entities.index(spot.entity) + 1 :] if spot.entity in entities else ()
-            if letter.lane.key_of is not None:
-                onward = entities
-            # What has arrived where it goes stays in the outbox until that is known there.
-            if spot.subqueue is not SubQueue.OUTBOX or not any(each in letter.been_at for each in onward):
-                kept += 1
+        kept = sum(map(letter.keeps, letter.spots.values()))
         if letter.batch is not None and not letter.batch.allowed and letter.durable:
             self.violate(Invariant.TORN, f"{letter} is there, and {letter.batch.name} was never committed")
         if kept > 1 and not letter.doubtful:
