@@ -82,6 +82,21 @@ def test_a_partition_that_a_dying_process_discards_is_seen_to_go() -> None:
     assert seen == [made.key]
 
 
+def test_a_stall_excuses_locks_that_were_granted_before_its_end() -> None:
+    # Found by seed 7001364: the broker gave up a store that stalled before its commit, and the locks with it.
+    faults: list[str] = []
+
+    class StallingDisk(Disk):
+        def at_work(self) -> bool:
+            return True
+
+    disk = StallingDisk(World(0), DiskFaults(stalls=1.0))
+    disk.on_stall = lambda: faults.append("stall")
+    disk.take_time("store")
+    assert faults == ["stall", "stall"]
+    assert disk.stalls == 1
+
+
 @pytest.mark.parametrize("doubtful", [False, True])
 def test_a_message_that_may_have_been_sent_twice_is_kept_by_its_copy_in_the_outbox(doubtful: bool) -> None:
     # Found by seed 5003866: the copy that had arrived was taken back, since its send was reported as failed.

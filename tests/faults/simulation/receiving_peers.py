@@ -135,13 +135,15 @@ class LookerPeer(Peer):
             if deferred and self.entity != "sess":
                 await self._take(requester, deferred)
 
-    async def _peek(self, requester: Requester) -> list[int]:
+    async def _peek(self, requester: Requester) -> dict[int, Letter | None]:
+        """What is deferred, by its number."""
         found = await requester.ask(
             "com.microsoft:peek-message", {"from-sequence-number": 0, "message-count": 100}
         )
         if found.application_properties["statusCode"] != 200:
-            return []
-        deferred, last = [], 0
+            return {}
+        deferred: dict[int, Letter | None] = {}
+        last = 0
         assert isinstance(found.value, dict)
         for entry in found.value["messages"]:
             message = decode_message(entry["message"])
@@ -153,11 +155,15 @@ class LookerPeer(Peer):
                     self.ledger.violate(Invariant.DISORDERED, f"peek finds {number:#x} after {last:#x}")
                 last = number
             if message.message_annotations.get("x-opt-message-state") == MessageState.DEFERRED:
-                deferred.append(number)
+                deferred[number] = letter
         return deferred
 
-    async def _take(self, requester: Requester, numbers: list[int]) -> None:
-        chosen = self.random.sample(numbers, min(len(numbers), 3))
+    async def _take(self, requester: Requester, deferred: dict[int, Letter | None]) -> None:
+        chosen = self.random.sample(list(deferred), min(len(deferred), 3))
+        for number in chosen:
+            # Locked from now on, though we may never hear so: the lock's end counts as a failed delivery.
+            if (letter := deferred[number]) is not None:
+                letter.settled_as = None
         given = await requester.ask(
             "com.microsoft:receive-by-sequence-number",
             {"sequence-numbers": Array(int, chosen), "receiver-settle-mode": 1},

@@ -83,6 +83,7 @@ class Simulation:
         for store in self.stores:
             store.watcher = self.ledger.observe
             store.doubter = self._doubt
+        self.disk.on_stall = self.ledger.fault
         self.clients = Loop(self.world, "clients", self._complain)
         self.clients.network = self.network
         self.server = Server(

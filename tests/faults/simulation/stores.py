@@ -49,6 +49,8 @@ class Disk:
         self.faults = faults
         self.loop: Loop | None = None
         """Of the process that has the stores open."""
+        self.on_stall: Callable[[], None] = lambda: None
+        """Called when a stall begins and when it ends: meanwhile the broker may have given the store up."""
         self.torn = self.lost_replies = self.stalls = self.unreadable = 0
 
     def at_work(self) -> bool:
@@ -61,9 +63,11 @@ class Disk:
         if self.at_work() and world.chance(self.faults.stalls):
             self.stalls += 1
             world.note(f"{name} stalls")
+            self.on_stall()
             if stalls is not None:
                 stalls()
             sleep_here(self.loop, world.between(*STALL_S))
+            self.on_stall()
         else:
             sleep_here(self.loop, world.between(*USUAL_S))
 
