@@ -34,29 +34,30 @@ _section: Final = struct.Struct(">3sBB").unpack_from
 _u32: Final = struct.Struct(">I").unpack_from
 
 
-def ordinary(buffer: bytes) -> tuple[int, str, str | None] | None:
+def ordinary(buffer: bytes, bare: int = 0) -> tuple[int, str, str | None] | None:
     """Where the bare message starts (after header and annotations), its message-id and its group-id.
 
-    Returns None for other shapes. Header and annotations are not looked into.
+    Returns None for other shapes. Header and annotations are not looked into. `bare`: where the bare
+    message starts, if that is known already.
     """
     try:
-        bare = 0
-        section, kind, size = _section(buffer, 0)
-        if section == _HEADER:
-            if kind == 0xC0:
-                bare = 5 + size
-            elif kind == 0xD0:
-                bare = 8 + _u32(buffer, 4)[0]
-            else:
-                return None
-            section, kind, size = _section(buffer, bare)
-        if section == _ANNOTATIONS:
-            if kind == 0xC1:
-                bare += 5 + size
-            elif kind == 0xD1:
-                bare += 8 + _u32(buffer, bare + 4)[0]
-            else:
-                return None
+        if not bare:
+            section, kind, size = _section(buffer, 0)
+            if section == _HEADER:
+                if kind == 0xC0:
+                    bare = 5 + size
+                elif kind == 0xD0:
+                    bare = 8 + _u32(buffer, 4)[0]
+                else:
+                    return None
+                section, kind, size = _section(buffer, bare)
+            if section == _ANNOTATIONS:
+                if kind == 0xC1:
+                    bare += 5 + size
+                elif kind == 0xD1:
+                    bare += 8 + _u32(buffer, bare + 4)[0]
+                else:
+                    return None
         section, size, count, kind, length = _properties_8(buffer, bare)
         if section == _PROPERTIES_8:
             start = bare + 8

@@ -23,6 +23,7 @@ from bendybus import audit
 from bendybus.broker.clock import Clock
 from bendybus.broker.departure import departing, send_off
 from bendybus.broker.entity import Entity
+from bendybus.broker.entropy import EntropyPool
 from bendybus.broker.forwarding import Forwarder
 from bendybus.broker.host import Host
 from bendybus.broker.partition_host import PartitionHost
@@ -91,6 +92,7 @@ class Entities:
         self.catalog = catalog
         self.stores = stores
         self.clock = clock
+        self.entropy = EntropyPool()
         self.contents = contents
         """Decodes messages for the rules of topics."""
         self.tier = tier
@@ -377,7 +379,7 @@ class Entities:
 
 def _open_queue(entities: Entities, record: EntityRecord, at: Iterable[Located]) -> Queue:
     description = _with_partitions(QueueDescription.from_record(record.description), record)
-    queue = Queue(description, record.partition_count, entities.keep_time, entities.clock)
+    queue = Queue(description, record.partition_count, entities.keep_time, entities.clock, entities.entropy)
     for number, key, store, epoch in at:
         queue.add_partition(PartitionHost(queue, number, key, store, entities.cache, epoch))
     return queue
@@ -396,7 +398,7 @@ def _open_subscription(entities: Entities, record: EntityRecord, at: Iterable[Lo
     topic = entities.look_up(description.topic_path)
     assert isinstance(topic, Topic), "a subscription is opened after its topic"
     subscription = Subscription(
-        topic, description, record.partition_count, entities.keep_time, entities.clock
+        topic, description, record.partition_count, entities.keep_time, entities.clock, entities.entropy
     )
     for number, key, store, epoch in at:
         subscription.add_partition(PartitionHost(subscription, number, key, store, entities.cache, epoch))

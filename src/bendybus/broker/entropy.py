@@ -11,8 +11,8 @@ from typing import Final
 
 __all__ = ["EntropyPool"]
 
-# Enough for some 150 locks. Every queue that is received from keeps one block.
-BLOCK_BYTES: Final = 2048
+# Enough for some 2,300 locks. All queues of a namespace use one pool.
+BLOCK_BYTES: Final = 32 * 1024
 
 
 class EntropyPool:

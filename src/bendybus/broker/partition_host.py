@@ -288,6 +288,7 @@ class PartitionHost(Host[Partition]):
             if isinstance(effect, MessagesAvailable):
                 for scan in self.scans:
                     scan.came_back(effect)
+                self.queue.stock(self, effect.subqueue)
                 (wake or self.queue.wake)(effect.subqueue)
             elif isinstance(effect, SessionsReady):
                 self.holders.wake(effect.locks)

@@ -48,6 +48,7 @@ class Queue(Entity[PartitionHost, QueueDescription]):
         partition_count: int,
         keep_time: Callable[[Host[Any]], None],
         clock: Clock | None = None,
+        entropy: EntropyPool | None = None,
     ) -> None:
         super().__init__(description, partition_count, keep_time, clock)
         self.consumer_leases = ConsumerLeases()
@@ -55,7 +56,10 @@ class Queue(Entity[PartitionHost, QueueDescription]):
         """The queue is being deleted: nothing more can be sent through it (departure.py)."""
         self._waiting: dict[SubQueue, dict[Waiter, None]] = {subqueue: {} for subqueue in SubQueue}
         self._next_to_ask = 0
-        self.entropy = EntropyPool()
+        self._stocked: dict[SubQueue, dict[PartitionHost, None]] = {subqueue: {} for subqueue in SubQueue}
+        """The partitions that may have something for a receiver. The others have nothing."""
+        self.entropy = entropy or EntropyPool()
+        """For lock tokens."""
         self._waking: set[SubQueue] = set()
         """The sub-queues whose receivers are woken at the end of the commit that is being answered."""
 
@@ -99,6 +103,8 @@ class Queue(Entity[PartitionHost, QueueDescription]):
 
     def availability_changed(self, host: PartitionLifecycle[Any]) -> None:
         if host.availability in _NEWS:
+            for stocked in self._stocked.values():
+                stocked.update(dict.fromkeys(self.hosts))
             self.wake_all()
 
     def host_of_token(self, token: LockToken) -> PartitionHost | None:
@@ -116,9 +122,25 @@ class Queue(Entity[PartitionHost, QueueDescription]):
         """All partitions. Each call begins with a different one, so that none is favoured."""
         count = len(self.hosts)
         first = self._next_to_ask
-        self._next_to_ask = (first + 1) % count
+        self._next_to_ask += 1
         for offset in range(count):
             yield self.hosts[(first + offset) % count]
+
+    def stock(self, host: PartitionHost, subqueue: SubQueue) -> None:
+        """The partition may have something for a receiver."""
+        self._stocked[subqueue][host] = None
+
+    def stocked(self, subqueue: SubQueue) -> list[PartitionHost]:
+        """The partitions that have something for a receiver. Each call begins with a different one."""
+        stocked = self._stocked[subqueue]
+        hosts = [host for host in stocked if host.available(subqueue)]
+        if len(hosts) < len(stocked):
+            self._stocked[subqueue] = dict.fromkeys(hosts)
+        if len(hosts) > 1:
+            first = self._next_to_ask % len(hosts)
+            self._next_to_ask += 1
+            return hosts[first:] + hosts[:first]
+        return hosts
 
     def wait(self, waiter: Waiter, subqueue: SubQueue) -> None:
         self._waiting[subqueue][waiter] = None
@@ -159,7 +181,7 @@ class Queue(Entity[PartitionHost, QueueDescription]):
             return
         # A waiter that wants more joins the end of the list again, so iterate over a copy.
         for waiter in list(waiting):
-            if not any(host.available(subqueue) for host in self.hosts):
+            if not any(host.available(subqueue) for host in self._stocked[subqueue]):
                 return
             waiting.pop(waiter, None)
             waiter.wake()

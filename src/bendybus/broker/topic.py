@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from bendybus.broker.clock import Clock
 from bendybus.broker.entity import Entity
+from bendybus.broker.entropy import EntropyPool
 from bendybus.broker.host import Host
 from bendybus.broker.partition_lifecycle import PartitionLifecycle
 from bendybus.broker.queue import Queue
@@ -132,9 +133,10 @@ class Subscription(Queue):
         partition_count: int,
         keep_time: Callable[[Host[Any]], None],
         clock: Clock | None = None,
+        entropy: EntropyPool | None = None,
     ) -> None:
         description = _with_size_of(topic, description)
-        super().__init__(description, partition_count, keep_time, clock)
+        super().__init__(description, partition_count, keep_time, clock, entropy)
         self.topic = topic
         self.description: SubscriptionDescription = description
 

@@ -40,8 +40,7 @@ def routing_key(
     partition_key: str | None,
     message_id: str | None,
     via_key: str | None = None,
-    *,
-    duplicate_detection: bool,
+    duplicate_detection: bool = False,
     exact: bool = False,
 ) -> RoutingKey | None:
     """The key of a message, or None if it may go to any partition (P-13, P-14, P-15).

@@ -33,7 +33,7 @@ from bendybus.domain.messages import Message
 from bendybus.domain.routing import batch_key, key_of, routing_key
 from bendybus.domain.schedule import postpone
 from bendybus.domain.transactions import MessageKeys
-from bendybus.envelope.front import known_fronts, make_front, read_front
+from bendybus.envelope.front import PayloadFront, known_fronts, make_front, read_front
 from bendybus.envelope.stored import (
     DELIVERY_ANNOTATIONS,
     DELIVERY_DELAY,
@@ -79,12 +79,12 @@ def admit(
         if len(payload) > PROPERTY_BYTES_MAX:
             payload = _ordered(payload)
             _refuse_large_properties(payload)
-        parts = take_apart_ordinary(payload) or take_apart(payload)
-        if parts[-1] < 0:
-            parts = take_apart(_with_delivery_time(payload, at))
+        stored, message_id, session_id, front = take_apart_ordinary(payload) or take_apart(payload)
+        if front.due < 0:
+            stored, message_id, session_id, front = take_apart(_with_delivery_time(payload, at))
     except WireError as error:
         raise ArgumentError(f"The message is malformed: {error}") from None
-    stored, ttl, message_id, session_id, partition_key, via_key, due = parts
+    _, _, ttl, partition_key, via_key, due = front
     if session_id is not None and not (session_id or description.may_have_sessions):
         session_id = None
     key = routing_key(
@@ -92,8 +92,8 @@ def admit(
         partition_key,
         message_id,
         via_key,
-        duplicate_detection=description.requires_duplicate_detection,
-        exact=description.exact_keys,
+        description.requires_duplicate_detection,
+        description.exact_keys,
     )
     if identities is not None:
         identities.add(message_id, None if session_id is None and partition_key is None else key)
@@ -123,19 +123,25 @@ def _refuse_large_properties(payload: bytes) -> None:
                 )
 
 
-Parts: TypeAlias = tuple[bytes, int, str | None, str | None, str | None, str | None, int]
-"""Stored form, ttl, the sender's message id, session id, partition key, via key, and due time (front.py)."""
+# The front of the latest ordinary message. The next one often begins with the same bytes.
+_latest: Final = [make_front(b"", b"")]
+
+Parts: TypeAlias = tuple[bytes, str | None, str | None, PayloadFront]
+"""Stored form, the sender's message id, session id, and what header and annotations say."""
 
 
 def take_apart_ordinary(payload: bytes) -> Parts | None:
     """Fast path of `take_apart`. Returns None if the general path is needed."""
-    found = ordinary(payload)
+    front = _latest[0]
+    known = len(front[0]) if payload.startswith(front[0]) else 0
+    found = ordinary(payload, known) or (ordinary(payload) if known else None)
     if found is None:
         return None
     bare_at, message_id, session_id = found
-    head = payload[:bare_at]
-    front, ttl, partition_key, via_key, due = known_fronts.get(head) or read_front(head)
-    return front + payload[bare_at:], ttl, message_id, session_id, partition_key, via_key, due
+    if bare_at != known or not known:
+        sections = payload[:bare_at]
+        front = _latest[0] = known_fronts.get(sections) or read_front(sections)
+    return front[1] + payload[bare_at:], message_id, session_id, front
 
 
 def take_apart(payload: bytes) -> Parts:
@@ -153,17 +159,14 @@ def take_apart(payload: bytes) -> Parts:
     annotations_at = bare_at if sections.message_annotations < 0 else sections.message_annotations
     header_end = annotations_at if sections.delivery_annotations < 0 else sections.delivery_annotations
     own = _own_delivery_annotations(payload, sections.delivery_annotations)
-    front, ttl, partition_key, via_key, due = make_front(
+    front = make_front(
         payload[:header_end], payload[annotations_at:bare_at], DELIVERY_ANNOTATIONS if own else 0
     )
     return (
-        front + own + bare,
-        ttl,
+        front.stored + own + bare,
         message_id if message_id is None or isinstance(message_id, str) else str(message_id),
         text("SessionId", session_id),
-        partition_key,
-        via_key,
-        due,
+        front,
     )
 
 
@@ -255,10 +258,10 @@ def enlisted_keys(payload: bytes, description: Accepting, *, via_exact: bool) ->
     """
     exact = description.exact_keys
     try:
-        parts = take_apart_ordinary(payload) or take_apart(payload)
+        _, message_id, session_id, front = take_apart_ordinary(payload) or take_apart(payload)
     except WireError as error:
         raise ArgumentError(f"The message is malformed: {error}") from None
-    _, _, message_id, session_id, partition_key, via_key, _ = parts
+    partition_key, via_key = front.partition_key, front.via_key
     if session_id is not None and not (session_id or description.may_have_sessions):
         session_id = None
     own = routing_key(

@@ -34,6 +34,8 @@ __all__ = ["PayloadFront", "known_fronts", "make_front", "read_front"]
 class PayloadFront(NamedTuple):
     """The front, and what it says about the message."""
 
+    sections: bytes
+    """The header and the annotations that it was made of."""
     stored: bytes
     ttl: int
     partition_key: str | None
@@ -78,6 +80,7 @@ def make_front(header: bytes, annotations: bytes, flags: int = 0) -> PayloadFron
         entries, count = map_entries(annotations, at, BROKER_SET | {PARTITION_KEY})
         entries, count = entries + encode(Symbol(PARTITION_KEY.decode())) + encode(partition_key), count + 2
     return PayloadFront(
+        header + annotations,
         FRONT.pack(VERSION, flags, priority, ttl, count, len(entries)) + entries,
         ttl,
         text("PartitionKey", partition_key),

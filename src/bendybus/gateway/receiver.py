@@ -107,8 +107,9 @@ class Receiver:
             return
         self._taking = True
         try:
-            self._deliver_kept()
-            while self._wanted() > 0 and self._ask_all():
+            if self._kept:
+                self._deliver_kept()
+            while (wanted := self._wanted()) > 0 and self._ask_all(wanted):
                 pass
         finally:
             self._taking = False
@@ -119,7 +120,7 @@ class Receiver:
     def _wanted(self) -> int:
         return self._link.credit - self._expected if self._connection.writable else 0
 
-    def _ask_all(self) -> bool:
+    def _ask_all(self, wanted: int) -> bool:
         """Ask each partition for a page. Returns whether one answered at once and may have more.
 
         What is in memory is sent together: it may be a few messages from each of many partitions.
@@ -128,7 +129,6 @@ class Receiver:
         ready: list[Message] = []
         payloads: list[bytes] = []
         size = 0
-        wanted = self._wanted()
         for host in self._partitions():
             if wanted <= 0 or size >= PAGE_BYTES_MAX:
                 break
@@ -299,7 +299,7 @@ class Receiver:
     # -- the source of messages; session_receiver.py and selective_receiver.py have their own -----
 
     def _partitions(self) -> Iterable[PartitionHost]:
-        return self._queue.in_turn()
+        return self._queue.stocked(self.subqueue)
 
     def _lock(self, host: PartitionHost, count: int) -> list[Message]:
         return host.lock(count, PAGE_BYTES_MAX, self.subqueue)

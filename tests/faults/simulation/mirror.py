@@ -1,7 +1,8 @@
 """The broker's memory against the disks: when a store has nothing left to do, both say the same.
 
 Every loaded partition has each message of its store once, in the same state, and
-its counts and sizes are those of what a peek finds. Looked at whenever a partition
+its counts and sizes are those of what a peek finds. Its queue knows whether it has
+something for receivers. Looked at whenever a partition
 has changed and its writer is idle, and everywhere when a life ends.
 """
 
@@ -64,6 +65,8 @@ def _compare_counts(ledger: Ledger, host: PartitionHost, partition: Partition) -
         told = (counts.active, counts.deferred, counts.scheduled)
         if told != found:
             ledger.violate(Invariant.MISCOUNTED, f"{host}/{subqueue.name}: counts {told}, peek finds {found}")
+        if partition.available(subqueue) and host not in host.queue.stocked(subqueue):
+            ledger.violate(Invariant.MISCOUNTED, f"{host}/{subqueue.name}: no receiver would ask it")
         size = sum(message.size for message in reply.messages)
         if subqueue is not SubQueue.MAIN and counts.size_bytes != size:
             ledger.violate(

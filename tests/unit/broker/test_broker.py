@@ -11,7 +11,7 @@ import pytest
 
 from bendybus.broker.broker import Broker
 from bendybus.broker.lifecycle import Availability
-from bendybus.domain.commands import Enqueue
+from bendybus.domain.commands import Abandon, Enqueue
 from bendybus.domain.entities import QueueDescription, Tier
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.topic_entities import TopicDescription
@@ -208,6 +208,21 @@ async def test_keyless_messages_take_turns_over_all_partitions(open_broker):
         queue = await broker.queues.create(ORDERS)
         assert {queue.host_for(None).number for _ in range(16)} == set(range(16))
         assert queue.host_for("key") is queue.host_for("key")
+
+
+async def test_receivers_ask_the_partitions_that_have_something_and_begin_with_another_each_time(open_broker):
+    async with open_broker() as broker:
+        queue = await broker.queues.create(ORDERS)
+        assert queue.stocked(SubQueue.MAIN) == []
+        two = [queue.hosts[3], queue.hosts[8]]
+        for host in two:
+            await host.ask(Enqueue([message("m")]))
+        assert [queue.stocked(SubQueue.MAIN)[0] for _ in range(4)] == two * 2
+        assert queue.stocked(SubQueue.DEAD_LETTER) == []
+        (locked,) = two[0].lock(1, 1000, SubQueue.MAIN)
+        assert queue.stocked(SubQueue.MAIN) == two[1:]
+        await two[0].ask(Abandon([locked.lock_token]))
+        assert set(queue.stocked(SubQueue.MAIN)) == set(two)
 
 
 @pytest.mark.row("P-32")

@@ -8,7 +8,9 @@ from itertools import count
 import pytest
 
 from bendybus.broker import entropy
-from bendybus.broker.entropy import BLOCK_BYTES, EntropyPool
+from bendybus.broker.entropy import EntropyPool
+
+BLOCK_BYTES = 2048
 
 
 @pytest.fixture
@@ -21,6 +23,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         return b"".join(next(numbers).to_bytes(2, "big") for _ in range(count_bytes // 2))
 
     monkeypatch.setattr(entropy, "urandom", draw)
+    monkeypatch.setattr(entropy, "BLOCK_BYTES", BLOCK_BYTES)
     return lambda: len(blocks)
 
 
