@@ -5,13 +5,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+COMPILED := .venv-compiled
 WORKERS ?= 4
 
 # Byte code is kept wherever these commands run: without it, each start of a server compiles all its modules.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test style types tests interop faults fuzz cluster bench clean
+.PHONY: help run demo test style types tests wheel compiled interop faults fuzz cluster bench clean
 
 help:  ## What can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -34,6 +35,20 @@ types: $(VENV)/.installed-dev  ## mypy --strict on src
 # Who runs what: tests/fix_workers.py.
 tests: $(VENV)/.installed-dev
 	$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder
+
+wheel: $(BIN)/python  ## dist/: the sdist, and a wheel compiled with mypyc (needs a C compiler); BENDYBUS_PURE=1 for one of pure Python
+	$(BIN)/pip install --quiet build
+	rm -rf dist
+	$(if $(BENDYBUS_PURE),,HATCH_BUILD_HOOK_ENABLE_MYPYC=true) $(BIN)/python -m build --outdir dist .
+
+# The wheel is built from the sdist, in a folder of its own: a compiled module beside its source would hide it.
+compiled: wheel  ## The tests of `make test` again, with the compiled wheel in an environment of its own
+	$(PYTHON) -m venv $(COMPILED)
+	$(COMPILED)/bin/pip install --quiet --upgrade "pip>=25.1"
+	$(COMPILED)/bin/pip install --quiet --force-reinstall --no-deps dist/*.whl
+	$(COMPILED)/bin/pip install --quiet --group dev "bendybus[spark,delta]"
+	$(COMPILED)/bin/bendybus --version
+	$(COMPILED)/bin/pytest -n $(WORKERS) --no-loadscope-reorder
 
 interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make test`), Java's with JMS, .NET's, Go's and JavaScript's where there is one
 	$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder tests/interop
@@ -68,7 +83,7 @@ bench: $(VENV)/.installed-bench  ## Side by side with RabbitMQ 4 and Artemis in 
 	$(BIN)/python tests/bench/spark_bench.py $(SPARK_ARGS)
 
 clean:  ## Remove what the other targets made
-	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(COMPILED) dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # -- set-up ---------------------------------------------------------------------
 

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+import copyreg
 from copy import deepcopy
+from dataclasses import fields
 from typing import Any
 
 from bendybus.domain.commands import Command
-from bendybus.domain.messages import Message
+from bendybus.domain.messages import Amendment, Message, Origin, Posting
 from bendybus.domain.topic import TopicPartition
 from bendybus.errors import RequestError
-from bendybus.names import Instant
+from bendybus.names import Instant, SequenceNumber
+
+# `deepcopy` makes objects without calling `__init__`, which a compiled class does not allow.
+MESSAGE_FIELDS = (
+    *("amendment", "delivery_count", "enqueued_at", "expires_at", "lock_token", "locked_until", "origin"),
+    *("payload", "row_id", "sequence_number", "session_id", "size", "state", "subqueue"),
+)
+
+
+def _new_message(values: dict[str, Any]) -> Message:
+    message = Message(None, 0)
+    for name, value in values.items():
+        setattr(message, name, value)
+    return message
+
+
+def _new_origin(sequence_number: SequenceNumber, hops: int, body: int) -> Origin:
+    return Origin(sequence_number, hops=hops, body=body)
+
+
+copyreg.pickle(Message, lambda it: (_new_message, ({name: getattr(it, name) for name in MESSAGE_FIELDS},)))
+copyreg.pickle(Origin, lambda it: (_new_origin, (it.sequence_number, it.hops, it.body)))
+for _frozen in (Amendment, Posting):
+    copyreg.pickle(_frozen, lambda it: (type(it), tuple(getattr(it, each.name) for each in fields(it))))
 
 
 class CommandLog:

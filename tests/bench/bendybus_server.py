@@ -15,6 +15,8 @@ from pathlib import Path
 from process import Broker, BrokerFailed, Endpoint
 from shape_entities import Address, Entity
 
+from bendybus.build import is_compiled
+
 __all__ = ["PARTITIONED_QUEUE", "PLAIN_QUEUE", "Bendybus"]
 
 PLAIN_QUEUE = "plain"
@@ -76,7 +78,7 @@ class Bendybus(Broker):
 
     def version(self) -> str:
         try:
-            return f"Bendybus {version('bendybus')}"
+            return f"Bendybus {version('bendybus')} ({'compiled' if is_compiled() else 'pure Python'})"
         except PackageNotFoundError:
             return "Bendybus"
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from bendybus.amqp.types import (
@@ -116,14 +116,14 @@ def _decode_list0(buffer: bytes, pos: int, depth: int) -> tuple[object, int]:
     return empty, pos
 
 
-def _octet_decoder(kind: type[int]) -> Decoder:
+def _octet_decoder(kind: Callable[[int], object]) -> Decoder:
     def decode_octet(buffer: bytes, pos: int, depth: int) -> tuple[object, int]:
         return kind(buffer[pos]), pos + 1
 
     return decode_octet
 
 
-def _number_decoder(layout: struct.Struct, kind: type[int] | type[float]) -> Decoder:
+def _number_decoder(layout: struct.Struct, kind: Callable[[Any], object]) -> Decoder:
     unpack, width = layout.unpack_from, layout.size
 
     def decode_number(buffer: bytes, pos: int, depth: int) -> tuple[object, int]:
@@ -149,7 +149,7 @@ def _slice(buffer: bytes, pos: int, size: int) -> bytes:
     return buffer[pos:end]
 
 
-def _decimal_decoder(width: int, kind: type[bytes]) -> Decoder:
+def _decimal_decoder(width: int, kind: Callable[[bytes], object]) -> Decoder:
     def decode_decimal(buffer: bytes, pos: int, depth: int) -> tuple[object, int]:
         return kind(_slice(buffer, pos, width)), pos + width
 

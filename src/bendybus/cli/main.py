@@ -11,6 +11,7 @@ from typing import Final
 
 import click
 
+from bendybus.build import is_compiled
 from bendybus.cli.lazy import Deferred, LazyGroup
 from bendybus.cli.shells import SHELLS, install_completion, show_completion
 
@@ -52,7 +53,11 @@ _COMMANDS: Final = {
     ],
     no_args_is_help=True,
 )
-@click.version_option(package_name="bendybus", message="bendybus %(version)s", help="Show the version.")
+@click.version_option(
+    package_name="bendybus",
+    message=f"bendybus %(version)s ({'compiled' if is_compiled() else 'pure Python'})",
+    help="Show the version, and whether it is compiled.",
+)
 @click.option(
     "--install-completion",
     is_flag=False,

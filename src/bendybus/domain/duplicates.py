@@ -54,9 +54,10 @@ class Identities:
 
 
 class DuplicateHistory:
-    __slots__ = ("_accepted", "_resting_until")
+    __slots__ = ("_accepted", "_remembered_max", "_resting_until")
 
-    def __init__(self) -> None:
+    def __init__(self, remembered_max: int = REMEMBERED_MAX) -> None:
+        self._remembered_max = remembered_max
         self._accepted: dict[bytes, Instant] = {}
         """Digest -> when the message was accepted, oldest first."""
         self._resting_until = Instant(0)
@@ -94,7 +95,7 @@ class DuplicateHistory:
             # An entry outside the window may still be here. It moves to the end.
             accepted.pop(digest, None)
             accepted[digest] = at
-        excess = len(accepted) - REMEMBERED_MAX
+        excess = len(accepted) - self._remembered_max
         for digest in list(islice(accepted, max(0, excess))):
             del accepted[digest]
 

@@ -180,6 +180,17 @@ class Message:
         self.row_id = 0
         """The row in the messaging store; 0 until the store sets it in a commit."""
 
+    def __copy__(self) -> Message:
+        message = Message(self.payload, self.size, self.expires_at, self.session_id, origin=self.origin)
+        message.sequence_number = self.sequence_number
+        message.enqueued_at = self.enqueued_at
+        message.delivery_count = self.delivery_count
+        message.state, message.subqueue = self.state, self.subqueue
+        message.lock_token, message.locked_until = self.lock_token, self.locked_until
+        message.amendment = self.amendment
+        message.row_id = self.row_id
+        return message
+
     def unsent(self) -> Message:
         """A copy that was never enqueued, to be sent to another partition.
 

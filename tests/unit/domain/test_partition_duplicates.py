@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from bendybus.domain import duplicates
 from bendybus.domain.commands import CancelScheduled, Confirm, Enqueue, Enqueued, Tick
 from bendybus.domain.duplicates import FORGET_INTERVAL_MS, DuplicateHistory, Identities
 from bendybus.domain.effects import ForgetIdentities, RememberIdentities, StoreMessages
@@ -134,9 +133,8 @@ def test_a_restart_remembers(driver: Driver) -> None:
     assert send(driver, "a", "b") == Enqueued(SequenceNumber(2), 1, duplicates=(0,))
 
 
-def test_the_history_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplicates, "REMEMBERED_MAX", 3)
-    history = DuplicateHistory()
+def test_the_history_is_bounded() -> None:
+    history = DuplicateHistory(remembered_max=3)
     for number in range(5):
         history.remember([bytes([number])], Instant(number))
     assert len(history) == 3
