@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bendybus.broker import attempts, forwarding, partition_host, partition_lifecycle, writer
+from bendybus.broker import attempts, forwarding, partition_host, partition_lifecycle, queue, writer
 from bendybus.domain import fanout, partition, run, stock
 from bendybus.domain.changes import Changes
 from bendybus.domain.commands import Enqueued, Transferred
@@ -115,6 +115,10 @@ def leaves_copies_in_the_partition_of_the_old_key(patch: pytest.MonkeyPatch) -> 
     patch.setattr(fanout.FanOut, "_home", lambda self, *others: None)
 
 
+def does_not_note_what_a_partition_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue.Queue, "stock", lambda *_: None)
+
+
 def puts_back_at_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(run.Run, "insert", run.Run.extend)
 
@@ -184,7 +188,10 @@ MUTANTS: dict[str, Mutant] = {
     "leaves copies in the partition of the old key": Mutant(
         leaves_copies_in_the_partition_of_the_old_key, (UNEXPECTED,), seed=1
     ),
-    "puts back at the end": Mutant(puts_back_at_the_end, (DISORDERED,), seed=385),
+    "puts back at the end": Mutant(puts_back_at_the_end, (DISORDERED,), seed=517),
+    "does not note what a partition has for receivers": Mutant(
+        does_not_note_what_a_partition_has, (MISCOUNTED,), seed=0
+    ),
     "ends locks early": Mutant(ends_locks_early, (SHARED,), seed=12),
     "sends what a lost partition had lent": Mutant(
         sends_what_a_lost_partition_had_lent, (RESURRECTED, SHARED), seed=46
