@@ -7,6 +7,7 @@ meaning; what it found has a test of its own, named where the fault was.
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,8 +20,8 @@ from bendybus.names import EntityPath, PartitionNumber, SequenceNumber
 from bendybus.store.memory import MemoryStore
 from bendybus.store.protocol import PartitionKey
 from faults.mutants import MUTANTS, Mutant
-from faults.simulation.ledger import Letter, Spot
-from faults.simulation.plan import Lane
+from faults.simulation.ledger import Ledger, Letter, Spot
+from faults.simulation.plan import Lane, Plan
 from faults.simulation.simulation import simulate
 from faults.simulation.stores import Disk, DiskFaults, VirtualStore
 from faults.simulation.world import World
@@ -95,6 +96,17 @@ def test_a_stall_excuses_locks_that_were_granted_before_its_end() -> None:
     disk.take_time("store")
     assert faults == ["stall", "stall"]
     assert disk.stalls == 1
+
+
+def test_an_answer_that_comes_late_says_nothing_about_what_was_asked_since() -> None:
+    # Found by seed 7007395: a message was deferred, fetched and dead-lettered before the first answer came.
+    ledger = Ledger(World(0), Plan.of(random.Random(0)))
+    letter = Letter("id", Lane("lane", ("queue",)), None, None, None, "red")
+    letter.asked_by = deferring = object()
+    letter.asked_by = fetching = object()
+    ledger.settle(letter, None, "queue", fetching)
+    ledger.settle(letter, MessageState.DEFERRED, "queue", deferring)
+    assert letter.settled_as is None
 
 
 @pytest.mark.parametrize("doubtful", [False, True])

@@ -91,6 +91,8 @@ class Letter:
     """Who has asked to remove it, and may have been heard."""
     settled_as: SubQueue | MessageState | None = None
     """Where the last settlement has put it, if that was answered and nothing was asked since."""
+    asked_by: object = None
+    """Whose request concerns it last: an earlier one may be answered later."""
     failures: dict[str, int] = field(default_factory=dict)
     """Deliveries that were abandoned, and answered so, in each entity."""
     spots: dict[tuple[str, PartitionKey, int], Spot] = field(default_factory=dict)
@@ -224,10 +226,13 @@ class Ledger:
             self.completed += 1
         self._check(letter)
 
-    def settle(self, letter: Letter, how: SubQueue | MessageState | None, entity: str) -> None:
+    def settle(
+        self, letter: Letter, how: SubQueue | MessageState | None, entity: str, asked_by: object
+    ) -> None:
         """Answered: it was deferred, dead-lettered or, with None, abandoned."""
-        letter.settled_as = how
-        letter.held_by = None
+        if letter.asked_by is asked_by:
+            letter.settled_as = how
+            letter.held_by = None
         # Among dead letters nothing is counted: there is nowhere to go from there.
         if how is None and letter.seen_in is not SubQueue.DEAD_LETTER:
             letter.failures[entity] = letter.failures.get(entity, 0) + 1

@@ -179,15 +179,20 @@ class Peer:
     ) -> asyncio.Future[DeliveryState | None]:
         if outcome is COMPLETE:
             self.ledger.ask_removal(letter, delivery)
-        letter.settled_as = None
+        letter.settled_as, letter.asked_by = None, delivery
         # From now on another may get it, though we have not heard so yet.
         letter.held_by = None
         (answer,) = receiver.settle([delivery], outcome)
-        answer.add_done_callback(partial(self._settled, letter, outcome, entity))
+        answer.add_done_callback(partial(self._settled, letter, delivery, outcome, entity))
         return answer
 
     def _settled(
-        self, letter: Letter, asked: DeliveryState, entity: str, answer: asyncio.Future[DeliveryState | None]
+        self,
+        letter: Letter,
+        delivery: Delivery,
+        asked: DeliveryState,
+        entity: str,
+        answer: asyncio.Future[DeliveryState | None],
     ) -> None:
         if answer.cancelled() or answer.exception() is not None:
             return
@@ -197,11 +202,11 @@ class Peer:
         elif asked is COMPLETE:
             self.ledger.remove(letter)
         elif asked is ABANDON:
-            self.ledger.settle(letter, None, entity)
+            self.ledger.settle(letter, None, entity, delivery)
         elif asked is DEFER:
-            self.ledger.settle(letter, MessageState.DEFERRED, entity)
+            self.ledger.settle(letter, MessageState.DEFERRED, entity, delivery)
         elif asked is DEAD_LETTER:
-            self.ledger.settle(letter, SubQueue.DEAD_LETTER, entity)
+            self.ledger.settle(letter, SubQueue.DEAD_LETTER, entity, delivery)
 
     def _refused(self, outcome: DeliveryState | None) -> None:
         error = getattr(outcome, "error", None)

@@ -163,7 +163,7 @@ class LookerPeer(Peer):
         for number in chosen:
             # Locked from now on, though we may never hear so: the lock's end counts as a failed delivery.
             if (letter := deferred[number]) is not None:
-                letter.settled_as = None
+                letter.settled_as, letter.asked_by = None, requester
         given = await requester.ask(
             "com.microsoft:receive-by-sequence-number",
             {"sequence-numbers": Array(int, chosen), "receiver-settle-mode": 1},
@@ -192,4 +192,4 @@ class LookerPeer(Peer):
                 if completes:
                     self.ledger.remove(letter)
                 else:
-                    self.ledger.settle(letter, None, self.entity)
+                    self.ledger.settle(letter, None, self.entity, requester)
