@@ -192,6 +192,7 @@ class TransactorPeer(Peer):
                 ids = self.new_ids(group=group)
                 self.ledger.attempt(ids, "red", batch=batch)
                 payload = self.encode(ids[0], "red", key=key)
+                await link.credit()
                 answers.append(link.post(payload, state=TransactionalState(txn_id)))
         for letter, delivery in chosen:
             batch.removed.append(letter)

@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 USUAL_S = (0.0002, 0.01)
 STALL_S = (1.0, 120.0)
+# A read has failed, and the broker's loop may not have heard so. A commit that begins meanwhile is given up.
+UNHEARD_S = 0.02
 
 
 @dataclass(slots=True)
@@ -84,7 +86,7 @@ class VirtualStore(MemoryStore):
         """Told of commits that were, or may be, reported as failed; of those that happened, with the keys."""
         self._unanswered: list[PartitionKey] = []
         """Of the commit that has happened and is not reported yet: a read that fails now gives it up."""
-        self._failed_reads = 0
+        self._read_failed_at = -1.0
 
     def go_away(self, for_s: float) -> None:
         self._away_until = self._disk.world.now + for_s
@@ -114,7 +116,7 @@ class VirtualStore(MemoryStore):
 
     def commit(self, changes: Sequence[PartitionChanges]) -> None:
         disk, world = self._disk, self._disk.world
-        began_at, failed_reads = world.now, self._failed_reads
+        began_at = world.now
         disk.take_time(self.name)
         self._refuse_away()
         if world.chance(disk.faults.torn):
@@ -123,7 +125,7 @@ class VirtualStore(MemoryStore):
             self.doubter(self, [])
             raise StoreUnavailable(f"{self.name}: the disk is full")
         super().commit(changes)
-        self.late = world.now - began_at > STALL_S[0] or self._failed_reads > failed_reads
+        self.late = world.now - began_at > STALL_S[0] or self._read_failed_at > began_at - UNHEARD_S
         world.note(f"{self.name} commits {_summary(changes)}")
         keys = self._unanswered = [change.key for change in changes]
         self.watcher(self, keys)
@@ -184,12 +186,12 @@ class VirtualStore(MemoryStore):
         try:
             self._refuse_away()
         except StoreUnavailable:
-            self._failed_reads += 1
+            self._read_failed_at = disk.world.now
             raise
         if disk.world.chance(disk.faults.unreadable):
             disk.unreadable += 1
             disk.world.note(f"{self.name} cannot be read")
-            self._failed_reads += 1
+            self._read_failed_at = disk.world.now
             self.doubter(self, self._unanswered)
             raise StoreUnavailable(f"{self.name}: cannot be read")
         return call()
