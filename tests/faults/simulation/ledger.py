@@ -285,6 +285,9 @@ class Ledger:
             )
 
     def _check_lock(self, letter: Letter, arrival: Arrival, until_ms: int) -> None:
+        if until_ms < self.world.wall_ms:
+            # The clock was set while it was on the wire: its lock is over, and others may have it by now.
+            return
         held = letter.held_by
         if held is not None and not letter.doubtful:
             link, ends_ms, since = held
