@@ -13,7 +13,7 @@ from bendybus.amqp.message import Header, Properties, decode_message, encode_mes
 from bendybus.amqp.types import Int, Symbol, Timestamp, UInt, ULong
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.entities import QueueDescription
-from bendybus.domain.messages import Amendment, Message, MessageState
+from bendybus.domain.messages import Amendment, Message, MessageState, Origin
 from bendybus.envelope import admit, admit_batch, render, render_browsed, render_locked, render_peeked
 from bendybus.errors import ArgumentError, InvalidOperation, MessageSizeExceeded
 from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber
@@ -64,13 +64,26 @@ def test_the_broker_writes_header_and_annotations_as_the_sdks_cast_them():
     assert seen.message_annotations == {
         "x-opt-enqueued-time": AT,
         "x-opt-sequence-number": 5 << 48 | 7,
-        "x-opt-enqueue-sequence-number": 5 << 48 | 7,
         "x-opt-partition-id": 5,
         "x-opt-locked-until": AT + 60_000,
         "x-mine": "kept",
     }
     assert type(seen.message_annotations["x-opt-enqueued-time"]) is Timestamp
     assert type(seen.message_annotations["x-opt-sequence-number"]) is int
+
+
+def test_the_first_number_is_shown_of_what_came_from_elsewhere_and_the_partition_unless_it_is_0():
+    message = enqueued(sent())
+    message.sequence_number = SequenceNumber(7)
+    shown = [
+        received(message).message_annotations,
+        received(message, locked=False).message_annotations,
+        decode_message(render_peeked(message, message.payload)).message_annotations,
+    ]
+    for annotations in shown:
+        assert not {"x-opt-enqueue-sequence-number", "x-opt-partition-id"} & annotations.keys()
+    message.origin = Origin(SequenceNumber(7))
+    assert received(message).message_annotations["x-opt-enqueue-sequence-number"] == 7
 
 
 def test_a_message_received_for_good_has_no_lock():
@@ -89,7 +102,7 @@ def test_annotations_of_the_brokers_own_cannot_be_forged():
     annotations = received(enqueued(forged)).message_annotations
     assert annotations["x-opt-sequence-number"] == 5 << 48 | 7
     assert annotations["x"] == 1
-    assert len(annotations) == 6
+    assert len(annotations) == 5
 
 
 def test_a_message_without_an_id_is_given_one():
