@@ -16,6 +16,7 @@ from bendybus.envelope.stored import (
     DURABLE,
     FIRST_ACQUIRER,
     FRONT,
+    LONG_LIVED,
     NO_TTL,
     NOT_FIRST_ACQUIRER,
     PARTITION_KEY,
@@ -70,6 +71,8 @@ def make_front(header: bytes, annotations: bytes, flags: int = 0) -> PayloadFron
     ttl = NO_TTL if read.ttl is None else read.ttl
     priority = PRIORITY_DEFAULT if read.priority is None else read.priority
     flags |= DURABLE if read.durable else 0
+    if read.ttl == NO_TTL:
+        flags |= LONG_LIVED
     if read.first_acquirer is not None:
         flags |= FIRST_ACQUIRER if read.first_acquirer else NOT_FIRST_ACQUIRER
     at = 0 if annotations else -1

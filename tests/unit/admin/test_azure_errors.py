@@ -243,6 +243,14 @@ ERRORS: dict[str, tuple[str, str, dict[str, Any], int, str, str]] = {
         PREMIUM_SIZE,
         f"{HOST}:x",
     ),
+    "a message size above that of Premium": (
+        "PUT",
+        "x",
+        {"elements": of(SIZE, 102_401)},
+        400,
+        PREMIUM_SIZE.replace("1023.", "102401."),
+        f"{HOST}:x",
+    ),
     "a negative number of entries to skip": (
         "GET",
         "$Resources/queues",
