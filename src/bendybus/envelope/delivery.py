@@ -135,8 +135,8 @@ def _partition(message: Message) -> bytes:
 
 
 class _Kind(NamedTuple):
-    """What first deliveries have in common whose payloads have the same front and lifetime, and whose broker's
-    annotations are the same but for their values.
+    """What first deliveries have in common whose payloads have the same front and lifetime, and whose
+    annotations by the broker are the same but for their values.
     """
 
     start: bytes

@@ -69,7 +69,7 @@ class Dispositions:
         self._go_on()
 
     def _without_enlisted(self, event: OutcomesReceived) -> OutcomesReceived:
-        """The event without deliveries that a transaction settles. After a rollback they have this outcome."""
+        """The event without deliveries that a transaction settles. A rollback leaves them this outcome."""
         free: list[SentDelivery] = []
         for delivery in event.deliveries:
             transaction = self._enlisted.get(delivery.tag)
