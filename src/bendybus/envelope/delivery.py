@@ -24,11 +24,13 @@ from bendybus.domain.messages import Message, MessageState
 from bendybus.envelope.stored import (
     DELIVERY_ANNOTATIONS,
     DURABLE,
+    DURABLE_UNSAID,
     FIRST_ACQUIRER,
     FRONT,
     MAP_START,
     NO_TTL,
     NOT_FIRST_ACQUIRER,
+    PRIORITY_UNSAID,
     WAS_SCHEDULED,
     amended,
     body_start,
@@ -47,11 +49,13 @@ _NULL: Final = 0x40
 _UBYTE: Final = 0x50
 _UINT: Final = 0x70
 
-# A header section: durable, priority, ttl, first-acquirer, delivery-count; list8 of 11 or 15 bytes.
-_HEADER: Final = Struct(">6sBBBBBBI")
-_HEADER_START: Final = b"\x00\x53\x70\xc0\x0b\x05"
-_HEADER_TTL: Final = Struct(">6sBBBBIBBI")
-_HEADER_TTL_START: Final = b"\x00\x53\x70\xc0\x0f\x05"
+# A header section: durable, priority, ttl, first-acquirer, delivery-count. It is a list8 of 10 to 15 bytes,
+# because priority and ttl may be absent.
+_HEADER: Final = Struct(">4sBBBBB")
+_HEADER_PRIORITY: Final = Struct(">4sBBBBBB")
+_HEADER_END: Final = Struct(">BBI")
+_HEADER_TTL_END: Final = Struct(">IBBI")
+_HEADER_START: Final = b"\x00\x53\x70\xc0"
 
 
 # The broker's annotations, with exactly the types that the SDKs expect.
@@ -262,14 +266,19 @@ def _open(
         ttl = min(lifetime, NO_TTL)
     deliveries = message.delivery_count
     durable, first = _TRUE if flags & DURABLE else _FALSE, _NULL
+    if flags & DURABLE_UNSAID:
+        durable = _NULL
     if flags & (FIRST_ACQUIRER | NOT_FIRST_ACQUIRER):
         first = _TRUE if flags & FIRST_ACQUIRER else _FALSE
-    if ttl == NO_TTL:
-        header = _HEADER.pack(_HEADER_START, durable, _UBYTE, priority, _NULL, first, _UINT, deliveries)
+    limit, size = (_NULL, 11) if ttl == NO_TTL else (_UINT, 15)
+    if flags & PRIORITY_UNSAID:
+        header = _HEADER.pack(_HEADER_START, size - 1, 5, durable, _NULL, limit)
     else:
-        header = _HEADER_TTL.pack(
-            _HEADER_TTL_START, durable, _UBYTE, priority, _UINT, ttl, first, _UINT, deliveries
-        )
+        header = _HEADER_PRIORITY.pack(_HEADER_START, size, 5, durable, _UBYTE, priority, limit)
+    if ttl == NO_TTL:
+        header += _HEADER_END.pack(first, _UINT, deliveries)
+    else:
+        header += _HEADER_TTL_END.pack(ttl, first, _UINT, deliveries)
     start = FRONT.size + length
     bare, own = payload[start:], b""
     if flags & DELIVERY_ANNOTATIONS:

@@ -41,7 +41,9 @@ __all__ = [
     "PARTITION_KEY",
     "PRIORITY_DEFAULT",
     "DELIVERY_DELAY",
+    "DURABLE_UNSAID",
     "LONG_LIVED",
+    "PRIORITY_UNSAID",
     "DELIVERY_TIME",
     "SCHEDULED_TIME",
     "VERSION",
@@ -75,6 +77,9 @@ DELIVERY_ANNOTATIONS: Final = 8
 WAS_SCHEDULED: Final = 16
 # The lifetime does not fit into the header: 49 days or more. Then it is that between two properties.
 LONG_LIVED: Final = 32
+# The header said nothing of it. Then receivers are told nothing of it.
+DURABLE_UNSAID: Final = 64
+PRIORITY_UNSAID: Final = 128
 
 FRONT: Final = Struct(">BBBIII")
 _MAP32: Final = Struct(">BII")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -93,6 +94,17 @@ def test_a_message_received_for_good_has_no_lock():
 def test_a_header_is_written_even_when_the_sender_had_none():
     """Java reads the delivery count without asking whether there is a header."""
     assert received(enqueued(sent())).header.delivery_count == 0
+
+
+@pytest.mark.parametrize("durable", [None, False, True])
+@pytest.mark.parametrize("priority", [None, 4, 9])
+@pytest.mark.parametrize("ttl", [None, 5000])
+def test_what_the_header_does_not_say_receivers_are_not_told(durable, priority, ttl):
+    given = Header(durable=durable, priority=priority, ttl=ttl)
+    message = enqueued(sent(header=given))
+    assert received(message).header == replace(given, delivery_count=0)
+    ((_, head, bare),) = render_locked([message], [message.payload])
+    assert decode_message(head + bare).header == replace(given, delivery_count=0)
 
 
 def test_annotations_of_the_brokers_own_cannot_be_forged():
