@@ -369,7 +369,7 @@ def test_only_manage_may_look_or_change(
             lambda: listener.delete_queue(name),
         ]
         for use in uses:
-            with pytest.raises(ClientAuthenticationError, match="claims required|Authorization failed"):
+            with pytest.raises(ClientAuthenticationError, match=r"claims required|Authorization failed"):
                 use()
         # As on Azure, where Go's live tests ask for it.
         with pytest.raises(ResourceNotFoundError):
