@@ -183,17 +183,17 @@ MUTANTS: dict[str, Mutant] = {
         removes_what_it_forwards_before_it_has_arrived, (LOST,), seed=4
     ),
     "reassigns what may have arrived": Mutant(
-        reassigns_what_may_have_arrived, (DUPLICATED, RESURRECTED), seed=270
+        reassigns_what_may_have_arrived, (DUPLICATED, RESURRECTED), seed=1
     ),
     "leaves copies in the partition of the old key": Mutant(
         leaves_copies_in_the_partition_of_the_old_key, (UNEXPECTED,), seed=1
     ),
-    "puts back at the end": Mutant(puts_back_at_the_end, (DISORDERED,), seed=517),
+    "puts back at the end": Mutant(puts_back_at_the_end, (DISORDERED,), seed=55),
     "does not note what a partition has for receivers": Mutant(
         does_not_note_what_a_partition_has, (MISCOUNTED,), seed=0
     ),
     "ends locks early": Mutant(ends_locks_early, (SHARED,), seed=12),
     "sends what a lost partition had lent": Mutant(
-        sends_what_a_lost_partition_had_lent, (RESURRECTED, SHARED), seed=46
+        sends_what_a_lost_partition_had_lent, (RESURRECTED, SHARED), seed=114
     ),
 }

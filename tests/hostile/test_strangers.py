@@ -59,19 +59,25 @@ async def put(requester: Requester, endpoint: Endpoint, entity: str, *, key: str
     return status
 
 
-async def test_one_link_each_way_to_cbs_is_all_that_a_client_without_a_token_gets(
+async def test_a_connection_has_one_link_each_way_to_cbs(
     under_attack: UnderAttack, endpoint: Endpoint
 ) -> None:
     async with under_attack(), await Client.connect(endpoint, login=False) as client:
         requester = await client.requester("$cbs")
-        for another in (client.sender, client.receiver):
-            with pytest.raises(LinkRefused) as refused:
-                await another("$cbs")
-            assert refused.value.condition == RESOURCE_LIMIT
-        # The pair that there is goes on, and a good token lifts the limits.
+
+        async def refuses_more() -> None:
+            for another in (client.sender, client.receiver):
+                with pytest.raises(LinkRefused) as refused:
+                    await another("$cbs")
+                # By this condition Go's SDK knows that it must connect again.
+                assert refused.value.condition == "amqp:not-allowed"
+                assert "$cbs node has already been opened" in str(refused.value)
+
+        await refuses_more()
+        # The pair that there is goes on.
         assert await put(requester, endpoint, "other", key="wrong") == 401
         assert await put(requester, endpoint, "other") == 202
-        await client.requester("$cbs")
+        await refuses_more()
 
 
 async def test_a_closed_link_to_cbs_makes_room_for_the_next(

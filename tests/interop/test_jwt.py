@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -13,7 +14,11 @@ from azure.servicebus import TransportType
 from azure.servicebus.exceptions import ServiceBusAuthorizationError, ServiceBusConnectionError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+from bendybus.amqp.message import encode_message
+from bendybus.amqp.performatives import Accepted
+from fix_client import Client, Endpoint
 from fix_jwt import ISSUER, OWNER, RECEIVER, SENDER, AsyncCredential, Credential, Provider
+from fix_links import ConnectionLost, LinkRefused
 from fix_server import ServerProcess, namespace
 from interop.sdk import CROSSWISE, AsyncSdk, Sdk, SdkQueue
 
@@ -131,3 +136,17 @@ def test_keys_are_rolled_over_by_replacing_the_file(trusting: ServerProcess, key
 
 def test_a_server_that_trusts_nobody_takes_no_tokens_of_others(server: ServerProcess) -> None:
     assert request(server, "POST", "/usual-unpartitioned-0/messages", PROVIDER.token(OWNER)) == 401
+
+
+async def test_a_client_logs_in_with_a_token_in_the_place_of_a_key(trusting: ServerProcess) -> None:
+    """As azure-servicebus-jms does with a credential: SASL PLAIN under the name `$jwt`."""
+    endpoint = Endpoint.parse(trusting.connection_string)
+    good, bad = PROVIDER.token(SENDER), Provider().token(SENDER)
+    async with await Client.connect(replace(endpoint, key_name="$jwt", key=good)) as client:
+        sender = await client.sender("unpartitioned")
+        assert await sender.send(encode_message(data=b"x")) == [Accepted()]
+        with pytest.raises(LinkRefused) as refused:
+            await client.receiver("unpartitioned")
+        assert refused.value.condition == "amqp:unauthorized-access"
+    with pytest.raises(ConnectionLost):
+        await Client.connect(replace(endpoint, key_name="$jwt", key=bad))

@@ -14,7 +14,14 @@ from typing import TypeAlias
 import pytest
 
 from bendybus.amqp.message import decode_message, encode_message
-from bendybus.amqp.performatives import Accepted, DeliveryState, Modified, Rejected, TransactionalState
+from bendybus.amqp.performatives import (
+    Accepted,
+    DeliveryState,
+    Modified,
+    Rejected,
+    Released,
+    TransactionalState,
+)
 from fix_client import Requester
 from fix_rows import on_kind, use_entity
 from fix_server import ServerProcess, StartServer, namespace
@@ -273,6 +280,25 @@ async def test_a_message_is_settled_once_in_a_transaction(entities: OwnEntities)
         (reply,) = await requester.replies.receive()
         answer = decode_message(reply.payload).application_properties
         assert (answer["statusCode"], answer["errorCondition"]) == (410, "com.microsoft:message-lock-lost")
+
+
+@KINDS
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+async def test_an_outcome_outside_a_transaction_waits_for_its_end(entities: OwnEntities, ends: str) -> None:
+    """As the Java SDK does when its link closes: it releases what it has settled in a transaction."""
+    async with transaction_client(entities) as tx:
+        await tx.send(message("old", key="k"))
+        receiver, [old] = await tx.receive(1)
+        txn = await tx.coordinator.declare()
+        assert await tx.settle(receiver, [old], txn) is None
+        receiver.settle([old], Released())
+        assert await tx.contents() == []
+        if ends == "commit":
+            assert await tx.coordinator.commit(txn) == Accepted()
+            assert await tx.contents() == []
+        else:
+            assert await tx.coordinator.roll_back(txn) == Accepted()
+            assert await tx.arrived(1, "q") == ["old"]
 
 
 @KINDS

@@ -27,7 +27,9 @@ from bendybus.domain.entities import (
     Tier,
 )
 from bendybus.domain.properties import (
+    AUTO_DELETE_ON_IDLE,
     ENABLE_PARTITIONING,
+    FORWARD_TO,
     MAX_SIZE,
     Properties,
     Property,
@@ -57,6 +59,8 @@ D = TypeVar("D", QueueDescription, TopicDescription)
 Shown: TypeAlias = tuple[str, object] | str
 """An element's name and value, or an element that is XML already."""
 
+# The part of a URL in which case does not matter. Azure writes it in lower case.
+_URL_START: Final = re.compile(r"^[A-Za-z]+://[^/]*")
 _WHOLE_NUMBER: Final = re.compile("[0-9]{1,18}")
 NEVER_USED: Final = Instant(0)
 
@@ -161,7 +165,22 @@ def read_as_sent(elements: Mapping[str, Element], properties: Properties) -> dic
     for name in KEPT:
         if texts.get(name):
             boolean(texts[name])
-    return {name: text for name, text in texts.items() if text}
+    for row in properties:
+        if row.type is ValueType.ENTITY and row.name in texts:
+            texts[row.name] = _URL_START.sub(lambda start: start[0].lower(), texts[row.name])
+    texts = {name: text for name, text in texts.items() if text}
+    if _forwards_first(elements):
+        texts[AUTO_DELETE_ON_IDLE.name] = ""
+    return texts
+
+
+def _forwards_first(elements: Mapping[str, Element]) -> bool:
+    """Whether `ForwardTo` comes before `AutoDeleteOnIdle`, as in all clients but Python's for queues.
+
+    An entity that forwards is never idle. Azure shows that, but not if it reads `ForwardTo` too late.
+    """
+    names = [name for name in elements if name in (FORWARD_TO.name, AUTO_DELETE_ON_IDLE.name)]
+    return names[:1] == [FORWARD_TO.name]
 
 
 def shown_as_sent(description: QueueDescription | TopicDescription, name: str, default: bool) -> Shown:
@@ -240,7 +259,11 @@ def shown_properties(
 def _as_sent(description: EntityDescription, row: Property, value: object) -> str | None:
     """What the client wrote, if it still has the same value."""
     text = description.as_sent.get(row.name)
-    return text if text is not None and _READERS[row.type](text) == value else None
+    if not text:
+        return None
+    if row is AUTO_DELETE_ON_IDLE and getattr(description, FORWARD_TO.field, None) is not None:
+        return text
+    return text if _READERS[row.type](text) == value else None
 
 
 def shown_times(entity: Queue | Topic) -> tuple[Shown, ...]:

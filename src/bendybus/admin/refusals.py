@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
+from bendybus.admin.answers import READING
 from bendybus.admin.documents import error_document, format_timestamp
 from bendybus.admin.paths import Child
 from bendybus.atom import ERROR_TYPE
@@ -72,14 +73,38 @@ def refuse(refusal: BrokerError, request: RefusedRequest, now: Instant) -> Respo
     return Response(error_document(refusal.status, detail), refusal.status, media_type=ERROR_TYPE)
 
 
-def not_allowed(path: str) -> Response:
-    """The answer to a good token without the Manage right: no body, whether the entity exists or not.
+def not_allowed(request: RefusedRequest, now: Instant) -> Response:
+    """The answer to a good token without the Manage right.
 
-    What is missing stands where HTTP has it [RFC 9110 11.6.1].
+    What is missing stands where HTTP has it too [RFC 9110 11.6.1].
     """
-    reason = f"The right Manage is required for /{quote(path[:200], safe='/$')}"
+    reason = f"The right Manage is required for /{quote(request.path[:200], safe='/$')}"
     challenge = f'SharedAccessSignature error="insufficient_scope", error_description="{reason}"'
-    return Response(status_code=401, headers={"www-authenticate": challenge})
+    detail = (
+        f"{_claims_required(request)} TrackingId:{uuid.uuid4()}{GATEWAY}, SystemTracker:{request.resource}, "
+        f"Timestamp:{format_timestamp(now)}"
+    )
+    document = error_document(401, detail)
+    return Response(document, 401, headers={"www-authenticate": challenge}, media_type=ERROR_TYPE)
+
+
+def _claims_required(request: RefusedRequest) -> str:
+    """Azure's sentence. Below a topic it names the operation, elsewhere the claims."""
+    child, reads = request.child, request.method in READING
+    if child is not None:
+        kind = "Subscription" if child.rule is None and not (child.is_list and child.subscription) else "Rule"
+        if reads:
+            operation = f"Enumerate{kind}s" if child.is_list else f"Get{kind}"
+        else:
+            operation = f"{'Delete' if request.method == 'DELETE' else 'CreateOrUpdate'}{kind}"
+        return (
+            f"401 SubCode=40100: Unauthorized : Unauthorized access for '{operation}' operation on endpoint "
+            f"'sb://{request.host}/{request.path[:200]}'."
+        )
+    if reads:
+        return "Manage,EntityRead claims required for this operation."
+    action = "EntityDelete" if request.method == "DELETE" else "EntityWrite"
+    return f"Authorization failed for specified action: Manage,{action}."
 
 
 def _azure_says(refusal: BrokerError, request: RefusedRequest) -> str:

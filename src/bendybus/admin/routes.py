@@ -104,7 +104,9 @@ class _ManagementApi:
             return self._refused(refusal, request, path)
         if not rights.allows(Right.MANAGE):
             audit.record("operation-refused", reason="no-right", resource=path, right=Right.MANAGE.label)
-            return not_allowed(path)
+            if self._is_read(request, path) and self._broker.entities.look_up(_first_entity(path)) is None:
+                return Answers.nothing()
+            return not_allowed(self._refused_request(request, path), now())
         tag = entity_tag(self._broker.entities.look_up(_first_entity(path)))
         try:
             request.state.body = body
@@ -117,12 +119,19 @@ class _ManagementApi:
 
     def _refused(self, refusal: BrokerError, request: Request, path: str) -> Response:
         audit.record_refused_change(request.method, path, refusal)
-        topic_exists = isinstance(self._broker.entities.look_up(_first_entity(path)), Topic)
-        reads = request.method in READING and not path.startswith("$")
-        if isinstance(refusal, EntityNotFound) and reads and not topic_exists:
+        refused = self._refused_request(request, path)
+        if isinstance(refusal, EntityNotFound) and self._is_read(request, path) and not refused.topic_exists:
             return Answers.nothing()
-        refused = RefusedRequest(request.method, called_host(request), self._name, path, topic_exists)
         return refuse(refusal, refused, now())
+
+    def _refused_request(self, request: Request, path: str) -> RefusedRequest:
+        topic_exists = isinstance(self._broker.entities.look_up(_first_entity(path)), Topic)
+        return RefusedRequest(request.method, called_host(request), self._name, path, topic_exists)
+
+    @staticmethod
+    def _is_read(request: Request, path: str) -> bool:
+        """Whether a description is read. One that does not exist is answered with an empty feed."""
+        return request.method in READING and not path.startswith("$")
 
     async def _answer(self, request: Request, path: str) -> Response:
         if request.method == "POST" and path == RESET:

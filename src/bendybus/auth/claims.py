@@ -1,7 +1,8 @@
 """What one connection may do, and until when.
 
-A claim comes from a login (SASL PLAIN, without an end) or from a token that was put through
-CBS. Every right is checked by `Claims.require`. How a token is verified: sas.py, jwt.py.
+A claim comes from a login (SASL PLAIN, without an end) or from a token: one that was put through
+CBS, or a JSON Web Token in the place of a login's key. Every right is checked by `Claims.require`.
+How a token is verified: sas.py, jwt.py.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from bendybus.auth.sas import INVALID_AUDIENCE, MALFORMED, SAS_PREFIX, SasToken,
 from bendybus.errors import QuotaExceeded, Unauthorized
 from bendybus.names import Instant
 
-__all__ = ["Claim", "Claims", "log_in", "put_token"]
+__all__ = ["TOKEN_LOGIN", "Claim", "Claims", "log_in", "put_token"]
+
+# The user name with which a client logs in that has a token and no key.
+TOKEN_LOGIN = "$jwt"
 
 # A connection holds at most some thousand links, each with an audience of its own (a namespace's
 # 10,000 entities are reached with one token for the namespace).
@@ -94,13 +98,28 @@ class Claims:
                     yield claim
 
 
-def log_in(ring: KeyRing, rule_name: str, key: str) -> list[Claim]:
-    """The claims of a SASL PLAIN login; `Unauthorized` when no rule has that name and key, or none counts."""
+def log_in(ring: KeyRing, rule_name: str, key: str, now: Instant) -> list[Claim]:
+    """The claims of a SASL PLAIN login; `Unauthorized` when no rule has that name and key, or none counts.
+
+    Under the name `$jwt` the key is a token: so `azure-servicebus-jms` logs in with a credential.
+    """
+    if rule_name == TOKEN_LOGIN:
+        return _log_in_with_token(ring, key, now)
     _refuse_keys(ring)
     rules = ring.opened_by(rule_name, key)
     if not rules:
         raise Unauthorized(f"No rule '{rule_name[:60]}' has the key given.")
     return [Claim(entity_path(rule.scope), rule.rights, holder=rule.holder) for rule in rules]
+
+
+def _log_in_with_token(ring: KeyRing, token_text: str, now: Instant) -> list[Claim]:
+    if ring.issuer is None:
+        raise Unauthorized("A login with a JWT, but JWT validation is not configured on this server.")
+    held = ring.issuer.scopes(token_text, now)
+    claims = [Claim(entity_path(scope), rights, ends_at, who) for scope, rights, ends_at, who in held]
+    if not claims:
+        raise Unauthorized("No role in the token, and none assigned to its bearer, gives a right.")
+    return claims
 
 
 def put_token(ring: KeyRing, token_text: str, audience: str, now: Instant) -> Claim:

@@ -157,14 +157,7 @@ class TrustedIssuer:
 
         `Unauthorized` gives the reason.
         """
-        claims = self._proven(text)
-        expires_at = self._check_times(claims, now)
-        if claims.get("iss") not in issuer_names(self.issuer):
-            raise Unauthorized("The token is from another issuer.", sub_code=INVALID_SIGNATURE)
-        named = claims.get("aud")
-        meant = named if isinstance(named, list) else [named]
-        if not any(isinstance(each, str) and _same_audience(each, self.audiences) for each in meant):
-            raise Unauthorized("The token is for another audience.", sub_code=INVALID_AUDIENCE)
+        claims, expires_at = self._checked(text, now)
         rights = reduce(or_, (role.rights for role in self._held(claims, path)), Right(0))
         if not rights:
             raise Unauthorized(
@@ -173,6 +166,28 @@ class TrustedIssuer:
                 sub_code=INVALID_AUDIENCE,
             )
         return rights, expires_at, _subject(claims)
+
+    def scopes(self, text: str, now: Instant) -> Iterator[tuple[str, Right, Instant, str]]:
+        """The same for every scope over which the bearer has a right: the scope comes first."""
+        claims, expires_at = self._checked(text, now)
+        held: dict[str, Right] = {}
+        for role in self.roles:
+            if role.is_held(claims):
+                held[role.scope] = held.get(role.scope, Right(0)) | role.rights
+        for scope, rights in held.items():
+            yield scope, rights, expires_at, _subject(claims)
+
+    def _checked(self, text: str, now: Instant) -> tuple[Mapping[str, object], Instant]:
+        """The claims of a good token, and its end."""
+        claims = self._proven(text)
+        expires_at = self._check_times(claims, now)
+        if claims.get("iss") not in issuer_names(self.issuer):
+            raise Unauthorized("The token is from another issuer.", sub_code=INVALID_SIGNATURE)
+        named = claims.get("aud")
+        meant = named if isinstance(named, list) else [named]
+        if not any(isinstance(each, str) and _same_audience(each, self.audiences) for each in meant):
+            raise Unauthorized("The token is for another audience.", sub_code=INVALID_AUDIENCE)
+        return claims, expires_at
 
     def _held(self, claims: Mapping[str, object], path: str) -> Iterator[Role]:
         for role in self.roles:

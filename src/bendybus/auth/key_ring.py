@@ -60,6 +60,9 @@ class Issuer(Protocol):
     def rights(self, text: str, path: str, now: Instant) -> tuple[Right, Instant, str]:
         """What a token gives over `path`, until when, and to whom; `Unauthorized` when nothing."""
 
+    def scopes(self, text: str, now: Instant) -> Iterator[tuple[str, Right, Instant, str]]:
+        """The same for each path over which it gives anything; the path comes first."""
+
 
 class KeyRing:
     """All authorization rules of a namespace, and the trusted identity provider."""

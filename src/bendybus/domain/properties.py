@@ -211,7 +211,8 @@ MAX_MESSAGE_SIZE: Final = Property(
     field="max_message_size_kb",
     type=ValueType.INTEGER,
     default=256,
-    allowed=range(1, 102_401),
+    # The tier sets the limit, and refuses what is above it in the words of Azure.
+    allowed=range(1, 1 << 31),
     standard=range(1, 257),
     premium=range(1024, 102_401),
     option="max-message-size",

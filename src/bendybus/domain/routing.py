@@ -54,7 +54,8 @@ def routing_key(
         raise _too_long("ViaPartitionKey", via_key)
     if session_id is not None:
         key = key_of(session_id, exact=exact)
-        if partition_key is not None and key_of(partition_key, exact=exact) != key:
+        # An empty session id is that of a session, but it does not contradict a partition key.
+        if session_id and partition_key is not None and key_of(partition_key, exact=exact) != key:
             # Refused for unpartitioned entities too, as Service Bus has done since 2020.
             raise InvalidOperation(
                 f"SessionId is '{session_id[:KEY_LENGTH_MAX]}' but PartitionKey is "

@@ -39,11 +39,11 @@ from bendybus.envelope.stored import (
     DELIVERY_DELAY,
     DELIVERY_TIME,
     MAP_START,
-    NO_TTL,
     bare_start,
     body_start,
     delivery_delay,
     due_time,
+    lifetime_ms,
     marked_scheduled,
     text,
 )
@@ -97,7 +97,8 @@ def admit(
     )
     if identities is not None:
         identities.add(message_id, None if session_id is None and partition_key is None else key)
-    expires_at = None if ttl == NO_TTL else Instant(at + ttl)
+    lifetime = lifetime_ms(stored, ttl)
+    expires_at = None if lifetime is None else Instant(at + lifetime)
     if due > at:
         stored = marked_scheduled(stored)
     message = Message(stored, len(stored), expires_at, cast("SessionId | None", session_id))

@@ -4,7 +4,8 @@ This is on the hot path: the broker's header and annotations are packed in one s
 front of the sender's bytes. What a settlement has added to a message (`Amendment`) is merged into
 its application properties. If the entity limits a message's lifetime below the sender's,
 the shorter lifetime is shown, in the header and in the properties. A received message that was deferred
-or scheduled says so. A peek shows the current state of a message.
+or scheduled says so. A peek shows the current state of a message. As on Azure, the number that a message
+first had is shown only if the message came from another entity, and partition 0 is not shown.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from bendybus.domain.messages import Message, MessageState
 from bendybus.envelope.stored import (
     DELIVERY_ANNOTATIONS,
     DURABLE,
+    DURABLE_UNSAID,
     FIRST_ACQUIRER,
     FRONT,
     MAP_START,
     NO_TTL,
     NOT_FIRST_ACQUIRER,
+    PRIORITY_UNSAID,
     WAS_SCHEDULED,
     amended,
     body_start,
@@ -46,11 +49,13 @@ _NULL: Final = 0x40
 _UBYTE: Final = 0x50
 _UINT: Final = 0x70
 
-# A header section: durable, priority, ttl, first-acquirer, delivery-count; list8 of 11 or 15 bytes.
-_HEADER: Final = Struct(">6sBBBBBBI")
-_HEADER_START: Final = b"\x00\x53\x70\xc0\x0b\x05"
-_HEADER_TTL: Final = Struct(">6sBBBBIBBI")
-_HEADER_TTL_START: Final = b"\x00\x53\x70\xc0\x0f\x05"
+# A header section: durable, priority, ttl, first-acquirer, delivery-count. It is a list8 of 10 to 15 bytes,
+# because priority and ttl may be absent.
+_HEADER: Final = Struct(">4sBBBBB")
+_HEADER_PRIORITY: Final = Struct(">4sBBBBBB")
+_HEADER_END: Final = Struct(">BBI")
+_HEADER_TTL_END: Final = Struct(">IBBI")
+_HEADER_START: Final = b"\x00\x53\x70\xc0"
 
 
 # The broker's annotations, with exactly the types that the SDKs expect.
@@ -61,21 +66,11 @@ _PARTITION_ID: Final = entry_start(annotation_names.PARTITION_ID, 0x61)
 _LOCKED_UNTIL: Final = entry_start(annotation_names.LOCKED_UNTIL, 0x83)
 _MESSAGE_STATE: Final = entry_start(annotation_names.MESSAGE_STATE, 0x71)
 
-# From the first value on, where messages of one kind begin to differ.
-_VALUES: Final = "q" + "".join(
-    f"{len(key)}s{value}"
-    for key, value in (
-        (_SEQUENCE_NUMBER, "q"),
-        (_ENQUEUE_SEQUENCE_NUMBER, "q"),
-        (_PARTITION_ID, "h"),
-    )
-)
-_COMMON: Final = f">4sII{len(_ENQUEUED_TIME)}s{_VALUES}"
+# The annotations that every message has. Others follow.
+_COMMON: Final = Struct(f">4sII{len(_ENQUEUED_TIME)}sq{len(_SEQUENCE_NUMBER)}sq")
+_LONG: Final = Struct(">q")
+_SHORT: Final = Struct(">h")
 _STATE: Final = Struct(">i")
-_PLAIN: Final = Struct(_COMMON)
-_LOCKED: Final = Struct(f"{_COMMON}{len(_LOCKED_UNTIL)}sq")
-_BROWSED: Final = Struct(f"{_COMMON}{len(_MESSAGE_STATE)}si")
-_PEEKED: Final = Struct(f"{_COMMON}{len(_MESSAGE_STATE)}si{len(_LOCKED_UNTIL)}sq")
 # The map's size field covers everything after itself.
 _BEFORE_COUNT: Final = 8
 
@@ -95,13 +90,10 @@ _UUID: Final = Struct("16s")
 # A lock token is a GUID in .NET's byte order, while an AMQP uuid is in network order: the position of each
 # byte of the first three parts. The last eight bytes are the same.
 _UUID_BYTES: Final = (3, 2, 1, 0, 5, 4, 7, 6)
-# A first delivery from the lock token on, up to the annotations of the sender. All of one kind are the same
-# up to the first value, and messages locked together are the same again after the second sequence number.
-_LOCKED_TOGETHER: Final = Struct(f">{len(_PARTITION_ID)}sh{len(_LOCKED_UNTIL)}sq")
+# A first delivery from the lock token on, up to the sequence number. All of one kind are the same up to the
+# first value, and messages locked together are the same again after the number that they first had.
 _BETWEEN_SIZE: Final = _BEFORE_COUNT + 4 + len(_ENQUEUED_TIME)
-_FROM_TOKEN: Final = Struct(
-    f">16s{_BETWEEN_SIZE}sq{len(_SEQUENCE_NUMBER)}sq{len(_ENQUEUE_SEQUENCE_NUMBER)}sq{_LOCKED_TOGETHER.size}s"
-)
+_FROM_TOKEN: Final = Struct(f">16s{_BETWEEN_SIZE}sq{len(_SEQUENCE_NUMBER)}sq")
 
 
 # Some time passes between reading a message and enqueueing it. That is not a limit set by the entity.
@@ -111,29 +103,45 @@ _SKEW_MS: Final = 1000
 def render(message: Message, payload: bytes, *, locked: bool) -> Rendered:
     """A message for a receiver, locked or received and deleted."""
     header, own, count, entries, bare = _open(message, payload)
-    number, origin = message.sequence_number, message.origin
-    first = number if origin is None else origin.sequence_number
-    if message.state or payload[1] & WAS_SCHEDULED:
-        entries += _MESSAGE_STATE + _STATE.pack(message.state or MessageState.SCHEDULED)
-        count += 2
     if locked:
         own = _delivery_annotations(own, message.lock_token or _NO_TOKEN)
-        annotations = _LOCKED.pack(
-            MAP_START, _LOCKED.size - _BEFORE_COUNT + len(entries), count + 10,
-            _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, first,
-            _PARTITION_ID, number >> PARTITION_SHIFT, _LOCKED_UNTIL, message.locked_until,
-        )  # fmt: skip
-    else:
-        annotations = _PLAIN.pack(
-            MAP_START, _PLAIN.size - _BEFORE_COUNT + len(entries), count + 8,
-            _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, first,
-            _PARTITION_ID, number >> PARTITION_SHIFT,
-        )  # fmt: skip
-    return header + (own or _NO_ANNOTATIONS) + annotations + entries, bare
+    broker = [_first_number(message), _partition(message)]
+    if locked:
+        broker.append(_LOCKED_UNTIL + _LONG.pack(message.locked_until))
+    if message.state or payload[1] & WAS_SCHEDULED:
+        # After the entries of the sender, so that first deliveries of one kind are alike.
+        entries += _MESSAGE_STATE + _STATE.pack(message.state or MessageState.SCHEDULED)
+        count += 2
+    return header + (own or _NO_ANNOTATIONS) + _annotations(message, broker, count, entries), bare
+
+
+def _annotations(message: Message, broker: Sequence[bytes], count: int, entries: bytes) -> bytes:
+    """The message annotations: the broker's, of which some may be absent, and then the sender's `entries`."""
+    rest = b"".join(broker) + entries
+    count += 4 + sum(2 for entry in broker if entry)
+    common = _COMMON.pack(
+        MAP_START, _COMMON.size - _BEFORE_COUNT + len(rest), count,
+        _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, message.sequence_number,
+    )  # fmt: skip
+    return common + rest
+
+
+def _first_number(message: Message) -> bytes:
+    """The number at the entity that the message was sent to; nothing if that is this one."""
+    if (origin := message.origin) is None:
+        return b""
+    return _ENQUEUE_SEQUENCE_NUMBER + _LONG.pack(origin.sequence_number)
+
+
+def _partition(message: Message) -> bytes:
+    partition = message.sequence_number >> PARTITION_SHIFT
+    return _PARTITION_ID + _SHORT.pack(partition) if partition else b""
 
 
 class _Kind(NamedTuple):
-    """What first deliveries have in common whose payloads have the same front and lifetime."""
+    """What first deliveries have in common whose payloads have the same front and lifetime, and whose
+    annotations by the broker are the same but for their values.
+    """
 
     start: bytes
     """Up to the lock token."""
@@ -146,7 +154,7 @@ class _Kind(NamedTuple):
 
 
 _KINDS_MAX: Final = 1000
-_kinds: Final[dict[bytes | tuple[bytes, int], _Kind]] = {}
+_kinds: Final[dict[bytes | tuple[bytes, int, bool, bool], _Kind]] = {}
 _PECULIAR: Final = DELIVERY_ANNOTATIONS | WAS_SCHEDULED
 
 
@@ -161,25 +169,22 @@ def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> lis
     partition = until = -1
     for message, payload, token, (uuid,) in zip(messages, payloads, tokens, _uuids(tokens), strict=True):
         front = payload[:front_size]
-        key: bytes | tuple[bytes, int] = front
-        lifetime = 0
-        expires_at = message.expires_at
-        if expires_at is not None:
-            lifetime = max(0, expires_at - message.enqueued_at)
-            key = front, lifetime
+        number, origin, expires_at = message.sequence_number, message.origin, message.expires_at
+        if number >> PARTITION_SHIFT != partition or message.locked_until != until:
+            partition, until = number >> PARTITION_SHIFT, message.locked_until
+            locked_together = _partition(message) + _LOCKED_UNTIL + _LONG.pack(until)
+        lifetime = 0 if expires_at is None else max(0, expires_at - message.enqueued_at)
+        key: bytes | tuple[bytes, int, bool, bool] = front
+        if partition or origin is not None or expires_at is not None:
+            key = front, lifetime if expires_at is not None else -1, origin is None, not partition
         kind = _kinds.get(key)
         is_plain = not (message.delivery_count or message.state or message.amendment)
         if kind is not None and is_plain:
             start, between, bare_at, shows_lifetime = kind
-            number, origin = message.sequence_number, message.origin
-            first = number if origin is None else origin.sequence_number
-            if number >> PARTITION_SHIFT != partition or message.locked_until != until:
-                partition, until = number >> PARTITION_SHIFT, message.locked_until
-                locked_together = _LOCKED_TOGETHER.pack(_PARTITION_ID, partition, _LOCKED_UNTIL, until)
-            head = start + pack(
-                uuid, between, message.enqueued_at, _SEQUENCE_NUMBER, number,
-                _ENQUEUE_SEQUENCE_NUMBER, first, locked_together,
-            )  # fmt: skip
+            head = start + pack(uuid, between, message.enqueued_at, _SEQUENCE_NUMBER, number)
+            if origin is not None:
+                head += _first_number(message)
+            head += locked_together
             if bare_at > front_size:
                 head += payload[front_size:bare_at]
             bare = payload[bare_at:]
@@ -190,15 +195,16 @@ def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> lis
             if is_plain and not front[1] & _PECULIAR:
                 if len(_kinds) >= _KINDS_MAX:
                     _kinds.clear()
-                _kinds[key] = _kind_of(message, front, head)
+                after = len(_first_number(message)) + len(locked_together)
+                _kinds[key] = _kind_of(message, front, head, after)
         rendered.append((token, head, bare))
     return rendered
 
 
-def _kind_of(message: Message, front: bytes, head: bytes) -> _Kind:
-    """The kind of a message, from its first delivery."""
+def _kind_of(message: Message, front: bytes, head: bytes, after: int) -> _Kind:
+    """The kind of a message, from its first delivery; `after` bytes follow its sequence number."""
     _, _, _, ttl, _, length = FRONT.unpack(front)
-    token_at = len(head) - length - _FROM_TOKEN.size
+    token_at = len(head) - length - after - _FROM_TOKEN.size
     between_at = token_at + _UUID.size
     return _Kind(
         head[:token_at],
@@ -217,15 +223,13 @@ def render_peeked(message: Message, payload: bytes, *, without_body: bool = Fals
     if without_body:
         bare, size = _bodiless(bare)
         own = _with_annotation(own, encode(Symbol(OMITTED_BODY_SIZE)) + encode(Int(size)))
-    number, origin = message.sequence_number, message.origin
-    first = number if origin is None else origin.sequence_number
-    annotations = _PEEKED.pack(
-        MAP_START, _PEEKED.size - _BEFORE_COUNT + len(entries), count + 12,
-        _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, first,
-        _PARTITION_ID, number >> PARTITION_SHIFT, _MESSAGE_STATE, message.state,
-        _LOCKED_UNTIL, message.locked_until,
-    )  # fmt: skip
-    return header + (own or _NO_ANNOTATIONS) + annotations + entries + bare
+    broker = [
+        _first_number(message),
+        _partition(message),
+        _MESSAGE_STATE + _STATE.pack(message.state),
+        _LOCKED_UNTIL + _LONG.pack(message.locked_until),
+    ]
+    return header + (own or _NO_ANNOTATIONS) + _annotations(message, broker, count, entries) + bare
 
 
 def render_browsed(message: Message, payload: bytes) -> bytes:
@@ -233,12 +237,12 @@ def render_browsed(message: Message, payload: bytes) -> bytes:
     header, own, count, entries, bare = _open(message, payload, as_sent=True)
     number, origin = message.sequence_number, message.origin
     first = number if origin is None else origin.sequence_number
-    annotations = _BROWSED.pack(
-        MAP_START, _BROWSED.size - _BEFORE_COUNT + len(entries), count + 10,
-        _ENQUEUED_TIME, message.enqueued_at, _SEQUENCE_NUMBER, number, _ENQUEUE_SEQUENCE_NUMBER, first,
-        _PARTITION_ID, number >> PARTITION_SHIFT, _MESSAGE_STATE, message.state,
-    )  # fmt: skip
-    return header + own + annotations + entries + bare
+    broker = [
+        _ENQUEUE_SEQUENCE_NUMBER + _LONG.pack(first),
+        _PARTITION_ID + _SHORT.pack(number >> PARTITION_SHIFT),
+        _MESSAGE_STATE + _STATE.pack(message.state),
+    ]
+    return header + own + _annotations(message, broker, count, entries) + bare
 
 
 def _shown_lifetime(message: Message, ttl: int) -> int | None:
@@ -262,14 +266,19 @@ def _open(
         ttl = min(lifetime, NO_TTL)
     deliveries = message.delivery_count
     durable, first = _TRUE if flags & DURABLE else _FALSE, _NULL
+    if flags & DURABLE_UNSAID:
+        durable = _NULL
     if flags & (FIRST_ACQUIRER | NOT_FIRST_ACQUIRER):
         first = _TRUE if flags & FIRST_ACQUIRER else _FALSE
-    if ttl == NO_TTL:
-        header = _HEADER.pack(_HEADER_START, durable, _UBYTE, priority, _NULL, first, _UINT, deliveries)
+    limit, size = (_NULL, 11) if ttl == NO_TTL else (_UINT, 15)
+    if flags & PRIORITY_UNSAID:
+        header = _HEADER.pack(_HEADER_START, size - 1, 5, durable, _NULL, limit)
     else:
-        header = _HEADER_TTL.pack(
-            _HEADER_TTL_START, durable, _UBYTE, priority, _UINT, ttl, first, _UINT, deliveries
-        )
+        header = _HEADER_PRIORITY.pack(_HEADER_START, size, 5, durable, _UBYTE, priority, limit)
+    if ttl == NO_TTL:
+        header += _HEADER_END.pack(first, _UINT, deliveries)
+    else:
+        header += _HEADER_TTL_END.pack(ttl, first, _UINT, deliveries)
     start = FRONT.size + length
     bare, own = payload[start:], b""
     if flags & DELIVERY_ANNOTATIONS:

@@ -14,12 +14,15 @@ from bendybus.amqp.message import annotation, map_entries, read_header, scan
 from bendybus.amqp.types import Symbol
 from bendybus.envelope.stored import (
     DURABLE,
+    DURABLE_UNSAID,
     FIRST_ACQUIRER,
     FRONT,
+    LONG_LIVED,
     NO_TTL,
     NOT_FIRST_ACQUIRER,
     PARTITION_KEY,
     PRIORITY_DEFAULT,
+    PRIORITY_UNSAID,
     VERSION,
     VIA_PARTITION_KEY,
     delivery_delay,
@@ -70,6 +73,12 @@ def make_front(header: bytes, annotations: bytes, flags: int = 0) -> PayloadFron
     ttl = NO_TTL if read.ttl is None else read.ttl
     priority = PRIORITY_DEFAULT if read.priority is None else read.priority
     flags |= DURABLE if read.durable else 0
+    if read.durable is None:
+        flags |= DURABLE_UNSAID
+    if read.priority is None:
+        flags |= PRIORITY_UNSAID
+    if read.ttl == NO_TTL:
+        flags |= LONG_LIVED
     if read.first_acquirer is not None:
         flags |= FIRST_ACQUIRER if read.first_acquirer else NOT_FIRST_ACQUIRER
     at = 0 if annotations else -1

@@ -18,7 +18,14 @@ from typing import Final
 from bendybus.amqp import annotations as annotation_names
 from bendybus.amqp.codec import decode, encode
 from bendybus.amqp.decoder import MALFORMED, list_bounds, skip
-from bendybus.amqp.message import PropertyField, Sections, annotation, application_properties, scan
+from bendybus.amqp.message import (
+    PropertyField,
+    Sections,
+    annotation,
+    application_properties,
+    list_field,
+    scan,
+)
 from bendybus.amqp.types import Symbol, Timestamp
 from bendybus.domain.messages import Amendment
 from bendybus.errors import ArgumentError, WireError
@@ -34,6 +41,9 @@ __all__ = [
     "PARTITION_KEY",
     "PRIORITY_DEFAULT",
     "DELIVERY_DELAY",
+    "DURABLE_UNSAID",
+    "LONG_LIVED",
+    "PRIORITY_UNSAID",
     "DELIVERY_TIME",
     "SCHEDULED_TIME",
     "VERSION",
@@ -45,6 +55,7 @@ __all__ = [
     "body_start",
     "delivery_delay",
     "due_time",
+    "lifetime_ms",
     "marked_scheduled",
     "text",
     "with_lifetime",
@@ -57,13 +68,18 @@ PRIORITY_DEFAULT: Final = 4
 # The last millisecond of the year 9999. No SDK can write or show a later time.
 DUE_MAX: Final = 253_402_300_799_999
 
-# The flags: what the header said besides priority and lifetime (perhaps nothing), which parts follow, and
-# whether the message was scheduled.
+# The flags: what the header said besides priority and lifetime (perhaps nothing), which parts follow,
+# whether the message was scheduled, and where its lifetime is.
 DURABLE: Final = 1
 FIRST_ACQUIRER: Final = 2
 NOT_FIRST_ACQUIRER: Final = 4
 DELIVERY_ANNOTATIONS: Final = 8
 WAS_SCHEDULED: Final = 16
+# The lifetime does not fit into the header: 49 days or more. Then it is that between two properties.
+LONG_LIVED: Final = 32
+# The header said nothing of it. Then receivers are told nothing of it.
+DURABLE_UNSAID: Final = 64
+PRIORITY_UNSAID: Final = 128
 
 FRONT: Final = Struct(">BBBIII")
 _MAP32: Final = Struct(">BII")
@@ -182,6 +198,21 @@ def with_lifetime(bare: bytes, enqueued_at: int, lifetime_ms: int) -> bytes:
     size = 4 + len(before) + len(times) + end - rest
     start = _PROPERTIES_LIST.pack(_PROPERTIES_START, 0xD0, size, max(count, _CREATION + 1))
     return b"".join((start, before, times, bare[rest:]))
+
+
+def lifetime_ms(payload: bytes, ttl: int) -> int | None:
+    """The lifetime that the sender set, None if there is none; `ttl` is that in the front of the payload."""
+    if ttl != NO_TTL:
+        return ttl
+    if not payload[1] & LONG_LIVED:
+        return None
+    start = FRONT.size + FRONT.unpack_from(payload)[-1]
+    bare = payload[start:]
+    at = scan(bare).properties
+    created_at, ends_at = list_field(bare, at, _CREATION), list_field(bare, at, _EXPIRY)
+    if not isinstance(created_at, Timestamp) or not isinstance(ends_at, Timestamp):
+        return None
+    return max(0, ends_at - created_at)
 
 
 def _skip_fields(buffer: bytes, pos: int, count: int) -> int:

@@ -16,12 +16,12 @@ from bendybus.domain.schedule import postpone
 from bendybus.envelope.stored import (
     FRONT,
     MAP_START,
-    NO_TTL,
     PARTITION_KEY,
     VERSION,
     VIA_PARTITION_KEY,
     amended,
     due_time,
+    lifetime_ms,
     marked_scheduled,
     text,
 )
@@ -81,10 +81,11 @@ def readmit(
     )
     if identities is not None:
         identities.add(message_id, None if session_id is None and partition_key is None else key)
+    lifetime = lifetime_ms(stored, ttl)
     forwarded = Message(
         stored,
         size=len(stored),
-        expires_at=None if ttl == NO_TTL else Instant(at + ttl),
+        expires_at=None if lifetime is None else Instant(at + lifetime),
         session_id=None if session_id is None else SessionId(session_id),
         origin=_forwarded_origin(message, amendment.posting),
     )

@@ -18,7 +18,7 @@ from bendybus.domain.messages import SubQueue
 from bendybus.engine.link import Link
 from bendybus.engine.receiving import ReceivingLink
 from bendybus.engine.sending import SendingLink
-from bendybus.errors import EntityNotFound, InvalidField, NotSupported, Unauthorized
+from bendybus.errors import EntityNotFound, InvalidField, InvalidOperation, NotSupported, Unauthorized
 from bendybus.gateway.addresses import Address, NodeKind
 from bendybus.gateway.attachments import Attachment
 from bendybus.gateway.browser import COPY, MOVE, Browser
@@ -100,7 +100,7 @@ def _attach_inbound(connection: AmqpConnection, link: ReceivingLink) -> Attachme
         return Attachment(Sender(connection, link, target), address.resource, Right.SEND, target)
     size_max = REQUEST_SIZE_MAX
     if address.kind is NodeKind.CBS:
-        connection.client.probation.check_cbs_link(connection.links.count_at_cbs(Requester))
+        _refuse_second_at_cbs(connection, Requester)
         size_max = TOKEN_SIZE_MAX
         client = connection.client
         cbs = CbsNode(client.keys_for, client.accept_claim, connection.actor, lambda: client.broker.entities)
@@ -164,9 +164,18 @@ def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachmen
         right = _any_right(connection, address)
         managed = connection.client.broker.find_target(address.path)
     else:
-        connection.client.probation.check_cbs_link(connection.links.count_at_cbs(Replier))
+        _refuse_second_at_cbs(connection, Replier)
     link.accept(source=SourceFilters.none().answer(link))
     return Attachment(Replier(connection, link, address), address.resource, right, managed)
+
+
+def _refuse_second_at_cbs(connection: AmqpConnection, kind: type[Requester | Replier]) -> None:
+    """A connection has one link each way to `$cbs`. After this error, Go's SDK connects again."""
+    if connection.links.count_at_cbs(kind):
+        raise InvalidOperation(
+            "A link to the connection's $cbs node has already been opened. "
+            "A connection may have one link to $cbs and one link from it."
+        )
 
 
 def _attach_to_source(connection: AmqpConnection, link: SendingLink, address: Address) -> Attachment:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from bendybus import audit
 from bendybus.amqp.conditions import CONNECTION_FORCED
 from bendybus.amqp.performatives import Open
-from bendybus.auth.claims import Claim, Claims, log_in
+from bendybus.auth.claims import TOKEN_LOGIN, Claim, Claims, log_in
 from bendybus.auth.key_ring import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
@@ -71,19 +71,22 @@ class ClientIdentity:
         return audit.Actor(self._holder, peer, "" if self.namespace is None else self.namespace.name)
 
     def log_in(self, init: SaslInitReceived, transport: asyncio.Transport | None, peer: str) -> bool:
-        """Check a SASL login. PLAIN proves a rule's key. After other mechanisms, tokens follow."""
+        """Check a SASL login. PLAIN proves a rule's key, or has a token. After others, tokens follow."""
         if init.mechanism != "PLAIN":
             return True
         rule_name, namespace = "", None
         try:
             _, rule_name, key = init.response.decode().split("\0")
             namespace = self._named(init.hostname, transport) or self._namespaces.opened_by(rule_name, key)
-            for claim in log_in(KeyRing() if namespace is None else namespace.keys, rule_name, key):
+            keys = KeyRing() if namespace is None else namespace.keys
+            for claim in log_in(keys, rule_name, key, now()):
                 self.accept_claim(claim)
             self.namespace = namespace
         except (Unauthorized, ValueError) as refusal:
             reason = "wrong-key" if rule_name else "malformed"
-            if namespace is not None and not namespace.keys.local_auth:
+            if rule_name == TOKEN_LOGIN and isinstance(refusal, Unauthorized):
+                reason = audit.token_reason(refusal)
+            elif namespace is not None and not namespace.keys.local_auth:
                 reason = "local-auth-disabled"
             claimed = audit.claimed_name(rule_name)
             audit.record("login-refused", self.actor(peer), reason=reason, claimed=claimed)

@@ -2,12 +2,15 @@
 
 A disposition becomes one command for each partition (settlement.py says which). One that is
 part of a transaction is kept there, and the messages stay locked until the transaction is
-over. Delivering: receiver.py.
+over. Until then they cannot be settled outside of it: another outcome has to wait, and has no effect after a
+commit. (The Java SDK releases what it has settled in a transaction, when its link closes.) Delivering:
+receiver.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -25,6 +28,7 @@ from bendybus.names import LockToken
 
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
+    from bendybus.gateway.transaction import Transaction
 
 __all__ = ["Dispositions"]
 
@@ -40,9 +44,15 @@ class Dispositions:
         self._queue = queue
         self._go_on = go_on
         self._closed = False
+        self._enlisted: dict[bytes, Transaction] = {}
+        """The transactions that are not over yet, by the tags of the deliveries that they settle."""
 
     def outcomes(self, event: OutcomesReceived) -> None:
         """The client settles; the answer is sent when the outcome is durable."""
+        if self._enlisted and not isinstance(event.state, TransactionalState):
+            event = self._without_enlisted(event)
+            if not event.deliveries:
+                return
         try:
             by_host = self._by_partition(event.deliveries)
             if isinstance(event.state, TransactionalState):
@@ -57,6 +67,21 @@ class Dispositions:
             if not event.settled:
                 self._link.settle(event.deliveries, rejection(error))
         self._go_on()
+
+    def _without_enlisted(self, event: OutcomesReceived) -> OutcomesReceived:
+        """The event without deliveries that a transaction settles. A rollback leaves them this outcome."""
+        free: list[SentDelivery] = []
+        for delivery in event.deliveries:
+            transaction = self._enlisted.get(delivery.tag)
+            if transaction is None:
+                free.append(delivery)
+            else:
+                transaction.when_over(partial(self._outcome_after, replace(event, deliveries=[delivery])))
+        return event if len(free) == len(event.deliveries) else replace(event, deliveries=free)
+
+    def _outcome_after(self, event: OutcomesReceived, committed: bool) -> None:
+        if not committed:
+            self.outcomes(event)
 
     def _enlist(
         self,
@@ -77,11 +102,18 @@ class Dispositions:
                 self._abandon(by_host)
             raise
         answer = TransactionalState(transaction.id, echo(state.outcome))
+        tags = [delivery.tag for delivery in event.deliveries]
+        self._enlisted.update(dict.fromkeys(tags, transaction))
+        transaction.when_over(partial(self._forget_enlisted, tags))
         if event.settled:
             transaction.when_over(partial(self._abandon_after, by_host))
         else:
             self._link.answer(event.deliveries, answer)
             transaction.when_over(partial(self._settle_after, event.deliveries, answer))
+
+    def _forget_enlisted(self, tags: Sequence[bytes], _: bool) -> None:
+        for tag in tags:
+            self._enlisted.pop(tag, None)
 
     def _refuse_transaction(self, event: OutcomesReceived, error: BrokerError) -> None:
         """There is no such transaction, so nothing happens to the messages: the client still holds them."""

@@ -22,7 +22,7 @@ from typing import Final
 from bendybus.amqp.conditions import CONNECTION_FORCED, RESOURCE_LIMIT_EXCEEDED
 from bendybus.engine.connection import Connection
 from bendybus.engine.work import PERFORMATIVE_WORK
-from bendybus.errors import ProtocolError, QuotaExceeded
+from bendybus.errors import ProtocolError
 
 __all__ = ["Probation"]
 
@@ -34,9 +34,6 @@ SESSIONS_MAX: Final = 256
 
 # The pair at `$cbs`, a coordinator, and refused links whose detach the client has yet to answer.
 LINKS_MAX: Final = 16
-
-# One each way. Go's SDK says of Azure: "You're not allowed to have multiple $cbs links open".
-CBS_LINKS_MAX: Final = 1
 
 # A client sends about ten frames until its token is accepted, and one more for each session. A client whose
 # tokens are refused knows that long before. Counted in frames that are not transfers.
@@ -84,11 +81,4 @@ class Probation:
         if not self.over and at - self._began_at > TOKEN_TIMEOUT_S:
             raise ProtocolError(
                 CONNECTION_FORCED, f"No token was accepted within {TOKEN_TIMEOUT_S:g} seconds of connecting."
-            )
-
-    def check_cbs_link(self, attached: int) -> None:
-        """Check one more link to or from `$cbs`; `attached` are those in the same direction."""
-        if not self.over and attached >= CBS_LINKS_MAX:
-            raise QuotaExceeded(
-                "Before a token is accepted, a connection may have one link to $cbs and one link from it."
             )

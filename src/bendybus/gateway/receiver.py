@@ -254,7 +254,8 @@ class Receiver:
         deletes = self._deletes
         self._link.send(
             [
-                (message.lock_token or b"", *render(message, payload, locked=False))
+                # Without a lock there is no token for a tag. SDKs know such messages by that.
+                (b"", *render(message, payload, locked=False))
                 for message, payload in zip(messages, payloads, strict=True)
             ]
             if deletes

@@ -243,6 +243,14 @@ ERRORS: dict[str, tuple[str, str, dict[str, Any], int, str, str]] = {
         PREMIUM_SIZE,
         f"{HOST}:x",
     ),
+    "a message size above that of Premium": (
+        "PUT",
+        "x",
+        {"elements": of(SIZE, 102_401)},
+        400,
+        PREMIUM_SIZE.replace("1023.", "102401."),
+        f"{HOST}:x",
+    ),
     "a negative number of entries to skip": (
         "GET",
         "$Resources/queues",
@@ -293,16 +301,61 @@ async def test_what_is_not_there_is_shown_as_an_empty_feed(path: str) -> None:
         assert "<entry" not in answer.body
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+READ = "Manage,EntityRead claims required for this operation. "
+WRITE = "Authorization failed for specified action: Manage,EntityWrite. "
+DELETE = "Authorization failed for specified action: Manage,EntityDelete. "
+
+
+def below_a_topic(operation: str, path: str) -> str:
+    access = f"Unauthorized access for '{operation}' operation on endpoint 'sb://{HOST}/{path}'. "
+    return f"401 SubCode=40100: Unauthorized : {access}"
+
+
 @pytest.mark.parametrize(
-    "path", ["q", "x", "t", "t/Subscriptions/s", "$Resources/queues", "$namespaceinfo", ""]
+    ("method", "path", "begins"),
+    [
+        ("GET", "q", READ),
+        ("GET", "t", READ),
+        ("GET", "$Resources/queues", READ),
+        ("GET", "$Resources/topics", READ),
+        ("GET", "$namespaceinfo", READ),
+        ("PUT", "q", WRITE),
+        ("PUT", "x", WRITE),
+        ("DELETE", "q", DELETE),
+        ("DELETE", "x", DELETE),
+        *(
+            (method, path, below_a_topic(operation, path))
+            for method, path, operation in (
+                ("GET", "t/Subscriptions/s", "GetSubscription"),
+                ("GET", "t/Subscriptions/x", "GetSubscription"),
+                ("GET", "t/Subscriptions", "EnumerateSubscriptions"),
+                ("PUT", "t/Subscriptions/x", "CreateOrUpdateSubscription"),
+                ("DELETE", "t/Subscriptions/s", "DeleteSubscription"),
+                ("GET", "t/Subscriptions/s/Rules", "EnumerateRules"),
+                ("GET", "t/Subscriptions/s/Rules/r", "GetRule"),
+                ("PUT", "t/Subscriptions/s/Rules/r", "CreateOrUpdateRule"),
+                ("DELETE", "t/Subscriptions/s/Rules/r", "DeleteRule"),
+            )
+        ),
+    ],
 )
-async def test_every_request_needs_manage_and_tells_others_nothing(method: str, path: str) -> None:
+async def test_every_request_needs_manage_and_is_refused_with_the_sentence_that_azure_gives(
+    method: str, path: str, begins: str
+) -> None:
     async with open_namespace() as api:
         await prepare(api)
         answer = await api(method, path, rule="listens")
-        assert (answer.status, answer.body) == (401, "") and "etag" not in answer.headers
+        assert answer.status == 401 and "etag" not in answer.headers
+        assert f"<Code>401</Code><Detail>{begins}TrackingId:" in answer.body
         assert "insufficient_scope" in answer.headers["www-authenticate"]
+
+
+@pytest.mark.parametrize("path", ["", "x", "x/Subscriptions/s"])
+async def test_what_is_not_there_is_an_empty_feed_without_manage_too(path: str) -> None:
+    async with open_namespace() as api:
+        await prepare(api)
+        answer = await api("GET", path, rule="listens")
+        assert (answer.status, answer.text("title")) == (200, "Publicly Listed Services")
 
 
 @pytest.mark.row("P-10")

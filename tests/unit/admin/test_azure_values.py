@@ -37,8 +37,12 @@ VALUES: dict[str, tuple[str, dict[str, str | None]]] = {
     },
     "LockDuration": (of("LockDuration", "PT45.0S"), {"LockDuration": "PT45.0S"}),
     "a queue that forwards": (
-        of("AutoDeleteOnIdle", "PT10M") + of("ForwardTo", f"sb://{HOST}/to"),
+        of("ForwardTo", f"sb://{HOST}/to") + of("AutoDeleteOnIdle", "PT10M"),
         {"AutoDeleteOnIdle": UNLIMITED, "ForwardTo": f"sb://{HOST}/to"},
+    ),
+    "ForwardTo in capitals": (
+        of("ForwardTo", f"SB://{HOST.upper()}/TO"),
+        {"ForwardTo": f"sb://{HOST.lower()}/TO"},
     ),
     "a queue with sessions that forwards": (
         of("RequiresSession", "true") + of("ForwardTo", f"sb://{HOST}/to"),
@@ -83,6 +87,19 @@ async def test_a_value_comes_back_as_azure_gives_it_back(case: str, partitioned:
         assert {name: updated.text(name) for name in kept} == kept
         queue = api.broker.queues.get("q").description
         assert QueueDescription.from_record(queue.to_record()).as_sent == queue.as_sent
+
+
+async def test_what_forwards_is_never_idle_and_shows_it_unless_forward_to_comes_late() -> None:
+    """Python's SDK writes a queue's ForwardTo last, and its tests find the AutoDeleteOnIdle that they set."""
+    forward, idle = of("ForwardTo", "to"), of("AutoDeleteOnIdle", "PT10M")
+    async with open_namespace() as api:
+        await api("PUT", "to")
+        for update in (False, True):
+            late = await api("PUT", "q", idle + forward, update=update)
+            assert late.text("AutoDeleteOnIdle") == "PT10M"
+            assert api.broker.queues.get("q").description.auto_delete_on_idle_s is None
+        assert (await api("PUT", "q", forward + idle, update=True)).text("AutoDeleteOnIdle") == UNLIMITED
+        assert (await api("GET", "q")).text("AutoDeleteOnIdle") == UNLIMITED
 
 
 async def test_a_forward_that_is_a_url_means_the_entity() -> None:

@@ -102,14 +102,14 @@ def test_a_connection_cannot_hoard_claims(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_login_gives_its_rules_rights_over_its_rules_scope() -> None:
-    assert log_in(RING, "reader", "reader-key") == [Claim("", Right.LISTEN)]
-    assert log_in(RING, "orders-sender", "orders-key") == [Claim("orders", Right.SEND)]
+    assert log_in(RING, "reader", "reader-key", NOW) == [Claim("", Right.LISTEN)]
+    assert log_in(RING, "orders-sender", "orders-key", NOW) == [Claim("orders", Right.SEND)]
 
 
 @pytest.mark.parametrize(("name", "key"), [("reader", "root-key"), ("nobody", "reader-key"), ("reader", "")])
 def test_a_login_with_the_wrong_name_or_key_is_refused(name: str, key: str) -> None:
     with pytest.raises(Unauthorized):
-        log_in(RING, name, key)
+        log_in(RING, name, key, NOW)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jwt.algorithms import RSAAlgorithm
 
-from bendybus.auth.claims import log_in, put_token
+from bendybus.auth.claims import Claim, log_in, put_token
 from bendybus.auth.jwt import DEFAULT_AUDIENCES, KeySet, TrustedIssuer, issuer_names
 from bendybus.auth.key_ring import AccessRule, KeyRing
 from bendybus.auth.rights import Right
@@ -280,7 +280,27 @@ def test_where_local_authentication_is_off_only_tokens_of_the_issuer_count() -> 
         assert refused(signed, keys.reaching("q"), path)[0] == 40107
         put_token(keys.reaching("q"), PROVIDER.token(OWNER), f"sb://h/{path}", now())
     with pytest.raises(Unauthorized, match="LocalAuthDisabled"):
-        log_in(keys, "RootManageSharedAccessKey", "key")
+        log_in(keys, "RootManageSharedAccessKey", "key", now())
+    assert log_in(keys, "$jwt", PROVIDER.token(OWNER), now())[0].rights == ALL
+
+
+def test_a_login_with_a_token_has_all_scopes_of_its_bearer_until_the_token_ends() -> None:
+    at = int(time.time())
+    keys = ring(roles=("clerk=Send@Orders", "clerk=Listen@orders", "clerk=Listen"))
+    claims = log_in(keys, "$jwt", PROVIDER.token("clerk", exp=at + 600), now())
+    ends_at = Instant((at + 600) * 1000)
+    expected = [Claim("orders", Right.SEND | Right.LISTEN, ends_at), Claim("", Right.LISTEN, ends_at)]
+    assert sorted(claims, key=str) == sorted(expected, key=str)
+    for token in (
+        PROVIDER.token(),
+        PROVIDER.token("clerk", exp=at - 600),
+        "no-token",
+        Provider().token("clerk"),
+    ):
+        with pytest.raises(Unauthorized):
+            log_in(keys, "$jwt", token, now())
+    with pytest.raises(Unauthorized, match="not configured"):
+        log_in(KeyRing(), "$jwt", PROVIDER.token(OWNER), now())
 
 
 def test_without_an_issuer_no_token_of_others_is_taken() -> None:

@@ -33,7 +33,7 @@ ORDERS = QueueDescription(EntityPath("orders"))
         ("auto_delete_on_idle_s", "AutoDeleteOnIdle", (300, 10**9, None), (299,)),
         ("max_delivery_count", "MaxDeliveryCount", (1, 2001, 2_147_483_647), (0, 2_147_483_648)),
         ("max_size_mb", "MaxSizeInMegabytes", (1024, 5120, 81_920), (0, 1, 6144, 81_921)),
-        ("max_message_size_kb", "MaxMessageSizeInKilobytes", (1, 102_400), (0, 102_401)),
+        ("max_message_size_kb", "MaxMessageSizeInKilobytes", (1, 102_400), (0, 1 << 31)),
         ("user_metadata", "UserMetadata", ("", "m" * 1024, None), ("m" * 1025,)),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -13,7 +14,7 @@ from bendybus.amqp.message import Header, Properties, decode_message, encode_mes
 from bendybus.amqp.types import Int, Symbol, Timestamp, UInt, ULong
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.entities import QueueDescription
-from bendybus.domain.messages import Amendment, Message, MessageState
+from bendybus.domain.messages import Amendment, Message, MessageState, Origin
 from bendybus.envelope import admit, admit_batch, render, render_browsed, render_locked, render_peeked
 from bendybus.errors import ArgumentError, InvalidOperation, MessageSizeExceeded
 from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber
@@ -64,13 +65,26 @@ def test_the_broker_writes_header_and_annotations_as_the_sdks_cast_them():
     assert seen.message_annotations == {
         "x-opt-enqueued-time": AT,
         "x-opt-sequence-number": 5 << 48 | 7,
-        "x-opt-enqueue-sequence-number": 5 << 48 | 7,
         "x-opt-partition-id": 5,
         "x-opt-locked-until": AT + 60_000,
         "x-mine": "kept",
     }
     assert type(seen.message_annotations["x-opt-enqueued-time"]) is Timestamp
     assert type(seen.message_annotations["x-opt-sequence-number"]) is int
+
+
+def test_the_first_number_is_shown_of_what_came_from_elsewhere_and_the_partition_unless_it_is_0():
+    message = enqueued(sent())
+    message.sequence_number = SequenceNumber(7)
+    shown = [
+        received(message).message_annotations,
+        received(message, locked=False).message_annotations,
+        decode_message(render_peeked(message, message.payload)).message_annotations,
+    ]
+    for each in shown:
+        assert not {"x-opt-enqueue-sequence-number", "x-opt-partition-id"} & each.keys()
+    message.origin = Origin(SequenceNumber(7))
+    assert received(message).message_annotations["x-opt-enqueue-sequence-number"] == 7
 
 
 def test_a_message_received_for_good_has_no_lock():
@@ -82,6 +96,17 @@ def test_a_header_is_written_even_when_the_sender_had_none():
     assert received(enqueued(sent())).header.delivery_count == 0
 
 
+@pytest.mark.parametrize("durable", [None, False, True])
+@pytest.mark.parametrize("priority", [None, 4, 9])
+@pytest.mark.parametrize("ttl", [None, 5000])
+def test_what_the_header_does_not_say_receivers_are_not_told(durable, priority, ttl):
+    given = Header(durable=durable, priority=priority, ttl=ttl)
+    message = enqueued(sent(header=given))
+    assert received(message).header == replace(given, delivery_count=0)
+    ((_, head, bare),) = render_locked([message], [message.payload])
+    assert decode_message(head + bare).header == replace(given, delivery_count=0)
+
+
 def test_annotations_of_the_brokers_own_cannot_be_forged():
     forged = sent(
         message_annotations={"x-opt-sequence-number": 99, "x-opt-locked-until": Timestamp(1), "x": 1}
@@ -89,7 +114,7 @@ def test_annotations_of_the_brokers_own_cannot_be_forged():
     annotations = received(enqueued(forged)).message_annotations
     assert annotations["x-opt-sequence-number"] == 5 << 48 | 7
     assert annotations["x"] == 1
-    assert len(annotations) == 6
+    assert len(annotations) == 5
 
 
 def test_a_message_without_an_id_is_given_one():
@@ -497,3 +522,25 @@ def test_an_empty_session_id_is_none_where_there_are_no_sessions() -> None:
     requiring = QueueDescription(EntityPath("orders"), requires_session=True)
     message, key = admit(sent(properties=Properties(message_id="m", group_id="")), AT, requiring)
     assert (message.session_id, key) == ("", "")
+    # JavaScript's live tests send it with another partition key. The session decides.
+    message, key = admit(empty, AT, requiring)
+    assert (message.session_id, key) == ("", "")
+
+
+@pytest.mark.parametrize("annotated", [False, True])
+def test_a_lifetime_that_does_not_fit_into_the_header_is_that_between_two_properties(annotated: bool) -> None:
+    """As .NET and JavaScript send 100 days: the header has 49.7 of them, its most."""
+    days_ms = 100 * 86_400_000
+    most = Header(ttl=UInt(0xFFFFFFFF))
+    times = Properties(
+        message_id="m", creation_time=Timestamp(AT - 5), absolute_expiry_time=Timestamp(AT - 5 + days_ms)
+    )
+    own = {"delivery_annotations": {"x-mine": 1}} if annotated else {}
+    message, _ = admit(sent(header=most, properties=times, **own), AT, QUEUE)
+    assert message.expires_at == AT + days_ms
+    message.enqueued_at, message.lock_token = AT, TOKEN
+    seen = received(message).properties
+    assert (seen.creation_time, seen.absolute_expiry_time) == (AT - 5, AT - 5 + days_ms)
+    # Without the two it is unlimited, and without that header they are the sender's own affair.
+    assert admit(sent(header=most), AT, QUEUE)[0].expires_at is None
+    assert admit(sent(properties=times), AT, QUEUE)[0].expires_at is None

@@ -109,13 +109,15 @@ def test_messages_with_keys_sessions_properties_and_lifetimes_go_the_short_way(
             st.integers(0, 1),
             st.none() | st.just(Amendment(dead_letter_reason="late")),
             st.none() | st.just(Origin(SequenceNumber(77))),
+            st.sampled_from([0, 3]),
         ),
         max_size=5,
     )
 )
 def test_messages_under_lock_are_rendered_together_as_each_alone(drawn: list[tuple[bytes, int, ...]]) -> None:
     messages = []
-    for number, (payload, failures, amendment, origin) in enumerate(drawn, 3 << 48 | 1):
+    for count, (payload, failures, amendment, origin, partition) in enumerate(drawn, 1):
+        number = partition << 48 | count
         message, _ = admit(payload, AT, QUEUE)
         message.sequence_number, message.enqueued_at = SequenceNumber(number), Instant(AT + number)
         message.lock_token, message.locked_until = LockToken(number.to_bytes(16, "big")), Instant(AT + 60_000)

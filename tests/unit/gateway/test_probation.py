@@ -20,7 +20,7 @@ from bendybus.auth.claims import Claim
 from bendybus.auth.rights import Right
 from bendybus.engine.config import ConnectionConfig
 from bendybus.engine.connection import Connection
-from bendybus.errors import ProtocolError, QuotaExceeded
+from bendybus.errors import ProtocolError
 from bendybus.gateway.connection import AmqpConnection
 from bendybus.gateway.gateway import Gateway
 from bendybus.gateway.probation import (
@@ -45,7 +45,6 @@ def test_the_ordinary_limits_hold_from_its_end_on() -> None:
     assert (engine.channels.sessions_max, engine.links_max) == (CONFIG.channel_max + 1, CONFIG.links_max)
     probation.charge(10 * WORK_MAX)
     probation.check_time(10 * TOKEN_TIMEOUT_S)
-    probation.check_cbs_link(1000)
 
 
 def test_a_client_is_slowed_down_before_it_is_dropped() -> None:
@@ -57,13 +56,6 @@ def test_a_client_is_slowed_down_before_it_is_dropped() -> None:
     with pytest.raises(ProtocolError) as dropped:
         probation.charge(WORK_MAX)
     assert dropped.value.condition == "amqp:resource-limit-exceeded"
-
-
-def test_one_link_each_way_to_cbs() -> None:
-    probation = Probation(Connection.server(CONFIG), 0.0)
-    probation.check_cbs_link(0)
-    with pytest.raises(QuotaExceeded):
-        probation.check_cbs_link(1)
 
 
 class FakeTransport(asyncio.Transport):

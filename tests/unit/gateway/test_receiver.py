@@ -37,10 +37,12 @@ class FakeLink:
     crowded: bool = False
     snd_settle_mode: int = 0
     sent: list[str] = field(default_factory=list)
+    tags: list[bytes] = field(default_factory=list)
     drains_answered: int = 0
 
     def send(self, outgoing: Sequence[tuple[bytes, bytes, bytes]], *, settled: bool, overrun: bool) -> int:
         self.sent += [decode_message(head + body).properties.message_id for _, head, body in outgoing]
+        self.tags += [tag for tag, _, _ in outgoing]
         self.credit -= len(outgoing)
         return len(outgoing)
 
@@ -401,4 +403,6 @@ async def test_receive_and_delete_sends_only_what_is_durably_gone():
         gated.store.open_gate()
         await gated.settled()
         assert link.sent == ["a"]
+        # There is no lock. The Python SDK takes any other tag for a token.
+        assert link.tags == [b""]
         assert gated.queue.hosts[0].partition.size_bytes == 0

@@ -17,6 +17,7 @@ from bendybus.domain.messages import SubQueue
 from bendybus.domain.session_commands import SessionLock
 from bendybus.envelope import admit
 from bendybus.errors import BrokerError, SessionLockLost
+from bendybus.gateway import session_receiver
 from bendybus.gateway.holdings import Holdings
 from bendybus.gateway.session_filters import SESSION_FILTER, wanted_session
 from bendybus.gateway.session_receiver import SessionReceiver
@@ -77,9 +78,9 @@ class FakeConnection:
 
 
 def receiver_on(
-    gated: GatedQueue, session_id: str | None = "s"
+    gated: GatedQueue, session_id: str | None = "s", **options: int
 ) -> tuple[SessionReceiver, FakeLink, FakeConnection]:
-    link = FakeLink(Source(filter={SESSION_FILTER: session_id}))
+    link = FakeLink(Source(filter={SESSION_FILTER: session_id}), **options)
     connection = FakeConnection()
     wanted = wanted_session(link.source)
     assert wanted is not None
@@ -159,6 +160,21 @@ async def test_holders_are_told_when_their_partition_is_read_anew():
         reason = await asyncio.wait_for(connection.links.ended, 10)
         assert isinstance(reason, SessionLockLost)
         assert "'s'" in str(reason)
+
+
+async def test_who_deletes_is_told_late_that_its_session_is_lost(monkeypatch: pytest.MonkeyPatch):
+    """Python's live tests wait ten seconds for messages, under a lock of ten seconds."""
+    monkeypatch.setattr(session_receiver, "LOST_AFTER_S", 0.05)
+    async with gated_queue(requires_session=True) as gated:
+        await put(gated, "1")
+        receiver, link, connection = receiver_on(gated, snd_settle_mode=1)
+        receiver.lost()
+        assert not connection.links.ended.done()
+        assert isinstance(await asyncio.wait_for(connection.links.ended, 10), SessionLockLost)
+        receiver_that_locks, _, connection = receiver_on(gated, "other")
+        receiver_that_locks.lost()
+        assert connection.links.ended.done()
+        assert link.accepted
 
 
 async def test_a_named_session_waits_for_a_partition_that_is_being_read():
