@@ -215,7 +215,7 @@ class AuthorizationRules:
     def _namespace_changed(self) -> None:
         self._ring.replace("", [_access_rule(rule, "") for rule in self.rules()])
 
-    def _entity_changed(self, entity: Entity[Any, Any]) -> None:
+    def _entity_changed(self, entity: Entity[Any, Any, Any]) -> None:
         rules = () if entity.deleted else entity.description.authorization_rules
         self._ring.replace(entity.path, [_access_rule(rule, entity.path) for rule in rules])
 

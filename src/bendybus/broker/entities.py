@@ -58,7 +58,7 @@ __all__ = ["Entities"]
 
 logger = logging.getLogger(__name__)
 
-Watcher: TypeAlias = Callable[[Entity[Any, Any]], None]
+Watcher: TypeAlias = Callable[[Entity[Any, Any, Any]], None]
 
 D = TypeVar("D", bound=EntityDescription)
 S = TypeVar("S", QueueDescription, TopicDescription)
@@ -159,7 +159,7 @@ class Entities:
         """Call this with every entity that is created, updated or deleted (`Entity.deleted`)."""
         self._watchers.append(watcher)
 
-    def tell_of(self, entity: Entity[Any, Any]) -> None:
+    def tell_of(self, entity: Entity[Any, Any, Any]) -> None:
         for watcher in self._watchers:
             watcher(entity)
 
@@ -278,7 +278,7 @@ class Entities:
         self._opened[normalise_path(record.path)] = _Opened(record, entity, forwarder)
         if entity.description.temporary:
             self.temporary[entity] = None
-        for host in entity.hosts:
+        for host in entity.own.values():
             # A partition whose store is away is loaded when the store comes back.
             if host.key is not None:
                 host.load()
@@ -302,7 +302,7 @@ class Entities:
                     f"'{description.path}': {name} is '{target}', and there is no such queue or topic."
                 )
 
-    async def describe(self, entity: Entity[Any, D], description: D) -> None:
+    async def describe(self, entity: Entity[Any, Any, D], description: D) -> None:
         """Store a new description: on disk, then in memory, then tell the watchers."""
         opened = self._opened[normalise_path(entity.path)]
         # Clients distinguish updates by their time.
@@ -312,7 +312,7 @@ class Entities:
         opened.record = record
         record_change(record.kind, entity.description, description)
         entity.description, entity.updated_at = description, record.updated_at
-        for host in entity.hosts:
+        for host in entity.own.values():
             host.describe(description)
         if opened.forwarder is not None:
             opened.forwarder.wake()
@@ -369,7 +369,7 @@ class Entities:
             entity.close()
             self.tell_of(entity)
         for entity in entities:
-            await drop_partitions([host.store for host in entity.hosts], entity.path)
+            await drop_partitions([host.store for host in entity.own.values()], entity.path)
 
 
 # -- what differs by kind ---------------------------------------------------------
@@ -379,7 +379,8 @@ def _open_queue(entities: Entities, record: EntityRecord, at: Iterable[Located])
     description = _with_partitions(QueueDescription.from_record(record.description), record)
     queue = Queue(description, record.partition_count, entities.keep_time, entities.clock)
     for number, key, store, epoch in at:
-        queue.add_partition(PartitionHost(queue, number, key, store, entities.cache, epoch))
+        host = PartitionHost(queue, number, key, store, entities.cache, epoch)
+        queue.add_partition(host, host)
     return queue
 
 
@@ -387,7 +388,8 @@ def _open_topic(entities: Entities, record: EntityRecord, at: Iterable[Located])
     description = _with_partitions(TopicDescription.from_record(record.description), record)
     topic = Topic(description, record.partition_count, entities.keep_time, entities.contents, entities.clock)
     for number, key, store, epoch in at:
-        topic.add_partition(TopicHost(topic, number, key, store, entities.cache, epoch))
+        host = TopicHost(topic, number, key, store, entities.cache, epoch)
+        topic.add_partition(host, host)
     return topic
 
 
@@ -399,7 +401,8 @@ def _open_subscription(entities: Entities, record: EntityRecord, at: Iterable[Lo
         topic, description, record.partition_count, entities.keep_time, entities.clock
     )
     for number, key, store, epoch in at:
-        subscription.add_partition(PartitionHost(subscription, number, key, store, entities.cache, epoch))
+        host = PartitionHost(subscription, number, key, store, entities.cache, epoch)
+        subscription.add_partition(host, host)
     topic.add(subscription)
     return subscription
 

@@ -18,7 +18,7 @@ from bendybus.broker.entropy import EntropyPool
 from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.partition_host import PartitionHost
-from bendybus.broker.partition_lifecycle import PartitionLifecycle
+from bendybus.broker.partition_port import PartitionStatus, ReceivingPort
 from bendybus.broker.writer import StoreWriter
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.leases import ConsumerLeases
@@ -41,7 +41,7 @@ class Waiter(Protocol):
         """Messages may be available. Take them, and wait again if they are not enough."""
 
 
-class Queue(Entity[PartitionHost, QueueDescription]):
+class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
     def __init__(
         self,
         description: QueueDescription,
@@ -97,11 +97,11 @@ class Queue(Entity[PartitionHost, QueueDescription]):
                 f"sessions. Entity: '{self.path}'."
             )
 
-    def availability_changed(self, host: PartitionLifecycle[Any]) -> None:
+    def availability_changed(self, host: PartitionStatus) -> None:
         if host.availability in _NEWS:
             self.wake_all()
 
-    def host_of_token(self, token: LockToken) -> PartitionHost | None:
+    def host_of_token(self, token: LockToken) -> ReceivingPort | None:
         number = int.from_bytes(token[:2], "big")
         return self.hosts[number] if number < len(self.hosts) else None
 
@@ -110,9 +110,14 @@ class Queue(Entity[PartitionHost, QueueDescription]):
     @property
     def departing(self) -> bool:
         """Whether messages for other entities are in an outbox, as far as partitions are available."""
-        return any(host.partition is not None and host.partition.departing for host in self.hosts)
+        partitions = [host.partition for host in self.own.values()]
+        return any(partition is not None and partition.departing for partition in partitions)
 
-    def in_turn(self) -> Iterator[PartitionHost]:
+    def is_unknown(self, subqueue: SubQueue) -> bool:
+        """Whether it is being found out what some partition has."""
+        return any(host.is_unknown(subqueue) for host in self.hosts)
+
+    def in_turn(self) -> Iterator[ReceivingPort]:
         """All partitions. Each call begins with a different one, so that none is favoured."""
         count = len(self.hosts)
         first = self._next_to_ask

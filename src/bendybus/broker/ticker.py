@@ -77,7 +77,7 @@ class Ticker:
         logger.warning("the clock was set back by %.1f s: locks keep their remaining time", by_ms / 1000)
         for queue in self._entities.sources():
             queue.consumer_leases.move_ends(by_ms)
-            for host in queue.hosts:
+            for host in queue.own.values():
                 if host.partition is not None:
                     host.partition.apply(MoveLockEnds(by_ms), self._clock.now())
 
@@ -94,7 +94,7 @@ class Ticker:
         while any(host.due(clock.now()) for host in entities.timed):
             self._end_what_is_due(clock.now())
             for topic in entities.topics():
-                for host in topic.hosts:
+                for host in topic.own.values():
                     await host.activated()
             await self._stores.drain()
             for forwarder in entities.forwarders():

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from bendybus.broker.lifecycle import Availability, StoreState
-from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
 from bendybus.broker.turns import Turns
 from bendybus.domain.messages import SubQueue
@@ -142,7 +142,7 @@ class _Samples:
 
 
 def _add_entity(samples: _Samples, queue: Queue, labels: str) -> None:
-    loaded = [host.partition for host in queue.hosts if host.partition is not None]
+    loaded = [host.figures for host in queue.hosts if host.figures is not None]
     up = sum(host.availability is Availability.AVAILABLE for host in queue.hosts)
     samples.add(PARTITIONS, labels, len(queue.hosts))
     samples.add(PARTITIONS_AVAILABLE, labels, up)
@@ -156,14 +156,14 @@ def _add_entity(samples: _Samples, queue: Queue, labels: str) -> None:
             samples.add(MESSAGES, labels + which, sum(getattr(each, state) for each in counts))
 
 
-def _add_partition(samples: _Samples, host: PartitionHost, labels: str) -> None:
+def _add_partition(samples: _Samples, host: ReceivingPort, labels: str) -> None:
     up = host.availability is Availability.AVAILABLE
     samples.add(PARTITION_AVAILABLE, f'{labels},store="{escaped(host.store.name)}"', int(up))
-    if host.partition is None:
+    if host.figures is None:
         return
-    samples.add(SIZE, labels, host.partition.size_bytes)
+    samples.add(SIZE, labels, host.figures.size_bytes)
     for subqueue, states in COUNTED:
-        counts = host.partition.counts(subqueue)
+        counts = host.figures.counts(subqueue)
         for state, which in states:
             samples.add(MESSAGES, labels + which, getattr(counts, state))
 
