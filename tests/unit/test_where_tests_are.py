@@ -49,7 +49,10 @@ COVERS = {
     # Broker: what a partition, a store and an entity go through.
     "unit/broker/test_broker.py": "broker/entities broker/idle broker/placing broker/queue broker/queues "
     "broker/recorded broker/emptying broker/store_set broker/ticker",
-    "unit/broker/test_host.py": "broker/partition_host broker/partition_lifecycle broker/payload_cache",
+    "unit/broker/test_host.py": "broker/partition_host broker/partition_lifecycle broker/partition_reads "
+    "broker/payload_cache",
+    # Between brokers.
+    "unit/cluster/test_frames.py": "cluster/items",
     "unit/broker/test_outages.py": "broker/attempts broker/loop_calls broker/recovery broker/state_changes "
     "broker/stores broker/uncertain",
     "unit/broker/test_topics.py": "broker/topic_host broker/turns broker/transactions",
