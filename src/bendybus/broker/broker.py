@@ -15,6 +15,7 @@ from bendybus.broker.background import Background
 from bendybus.broker.client_subscriptions import ClientSubscriptions
 from bendybus.broker.clock import Clock
 from bendybus.broker.draining import Drains
+from bendybus.broker.elsewhere import Elsewhere
 from bendybus.broker.emptying import empty
 from bendybus.broker.entities import Entities
 from bendybus.broker.forgetting import Loss, give_up, refuse_present
@@ -59,6 +60,7 @@ class Broker:
         stall_after_s: float = STALL_AFTER_S,
         clock: Clock | None = None,
         reserved_names: Container[str] = frozenset(),
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         """`contents` decodes messages for the rules of topics.
 
@@ -84,6 +86,7 @@ class Broker:
             tier=tier,
             premium_partitions=premium_partitions,
             reserved_names=reserved_names,
+            elsewhere=elsewhere,
         )
         self.queues = Queues(self.entities)
         self.topics = Topics(self.entities)

@@ -6,8 +6,8 @@ touch several stores, and the order makes both repeatable: partitions first and 
 catalog last when creating, the catalog first when deleting. What a crash leaves in between belongs to
 no entity and is swept at the next start (placing.py).
 
-`OPENERS` contains what differs between queues, topics and subscriptions when one is opened. How each
-can be changed: queues.py, topics.py.
+What differs between queues, topics and subscriptions when one is opened: openers.py. How each can be
+changed: queues.py, topics.py.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias, TypeVar
+from operator import attrgetter
+from typing import Any, TypeAlias, TypeVar
 
 from bendybus import audit
 from bendybus.broker.clock import Clock
 from bendybus.broker.departure import departing, send_off
+from bendybus.broker.elsewhere import Elsewhere
 from bendybus.broker.entity import Entity
 from bendybus.broker.forwarding import Forwarder
 from bendybus.broker.host import Host
-from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.openers import OPENERS
+from bendybus.broker.partition_port import StoreView
 from bendybus.broker.payload_cache import PayloadCache
 from bendybus.broker.placing import (
-    Located,
     PartitionClaims,
     choose,
     drop_partitions,
@@ -39,11 +41,10 @@ from bendybus.broker.queue import Queue
 from bendybus.broker.recorded import record_authorization_rules, record_change
 from bendybus.broker.store_set import StoreSet
 from bendybus.broker.topic import SendTarget, Subscription, Topic
-from bendybus.broker.topic_host import TopicHost
 from bendybus.broker.turns import Turns
 from bendybus.domain.entities import EntityDescription, QueueDescription, Tier, normalise_path
 from bendybus.domain.fanout import Contents
-from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
+from bendybus.domain.topic_entities import TopicDescription
 from bendybus.errors import (
     ArgumentError,
     EntityExists,
@@ -87,7 +88,10 @@ class Entities:
         tier: Tier,
         premium_partitions: int,
         reserved_names: Container[str] = frozenset(),
+        elsewhere: Elsewhere | None = None,
     ) -> None:
+        self.elsewhere = elsewhere
+        """The other brokers of the namespace; None if this one is alone."""
         self.catalog = catalog
         self.stores = stores
         self.clock = clock
@@ -127,6 +131,11 @@ class Entities:
     def forwarders(self) -> list[Forwarder]:
         return [each.forwarder for each in self._opened.values() if each.forwarder is not None]
 
+    def forwarder(self, source: Queue) -> Forwarder:
+        forwarder = self._opened[normalise_path(source.path)].forwarder
+        assert forwarder is not None, "everything that is received from has a forwarder"
+        return forwarder
+
     def records(self) -> list[EntityRecord]:
         """The records of the catalog."""
         return [each.record for each in self._opened.values()]
@@ -153,6 +162,11 @@ class Entities:
             raise EntityNotFound(path)
         return entity
 
+    @property
+    def follows(self) -> bool:
+        """Whether another broker has the catalog, and makes the changes."""
+        return self.elsewhere is not None and not self.elsewhere.has_catalog
+
     # -- watching -----------------------------------------------------------------
 
     def watch(self, watcher: Watcher) -> None:
@@ -174,20 +188,24 @@ class Entities:
         for kind in OPENERS:
             for record in records:
                 if record.kind == kind:
-                    self._open(record, locate(record, claims, self.stores, tuple(away)))
+                    self.open(record, claims, tuple(away))
 
     async def create(self, record: EntityRecord, label: str, holder: Hashable | None = None) -> SendTarget:
         """Create the entity on all its partitions, or not at all (P-32). `holder` keeps a temporary one."""
         claims: PartitionClaims = {}
         try:
-            await make_partitions(record, self.stores, claims)
+            await make_partitions(record, self.stores, claims, self.stores_elsewhere)
+            if self.elsewhere is not None:
+                await self.elsewhere.make_partitions(record)
             await asyncio.to_thread(self.catalog.add, record)
         except Exception as failure:
             await self._unmake(record)
             raise StoreUnavailable(
                 f"{label} was not created: {failure} Please retry the operation."
             ) from failure
-        entity = self._open(record, locate(record, claims, self.stores, away=()))
+        entity = self.open(record, claims)
+        if self.elsewhere is not None:
+            await self.elsewhere.changed([record])
         if holder is not None:
             entity.holders.add(holder)
         audit.record(f"{record.kind}-created", entity=record.path, partitions=record.partition_count)
@@ -235,7 +253,10 @@ class Entities:
             partitioned_entities=sum(record.partition_count > 1 for record in counted),
         )
         # Start with a different store each time, so that unpartitioned entities are spread too.
-        placement = choose(self.stores.open_to_new(), count, first=len(counted))
+        stores: list[StoreView] = [*self.stores.open_to_new()]
+        if self.elsewhere is not None:
+            stores = sorted([*stores, *self.elsewhere.stores()], key=attrgetter("name"))
+        placement = choose(stores, count, first=len(counted))
         return self.new_record(kind, description, placement)
 
     def new_record(
@@ -267,9 +288,19 @@ class Entities:
                 "'%s' may be in the catalog, so its partitions are kept for now: %s", record.path, failure
             )
             return
-        await drop_partitions([self.stores[name] for name in record.placement], record.path)
+        own = [name for name in record.placement if name not in self.stores_elsewhere]
+        await drop_partitions([self.stores[name] for name in own], record.path)
+        if self.elsewhere is not None:
+            await self.elsewhere.drop_partitions(record)
 
-    def _open(self, record: EntityRecord, at: Iterable[Located]) -> SendTarget:
+    @property
+    def stores_elsewhere(self) -> Set[str]:
+        """The names of the stores that other brokers have."""
+        return set() if self.elsewhere is None else {store.name for store in self.elsewhere.stores()}
+
+    def open(self, record: EntityRecord, claims: PartitionClaims, away: Container[str] = ()) -> SendTarget:
+        """Open an entity that the catalog lists."""
+        at = locate(record, claims, self.stores, away, self.stores_elsewhere)
         entity = OPENERS[record.kind](self, record, at)
         entity.created_at, entity.updated_at = record.created_at, record.updated_at
         entity.generation = record.generation
@@ -309,8 +340,15 @@ class Entities:
         at = max(self.clock.now(), Instant(entity.updated_at + 1))
         record = replace(opened.record, description=description.to_record(), updated_at=at)
         await asyncio.to_thread(self.catalog.replace, record)
-        opened.record = record
         record_change(record.kind, entity.description, description)
+        self.redescribe(entity, description, record)
+        if self.elsewhere is not None:
+            await self.elsewhere.changed([record])
+
+    def redescribe(self, entity: Entity[Any, Any, D], description: D, record: EntityRecord) -> None:
+        """The catalog has a new description of the entity."""
+        opened = self._opened[normalise_path(entity.path)]
+        opened.record = record
         entity.description, entity.updated_at = description, record.updated_at
         for host in entity.own.values():
             host.describe(description)
@@ -346,11 +384,16 @@ class Entities:
         sources = [each for each in family if isinstance(each, Queue)]
         with departing(sources):
             for source in sources:
-                forwarder = self._opened[normalise_path(source.path)].forwarder
-                assert forwarder is not None, "everything that is received from has a forwarder"
-                await send_off(source, forwarder, force=force)
+                await send_off(source, self.forwarder(source), force=force)
+            if self.elsewhere is not None:
+                await self.elsewhere.send_off([each.path for each in family], force=force)
             kind = self.record(entity.path).kind
-            await asyncio.to_thread(self.catalog.remove, *[each.path for each in family])
+            try:
+                await asyncio.to_thread(self.catalog.remove, *[each.path for each in family])
+            except Exception:
+                if self.elsewhere is not None:
+                    await self.elsewhere.stay([each.path for each in family])
+                raise
             taken = {"subscriptions": len(family) - 1} if kind == "topic" else {}
             audit.record(f"{kind}-deleted", entity=entity.path, forced=force, **taken)
             await self.forget(family)
@@ -368,55 +411,9 @@ class Entities:
                 opened.forwarder.close()
             entity.close()
             self.tell_of(entity)
+        if self.elsewhere is not None:
+            self.elsewhere.forgotten([entity.path for entity in entities])
+            if self.elsewhere.has_catalog:
+                await self.elsewhere.removed([entity.path for entity in entities])
         for entity in entities:
             await drop_partitions([host.store for host in entity.own.values()], entity.path)
-
-
-# -- what differs by kind ---------------------------------------------------------
-
-
-def _open_queue(entities: Entities, record: EntityRecord, at: Iterable[Located]) -> Queue:
-    description = _with_partitions(QueueDescription.from_record(record.description), record)
-    queue = Queue(description, record.partition_count, entities.keep_time, entities.clock)
-    for number, key, store, epoch in at:
-        host = PartitionHost(queue, number, key, store, entities.cache, epoch)
-        queue.add_partition(host, host)
-    return queue
-
-
-def _open_topic(entities: Entities, record: EntityRecord, at: Iterable[Located]) -> Topic:
-    description = _with_partitions(TopicDescription.from_record(record.description), record)
-    topic = Topic(description, record.partition_count, entities.keep_time, entities.contents, entities.clock)
-    for number, key, store, epoch in at:
-        host = TopicHost(topic, number, key, store, entities.cache, epoch)
-        topic.add_partition(host, host)
-    return topic
-
-
-def _open_subscription(entities: Entities, record: EntityRecord, at: Iterable[Located]) -> Subscription:
-    description = SubscriptionDescription.from_record(record.description)
-    topic = entities.look_up(description.topic_path)
-    assert isinstance(topic, Topic), "a subscription is opened after its topic"
-    subscription = Subscription(
-        topic, description, record.partition_count, entities.keep_time, entities.clock
-    )
-    for number, key, store, epoch in at:
-        host = PartitionHost(subscription, number, key, store, entities.cache, epoch)
-        subscription.add_partition(host, host)
-    topic.add(subscription)
-    return subscription
-
-
-def _with_partitions(description: S, record: EntityRecord) -> S:
-    """Earlier versions did not record that an entity of the Premium tier is partitioned."""
-    return replace(description, enable_partitioning=record.partition_count > 1)
-
-
-Opener: TypeAlias = Callable[[Entities, EntityRecord, Iterable[Located]], SendTarget]
-
-OPENERS: Final[dict[EntityKind, Opener]] = {
-    "queue": _open_queue,
-    "topic": _open_topic,
-    "subscription": _open_subscription,
-}
-"""In the order in which they are opened at a start."""

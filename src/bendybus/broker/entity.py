@@ -131,6 +131,11 @@ class Entity(ABC, Generic[H, L, D]):
         return any(host.availability is LOADING for host in self.hosts)
 
     @property
+    def loading_here(self) -> bool:
+        """The same for the partitions that this broker owns."""
+        return any(host.availability is LOADING for host in self.own.values())
+
+    @property
     def limited(self) -> bool:
         """Whether some partition is away, or its store so slow or damaged that it may be (P-33)."""
         return any(host.availability is UNAVAILABLE or host.store.state in TROUBLED for host in self.hosts)

@@ -27,7 +27,7 @@ from bendybus.errors import EntityDisabled, InvalidOperation
 from bendybus.names import LockToken, SessionId, SessionKey
 from bendybus.session_ids import session_key
 
-__all__ = ["Queue", "Waiter"]
+__all__ = ["Queue", "QueueSupplier", "Waiter"]
 
 # When a partition enters one of these states, all waiters ask again: it may have something for them, or they
 # no longer need to wait for it.
@@ -39,6 +39,13 @@ class Waiter(Protocol):
 
     def wake(self) -> None:
         """Messages may be available. Take them, and wait again if they are not enough."""
+
+
+class QueueSupplier(Protocol):
+    """Gives messages of partitions elsewhere to the receivers here."""
+
+    def unwanted(self, subqueue: SubQueue) -> None:
+        """No receiver waits any more for messages of this sub-queue."""
 
 
 class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
@@ -53,6 +60,8 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
         self.consumer_leases = ConsumerLeases()
         self.leaving = False
         """The queue is being deleted: nothing more can be sent through it (departure.py)."""
+        self.suppliers: list[QueueSupplier] = []
+        """One for each other broker that owns partitions of the queue."""
         self._waiting: dict[SubQueue, dict[Waiter, None]] = {subqueue: {} for subqueue in SubQueue}
         self._next_to_ask = 0
         self.entropy = EntropyPool()
@@ -133,7 +142,11 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
         return len(self._waiting[subqueue])
 
     def stop_waiting(self, waiter: Waiter, subqueue: SubQueue) -> None:
-        self._waiting[subqueue].pop(waiter, None)
+        waiting = self._waiting[subqueue]
+        waiting.pop(waiter, None)
+        if not waiting:
+            for supplier in self.suppliers:
+                supplier.unwanted(subqueue)
 
     @property
     def awaited(self) -> bool:
@@ -142,10 +155,15 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
 
     def wake_all(self) -> None:
         """Make all waiters ask again, even though there may be nothing."""
-        for waiting in self._waiting.values():
-            for waiter in list(waiting):
-                waiting.pop(waiter, None)
-                waiter.wake()
+        for subqueue in SubQueue:
+            self.wake_each(subqueue)
+
+    def wake_each(self, subqueue: SubQueue) -> None:
+        """`wake_all` for one sub-queue."""
+        waiting = self._waiting[subqueue]
+        for waiter in list(waiting):
+            waiting.pop(waiter, None)
+            waiter.wake()
 
     def wake_after(self, writer: StoreWriter, subqueue: SubQueue) -> None:
         """`wake`, once for all partitions whose messages became durable in one commit of this store."""

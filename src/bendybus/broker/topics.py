@@ -25,7 +25,7 @@ from bendybus.domain.topic_entities import (
     check_topic_tier,
     subscription_path,
 )
-from bendybus.errors import EntityExists, EntityNotFound, QuotaExceeded
+from bendybus.errors import EntityExists, EntityNotFound, NotSupported, QuotaExceeded
 from bendybus.names import Instant
 
 __all__ = ["RuleChange", "Topics"]
@@ -192,6 +192,9 @@ class Topics:
 
     async def add_rule(self, topic_path: str, name: str, rule: RuleDescription) -> None:
         """Add a rule. It applies from the next message on. `EntityExists` if its name is taken."""
+        if self._entities.follows and self._entities.elsewhere is not None:
+            await self._entities.elsewhere.change_rules(topic_path, name, add=rule)
+            return
         async with self._entities.changing:
             subscription = self.get_subscription(topic_path, name)
             await self._keep(subscription, subscription.description.with_rule(self._dated(rule)))
@@ -202,12 +205,20 @@ class Topics:
             await self._keep(subscription, subscription.description.with_changed_rule(rule))
 
     async def remove_rule(self, topic_path: str, name: str, rule_name: str) -> None:
+        if self._entities.follows and self._entities.elsewhere is not None:
+            await self._entities.elsewhere.change_rules(topic_path, name, remove=rule_name)
+            return
         async with self._entities.changing:
             subscription = self.get_subscription(topic_path, name)
             await self._keep(subscription, subscription.description.without_rule(rule_name))
 
     async def change_rules(self, topic_path: str, name: str, changes: Sequence[RuleChange]) -> None:
         """Make several changes as one: all of them, or none if one raises (P-24)."""
+        if self._entities.follows:
+            raise NotSupported(
+                "Rules cannot be changed in a transaction yet on a server with several brokers. Change them "
+                "outside of a transaction."
+            )
         async with self._entities.changing:
             subscription = self.get_subscription(topic_path, name)
             description = subscription.description

@@ -100,6 +100,14 @@ class FrameWriter:
         self._tail_max = self.size + payload_bytes_max
         return Raw(self._encoder.encode(value))
 
+    def encoded_messages(self, messages: Sequence[Message], payloads: Sequence[bytes] | None = None) -> Raw:
+        """Messages, for an item of this frame. `payloads`: those that are not in memory, and all others."""
+        self._tail_max = TAIL_MAX
+        if payloads is None:
+            return Raw(self._encoder.encode(messages))
+        pairs = zip(messages, payloads, strict=True)
+        return Raw(self._encoder.encode([self._head(message, payload) for message, payload in pairs]))
+
     def place(self, payload: bytes) -> tuple[int, int]:
         """Put a payload into the tail. Returns where it is, and its length."""
         at = self.size
@@ -118,30 +126,32 @@ class FrameWriter:
 
     def _shown(self, value: object) -> object:
         if isinstance(value, Message):
-            payload = value.payload
-            fits = payload is not None and self.size + len(payload) <= self._tail_max
-            at, length = self.place(payload) if payload is not None and fits else (None, 0)
-            origin = value.origin
-            return (
-                at,
-                length,
-                value.size,
-                value.expires_at,
-                value.session_id,
-                None if origin is None else (origin.sequence_number, origin.hops, origin.body),
-                value.sequence_number,
-                value.enqueued_at,
-                value.delivery_count,
-                value.state,
-                value.subqueue,
-                value.lock_token,
-                value.locked_until,
-                value.amendment,
-                value.row_id,
-            )
+            return self._head(value, value.payload)
         if isinstance(value, Evaluated):
             return None
         raise NotImplementedError(f"{type(value).__name__} does not cross brokers")
+
+    def _head(self, message: Message, payload: bytes | None) -> tuple[object, ...]:
+        fits = payload is not None and self.size + len(payload) <= self._tail_max
+        at, length = self.place(payload) if payload is not None and fits else (None, 0)
+        origin = message.origin
+        return (
+            at,
+            length,
+            message.size,
+            message.expires_at,
+            message.session_id,
+            None if origin is None else (origin.sequence_number, origin.hops, origin.body),
+            message.sequence_number,
+            message.enqueued_at,
+            message.delivery_count,
+            message.state,
+            message.subqueue,
+            message.lock_token,
+            message.locked_until,
+            message.amendment,
+            message.row_id,
+        )
 
 
 class Frame:
@@ -254,10 +264,10 @@ class _Decoders:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BrokerError) as refusal:
             raise FrameError(f"a {kind} is malformed: {refusal}") from refusal
 
-    def _built(self, kind: type, value: object) -> Message | None:
+    def _built(self, kind: type, value: object) -> object:
         if kind is not Message:
-            # What the rules of a topic found does not cross: its owner evaluates them.
-            return None
+            # Plain values, where a type says `object`: those of the settings of an entity.
+            return value
         head = msgspec.convert(value, _Head)
         at, length, size, expires_at, session_id, origin = head[:6]
         message = Message(
@@ -291,8 +301,3 @@ def error_of(refusal: Refusal) -> BrokerError:
     error = kind.__new__(kind, refusal.text)
     error.__dict__.update(refusal.details)
     return error
-
-
-def sizes(messages: Sequence[Message]) -> int:
-    """The bytes of the payloads that are in memory."""
-    return sum([len(message.payload) for message in messages if message.payload is not None])

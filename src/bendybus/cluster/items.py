@@ -263,7 +263,8 @@ class SessionSupply(msgspec.Struct, array_like=True, frozen=True, tag=33):
     exclusive: bool
     limit: int
     number: int
-    accepted: Raw | None
+    accepted: Raw
+    """A `SessionAccepted`. Without a lock, it says that no session is free now."""
 
 
 class SessionLost(msgspec.Struct, array_like=True, frozen=True, tag=34):

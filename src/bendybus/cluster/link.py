@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from os import urandom
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, cast
 from uuid import uuid4
 
 from bendybus.cluster.frames import HEAD_MAX, TAIL_MAX, Frame, FrameError, FrameReader, FrameWriter, error_of
@@ -146,8 +146,8 @@ class PeerLink(asyncio.Protocol):
     # -- the transport's calls ----------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # `Transport` on asyncio, a type of its own on uvloop.
+        self._transport = cast(asyncio.Transport, transport)
         me = self._me
         self._pinging = asyncio.get_running_loop().call_later(PING_S, self._ping)
         self.send(Hello(VERSIONS, me.cluster, me.broker, me.instance, self._challenge))
@@ -161,7 +161,8 @@ class PeerLink(asyncio.Protocol):
                 if self.is_open:
                     self._user.frame_ended(self)
         except FrameError as refusal:
-            self.close(str(refusal))
+            logger.error("%r: %s", self, refusal)
+            self.close("what it sends cannot be read")
         except Exception:
             logger.exception("%r: an item could not be handled", self)
             self.close("an item could not be handled")

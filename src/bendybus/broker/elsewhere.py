@@ -1,0 +1,74 @@
+"""What a broker needs from the other brokers of its namespace. A broker that is alone has none.
+
+Each messaging store belongs to one broker, which owns the partitions in it. One broker has the catalog and
+makes all changes of entities; the others follow it (cluster/following.py). The implementation: cluster/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from bendybus.broker.partition_port import PartitionPort, ReceivingPort, StoreView
+from bendybus.domain.filters import RuleDescription
+from bendybus.names import EntityPath, Instant, PartitionNumber
+from bendybus.store.catalog import EntityRecord
+
+if TYPE_CHECKING:
+    from bendybus.broker.queue import Queue
+    from bendybus.broker.topic import Topic
+
+__all__ = ["Elsewhere"]
+
+
+class Elsewhere(Protocol):
+    """The other brokers. What changes entities is called only where the catalog is."""
+
+    has_catalog: bool
+    """Whether this broker has the catalog, and so makes the changes."""
+
+    def stores(self) -> Sequence[StoreView]:
+        """The messaging stores that other brokers have."""
+
+    def queue_partition(
+        self, queue: Queue, generation: str, number: PartitionNumber, store: str
+    ) -> ReceivingPort:
+        """A partition of a queue or subscription in a store of another broker."""
+
+    def topic_partition(
+        self, topic: Topic, generation: str, number: PartitionNumber, store: str
+    ) -> PartitionPort: ...
+
+    async def make_partitions(self, record: EntityRecord) -> None:
+        """Create the partitions of a new entity that are in stores of other brokers."""
+
+    async def drop_partitions(self, record: EntityRecord) -> None:
+        """Remove those again."""
+
+    async def changed(self, records: Sequence[EntityRecord]) -> None:
+        """The catalog has these new or changed records. Returns once all brokers that can be reached know."""
+
+    async def send_off(self, paths: Sequence[EntityPath], *, force: bool) -> None:
+        """Messages that were sent through these entities leave at the other brokers too (departure.py)."""
+
+    async def stay(self, paths: Sequence[EntityPath]) -> None:
+        """The entities are not deleted after all."""
+
+    async def removed(self, paths: Sequence[EntityPath]) -> None:
+        """The catalog no longer lists these. Returns once all brokers that can be reached know."""
+
+    def forgotten(self, paths: Iterable[EntityPath]) -> None:
+        """These entities are closed here."""
+
+    async def last_use(self, path: EntityPath) -> Instant | None:
+        """When clients of other brokers last used the entity; None if one of them cannot be asked."""
+
+    async def change_rules(
+        self,
+        topic_path: str,
+        name: str,
+        *,
+        add: RuleDescription | None = None,
+        remove: str | None = None,
+    ) -> None:
+        """Add or remove a rule of a subscription where the catalog is."""
