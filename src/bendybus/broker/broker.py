@@ -204,6 +204,7 @@ class Broker:
         Messages acknowledged before are gone. Messages sent meanwhile wait, and are kept. As in creation,
         the catalog decides: an entity that a crash leaves half emptied does not exist.
         """
+        self.entities.elsewhere.refuse("emptying the namespace")
         async with self.entities.changing:
             await empty(self.entities)
             audit.record("namespace-emptied")
@@ -213,6 +214,7 @@ class Broker:
     async def attach(self, store: MessagingStore) -> None:
         """Add a store that has been opened. Entities created from now on use it too."""
         assert self._loop is not None, "a broker that has not started is given its stores"
+        self.entities.elsewhere.refuse("attaching a messaging store")
         async with self.entities.changing:
             attached = AttachedStore(store, self._loop, stall_after_s=self._stall_after_s)
             self.stores.refuse_taken(store.name)
@@ -224,6 +226,7 @@ class Broker:
 
     async def detach(self, name: str, forget: Callable[[], None]) -> None:
         """Remove a store that holds no partitions. `forget` takes it out of the configuration."""
+        self.entities.elsewhere.refuse("retiring a messaging store")
         async with self.entities.changing:
             attached = self.stores[name]
             placed = placed_in(self.entities.records()).get(name)
@@ -237,6 +240,7 @@ class Broker:
 
     async def forget(self, name: str, forget: Callable[[], None]) -> Loss:
         """Give up a store that is lost for good. Its partitions start again, empty, in the other stores."""
+        self.entities.elsewhere.refuse("forgetting a messaging store")
         async with self.entities.changing:
             attached = self.stores[name]
             refuse_present(attached)
@@ -265,3 +269,4 @@ class Broker:
             )
             record_authorization_rules("", self.authorization_rules, checked)
             self.authorization_rules = checked
+            await self.entities.elsewhere.namespace_changed()

@@ -81,6 +81,7 @@ class Drains:
 
     async def begin(self, name: str) -> None:
         """Start emptying this store. The request is durable on return; the store is empty later."""
+        self._entities.elsewhere.refuse("draining a messaging store")
         async with self._entities.changing:
             self._stores[name]
             self.refuse_last(name)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, TypeVar
 from bendybus import audit
 from bendybus.broker.clock import Clock
 from bendybus.broker.departure import departing, send_off
-from bendybus.broker.elsewhere import Elsewhere
+from bendybus.broker.elsewhere import Alone, Elsewhere
 from bendybus.broker.entity import Entity
 from bendybus.broker.forwarding import Forwarder
 from bendybus.broker.host import Host
@@ -90,8 +90,8 @@ class Entities:
         reserved_names: Container[str] = frozenset(),
         elsewhere: Elsewhere | None = None,
     ) -> None:
-        self.elsewhere = elsewhere
-        """The other brokers of the namespace; None if this one is alone."""
+        self.elsewhere: Elsewhere = elsewhere or Alone()
+        """The other brokers of the namespace."""
         self.catalog = catalog
         self.stores = stores
         self.clock = clock
@@ -162,11 +162,6 @@ class Entities:
             raise EntityNotFound(path)
         return entity
 
-    @property
-    def follows(self) -> bool:
-        """Whether another broker has the catalog, and makes the changes."""
-        return self.elsewhere is not None and not self.elsewhere.has_catalog
-
     # -- watching -----------------------------------------------------------------
 
     def watch(self, watcher: Watcher) -> None:
@@ -194,9 +189,8 @@ class Entities:
         """Create the entity on all its partitions, or not at all (P-32). `holder` keeps a temporary one."""
         claims: PartitionClaims = {}
         try:
-            await make_partitions(record, self.stores, claims, self.stores_elsewhere)
-            if self.elsewhere is not None:
-                await self.elsewhere.make_partitions(record)
+            await make_partitions(record, self.stores, claims, self.elsewhere.store_names)
+            await self.elsewhere.make_partitions(record)
             await asyncio.to_thread(self.catalog.add, record)
         except Exception as failure:
             await self._unmake(record)
@@ -204,8 +198,7 @@ class Entities:
                 f"{label} was not created: {failure} Please retry the operation."
             ) from failure
         entity = self.open(record, claims)
-        if self.elsewhere is not None:
-            await self.elsewhere.changed([record])
+        await self.elsewhere.changed([record])
         if holder is not None:
             entity.holders.add(holder)
         audit.record(f"{record.kind}-created", entity=record.path, partitions=record.partition_count)
@@ -254,8 +247,8 @@ class Entities:
         )
         # Start with a different store each time, so that unpartitioned entities are spread too.
         stores: list[StoreView] = [*self.stores.open_to_new()]
-        if self.elsewhere is not None:
-            stores = sorted([*stores, *self.elsewhere.stores()], key=attrgetter("name"))
+        if others := self.elsewhere.stores():
+            stores = sorted([*stores, *others], key=attrgetter("name"))
         placement = choose(stores, count, first=len(counted))
         return self.new_record(kind, description, placement)
 
@@ -288,19 +281,13 @@ class Entities:
                 "'%s' may be in the catalog, so its partitions are kept for now: %s", record.path, failure
             )
             return
-        own = [name for name in record.placement if name not in self.stores_elsewhere]
+        own = [name for name in record.placement if name not in self.elsewhere.store_names]
         await drop_partitions([self.stores[name] for name in own], record.path)
-        if self.elsewhere is not None:
-            await self.elsewhere.drop_partitions(record)
-
-    @property
-    def stores_elsewhere(self) -> Set[str]:
-        """The names of the stores that other brokers have."""
-        return set() if self.elsewhere is None else {store.name for store in self.elsewhere.stores()}
+        await self.elsewhere.drop_partitions(record)
 
     def open(self, record: EntityRecord, claims: PartitionClaims, away: Container[str] = ()) -> SendTarget:
         """Open an entity that the catalog lists."""
-        at = locate(record, claims, self.stores, away, self.stores_elsewhere)
+        at = locate(record, claims, self.stores, away, self.elsewhere.store_names)
         entity = OPENERS[record.kind](self, record, at)
         entity.created_at, entity.updated_at = record.created_at, record.updated_at
         entity.generation = record.generation
@@ -342,8 +329,7 @@ class Entities:
         await asyncio.to_thread(self.catalog.replace, record)
         record_change(record.kind, entity.description, description)
         self.redescribe(entity, description, record)
-        if self.elsewhere is not None:
-            await self.elsewhere.changed([record])
+        await self.elsewhere.changed([record])
 
     def redescribe(self, entity: Entity[Any, Any, D], description: D, record: EntityRecord) -> None:
         """The catalog has a new description of the entity."""
@@ -385,14 +371,12 @@ class Entities:
         with departing(sources):
             for source in sources:
                 await send_off(source, self.forwarder(source), force=force)
-            if self.elsewhere is not None:
-                await self.elsewhere.send_off([each.path for each in family], force=force)
+            await self.elsewhere.send_off([each.path for each in family], force=force)
             kind = self.record(entity.path).kind
             try:
                 await asyncio.to_thread(self.catalog.remove, *[each.path for each in family])
             except Exception:
-                if self.elsewhere is not None:
-                    await self.elsewhere.stay([each.path for each in family])
+                await self.elsewhere.stay([each.path for each in family])
                 raise
             taken = {"subscriptions": len(family) - 1} if kind == "topic" else {}
             audit.record(f"{kind}-deleted", entity=entity.path, forced=force, **taken)
@@ -411,9 +395,8 @@ class Entities:
                 opened.forwarder.close()
             entity.close()
             self.tell_of(entity)
-        if self.elsewhere is not None:
-            self.elsewhere.forgotten([entity.path for entity in entities])
-            if self.elsewhere.has_catalog:
-                await self.elsewhere.removed([entity.path for entity in entities])
+        self.elsewhere.forgotten([entity.path for entity in entities])
+        if self.elsewhere.has_catalog:
+            await self.elsewhere.removed([entity.path for entity in entities])
         for entity in entities:
             await drop_partitions([host.store for host in entity.own.values()], entity.path)

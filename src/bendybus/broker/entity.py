@@ -6,6 +6,7 @@ messages on: topic.py.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from itertools import chain
@@ -122,8 +123,8 @@ class Entity(ABC, Generic[H, L, D]):
 
     async def refresh(self) -> None:
         """Bring the figures of all partitions up to date."""
-        for host in self.hosts:
-            await host.refresh()
+        if len(self.own) < len(self.hosts):
+            await asyncio.gather(*(host.refresh() for host in self.hosts))
 
     @property
     def loading(self) -> bool:

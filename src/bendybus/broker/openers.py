@@ -45,7 +45,6 @@ def _open_queue(entities: Entities, record: EntityRecord, at: Iterable[Located])
 def _add_partitions(entities: Entities, queue: Queue, record: EntityRecord, at: Iterable[Located]) -> None:
     for number, key, store, epoch in at:
         if isinstance(store, str):
-            assert entities.elsewhere is not None
             port = entities.elsewhere.queue_partition(queue, record.generation, number, store)
             queue.add_partition(port, None)
         else:
@@ -58,7 +57,6 @@ def _open_topic(entities: Entities, record: EntityRecord, at: Iterable[Located])
     topic = Topic(description, record.partition_count, entities.keep_time, entities.contents, entities.clock)
     for number, key, store, epoch in at:
         if isinstance(store, str):
-            assert entities.elsewhere is not None
             port = entities.elsewhere.topic_partition(topic, record.generation, number, store)
             topic.add_partition(port, None)
         else:

@@ -23,7 +23,7 @@ from bendybus.broker.writer import StoreWriter
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.leases import ConsumerLeases
 from bendybus.domain.messages import SubQueue
-from bendybus.errors import EntityDisabled, InvalidOperation
+from bendybus.errors import EntityDisabled, InvalidOperation, NotSupported
 from bendybus.names import LockToken, SessionId, SessionKey
 from bendybus.session_ids import session_key
 
@@ -83,6 +83,14 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
             )
         if not self.description.status.can_receive:
             raise EntityDisabled(f"'{self.path}' is {self.description.status} and gives no messages.")
+
+    def refuse_spread(self, what: str) -> None:
+        """`NotSupported` if partitions are owned by other brokers: only one broker would know of this."""
+        if len(self.own) < len(self.hosts):
+            raise NotSupported(
+                f"'{self.path}' has partitions in several brokers, and {what} cannot be used with several "
+                "yet. Use a server with one broker for it."
+            )
 
     def has_sessions(self, subqueue: SubQueue) -> bool:
         """Whether messages are received by session here. Dead letters never are."""

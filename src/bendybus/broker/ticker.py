@@ -105,9 +105,21 @@ class Ticker:
     # -- idle entities ------------------------------------------------------------
 
     def _idle(self, at: Instant) -> list[SendTarget]:
+        if not self._entities.elsewhere.has_catalog:
+            # The broker that has the catalog decides for all.
+            return []
         return [entity for entity in self._entities if is_idle(entity, at, since=self._started_at)]
 
     async def _delete_idle(self, entity: SendTarget) -> None:
+        if entity.deleted or not is_idle(entity, self._clock.now(), since=self._started_at):
+            return
+        used_at = await self._entities.elsewhere.last_use(entity.path)
+        if used_at is None:
+            return
+        entity.accessed_at = max(entity.accessed_at, used_at)
+        await entity.refresh()
+        if any(host.figures is None or host.figures.scheduled_count for host in entity.hosts):
+            return
         if entity.deleted or not is_idle(entity, self._clock.now(), since=self._started_at):
             return
         try:

@@ -25,7 +25,7 @@ from bendybus.domain.topic_entities import (
     check_topic_tier,
     subscription_path,
 )
-from bendybus.errors import EntityExists, EntityNotFound, NotSupported, QuotaExceeded
+from bendybus.errors import EntityExists, EntityNotFound, QuotaExceeded
 from bendybus.names import Instant
 
 __all__ = ["RuleChange", "Topics"]
@@ -192,7 +192,7 @@ class Topics:
 
     async def add_rule(self, topic_path: str, name: str, rule: RuleDescription) -> None:
         """Add a rule. It applies from the next message on. `EntityExists` if its name is taken."""
-        if self._entities.follows and self._entities.elsewhere is not None:
+        if not self._entities.elsewhere.has_catalog:
             await self._entities.elsewhere.change_rules(topic_path, name, add=rule)
             return
         async with self._entities.changing:
@@ -205,7 +205,7 @@ class Topics:
             await self._keep(subscription, subscription.description.with_changed_rule(rule))
 
     async def remove_rule(self, topic_path: str, name: str, rule_name: str) -> None:
-        if self._entities.follows and self._entities.elsewhere is not None:
+        if not self._entities.elsewhere.has_catalog:
             await self._entities.elsewhere.change_rules(topic_path, name, remove=rule_name)
             return
         async with self._entities.changing:
@@ -214,11 +214,8 @@ class Topics:
 
     async def change_rules(self, topic_path: str, name: str, changes: Sequence[RuleChange]) -> None:
         """Make several changes as one: all of them, or none if one raises (P-24)."""
-        if self._entities.follows:
-            raise NotSupported(
-                "Rules cannot be changed in a transaction yet on a server with several brokers. Change them "
-                "outside of a transaction."
-            )
+        if not self._entities.elsewhere.has_catalog:
+            self._entities.elsewhere.refuse("a transaction that changes rules")
         async with self._entities.changing:
             subscription = self.get_subscription(topic_path, name)
             description = subscription.description

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict
 from typing import Final
 
@@ -19,7 +19,7 @@ from bendybus.cluster.link import Identity
 from bendybus.cluster.peers import Peer, Peers
 from bendybus.cluster.remote import RemotePartition, RemoteQueuePartition, RemoteStore
 from bendybus.domain.filters import RuleDescription, rule_to_record
-from bendybus.errors import BrokerError, Unavailable
+from bendybus.errors import BrokerError, NotSupported, Unavailable
 from bendybus.names import EntityPath, Instant, PartitionNumber
 from bendybus.store.catalog import EntityRecord
 
@@ -41,6 +41,15 @@ class Cluster:
         self._owners = owners
         self._catalog = catalog
         self._stores = {store: RemoteStore(store) for store, owner in owners.items() if owner != me.broker}
+        self.store_names: Set[str] = self._stores.keys()
+        self.namespace: Callable[[], Mapping[str, object]] = dict
+        """The settings of the namespace, where the catalog is."""
+
+    def refuse(self, what: str) -> None:
+        raise NotSupported(
+            f"This server has several brokers, and {what} cannot be used with several yet. Use a server with "
+            "one broker for it."
+        )
 
     @property
     def own_stores(self) -> set[str]:
@@ -124,9 +133,8 @@ class Cluster:
             await self.stay(paths)
             raise
 
-    async def tell_namespace(self, description: Mapping[str, object]) -> None:
-        """The settings of the namespace have changed, such as its authorization rules."""
-        await self._tell("namespace", dict(description))
+    async def namespace_changed(self) -> None:
+        await self._tell("namespace", dict(self.namespace()))
 
     async def _tell(self, name: str, body: object) -> None:
         """Tell all that can be reached. The others get the whole catalog when they are back."""

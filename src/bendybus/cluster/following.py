@@ -198,13 +198,13 @@ class Following:
     async def _make_partitions(self, link: PeerLink, frame: Frame, call: Call) -> None:
         record = frame.decoded(EntityRecord, call.body)
         claims: PartitionClaims = {}
-        await make_partitions(record, self._entities.stores, claims, self._entities.stores_elsewhere)
+        await make_partitions(record, self._entities.stores, claims, self._entities.elsewhere.store_names)
         self._made[record.path] = claims
 
     async def _drop_partitions(self, link: PeerLink, frame: Frame, call: Call) -> None:
         record = frame.decoded(EntityRecord, call.body)
         self._made.pop(record.path, None)
-        names = [name for name in record.placement if name not in self._entities.stores_elsewhere]
+        names = [name for name in record.placement if name not in self._entities.elsewhere.store_names]
         await drop_partitions([self._entities.stores[name] for name in names], record.path)
 
     async def _changed(self, link: PeerLink, frame: Frame, call: Call) -> None:

@@ -227,6 +227,8 @@ class Peers:
         self.by_name: Mapping[str, Peer] = {name: Peer(name) for name in names if name != me.broker}
         self.service: PeerService | None = None
         """Serves the other brokers. Until there is one, they are not answered."""
+        self.connected: Callable[[Peer], None] = _nothing
+        """Called with a broker to which a connection was opened."""
         self._tasks: list[asyncio.Task[None]] = []
         self._links: set[PeerLink] = set()
         self._stopping = False
@@ -291,6 +293,7 @@ class Peers:
         peer.connected(link)
         if self.service is not None:
             self.service.opened(link)
+        self.connected(peer)
 
     def received(self, link: PeerLink, frame: Frame, item: Item) -> None:
         if isinstance(item, Supply | SessionSupply | SessionLost | Status):
@@ -309,3 +312,7 @@ class Peers:
         peer = self.by_name.get(link.peer)
         if peer is not None:
             peer.disconnected(link)
+
+
+def _nothing(_: Peer) -> None:
+    """Nobody wants to know."""

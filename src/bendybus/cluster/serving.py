@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from bendybus.broker.entities import Entities
+from bendybus.broker.entity import Entity
 from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.partition_host import PartitionHost
@@ -86,7 +87,7 @@ class Service:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def entity_removed(self, entity: SendTarget) -> None:
+    def entity_removed(self, entity: Entity[Any, Any, Any]) -> None:
         for host in entity.own.values():
             self._told.pop(host, None)
         if isinstance(entity, Queue):

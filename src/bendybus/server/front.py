@@ -8,6 +8,7 @@ namespaces are opened and closed in app.py and in `bendybus.testing`.
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ class Front:
             # Last: every path may be an entity's.
             routes=[*operators_routes, self._routes],
         )
+        self._app = app
         watching = watching_app(health=self._health, metrics=metrics.show_all)
 
         def host(app: ASGIApp) -> HttpHost:
@@ -89,14 +91,19 @@ class Front:
         )
 
     def admit(
-        self, namespace: Namespace, rules: AuthorizationRules, keeper: StoreKeeper | None = None
+        self,
+        namespace: Namespace,
+        rules: AuthorizationRules,
+        keeper: StoreKeeper | None = None,
+        management: BaseRoute | None = None,
     ) -> None:
         """Serve clients in this namespace, whose broker has been started.
 
-        `keeper` attaches and retires its stores; None if that is not possible.
+        `keeper` attaches and retires its stores; None if that is not possible. `management` answers all
+        requests but those for messages, if another broker does that.
         """
         self.namespaces.add(namespace)
-        self._routes.admit(namespace, rules, keeper)
+        self._routes.admit(namespace, rules, keeper, management)
         self._gateway.admit(namespace)
 
     def dismiss(self, namespace: Namespace) -> None:
@@ -109,6 +116,20 @@ class Front:
         """Accept connections on these addresses. Returns the ports."""
         self._gateway.start()
         return [await self._listener.listen(host, port) for host, port in addresses]
+
+    def open_sockets(
+        self, addresses: Iterable[Sequence[socket.socket]], metrics: Sequence[socket.socket]
+    ) -> list[int]:
+        """The same on sockets that listen already, and perhaps the port for health and metrics."""
+        self._gateway.start()
+        if metrics:
+            self._watching.listen_on(metrics)
+        return [self._listener.listen_on(sockets) for sockets in addresses]
+
+    @property
+    def app(self) -> ASGIApp:
+        """Answers HTTP requests, whoever has received them."""
+        return self._app
 
     async def open_metrics(self, host: str, port: int) -> int:
         """Serve health and metrics, and nothing else, on one more port. Returns the port."""
@@ -166,8 +187,17 @@ class _NamespaceRoutes(BaseRoute):
         self._namespaces = namespaces
         self._served: dict[Namespace, _Served] = {}
 
-    def admit(self, namespace: Namespace, rules: AuthorizationRules, keeper: StoreKeeper | None) -> None:
+    def admit(
+        self,
+        namespace: Namespace,
+        rules: AuthorizationRules,
+        keeper: StoreKeeper | None,
+        management: BaseRoute | None,
+    ) -> None:
         rest = RestMessages(namespace.broker, namespace.keys)
+        if management is not None:
+            self._served[namespace] = _Served(rest, Router([rest, management], redirect_slashes=False))
+            return
         # Management last: what is not a message operation is an entity.
         rule_routes = AuthorizationRuleRoutes(rules, namespace.keys)
         own = [*fault_routes(namespace), *store_routes(namespace, keeper, self._namespaces)]

@@ -106,6 +106,7 @@ async def exposition(
         _add_stores(samples, namespace, of_namespace)
         for queue in tuple(namespace.broker.entities.sources()):
             named = f'entity="{escaped(queue.path)}",{of_namespace}'
+            await queue.refresh()
             if by_partition:
                 for host in queue.hosts:
                     _add_partition(samples, host, f'{named},partition="{host.number}"')

@@ -143,6 +143,7 @@ async def _complete_numbers(managed: Managed, body: Body) -> Answer:
 async def _consumer_lease(managed: Managed, body: Body) -> Answer:
     """Take or extend the lease; a duration of 0 gives it up."""
     queue, subqueue = managed.queue, managed.subqueue
+    queue.refuse_spread("the lease of a consumer")
     consumer = _consumer(body)
     duration_ms = whole_number(body, "duration-ms")
     if not 0 <= duration_ms <= LEASE_MAX_MS:
