@@ -344,7 +344,7 @@ async def _serve(settings: Settings, membership: Membership | None) -> None:
 
 
 def _end_with_supervisor(loop: asyncio.AbstractEventLoop, descriptor: int, stop: asyncio.Event) -> None:
-    logger.error("the supervisor is gone")
+    logger.warning("the supervisor is gone")
     loop.remove_reader(descriptor)
     stop.set()
     # It may not be serving yet, and wait for another broker that is gone too.
