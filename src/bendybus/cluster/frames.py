@@ -129,6 +129,10 @@ class FrameWriter:
             return self._head(value, value.payload)
         if isinstance(value, Evaluated):
             return None
+        # Numbers and texts that remember their type in AMQP, such as a timestamp.
+        for plain in (int, str, bytes):
+            if isinstance(value, plain):
+                return plain(value)
         raise NotImplementedError(f"{type(value).__name__} does not cross brokers")
 
     def _head(self, message: Message, payload: bytes | None) -> tuple[object, ...]:

@@ -325,8 +325,9 @@ async def _serve(settings: Settings, membership: Membership | None) -> None:
     member = None
     if membership is not None:
         member = ClusterMember(membership)
-        # Nothing is ever written to it: it can be read when the supervisor is gone.
-        loop.add_reader(membership.supervisor, _end_with_supervisor, loop, membership.supervisor, stop)
+        # Nothing is ever written to it: it can be read when the supervisor is gone. Then nobody stops this
+        # process in order, and whoever starts the server again waits for it. All that it said is on disk.
+        loop.add_reader(membership.supervisor, os._exit, 1)
     async with Server(settings, member) as server:
         sys.stdout.write(f"ready {server.connection_string}\n")
         for name, shown in islice(server.connection_strings.items(), 1, None):
@@ -341,14 +342,6 @@ async def _serve(settings: Settings, membership: Membership | None) -> None:
         await stop.wait()
         logger.info("stopping")
         audit.record("server-stopping")
-
-
-def _end_with_supervisor(loop: asyncio.AbstractEventLoop, descriptor: int, stop: asyncio.Event) -> None:
-    logger.warning("the supervisor is gone")
-    loop.remove_reader(descriptor)
-    stop.set()
-    # It may not be serving yet, and wait for another broker that is gone too.
-    loop.call_later(CLOSE_TIMEOUT_S, os._exit, 1)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bendybus.cluster.assignment import assign
-from bendybus.errors import ConfigError
+from bendybus.errors import ConfigError, DataFolderInUse
 from bendybus.server.announcement import announce, withdraw
 from bendybus.server.cluster_member import Membership
 from bendybus.server.emulator_config import load_config
@@ -47,6 +47,7 @@ RESTART_AFTER_MAX_S: Final = 5.0
 # One that has run for so long has started well.
 SETTLED_AFTER_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 30.0
+FOLDER_PATIENCE_S: Final = 2.0
 
 
 class Supervisor:
@@ -81,7 +82,7 @@ class Supervisor:
     async def _start(self, exits: AsyncExitStack) -> list[asyncio.Task[None]]:
         settings = self._settings
         folder = DataFolder(settings.data)
-        folder.open()
+        await _open_folder(folder)
         exits.callback(folder.close)
         refuse_unsupported(settings, folder)
         # At least one store for each broker, where there is nothing yet.
@@ -213,6 +214,19 @@ class Supervisor:
             if late:
                 for process in list(self._running.values()):
                     process.kill()
+
+
+async def _open_folder(folder: DataFolder) -> None:
+    """Open it, once the processes of a supervisor that was killed have ended."""
+    deadline = asyncio.get_running_loop().time() + FOLDER_PATIENCE_S
+    while True:
+        try:
+            folder.open()
+            return
+        except DataFolderInUse:
+            if asyncio.get_running_loop().time() > deadline:
+                raise
+            await asyncio.sleep(RESTART_AFTER_S)
 
 
 def refuse_unsupported(settings: Settings, folder: DataFolder) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bendybus import errors
+from bendybus.amqp.types import Symbol, Timestamp
 from bendybus.cluster import items
 from bendybus.cluster.frames import (
     HEAD_MAX,
@@ -161,6 +162,18 @@ def test_payloads_of_several_items_share_the_tail() -> None:
     assert isinstance(read, Payloads)
     assert frame.payloads(read.places) == [b"four", None]
     assert [message.payload for message in frame.messages(found.messages)] == [b"one", b"three"]
+
+
+def test_numbers_and_texts_of_amqp_arrive_as_plain_ones() -> None:
+    message = Message(b"x", 1, Timestamp(5), Symbol("session"))
+    message.enqueued_at = Timestamp(7)
+
+    arrived = crossed(Enqueue([message], [Symbol("id")]))
+
+    assert isinstance(arrived, Enqueue)
+    (found,) = arrived.messages
+    assert (found.expires_at, found.session_id, found.enqueued_at) == (5, "session", 7)
+    assert arrived.identities == ["id"]
 
 
 def test_payload_bytes_are_written_as_they_are() -> None:
