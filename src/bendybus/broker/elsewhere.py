@@ -33,6 +33,9 @@ class Elsewhere(Protocol):
     def refuse(self, what: str) -> None:
         """`NotSupported` if there are other brokers: this does not work with several yet."""
 
+    def refuse_following(self) -> None:
+        """`NotSupported` if another broker has the catalog: this broker cannot create or delete entities."""
+
     def stores(self) -> Sequence[StoreView]:
         """The messaging stores that other brokers have."""
 
@@ -90,6 +93,9 @@ class Alone:
     store_names: Set[str] = frozenset()
 
     def refuse(self, what: str) -> None:
+        pass
+
+    def refuse_following(self) -> None:
         pass
 
     def stores(self) -> Sequence[StoreView]:

@@ -187,7 +187,7 @@ class Entities:
 
     async def create(self, record: EntityRecord, label: str, holder: Hashable | None = None) -> SendTarget:
         """Create the entity on all its partitions, or not at all (P-32). `holder` keeps a temporary one."""
-        self._refuse_following()
+        self.elsewhere.refuse_following()
         claims: PartitionClaims = {}
         try:
             await make_partitions(record, self.stores, claims, self.elsewhere.store_names)
@@ -206,10 +206,6 @@ class Entities:
         record_authorization_rules(record.path, (), entity.description.authorization_rules)
         self.tell_of(entity)
         return entity
-
-    def _refuse_following(self) -> None:
-        if not self.elsewhere.has_catalog:
-            self.elsewhere.refuse("a change of entities by a client of this broker")
 
     def refuse_taken(self, path: str) -> None:
         """A new entity must have a new name. Nothing else is said of a description whose name is taken."""
@@ -367,7 +363,7 @@ class Entities:
         leave first (departure.py). `force`: remove it even if partitions are unavailable or messages cannot
         leave; what the stores keep of it is swept when they are back.
         """
-        self._refuse_following()
+        self.elsewhere.refuse_following()
         if not force:
             entity.refuse_unhealthy()
         family: list[SendTarget] = [entity]

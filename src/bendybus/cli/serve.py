@@ -25,6 +25,7 @@ BROKERS_MAX: Final = 64
 # What shells and init systems take for "called wrongly".
 EXIT_SETUP: Final = 2
 
+_SWITCH: Final = {"true": True, "false": False}
 _FILE: Final = click.Path(path_type=Path)
 
 T = TypeVar("T")
@@ -201,9 +202,7 @@ def serve(
             premium_messaging_partitions,
             {str(count): count for count in PREMIUM_PARTITIONS},
         )
-        without_keys = _by_namespace(
-            "--disable-local-auth", disable_local_auth, {"true": True, "false": False}
-        )
+        without_keys = _by_namespace("--disable-local-auth", disable_local_auth, _SWITCH)
         settings = Settings(
             data=data,
             host=host,
@@ -236,13 +235,17 @@ def serve(
             log_format=log_format,
             audit_log=audit_log,
         )
-        count = _broker_count(brokers)
-        if count > 1:
-            raise click.exceptions.Exit(supervise(settings, count))
-        run(settings)
+        _run(settings, _broker_count(brokers))
     except (SetupError, StoreUnavailable) as error:
         click.echo(f"bendybus: {error}", err=True)
         raise click.exceptions.Exit(EXIT_SETUP) from None
+
+
+def _run(settings: Settings, brokers: int) -> None:
+    if brokers == 1:
+        run(settings)
+    elif code := supervise(settings, brokers):
+        raise click.exceptions.Exit(code)
 
 
 def _broker_count(given: str) -> int:

@@ -51,6 +51,10 @@ class Cluster:
             "one broker for it."
         )
 
+    def refuse_following(self) -> None:
+        if not self.has_catalog:
+            self.refuse("a change of entities by a client of this broker")
+
     @property
     def own_stores(self) -> set[str]:
         """The names of the stores that belong to this broker."""

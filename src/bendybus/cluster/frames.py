@@ -130,9 +130,10 @@ class FrameWriter:
         if isinstance(value, Evaluated):
             return None
         # Numbers and texts that remember their type in AMQP, such as a timestamp.
-        for plain in (int, str, bytes):
-            if isinstance(value, plain):
-                return plain(value)
+        if isinstance(value, int):
+            return int(value)
+        if isinstance(value, str):
+            return str(value)
         raise NotImplementedError(f"{type(value).__name__} does not cross brokers")
 
     def _head(self, message: Message, payload: bytes | None) -> tuple[object, ...]:
