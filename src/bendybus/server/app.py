@@ -133,12 +133,13 @@ class Server:
             connections_max=settings.connections_max,
             require_tls=settings.require_tls,
             operators_routes=backup_routes(backups, operator_key) if alone else (),
-            memory_bytes=memory_limit(settings.memory),
+            memory_bytes=self._memory_bytes(),
+            member=self._member,
         )
         exits.push_async_callback(front.close)
         exits.push_async_callback(backups.stop)
         for namespace, rules, keeper in opened:
-            front.admit(namespace, rules, keeper, None if self._member is None else self._member.forwarding())
+            front.admit(namespace, rules, keeper)
         await self._open_ports(front)
         self.connection_strings = connection_strings(
             [namespace for namespace, *_ in opened], settings.host, self.ports[0], tls=settings.require_tls
@@ -161,10 +162,14 @@ class Server:
             )
         front.ready = True
 
+    def _memory_bytes(self) -> int:
+        """The connections' memory. Several brokers share it equally."""
+        processes = 1 if self._member is None else len(self._member.membership.brokers)
+        return memory_limit(self._settings.memory) // processes
+
     async def _open_ports(self, front: Front) -> None:
         settings, member = self._settings, self._member
         if member is not None:
-            member.answer_forwarded(front.app)
             membership = member.membership
             self.ports = front.open_sockets(membership.sockets(), membership.metrics_sockets())
             return

@@ -24,7 +24,7 @@ from bendybus.cluster.frames import Frame
 from bendybus.cluster.items import Call
 from bendybus.cluster.link import Identity, PeerLink
 from bendybus.cluster.peers import Peer
-from bendybus.cluster.serving import Service
+from bendybus.cluster.serving import Calls, Service
 from bendybus.errors import BrokerError, NotSupported, Unavailable
 from bendybus.server.forwarded_http import (
     HTTP_CALL,
@@ -33,6 +33,7 @@ from bendybus.server.forwarded_http import (
     ForwardingRoute,
     serve_forwarded,
 )
+from bendybus.server.metrics import ProcessFigures
 from bendybus.server.settings import Settings
 from bendybus.store.catalog import Catalog
 from bendybus.store.sqlite.catalog import SqliteCatalog
@@ -42,6 +43,7 @@ __all__ = ["ClusterMember", "Membership"]
 logger = logging.getLogger(__name__)
 
 FETCH_AGAIN_S: Final = 0.05
+FIGURES_CALL: Final = "figures"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class ClusterMember:
         self.cluster = Cluster(identity, membership.owners, membership.brokers, membership.brokers[0])
         self._following: Following | None = None
         self._app: ASGIApp | None = None
+        self._figures: Callable[[], ProcessFigures] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -135,7 +138,8 @@ class ClusterMember:
         """Serve the other brokers."""
         self._following = following = Following(broker, self.cluster)
         following.namespace_changed = namespace_changed
-        service = Service(broker.entities, {**following.calls(), HTTP_CALL: self._serve_http})
+        own: Calls = {HTTP_CALL: self._serve_http, FIGURES_CALL: self._serve_figures}
+        service = Service(broker.entities, {**following.calls(), **own})
         broker.entities.watch(lambda entity: service.entity_removed(entity) if entity.deleted else None)
         exits.push_async_callback(service.stop)
         self.cluster.peers.serve(service)
@@ -162,9 +166,22 @@ class ClusterMember:
         """Passes management on to the broker that has the catalog; None if this one has it."""
         return None if self.has_catalog else ForwardingRoute(self.cluster.leader)
 
-    def answer_forwarded(self, app: ASGIApp) -> None:
-        """Answer the requests that other brokers pass on with this application."""
-        self._app = app
+    def answer_with(self, app: ASGIApp, figures: Callable[[], ProcessFigures]) -> None:
+        """How requests that other brokers pass on are answered, and what this process counts."""
+        self._app, self._figures = app, figures
+
+    async def figures_of_others(self) -> list[ProcessFigures]:
+        """What the other processes count, of those that can be asked."""
+        found: list[ProcessFigures] = []
+        for peer in self.cluster.peers.by_name.values():
+            try:
+                found.append(await peer.call(FIGURES_CALL, None, list[tuple[str, str, float]]))
+            except Unavailable as absence:
+                logger.debug("the figures of the broker '%s' are missing: %s", peer.name, absence)
+        return found
+
+    async def _serve_figures(self, link: PeerLink, frame: Frame, call: Call) -> ProcessFigures:
+        return () if self._figures is None else self._figures()
 
     async def _serve_http(self, link: PeerLink, frame: Frame, call: Call) -> ForwardedResponse:
         if self._app is None:

@@ -56,8 +56,14 @@ class ForwardingRoute(BaseRoute):
         return (Match.FULL if scope["type"] == "http" else Match.NONE), {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope)
-        body = RequestBody(receive, request.headers.get("content-length"))
+        request = Request(scope, receive)
+        response = await self.answer(request)
+        await response(scope, receive, send)
+
+    async def answer(self, request: Request) -> Response:
+        """What the other broker answers."""
+        scope = request.scope
+        body = RequestBody(request.receive, request.headers.get("content-length"))
         try:
             forwarded = ForwardedRequest(
                 request.method,
@@ -77,7 +83,7 @@ class ForwardingRoute(BaseRoute):
             response.raw_headers = answer.headers
         if not await body.discard():
             response.headers["connection"] = "close"
-        await response(scope, receive, send)
+        return response
 
 
 async def serve_forwarded(app: ASGIApp, request: ForwardedRequest) -> ForwardedResponse:

@@ -28,6 +28,7 @@ from bendybus.gateway.gateway import Gateway
 from bendybus.gateway.memory_budget import MemoryBudget
 from bendybus.namespaces import Namespace, Namespaces
 from bendybus.rest.routes import RestMessages
+from bendybus.server.cluster_member import ClusterMember
 from bendybus.server.http import HEALTH_PATH, Health, http_app, watching_app
 from bendybus.server.http_protocol import HttpHost
 from bendybus.server.listener import Listener
@@ -51,23 +52,31 @@ class Front:
         memory_bytes: int,
         require_tls: bool = False,
         operators_routes: Sequence[BaseRoute] = (),
+        member: ClusterMember | None = None,
     ) -> None:
-        """`operators_routes`: what belongs to the server and to no namespace."""
+        """`operators_routes`: what belongs to the server and to no namespace.
+
+        `member`: what makes this server one broker of several.
+        """
+        self._forwarding = None if member is None else member.forwarding()
         self.namespaces = Namespaces()
         self.ready = False
         """What `/health` says."""
         budget = MemoryBudget(memory_bytes)
         self._gateway = Gateway(self.namespaces, handshake_timeout_s=handshake_timeout_s, budget=budget)
         self._routes = _NamespaceRoutes(self.namespaces)
-        metrics = MetricsPage(self.namespaces, self._gateway)
+        metrics = MetricsPage(
+            self.namespaces, self._gateway, None if member is None else member.figures_of_others
+        )
         app = http_app(
             amqp=self._gateway.protocol,
             health=self._health,
-            metrics=metrics.show,
+            metrics=metrics.show if self._forwarding is None else self._forwarding.answer,
             # Last: every path may be an entity's.
             routes=[*operators_routes, self._routes],
         )
-        self._app = app
+        if member is not None:
+            member.answer_with(app, metrics.of_process)
         watching = watching_app(health=self._health, metrics=metrics.show_all)
 
         def host(app: ASGIApp) -> HttpHost:
@@ -95,15 +104,13 @@ class Front:
         namespace: Namespace,
         rules: AuthorizationRules,
         keeper: StoreKeeper | None = None,
-        management: BaseRoute | None = None,
     ) -> None:
         """Serve clients in this namespace, whose broker has been started.
 
-        `keeper` attaches and retires its stores; None if that is not possible. `management` answers all
-        requests but those for messages, if another broker does that.
+        `keeper` attaches and retires its stores; None if that is not possible.
         """
         self.namespaces.add(namespace)
-        self._routes.admit(namespace, rules, keeper, management)
+        self._routes.admit(namespace, rules, keeper, self._forwarding)
         self._gateway.admit(namespace)
 
     def dismiss(self, namespace: Namespace) -> None:
@@ -125,11 +132,6 @@ class Front:
         if metrics:
             self._watching.listen_on(metrics)
         return [self._listener.listen_on(sockets) for sockets in addresses]
-
-    @property
-    def app(self) -> ASGIApp:
-        """Answers HTTP requests, whoever has received them."""
-        return self._app
 
     async def open_metrics(self, host: str, port: int) -> int:
         """Serve health and metrics, and nothing else, on one more port. Returns the port."""
