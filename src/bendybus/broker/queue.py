@@ -47,6 +47,9 @@ class QueueSupplier(Protocol):
     def unwanted(self, subqueue: SubQueue) -> None:
         """No receiver waits any more for messages of this sub-queue."""
 
+    def unawaited(self, subqueue: SubQueue) -> None:
+        """No receiver waits for messages of this sub-queue just now."""
+
 
 class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
     def __init__(
@@ -172,6 +175,12 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
         for waiter in list(waiting):
             waiting.pop(waiter, None)
             waiter.wake()
+        self._tell_suppliers(subqueue)
+
+    def _tell_suppliers(self, subqueue: SubQueue) -> None:
+        if self.suppliers and not self._waiting[subqueue]:
+            for supplier in self.suppliers:
+                supplier.unawaited(subqueue)
 
     def wake_after(self, writer: StoreWriter, subqueue: SubQueue) -> None:
         """`wake`, once for all partitions whose messages became durable in one commit of this store."""
@@ -194,3 +203,4 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
                 return
             waiting.pop(waiter, None)
             waiter.wake()
+        self._tell_suppliers(subqueue)

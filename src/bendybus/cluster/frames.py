@@ -10,7 +10,7 @@ escaped, and is copied once, by the reader. Everything is bounded and typed; wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Any, Final, TypeVar
 
@@ -209,26 +209,24 @@ class FrameReader:
         """No frame is complete before the buffer has as many bytes."""
         self._decoders = _Decoders()
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are complete now."""
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """The frames that are complete now. The limits may be changed between two of them."""
         if self._buffer:
             self._buffer += data
             if len(self._buffer) < self._needed:
-                return []
+                return
             data = bytes(self._buffer)
             self._buffer.clear()
         view = memoryview(data)
-        frames: list[Frame] = []
         at = 0
         while (end := self._end(view, at)) <= len(view):
             head_at = at + _PREFIX.size
             _, _, head_size, _ = _PREFIX.unpack_from(view, at)
             tail_at = head_at + head_size
-            frames.append(Frame(view[head_at:tail_at], view[tail_at:end], self._decoders))
+            yield Frame(view[head_at:tail_at], view[tail_at:end], self._decoders)
             at = end
         self._needed = end - at
         self._buffer += view[at:]
-        return frames
 
     def _end(self, view: memoryview, at: int) -> int:
         """Where the frame that begins here ends, as far as is known."""

@@ -214,6 +214,8 @@ class PeerLink(asyncio.Protocol):
             self.peer, self.instance, self._their_challenge = item.broker, item.instance, item.challenge
             self.state = LINK[self.state, LinkEvent.HELLO]
             self.send(Proof(self._me.mac(self._me.broker, self._their_challenge, self._challenge)))
+            # In a frame of its own: until it is read, the other side takes no larger one.
+            self._flush()
         elif self.state is LinkState.PROVING and isinstance(item, Proof):
             wanted = self._me.mac(self.peer, self._challenge, self._their_challenge)
             if not hmac.compare_digest(wanted, item.mac):

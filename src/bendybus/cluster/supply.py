@@ -7,8 +7,8 @@ as they come, and waiting receivers are woken. There is one demand for each queu
 partition, so a receiver with little credit does not make the owner lock messages in all of them.
 
 What arrives and is not taken at once is kept for the next credit, as the gateway keeps what it has read from
-a slow store (P-25). It goes back, uncounted, when nobody waits any more, or after a second. The owner's side:
-lending.py.
+a slow store (P-25). It goes back, uncounted, when the receivers leave or have wanted nothing for a tenth of a
+second. The owner's side: lending.py.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ __all__ = ["Supplier"]
 
 # The most that is asked for at once: what a receiver takes from a partition at once, a few times over.
 DEMAND_MAX: Final = 1000
-# Messages that nobody has taken for so long are of more use to receivers of other brokers.
-KEEP_S: Final = 1.0
+# A receiver that goes on has new credit before that. Otherwise messages are of more use to receivers of
+# other brokers.
+KEEP_S: Final = 0.1
 
 GiveBack = Callable[[PartitionNumber, Sequence[Message]], None]
 
@@ -82,12 +83,13 @@ class _Line:
 class _Arrivals(_Line):
     """Messages of one sub-queue, or of one session."""
 
-    __slots__ = ("by_partition", "keeping", "knowing")
+    __slots__ = ("by_partition", "keeping", "knowing", "leaving")
 
     def __init__(self) -> None:
         super().__init__()
         self.by_partition: dict[PartitionNumber, deque[Message]] = {}
         self.keeping: asyncio.TimerHandle | None = None
+        self.leaving: asyncio.TimerHandle | None = None
         self.knowing: asyncio.Event = asyncio.Event()
 
     def take(self, number: PartitionNumber, count: int, size_max: int) -> list[Message]:
@@ -154,6 +156,8 @@ class Supplier:
         self._link = None
         for arrivals in self._arrivals.values():
             self._return_all(arrivals)
+            if arrivals.leaving is not None:
+                arrivals.leaving.cancel()
         self._arrivals = {subqueue: _Arrivals() for subqueue in SubQueue}
         self._seekers = {True: _Line(), False: _Line()}
         for found in self._found.values():
@@ -199,6 +203,18 @@ class Supplier:
                 if line.withdraw():
                     self._say(self._session_demand(exclusive, line))
                 self._release_found(exclusive)
+
+    def unawaited(self, subqueue: SubQueue) -> None:
+        """No receiver waits just now. If none does for a while, what was asked for is not wanted."""
+        arrivals = self._arrivals[subqueue]
+        if arrivals.leaving is None and (arrivals.limit > arrivals.arrived or not arrivals.is_empty):
+            loop = asyncio.get_running_loop()
+            arrivals.leaving = loop.call_later(KEEP_S, self._left, subqueue, arrivals)
+
+    def _left(self, subqueue: SubQueue, arrivals: _Arrivals) -> None:
+        arrivals.leaving = None
+        if arrivals is self._arrivals[subqueue] and not self._queue.waiting_count(subqueue):
+            self.unwanted(subqueue)
 
     def _ask_soon(self) -> None:
         if self._asking is None:

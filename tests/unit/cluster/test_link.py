@@ -28,9 +28,16 @@ class User:
         self.is_lost = asyncio.Event()
         self.frames: list[list[str]] = [[]]
         self.answers = True
+        self.says_first: list[str] = []
 
     def opened(self, link: PeerLink) -> None:
         self.is_open.set()
+        for name in self.says_first:
+            link.request(
+                lambda request, name=name: Call(request, name, link.writer.encoded(None)),
+                lambda frame, item: None,
+                lambda answer: None,
+            )
 
     def received(self, link: PeerLink, frame: Frame, item: Item) -> None:
         assert isinstance(item, Call)
@@ -105,6 +112,19 @@ async def test_both_sides_ask_and_answer(pair: Pair) -> None:
 
     assert answers == [[1, "two"], b"three"]
     assert [link.peer for link in pair.links] == ["b", "a"]
+
+
+async def test_a_side_may_say_much_as_soon_as_the_other_has_proved_itself(pair: Pair) -> None:
+    for user in pair.users:
+        user.says_first = [f"{number:0>1000}" for number in range(10)]
+
+    await pair.open()
+    await pair.opened()
+
+    for link, user in zip(pair.links, pair.users, strict=True):
+        await call(link, "x")
+        assert link.is_open
+        assert user.says_first[-1] in [name for frame in pair.users[0].frames for name in frame]
 
 
 async def test_what_is_said_in_one_turn_is_one_frame(pair: Pair) -> None:

@@ -174,6 +174,22 @@ async def test_what_nobody_takes_for_a_while_goes_back(monkeypatch) -> None:
         taker.close()
 
 
+async def test_a_demand_ends_soon_after_the_last_receiver_had_enough(monkeypatch) -> None:
+    monkeypatch.setattr("bendybus.cluster.supply.KEEP_S", 0.001)
+    async with members() as cluster:
+        here, there = await queue_at(cluster, "b"), await queue_at(cluster, "a")
+        (first, *_) = remote(here)
+        own = next(iter(here.own.values()))
+        # Its credit is used up by a message of its own broker; the demand is still there.
+        taker = Taker(here, 1, [first, own])
+        taker.wake()
+        await until(lambda: there.waiting_count(MAIN) == 1)
+        await own.ask(Enqueue(made("one")))
+        await taker.has(1)
+
+        await until(lambda: there.waiting_count(MAIN) == 0)
+
+
 async def test_a_second_receiver_is_not_forgotten_when_the_first_takes_everything() -> None:
     async with members() as cluster:
         here = await queue_at(cluster, "b")
