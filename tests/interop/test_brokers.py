@@ -9,25 +9,23 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleFilter
 
+from fix_processes import run_bendybus
 from fix_server import ServerProcess, StartServer
 from interop.sdk import BREAKS_CONNECTIONS
 
-pytestmark = [
-    BREAKS_CONNECTIONS,
-    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
-]
+pytestmark = BREAKS_CONNECTIONS
 
 RETRIES = {"retry_total": 20, "retry_backoff_factor": 0.1, "retry_backoff_max": 0.2}
 CLIENTS = 6
@@ -169,9 +167,9 @@ def test_management_is_right_at_every_broker(cluster: ServerProcess, clients: li
             assert f"made-{number}" in {queue.name for queue in admin.list_queues()}
             assert admin.get_queue_runtime_properties(f"made-{number}").active_message_count == 1
             admin.delete_queue(f"made-{number}")
-        for client in clients:
-            with pytest.raises(ServiceBusError), client.get_queue_sender(f"made-{number}") as sender:
-                sender.send_messages(ServiceBusMessage("x"))
+        once = ServiceBusClient.from_connection_string(cluster.connection_string, retry_total=0)
+        with once, pytest.raises(ServiceBusError), once.get_queue_sender(f"made-{number}") as sender:
+            sender.send_messages(ServiceBusMessage("x"))
 
 
 class Traffic:
@@ -313,3 +311,27 @@ def test_what_does_not_work_with_several_brokers_is_refused_in_one_line(
 
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
     assert said in ended.stderr
+
+
+@pytest.mark.row("N-02")
+def test_metrics_and_health_are_those_of_the_whole_server(
+    cluster: ServerProcess, clients: list[ServiceBusClient]
+) -> None:
+    with ExitStack() as exits:
+        for client in clients:
+            sender = exits.enter_context(client.get_queue_sender("orders"))
+            sender.send_messages([ServiceBusMessage("x"), ServiceBusMessage("y")])
+        for _ in range(4):
+            shown = urlopen(f"http://127.0.0.1:{cluster.port}/metrics", timeout=20).read().decode()
+            assert f"bendybus_connections {CLIENTS}\n" in shown
+            assert 'entity="orders",namespace="interop",state="active",subqueue="main"} 12\n' in shown
+            assert shown.count("bendybus_store_available{") == 2
+            assert urlopen(f"http://127.0.0.1:{cluster.port}/health", timeout=20).status == 200
+
+
+def test_a_backup_of_several_brokers_is_refused_by_name(cluster: ServerProcess, tmp_path: Path) -> None:
+    command = ("backup", str(tmp_path / "copy"), "--data", str(cluster.data))
+    ended = run_bendybus(*command, environment={}, folder=tmp_path)
+
+    assert ended.returncode != 0
+    assert "several brokers" in ended.stdout + ended.stderr

@@ -175,10 +175,11 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
         for waiter in list(waiting):
             waiting.pop(waiter, None)
             waiter.wake()
-        self._tell_suppliers(subqueue)
+        if self.suppliers:
+            self._tell_suppliers(subqueue)
 
     def _tell_suppliers(self, subqueue: SubQueue) -> None:
-        if self.suppliers and not self._waiting[subqueue]:
+        if not self._waiting[subqueue]:
             for supplier in self.suppliers:
                 supplier.unawaited(subqueue)
 
@@ -203,4 +204,5 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
                 return
             waiting.pop(waiter, None)
             waiter.wake()
-        self._tell_suppliers(subqueue)
+        if self.suppliers:
+            self._tell_suppliers(subqueue)

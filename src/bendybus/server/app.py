@@ -32,7 +32,7 @@ from bendybus.namespaces import Namespace
 from bendybus.server.allowed_stores import AllowedStores
 from bendybus.server.announcement import announce, withdraw
 from bendybus.server.backup import BackedUp, Backups
-from bendybus.server.backup_routes import backup_routes
+from bendybus.server.backup_routes import backup_routes, refused_backup_routes
 from bendybus.server.cluster_member import ClusterMember, Membership, refuse_new_root_key
 from bendybus.server.emulator_config import NamespaceConfig, load_config
 from bendybus.server.front import Front
@@ -132,7 +132,7 @@ class Server:
             handshake_timeout_s=settings.handshake_timeout_s,
             connections_max=settings.connections_max,
             require_tls=settings.require_tls,
-            operators_routes=backup_routes(backups, operator_key) if alone else (),
+            operators_routes=backup_routes(backups, operator_key) if alone else refused_backup_routes(),
             memory_bytes=self._memory_bytes(),
             member=self._member,
         )

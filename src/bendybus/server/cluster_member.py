@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 FETCH_AGAIN_S: Final = 0.05
 FIGURES_CALL: Final = "figures"
+_FIGURES: Final = list[tuple[str, str, int | float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ class ClusterMember:
         found: list[ProcessFigures] = []
         for peer in self.cluster.peers.by_name.values():
             try:
-                found.append(await peer.call(FIGURES_CALL, None, list[tuple[str, str, float]]))
+                found.append(await peer.call(FIGURES_CALL, None, _FIGURES))
             except Unavailable as absence:
                 logger.debug("the figures of the broker '%s' are missing: %s", peer.name, absence)
         return found
