@@ -5,7 +5,7 @@ numbers are part of the protocol: a number is never used again for something els
 
     Ask, Commit, Read, LookUp, Call   are answered once, by Answer, Payloads, Figures, Returned or Refusal
     Demand, SessionDemand             say how much the owner may give in all; Supply and SessionSupply give it
-    Status, SessionLost               tell what has changed at the owner
+    Serving, Status, SessionLost      tell what has changed at the owner
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ __all__ = [
     "SessionDemand",
     "SessionLost",
     "SessionSupply",
+    "Serving",
     "Status",
     "Supply",
     "kind_of",
@@ -279,6 +280,10 @@ class SessionLost(msgspec.Struct, array_like=True, frozen=True, tag=34):
 # -- what has changed -------------------------------------------------------------
 
 
+class Serving(msgspec.Struct, array_like=True, frozen=True, tag=41):
+    """The sender has opened its partitions. Before that it can be asked for the catalog only."""
+
+
 class Status(msgspec.Struct, array_like=True, frozen=True, tag=40):
     """What happens to a command that is sent to these partitions now (`Availability`)."""
 
@@ -307,5 +312,6 @@ Item: TypeAlias = (
     | SessionDemand
     | SessionSupply
     | SessionLost
+    | Serving
     | Status
 )

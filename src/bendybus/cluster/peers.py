@@ -18,7 +18,16 @@ from bendybus.broker.lifecycle import Availability
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Topic
 from bendybus.cluster.frames import Frame, FrameError, refusal_of
-from bendybus.cluster.items import Call, Item, Returned, SessionLost, SessionSupply, Status, Supply
+from bendybus.cluster.items import (
+    Call,
+    Item,
+    Returned,
+    Serving,
+    SessionLost,
+    SessionSupply,
+    Status,
+    Supply,
+)
 from bendybus.cluster.link import Identity, PeerLink
 from bendybus.cluster.remote import RemotePartition, RemoteQueuePartition, RemoteStore, answered
 from bendybus.cluster.supply import Supplier
@@ -61,6 +70,8 @@ class Peer:
     def __init__(self, name: str) -> None:
         self.name = name
         self.link: PeerLink | None = None
+        """The connection, while the other broker serves its partitions."""
+        self._open: PeerLink | None = None
         """The connection, while it is open."""
         self.stores: dict[str, RemoteStore] = {}
         self.connected_once = asyncio.Event()
@@ -124,11 +135,17 @@ class Peer:
     # -- the connection -----------------------------------------------------------
 
     def connected(self, link: PeerLink) -> None:
-        if self.link is not None:
+        if self._open is not None:
             # The other broker was started again, and we had not noticed that it was gone.
-            self.link.close("it was replaced by a new connection")
-        self.link = link
+            self._open.close("it was replaced by a new connection")
+        self._open = link
         self.connected_once.set()
+
+    def serves(self, link: PeerLink) -> None:
+        """The other broker has opened its partitions. What is said to it before would be lost."""
+        if link is not self._open:
+            return
+        self.link = link
         self._cancel_grace()
         for known in self._known.values():
             if known.supplier is not None:
@@ -136,9 +153,9 @@ class Peer:
         self._set_all(Availability.AVAILABLE)
 
     def disconnected(self, link: PeerLink) -> None:
-        if link is not self.link:
+        if link is not self._open:
             return
-        self.link = None
+        self._open = self.link = None
         self._set_all(Availability.LOADING)
         for known in list(self._known.values()):
             if known.supplier is not None:
@@ -164,8 +181,8 @@ class Peer:
 
     def close(self) -> None:
         self._cancel_grace()
-        if self.link is not None:
-            self.link.close("this broker stops")
+        if self._open is not None:
+            self._open.close("this broker stops")
 
     # -- what it says -------------------------------------------------------------
 
@@ -198,7 +215,7 @@ class Peer:
 
     async def call(self, name: str, body: object, kind: type[T]) -> T:
         """Ask the broker itself. Raises what it raises, or `StoreUnavailable`."""
-        link = self.link
+        link = self._open
         if link is None:
             raise StoreUnavailable(f"The broker '{self.name}' cannot be reached. Please retry the operation.")
 
@@ -238,9 +255,9 @@ class Peers:
     def serve(self, service: PeerService) -> None:
         """Serve the other brokers from now on."""
         self.service = service
-        for peer in self.by_name.values():
-            if peer.link is not None:
-                service.opened(peer.link)
+        for link in self._links:
+            if link.is_open:
+                service.opened(link)
 
     def accept(self) -> PeerLink:
         """A link for a broker that calls."""
@@ -296,7 +313,9 @@ class Peers:
         self.connected(peer)
 
     def received(self, link: PeerLink, frame: Frame, item: Item) -> None:
-        if isinstance(item, Supply | SessionSupply | SessionLost | Status):
+        if isinstance(item, Serving):
+            self.by_name[link.peer].serves(link)
+        elif isinstance(item, Supply | SessionSupply | SessionLost | Status):
             self.by_name[link.peer].received(frame, item)
         elif self.service is not None:
             self.service.received(link, frame, item)

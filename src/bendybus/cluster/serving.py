@@ -33,6 +33,7 @@ from bendybus.cluster.items import (
     Payloads,
     Read,
     Returned,
+    Serving,
     SessionDemand,
     Status,
     kind_of,
@@ -74,6 +75,7 @@ class Service:
 
     def opened(self, link: PeerLink) -> None:
         self._lenders[link] = Lender(link)
+        link.send(Serving())
         for entity in self._entities:
             self._tell_about(entity, [link])
 

@@ -406,6 +406,29 @@ async def test_receivers_go_on_after_the_connection_was_lost() -> None:
         assert texts(await taker.has(2)) == ["one", "two"]
 
 
+async def test_what_is_asked_of_a_broker_that_is_starting_waits_until_it_serves() -> None:
+    async with members() as cluster:
+        here = await queue_at(cluster, "b")
+        (first, *_) = remote(here)
+        starting = cluster["a"].cluster.peers
+        starting.service = None
+        cluster["a"].service.lost(starting.by_name["b"].link)
+        cluster["b"].cut("a")
+        cluster["b"].cluster.leader.connected_once.clear()
+        await cluster["b"].cluster.leader.connected_once.wait()
+        taker = Taker(here, 1, [first])
+        taker.wake()
+        sent = asyncio.create_task(first.ask(Enqueue(made("one"))))
+        await asyncio.sleep(0.01)
+        assert first.availability is Availability.LOADING
+        assert not sent.done()
+
+        starting.serve(cluster["a"].service)
+
+        await sent
+        assert texts(await taker.has(1)) == ["one"]
+
+
 async def test_a_broker_that_stays_away_makes_its_partitions_unavailable(monkeypatch) -> None:
     monkeypatch.setattr("bendybus.cluster.peers.GRACE_S", 0.01)
     async with members() as cluster:
