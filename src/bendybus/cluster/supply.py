@@ -149,6 +149,8 @@ class Supplier:
     # -- the connection -----------------------------------------------------------
 
     def connected(self, link: PeerLink) -> None:
+        """The owner knows of no demand. Receivers that wait are woken afterwards, and ask again."""
+        assert self._link is None, "a connection is lost before there is another"
         self._link = link
 
     def disconnected(self) -> None:
@@ -221,8 +223,13 @@ class Supplier:
             self._asking = asyncio.get_running_loop().call_soon(self._ask)
 
     def _ask(self) -> None:
-        """At the end of the turn: what the receivers that wait lack becomes a demand."""
+        """At the end of the turn: what the receivers that wait lack becomes a demand.
+
+        Without a connection nothing is asked for. Receivers are woken when there is one, and ask again.
+        """
         self._asking = None
+        if self._link is None:
+            return
         for subqueue, arrivals in self._arrivals.items():
             waiting = self._queue.waiting_count(subqueue) > 0
             if arrivals.next_limit(waiting) is not None:
