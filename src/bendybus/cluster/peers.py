@@ -143,7 +143,7 @@ class Peer:
 
     def serves(self, link: PeerLink) -> None:
         """The other broker has opened its partitions. What is said to it before would be lost."""
-        if link is not self._open:
+        if link is not self._open or link is self.link:
             return
         self.link = link
         self._cancel_grace()
