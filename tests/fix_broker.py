@@ -156,7 +156,8 @@ async def make_gated_queue(partitions: int = 1, stores: int = 1, **properties: o
     for number in range(partitions):
         place = number % stores
         (record,) = gated[place].create_partitions(description.path, [PartitionNumber(number)])
-        queue.add_partition(PartitionHost(queue, record.number, record.key, attached[place], cache))
+        host = PartitionHost(queue, record.number, record.key, attached[place], cache)
+        queue.add_partition(host, host)
     for host in queue.hosts:
         host.load()
         await host.ask(Peek(SequenceNumber(0), 0))

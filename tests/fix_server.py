@@ -36,6 +36,11 @@ STOP_TIMEOUT_S: Final = 20
 TROUBLE: Final = re.compile(r"Traceback \(most recent| ERROR | CRITICAL |Warning: |Exception ignored")
 
 
+# The tests of this folder can be run against a server with several brokers: BENDYBUS_TEST_BROKERS=2.
+_brokers: Final = os.environ.get("BENDYBUS_TEST_BROKERS")
+BROKERS: Final = ("--brokers", _brokers) if _brokers else ()
+
+
 class Kind(StrEnum):
     """What every behaviour is to be shown on, since a receiver cannot tell the difference (P-05)."""
 
@@ -124,6 +129,7 @@ class ServerProcess:
         return [
             *(BENDYBUS, "serve", "--data", str(self.data), "--config", str(self._config)),
             *("--port", str(self.port), "--admin-port", "0"),
+            *BROKERS,
             *self._options,
         ]
 

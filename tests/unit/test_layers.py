@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "domain": {"errors", "names", "session_ids"},
     "store": {"domain", "errors", "names"},
     "broker": {"audit", "domain", "store", "envelope", "errors", "names", "session_ids"},
+    "cluster": {"audit", "domain", "store", "broker", "errors", "names", "session_ids"},
     "auth": {"audit", "errors", "names"},
     "envelope": {"amqp", "domain", "errors", "names"},
     "namespaces": {"auth", "broker", "store", "errors"},
@@ -40,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "management": {"amqp", "atom", "domain", "auth", "errors", "names"},
     "server": {
         *("amqp", "engine", "domain", "store", "broker", "auth", "envelope", "namespaces"),
-        *("gateway", "admin", "rest", "atom", "audit", "http_bodies", "errors", "names"),
+        *("cluster", "gateway", "admin", "rest", "atom", "audit", "http_bodies", "errors", "names"),
     },
     "testing": {
         *("amqp", "domain", "store", "broker", "auth", "envelope", "namespaces"),

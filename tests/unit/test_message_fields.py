@@ -10,14 +10,14 @@ import pytest
 ROOT = Path(__file__).parents[2] / "src" / "bendybus"
 
 # Field -> the modules that set it on a message they did not just make. `domain/messages.py` makes copies,
-# `store/encoding.py` reads messages back.
+# `store/encoding.py` reads messages back, `cluster/frames.py` reads those of other brokers.
 SETTERS: dict[str, set[str]] = {
-    "lock_token": {"domain/locks.py", "domain/messages.py"},
+    "lock_token": {"cluster/frames.py", "domain/locks.py", "domain/messages.py"},
     # Session locks have a field of the same name.
-    "locked_until": {"domain/locks.py", "domain/messages.py", "domain/session_locks.py"},
+    "locked_until": {"cluster/frames.py", "domain/locks.py", "domain/messages.py", "domain/session_locks.py"},
     "row_id": {
         *("store/encoding.py", "store/memory.py", "store/postgres/store.py", "store/sqlite/store.py"),
-        *("broker/copying.py", "domain/messages.py"),
+        *("broker/copying.py", "cluster/frames.py", "domain/messages.py"),
     },
     "payload": {
         *("broker/payload_cache.py", "broker/partition_host.py", "broker/topic_host.py"),
@@ -26,18 +26,31 @@ SETTERS: dict[str, set[str]] = {
     # Scheduling inside a transaction gives out numbers that were reserved before.
     "sequence_number": {
         *("domain/intake.py", "domain/outbox.py", "domain/messages.py"),
-        *("gateway/management/scheduling.py", "store/encoding.py"),
+        *("gateway/management/scheduling.py", "store/encoding.py", "cluster/frames.py"),
         "domain/topic.py",  # on a copy that only rules see
     },
     "delivery_count": {
         "domain/messages.py",
+        "cluster/frames.py",
         "domain/stock.py",
         "domain/handlers/settling.py",
         "store/encoding.py",
     },
-    "subqueue": {"domain/messages.py", "domain/stock.py", "domain/fanout.py", "store/encoding.py"},
+    "subqueue": {
+        "cluster/frames.py",
+        "domain/messages.py",
+        "domain/stock.py",
+        "domain/fanout.py",
+        "store/encoding.py",
+    },
     "enqueued_at": {
-        *("domain/intake.py", "domain/messages.py", "domain/schedule.py", "domain/topic.py"),
+        *(
+            "cluster/frames.py",
+            "domain/intake.py",
+            "domain/messages.py",
+            "domain/schedule.py",
+            "domain/topic.py",
+        ),
         "store/encoding.py",
     },
 }

@@ -48,8 +48,16 @@ COVERS = {
     "protocol/test_corpus.py": "engine/eventlog",
     # Broker: what a partition, a store and an entity go through.
     "unit/broker/test_broker.py": "broker/entities broker/idle broker/placing broker/queue broker/queues "
-    "broker/recorded broker/emptying broker/store_set broker/ticker",
-    "unit/broker/test_host.py": "broker/partition_host broker/partition_lifecycle broker/payload_cache",
+    "broker/recorded broker/emptying broker/openers broker/store_set broker/ticker",
+    "unit/broker/test_host.py": "broker/partition_host broker/partition_lifecycle broker/partition_reads "
+    "broker/payload_cache",
+    # Between brokers.
+    "unit/cluster/test_frames.py": "cluster/items",
+    "unit/cluster/test_remote.py": "broker/partition_port cluster/lending cluster/peers cluster/serving "
+    "cluster/supply",
+    "unit/cluster/test_following.py": "broker/elsewhere cluster/cluster",
+    "interop/test_brokers.py": "server/broker_process server/cluster_member server/forwarded_http "
+    "server/supervisor",
     "unit/broker/test_outages.py": "broker/attempts broker/loop_calls broker/recovery broker/state_changes "
     "broker/stores broker/uncertain",
     "unit/broker/test_topics.py": "broker/topic_host broker/turns broker/transactions",

@@ -76,7 +76,7 @@ class AuthorizationRules:
 
     def open(self) -> None:
         """Load the rules from the broker, and follow their changes."""
-        self._namespace_changed()
+        self.namespace_changed()
         for entity in (*self._broker.queues, *self._broker.topics):
             self._entity_changed(entity)
         self._broker.entities.watch(self._entity_changed)
@@ -167,7 +167,7 @@ class AuthorizationRules:
         else:
             self._root = replace(self._root, secondary_key=key)
         audit.record("key-changed", entity="", authorization_rule=ROOT_RULE_NAME, which=which)
-        self._namespace_changed()
+        self.namespace_changed()
         return self._root.rule(self._broker.created_at)
 
     def _refuse_root(self, scope: str, name: str) -> None:
@@ -201,7 +201,7 @@ class AuthorizationRules:
             )
         if self._broker.authorization_rules != rules:
             await self._broker.set_authorization_rules(rules)
-        self._namespace_changed()
+        self.namespace_changed()
 
     def _target(self, scope: str) -> Queue | Topic:
         """A queue or a topic. Subscriptions use the rules of their topic."""
@@ -212,10 +212,11 @@ class AuthorizationRules:
 
     # -- the ring -----------------------------------------------------------------
 
-    def _namespace_changed(self) -> None:
+    def namespace_changed(self) -> None:
+        """The broker has other rules of the namespace."""
         self._ring.replace("", [_access_rule(rule, "") for rule in self.rules()])
 
-    def _entity_changed(self, entity: Entity[Any, Any]) -> None:
+    def _entity_changed(self, entity: Entity[Any, Any, Any]) -> None:
         rules = () if entity.deleted else entity.description.authorization_rules
         self._ring.replace(entity.path, [_access_rule(rule, entity.path) for rule in rules])
 

@@ -71,8 +71,10 @@ class TopicRequests:
     async def topic_entry(self, topic: Topic, answers: Answers, *, new: bool = False) -> str:
         # Just started or just created: a moment later the counts are known.
         await topic.loaded()
+        await topic.refresh()
         for subscription in topic.subscriptions:
             await subscription.loaded()
+            await subscription.refresh()
         content = topic_elements(topic, answers.version, new=new)
         return answers.entry(
             topic.path, topic.path, TOPIC_DESCRIPTION, content, topic.created_at, topic.updated_at
@@ -134,6 +136,7 @@ class TopicRequests:
     ) -> Callable[[Subscription], Awaitable[str]]:
         async def entry(subscription: Subscription) -> str:
             await subscription.loaded()
+            await subscription.refresh()
             return answers.entry(
                 subscription.path,
                 subscription.name,

@@ -32,7 +32,7 @@ class Totals:
     def of(cls, queue: Queue) -> Totals:
         totals = cls(limited=queue.limited)
         for host in queue.hosts:
-            partition = host.partition
+            partition = host.figures
             if partition is None:
                 continue
             totals.size_bytes += partition.size_bytes
@@ -56,7 +56,7 @@ class Totals:
         """A topic's own: it keeps scheduled messages, and its size is that of all subscriptions."""
         totals = cls(limited=topic.limited)
         for host in topic.hosts:
-            partition = host.partition
+            partition = host.figures
             if partition is not None:
                 totals.scheduled += partition.scheduled_count
                 totals.size_bytes += partition.size_bytes

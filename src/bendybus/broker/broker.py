@@ -15,6 +15,7 @@ from bendybus.broker.background import Background
 from bendybus.broker.client_subscriptions import ClientSubscriptions
 from bendybus.broker.clock import Clock
 from bendybus.broker.draining import Drains
+from bendybus.broker.elsewhere import Elsewhere
 from bendybus.broker.emptying import empty
 from bendybus.broker.entities import Entities
 from bendybus.broker.forgetting import Loss, give_up, refuse_present
@@ -59,6 +60,7 @@ class Broker:
         stall_after_s: float = STALL_AFTER_S,
         clock: Clock | None = None,
         reserved_names: Container[str] = frozenset(),
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         """`contents` decodes messages for the rules of topics.
 
@@ -84,6 +86,7 @@ class Broker:
             tier=tier,
             premium_partitions=premium_partitions,
             reserved_names=reserved_names,
+            elsewhere=elsewhere,
         )
         self.queues = Queues(self.entities)
         self.topics = Topics(self.entities)
@@ -201,6 +204,7 @@ class Broker:
         Messages acknowledged before are gone. Messages sent meanwhile wait, and are kept. As in creation,
         the catalog decides: an entity that a crash leaves half emptied does not exist.
         """
+        self.entities.elsewhere.refuse("emptying the namespace")
         async with self.entities.changing:
             await empty(self.entities)
             audit.record("namespace-emptied")
@@ -210,6 +214,7 @@ class Broker:
     async def attach(self, store: MessagingStore) -> None:
         """Add a store that has been opened. Entities created from now on use it too."""
         assert self._loop is not None, "a broker that has not started is given its stores"
+        self.entities.elsewhere.refuse("attaching a messaging store")
         async with self.entities.changing:
             attached = AttachedStore(store, self._loop, stall_after_s=self._stall_after_s)
             self.stores.refuse_taken(store.name)
@@ -221,6 +226,7 @@ class Broker:
 
     async def detach(self, name: str, forget: Callable[[], None]) -> None:
         """Remove a store that holds no partitions. `forget` takes it out of the configuration."""
+        self.entities.elsewhere.refuse("retiring a messaging store")
         async with self.entities.changing:
             attached = self.stores[name]
             placed = placed_in(self.entities.records()).get(name)
@@ -234,6 +240,7 @@ class Broker:
 
     async def forget(self, name: str, forget: Callable[[], None]) -> Loss:
         """Give up a store that is lost for good. Its partitions start again, empty, in the other stores."""
+        self.entities.elsewhere.refuse("forgetting a messaging store")
         async with self.entities.changing:
             attached = self.stores[name]
             refuse_present(attached)
@@ -262,3 +269,4 @@ class Broker:
             )
             record_authorization_rules("", self.authorization_rules, checked)
             self.authorization_rules = checked
+            await self.entities.elsewhere.namespace_changed()

@@ -74,6 +74,7 @@ class ClientSubscriptions:
         `authorize` is called before one is created or deleted, and raises if the client may not do that.
         """
         self._entities.tier.require_premium("the subscriptions of JMS clients")
+        self._entities.elsewhere.refuse("a subscription that a JMS client makes")
         async with self._entities.changing:
             present = self._look_up(wanted.scope)
             if present is not None and not _fits(present, topic, wanted):
@@ -89,6 +90,7 @@ class ClientSubscriptions:
 
     async def unsubscribe(self, subscription: Subscription, holder: Hashable) -> None:
         """Delete a subscription. Refused while somebody other than `holder` consumes it."""
+        self._entities.elsewhere.refuse("a subscription that a JMS client makes")
         async with self._entities.changing:
             if subscription.deleted:
                 return

@@ -77,13 +77,13 @@ async def send_off(source: Queue, forwarder: Forwarder, *, force: bool) -> None:
 
 async def _stored(source: Queue) -> None:
     """Wait until everything that is being committed is in the outbox or has failed."""
-    for store in {host.store for host in source.hosts if host.partition is not None}:
+    for store in {host.store for host in source.own.values() if host.partition is not None}:
         await store.writer.run(lambda: None)
 
 
 async def _left_behind(source: Queue) -> Posting | None:
     """The posting of a message that was sent through the entity, if any outbox has one."""
-    for host in source.hosts:
+    for host in source.own.values():
         found = await _first_sent_through(host)
         if found is not None:
             return found

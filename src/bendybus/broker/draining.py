@@ -26,6 +26,7 @@ from bendybus.broker.store_set import StoreSet
 from bendybus.broker.stores import AttachedStore
 from bendybus.broker.topic import SendTarget, Topic
 from bendybus.errors import EntityNotFound, InvalidOperation, StoreUnavailable
+from bendybus.names import PartitionNumber
 
 __all__ = ["Drains"]
 
@@ -80,6 +81,7 @@ class Drains:
 
     async def begin(self, name: str) -> None:
         """Start emptying this store. The request is durable on return; the store is empty later."""
+        self._entities.elsewhere.refuse("draining a messaging store")
         async with self._entities.changing:
             self._stores[name]
             self.refuse_last(name)
@@ -145,7 +147,7 @@ class Drains:
         return [
             (host.store, entity, host.number)
             for entity in entities
-            for host in entity.hosts
+            for host in entity.own.values()
             if host.store.name in self._stores.draining
         ]
 
@@ -188,7 +190,7 @@ class Drains:
         ready = [store for store in self._stores.open_to_new() if store.state is StoreState.AVAILABLE]
         if not ready:
             raise StoreUnavailable("No store that could take partitions answers.")
-        own = [host.store for host in entity.hosts]
+        own = [host.store for host in entity.own.values()]
         chosen = min(ready, key=lambda store: (own.count(store), len(store.residents)))
         chosen.refuse_incomplete()
         return chosen
@@ -207,6 +209,7 @@ class Drains:
 
 def _together(entity: SendTarget, number: int) -> Sequence[Host[Any]]:
     """The entity's partition, and those that share its store: for a topic, its subscriptions'."""
+    number = PartitionNumber(number)
     if isinstance(entity, Topic):
-        return [entity.hosts[number], *(each.hosts[number] for each in entity.subscriptions)]
-    return [entity.hosts[number]]
+        return [entity.own[number], *(each.own[number] for each in entity.subscriptions)]
+    return [entity.own[number]]

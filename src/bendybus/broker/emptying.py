@@ -32,7 +32,7 @@ async def empty(entities: Entities) -> None:
     for forwarder in entities.forwarders():
         forwarder.drop()
     for entity in everything:
-        for host in entity.hosts:
+        for host in entity.own.values():
             host.begin_emptying()
     families: list[list[SendTarget]] = [[queue] for queue in entities.queues()]
     families += [[topic, *topic.subscriptions] for topic in entities.topics()]
@@ -66,7 +66,7 @@ async def _make_anew(entities: Entities, family: Sequence[SendTarget]) -> Except
     entities.moved(records)
     for entity, record in zip(family, records, strict=True):
         entity.generation = record.generation
-        for host in entity.hosts:
+        for host in entity.own.values():
             claim = claims.get((host.store.name, entity.path, host.number))
             if claim is not None:
                 host.load_emptied(claim[0])
@@ -76,7 +76,7 @@ async def _make_anew(entities: Entities, family: Sequence[SendTarget]) -> Except
     return failed
 
 
-def _with_new_keys(entity: Entity[Any, Any], record: EntityRecord) -> EntityRecord:
+def _with_new_keys(entity: Entity[Any, Any, Any], record: EntityRecord) -> EntityRecord:
     """Use today's rule for keys: nothing that was stored under an earlier rule is left."""
     entity.description = replace(entity.description, exact_keys=False)
     return replace(record, description=entity.description.to_record())

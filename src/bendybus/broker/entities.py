@@ -6,8 +6,8 @@ touch several stores, and the order makes both repeatable: partitions first and 
 catalog last when creating, the catalog first when deleting. What a crash leaves in between belongs to
 no entity and is swept at the next start (placing.py).
 
-`OPENERS` contains what differs between queues, topics and subscriptions when one is opened. How each
-can be changed: queues.py, topics.py.
+What differs between queues, topics and subscriptions when one is opened: openers.py. How each can be
+changed: queues.py, topics.py.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ import logging
 import uuid
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias, TypeVar
+from operator import attrgetter
+from typing import Any, TypeAlias, TypeVar
 
 from bendybus import audit
 from bendybus.broker.clock import Clock
 from bendybus.broker.departure import departing, send_off
+from bendybus.broker.elsewhere import Alone, Elsewhere
 from bendybus.broker.entity import Entity
 from bendybus.broker.entropy import EntropyPool
 from bendybus.broker.forwarding import Forwarder
 from bendybus.broker.host import Host
-from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.openers import OPENERS
+from bendybus.broker.partition_port import StoreView
 from bendybus.broker.payload_cache import PayloadCache
 from bendybus.broker.placing import (
-    Located,
     PartitionClaims,
     choose,
     drop_partitions,
@@ -40,11 +42,10 @@ from bendybus.broker.queue import Queue
 from bendybus.broker.recorded import record_authorization_rules, record_change
 from bendybus.broker.store_set import StoreSet
 from bendybus.broker.topic import SendTarget, Subscription, Topic
-from bendybus.broker.topic_host import TopicHost
 from bendybus.broker.turns import Turns
 from bendybus.domain.entities import EntityDescription, QueueDescription, Tier, normalise_path
 from bendybus.domain.fanout import Contents
-from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
+from bendybus.domain.topic_entities import TopicDescription
 from bendybus.errors import (
     ArgumentError,
     EntityExists,
@@ -59,7 +60,7 @@ __all__ = ["Entities"]
 
 logger = logging.getLogger(__name__)
 
-Watcher: TypeAlias = Callable[[Entity[Any, Any]], None]
+Watcher: TypeAlias = Callable[[Entity[Any, Any, Any]], None]
 
 D = TypeVar("D", bound=EntityDescription)
 S = TypeVar("S", QueueDescription, TopicDescription)
@@ -88,7 +89,10 @@ class Entities:
         tier: Tier,
         premium_partitions: int,
         reserved_names: Container[str] = frozenset(),
+        elsewhere: Elsewhere | None = None,
     ) -> None:
+        self.elsewhere: Elsewhere = elsewhere or Alone()
+        """The other brokers of the namespace."""
         self.catalog = catalog
         self.stores = stores
         self.clock = clock
@@ -129,6 +133,11 @@ class Entities:
     def forwarders(self) -> list[Forwarder]:
         return [each.forwarder for each in self._opened.values() if each.forwarder is not None]
 
+    def forwarder(self, source: Queue) -> Forwarder:
+        forwarder = self._opened[normalise_path(source.path)].forwarder
+        assert forwarder is not None, "everything that is received from has a forwarder"
+        return forwarder
+
     def records(self) -> list[EntityRecord]:
         """The records of the catalog."""
         return [each.record for each in self._opened.values()]
@@ -161,7 +170,7 @@ class Entities:
         """Call this with every entity that is created, updated or deleted (`Entity.deleted`)."""
         self._watchers.append(watcher)
 
-    def tell_of(self, entity: Entity[Any, Any]) -> None:
+    def tell_of(self, entity: Entity[Any, Any, Any]) -> None:
         for watcher in self._watchers:
             watcher(entity)
 
@@ -176,20 +185,23 @@ class Entities:
         for kind in OPENERS:
             for record in records:
                 if record.kind == kind:
-                    self._open(record, locate(record, claims, self.stores, tuple(away)))
+                    self.open(record, claims, tuple(away))
 
     async def create(self, record: EntityRecord, label: str, holder: Hashable | None = None) -> SendTarget:
         """Create the entity on all its partitions, or not at all (P-32). `holder` keeps a temporary one."""
+        self.elsewhere.refuse_following()
         claims: PartitionClaims = {}
         try:
-            await make_partitions(record, self.stores, claims)
+            await make_partitions(record, self.stores, claims, self.elsewhere.store_names)
+            await self.elsewhere.make_partitions(record)
             await asyncio.to_thread(self.catalog.add, record)
         except Exception as failure:
             await self._unmake(record)
             raise StoreUnavailable(
                 f"{label} was not created: {failure} Please retry the operation."
             ) from failure
-        entity = self._open(record, locate(record, claims, self.stores, away=()))
+        entity = self.open(record, claims)
+        await self.elsewhere.changed([record])
         if holder is not None:
             entity.holders.add(holder)
         audit.record(f"{record.kind}-created", entity=record.path, partitions=record.partition_count)
@@ -237,7 +249,10 @@ class Entities:
             partitioned_entities=sum(record.partition_count > 1 for record in counted),
         )
         # Start with a different store each time, so that unpartitioned entities are spread too.
-        placement = choose(self.stores.open_to_new(), count, first=len(counted))
+        stores: list[StoreView] = [*self.stores.open_to_new()]
+        if others := self.elsewhere.stores():
+            stores = sorted([*stores, *others], key=attrgetter("name"))
+        placement = choose(stores, count, first=len(counted))
         return self.new_record(kind, description, placement)
 
     def new_record(
@@ -269,9 +284,13 @@ class Entities:
                 "'%s' may be in the catalog, so its partitions are kept for now: %s", record.path, failure
             )
             return
-        await drop_partitions([self.stores[name] for name in record.placement], record.path)
+        own = [name for name in record.placement if name not in self.elsewhere.store_names]
+        await drop_partitions([self.stores[name] for name in own], record.path)
+        await self.elsewhere.drop_partitions(record)
 
-    def _open(self, record: EntityRecord, at: Iterable[Located]) -> SendTarget:
+    def open(self, record: EntityRecord, claims: PartitionClaims, away: Container[str] = ()) -> SendTarget:
+        """Open an entity that the catalog lists."""
+        at = locate(record, claims, self.stores, away, self.elsewhere.store_names)
         entity = OPENERS[record.kind](self, record, at)
         entity.created_at, entity.updated_at = record.created_at, record.updated_at
         entity.generation = record.generation
@@ -280,7 +299,7 @@ class Entities:
         self._opened[normalise_path(record.path)] = _Opened(record, entity, forwarder)
         if entity.description.temporary:
             self.temporary[entity] = None
-        for host in entity.hosts:
+        for host in entity.own.values():
             # A partition whose store is away is loaded when the store comes back.
             if host.key is not None:
                 host.load()
@@ -304,17 +323,23 @@ class Entities:
                     f"'{description.path}': {name} is '{target}', and there is no such queue or topic."
                 )
 
-    async def describe(self, entity: Entity[Any, D], description: D) -> None:
+    async def describe(self, entity: Entity[Any, Any, D], description: D) -> None:
         """Store a new description: on disk, then in memory, then tell the watchers."""
         opened = self._opened[normalise_path(entity.path)]
         # Clients distinguish updates by their time.
         at = max(self.clock.now(), Instant(entity.updated_at + 1))
         record = replace(opened.record, description=description.to_record(), updated_at=at)
         await asyncio.to_thread(self.catalog.replace, record)
-        opened.record = record
         record_change(record.kind, entity.description, description)
+        self.redescribe(entity, description, record)
+        await self.elsewhere.changed([record])
+
+    def redescribe(self, entity: Entity[Any, Any, D], description: D, record: EntityRecord) -> None:
+        """The catalog has a new description of the entity."""
+        opened = self._opened[normalise_path(entity.path)]
+        opened.record = record
         entity.description, entity.updated_at = description, record.updated_at
-        for host in entity.hosts:
+        for host in entity.own.values():
             host.describe(description)
         if opened.forwarder is not None:
             opened.forwarder.wake()
@@ -340,6 +365,7 @@ class Entities:
         leave first (departure.py). `force`: remove it even if partitions are unavailable or messages cannot
         leave; what the stores keep of it is swept when they are back.
         """
+        self.elsewhere.refuse_following()
         if not force:
             entity.refuse_unhealthy()
         family: list[SendTarget] = [entity]
@@ -348,11 +374,14 @@ class Entities:
         sources = [each for each in family if isinstance(each, Queue)]
         with departing(sources):
             for source in sources:
-                forwarder = self._opened[normalise_path(source.path)].forwarder
-                assert forwarder is not None, "everything that is received from has a forwarder"
-                await send_off(source, forwarder, force=force)
+                await send_off(source, self.forwarder(source), force=force)
+            await self.elsewhere.send_off([each.path for each in family], force=force)
             kind = self.record(entity.path).kind
-            await asyncio.to_thread(self.catalog.remove, *[each.path for each in family])
+            try:
+                await asyncio.to_thread(self.catalog.remove, *[each.path for each in family])
+            except Exception:
+                await self.elsewhere.stay([each.path for each in family])
+                raise
             taken = {"subscriptions": len(family) - 1} if kind == "topic" else {}
             audit.record(f"{kind}-deleted", entity=entity.path, forced=force, **taken)
             await self.forget(family)
@@ -370,52 +399,8 @@ class Entities:
                 opened.forwarder.close()
             entity.close()
             self.tell_of(entity)
+        self.elsewhere.forgotten([entity.path for entity in entities])
+        if self.elsewhere.has_catalog:
+            await self.elsewhere.removed([entity.path for entity in entities])
         for entity in entities:
-            await drop_partitions([host.store for host in entity.hosts], entity.path)
-
-
-# -- what differs by kind ---------------------------------------------------------
-
-
-def _open_queue(entities: Entities, record: EntityRecord, at: Iterable[Located]) -> Queue:
-    description = _with_partitions(QueueDescription.from_record(record.description), record)
-    queue = Queue(description, record.partition_count, entities.keep_time, entities.clock, entities.entropy)
-    for number, key, store, epoch in at:
-        queue.add_partition(PartitionHost(queue, number, key, store, entities.cache, epoch))
-    return queue
-
-
-def _open_topic(entities: Entities, record: EntityRecord, at: Iterable[Located]) -> Topic:
-    description = _with_partitions(TopicDescription.from_record(record.description), record)
-    topic = Topic(description, record.partition_count, entities.keep_time, entities.contents, entities.clock)
-    for number, key, store, epoch in at:
-        topic.add_partition(TopicHost(topic, number, key, store, entities.cache, epoch))
-    return topic
-
-
-def _open_subscription(entities: Entities, record: EntityRecord, at: Iterable[Located]) -> Subscription:
-    description = SubscriptionDescription.from_record(record.description)
-    topic = entities.look_up(description.topic_path)
-    assert isinstance(topic, Topic), "a subscription is opened after its topic"
-    subscription = Subscription(
-        topic, description, record.partition_count, entities.keep_time, entities.clock, entities.entropy
-    )
-    for number, key, store, epoch in at:
-        subscription.add_partition(PartitionHost(subscription, number, key, store, entities.cache, epoch))
-    topic.add(subscription)
-    return subscription
-
-
-def _with_partitions(description: S, record: EntityRecord) -> S:
-    """Earlier versions did not record that an entity of the Premium tier is partitioned."""
-    return replace(description, enable_partitioning=record.partition_count > 1)
-
-
-Opener: TypeAlias = Callable[[Entities, EntityRecord, Iterable[Located]], SendTarget]
-
-OPENERS: Final[dict[EntityKind, Opener]] = {
-    "queue": _open_queue,
-    "topic": _open_topic,
-    "subscription": _open_subscription,
-}
-"""In the order in which they are opened at a start."""
+            await drop_partitions([host.store for host in entity.own.values()], entity.path)

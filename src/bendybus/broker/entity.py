@@ -6,6 +6,7 @@ messages on: topic.py.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from itertools import chain
@@ -14,8 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 from bendybus.broker.clock import Clock
 from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import Availability, StoreState
-from bendybus.broker.partition_lifecycle import PartitionLifecycle
-from bendybus.broker.stores import AttachedStore
+from bendybus.broker.partition_port import PartitionPort, PartitionStatus, StoreView
 from bendybus.domain.entities import EntityDescription, normalise_path
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.routing import RoundRobin, key_of, partition_of
@@ -41,7 +41,8 @@ UNAVAILABLE: Final = Availability.UNAVAILABLE
 # A store in one of these states may not be able to keep what it is given.
 TROUBLED: Final = (StoreState.SLOW, StoreState.DAMAGED)
 
-H = TypeVar("H", bound=Host[Any])
+H = TypeVar("H", bound=PartitionPort)
+L = TypeVar("L", bound=Host[Any])
 D = TypeVar("D", bound=EntityDescription)
 
 
@@ -50,7 +51,7 @@ class _Ready:
 
     __slots__ = ("_hosts",)
 
-    def __init__(self, hosts: Sequence[Host[Any]]) -> None:
+    def __init__(self, hosts: Sequence[PartitionPort]) -> None:
         self._hosts = hosts
 
     def __contains__(self, number: object) -> bool:
@@ -59,7 +60,7 @@ class _Ready:
         return host.availability is AVAILABLE and host.store.state not in TROUBLED
 
 
-class Entity(ABC, Generic[H, D]):
+class Entity(ABC, Generic[H, L, D]):
     def __init__(
         self,
         description: D,
@@ -72,7 +73,9 @@ class Entity(ABC, Generic[H, D]):
         self.now = (clock or Clock()).now
         """The time in the entity's namespace. Everything about its messages uses it."""
         self.hosts: list[H] = []
-        """By partition number."""
+        """All partitions, by number, whichever broker owns them."""
+        self.own: dict[PartitionNumber, L] = {}
+        """The partitions that this broker owns."""
         self.keep_time = keep_time
         """Requests that `tick` be called on a partition from now on."""
         self.holders: set[Hashable] = set()
@@ -103,15 +106,25 @@ class Entity(ABC, Generic[H, D]):
 
     # -- life ---------------------------------------------------------------------
 
-    def add_partition(self, host: H) -> None:
-        """Add the next partition, in order, when the entity is opened, and register it with its store."""
-        self.hosts.append(host)
-        host.store.add_resident(host)
+    def add_partition(self, port: H, own: L | None) -> None:
+        """Add the next partition, in order, when the entity is opened.
+
+        `own`: the same partition, if this broker owns it. Its store is told.
+        """
+        self.hosts.append(port)
+        if own is not None:
+            self.own[own.number] = own
+            own.store.add_resident(own)
 
     async def loaded(self) -> None:
         """Return once no partition is being read from its store."""
         for host in self.hosts:
             await host.loaded()
+
+    async def refresh(self) -> None:
+        """Bring the figures of all partitions up to date."""
+        if len(self.own) < len(self.hosts):
+            await asyncio.gather(*(host.refresh() for host in self.hosts))
 
     @property
     def loading(self) -> bool:
@@ -119,12 +132,17 @@ class Entity(ABC, Generic[H, D]):
         return any(host.availability is LOADING for host in self.hosts)
 
     @property
+    def loading_here(self) -> bool:
+        """The same for the partitions that this broker owns."""
+        return any(host.availability is LOADING for host in self.own.values())
+
+    @property
     def limited(self) -> bool:
         """Whether some partition is away, or its store so slow or damaged that it may be (P-33)."""
         return any(host.availability is UNAVAILABLE or host.store.state in TROUBLED for host in self.hosts)
 
     @abstractmethod
-    def availability_changed(self, host: PartitionLifecycle[Any]) -> None:
+    def availability_changed(self, host: PartitionStatus) -> None:
         """A partition is being loaded, has been loaded, is away, or is gone."""
 
     @abstractmethod
@@ -148,7 +166,7 @@ class Entity(ABC, Generic[H, D]):
     def close(self) -> None:
         """The entity is deleted. Code that still holds it finds it gone."""
         self.deleted = True
-        for host in self.hosts:
+        for host in self.own.values():
             host.close()
 
     # -- finding the partition ----------------------------------------------------
@@ -159,7 +177,7 @@ class Entity(ABC, Generic[H, D]):
         Partitions of one store take turns one after the other: messages that arrive during a commit go into
         the next one. This saves a third of the commits.
         """
-        by_store: dict[AttachedStore, list[PartitionNumber]] = {}
+        by_store: dict[StoreView, list[PartitionNumber]] = {}
         for host in self.hosts:
             by_store.setdefault(host.store, []).append(host.number)
         self._turn = RoundRobin([*chain.from_iterable(by_store.values())])

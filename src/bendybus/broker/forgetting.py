@@ -131,8 +131,8 @@ def _wanted(entities: Entities, lost: AttachedStore) -> Iterator[_Recreated]:
     added = dict.fromkeys(ready, 0)
     everything: list[SendTarget] = [*entities.queues(), *entities.topics()]
     for entity in everything:
-        own = [host.store for host in entity.hosts]
-        for host in entity.hosts:
+        own = [host.store for host in entity.own.values()]
+        for host in entity.own.values():
             if host.store is not lost:
                 continue
             if not ready:
@@ -141,7 +141,7 @@ def _wanted(entities: Entities, lost: AttachedStore) -> Iterator[_Recreated]:
             own[host.number] = target
             for together in _family(entity):
                 added[target] += 1
-                yield _Recreated(together.hosts[host.number], target)
+                yield _Recreated(together.own[host.number], target)
 
 
 def _family(entity: SendTarget) -> Iterable[SendTarget]:

@@ -18,15 +18,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from bendybus.broker.attempts import Attempts
-from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.partition_port import PartitionPort
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import SendTarget, Subscription
-from bendybus.broker.topic_host import TopicHost
 from bendybus.domain.commands import (
     Enqueue,
     Given,
@@ -90,7 +89,7 @@ class _Load:
 class _Addressed:
     """A message from an outbox, and the partition that takes it."""
 
-    target: PartitionHost | TopicHost
+    target: PartitionPort
     message: Message
     identities: Identities | None = None
     anywhere: SendTarget | None = None
@@ -120,7 +119,7 @@ class _Walk:
     """The position in an outbox, and the destinations that did not answer."""
 
     start: SequenceNumber = UNASSIGNED
-    away: dict[Host[Any], Unavailable] = field(default_factory=dict)
+    away: dict[PartitionPort, Unavailable] = field(default_factory=dict)
 
 
 class Forwarder:
@@ -134,7 +133,7 @@ class Forwarder:
 
     def wake(self) -> None:
         """There may be messages to move, or the queue has started to forward."""
-        for host in self._queue.hosts:
+        for host in self._queue.own.values():
             # At once: for messages posted after this call, it is known whether they were sent.
             self._attempts_of(host)
             if host not in self._moving and self._has_work(host):
@@ -213,11 +212,9 @@ class Forwarder:
             sending = [self._send(host, target, load, walk.away) for target, load in loads.items()]
             await asyncio.gather(*sending)
 
-    async def _sort(
-        self, host: PartitionHost, messages: Sequence[Message]
-    ) -> dict[PartitionHost | TopicHost, _Load]:
+    async def _sort(self, host: PartitionHost, messages: Sequence[Message]) -> dict[PartitionPort, _Load]:
         """Sort messages by destination. Gives up those that cannot go; reassigns those that need not wait."""
-        loads: dict[PartitionHost | TopicHost, _Load] = {}
+        loads: dict[PartitionPort, _Load] = {}
         reassigned: dict[PartitionNumber, list[SequenceNumber]] = {}
         stand_ins = _StandIns()
         payloads = await host.payloads(messages)
@@ -280,7 +277,7 @@ class Forwarder:
         return _Addressed(target, forwarded, identities, anywhere=destination)
 
     async def _send(
-        self, host: PartitionHost, target: Host[Any], load: _Load, away: dict[Host[Any], Unavailable]
+        self, host: PartitionHost, target: PartitionPort, load: _Load, away: dict[PartitionPort, Unavailable]
     ) -> None:
         if target in away:
             return
@@ -312,9 +309,7 @@ class Forwarder:
         host.submit(Undeliverable(numbers, cause), _ignore)
 
 
-def _place_keyless(
-    destination: SendTarget, posting: Posting, number: SequenceNumber
-) -> PartitionHost | TopicHost:
+def _place_keyless(destination: SendTarget, posting: Posting, number: SequenceNumber) -> PartitionPort:
     """Always the same partition, whatever is away: the assigned one, else the one of the number."""
     decided = posting.partition
     # The destination may have been created again, with fewer partitions.

@@ -21,7 +21,9 @@ from collections.abc import Sequence
 from bendybus.broker.lifecycle import Availability, PartitionEvent, PartitionState, StoreState
 from bendybus.broker.mailbox import OnReply
 from bendybus.broker.partition_lifecycle import P, PartitionLifecycle
+from bendybus.broker.partition_port import PartitionPort
 from bendybus.broker.stores import AttachedStore
+from bendybus.broker.transactions import commit_here
 from bendybus.broker.uncertain import UncertainSends
 from bendybus.broker.writer import OnCommitted, Share
 from bendybus.domain.commands import Command, Enqueued, Peek, Reply, Tick
@@ -137,6 +139,13 @@ class Host(PartitionLifecycle[P]):
         """Whether something here is due."""
         deadline = None if self._partition is None else self._partition.next_deadline()
         return deadline is not None and deadline <= at
+
+    async def refresh(self) -> None:
+        """Nothing to do: the figures are those of the partition itself."""
+
+    async def commit(self, work: Sequence[tuple[PartitionPort, Command]]) -> None:
+        """Apply commands as one commit. Their partitions are in the store of this one."""
+        await commit_here(work)
 
     async def loaded(self) -> None:
         """Return once the partition is not being loaded."""

@@ -22,7 +22,7 @@ def is_idle(entity: SendTarget, at: Instant, *, since: Instant) -> bool:
         return False
     last = max(entity.accessed_at, entity.updated_at, since)
     if at - last <= limit_s * 1000 or any(
-        host.partition is None or host.partition.scheduled_count for host in entity.hosts
+        host.figures is None or host.figures.scheduled_count for host in entity.own.values()
     ):
         return False
     sources = entity.subscriptions if isinstance(entity, Topic) else (entity,)

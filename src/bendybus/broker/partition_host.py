@@ -1,7 +1,7 @@
 """Runs one partition of a queue or subscription: locking, settling and reading its messages.
 
 What it has in common with a topic's partition, above all the output-commit rule: host.py.
-Who holds its sessions: holders.py.
+What it reads from its store: partition_reads.py. Who holds its sessions: holders.py.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from bendybus.broker.holders import SessionHolders
-from bendybus.broker.host import Host, ignore
+from bendybus.broker.holders import SessionHolder, SessionHolders
+from bendybus.broker.host import ignore
 from bendybus.broker.mailbox import Mailbox, OnReply
+from bendybus.broker.partition_reads import PartitionReads
 from bendybus.broker.payload_cache import PayloadCache
-from bendybus.broker.scans import Scan
+from bendybus.broker.scans import Matches, Scan
 from bendybus.broker.stores import AttachedStore
 from bendybus.broker.writer import OnCommitted, Share
 from bendybus.domain.commands import (
@@ -43,13 +44,11 @@ from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.partition import Partition
 from bendybus.domain.session_commands import (
     AcceptSession,
-    FindSessionState,
     LockInSession,
     SessionAccepted,
     SessionLock,
-    SessionStateFound,
 )
-from bendybus.errors import BrokerError, EntityNotFound, SessionLockLost, StoreUnavailable
+from bendybus.errors import BrokerError, EntityNotFound, SessionLockLost
 from bendybus.names import Epoch, Instant, LockToken, PartitionNumber, SequenceNumber
 from bendybus.store.protocol import PartitionKey, Snapshot
 
@@ -64,7 +63,7 @@ logger = logging.getLogger(__name__)
 _FOR_RECEIVERS: Final = (MessagesAvailable, SessionsReady, SessionsLost)
 
 
-class PartitionHost(Host[Partition]):
+class PartitionHost(PartitionReads):
     def __init__(
         self,
         queue: Queue,
@@ -160,6 +159,14 @@ class PartitionHost(Host[Partition]):
         assert isinstance(reply, Given)
         return reply.messages
 
+    async def find_locked(self, token: LockToken) -> Message | None:
+        """The message that is locked under this token."""
+        return None if self._held is None else self._held.locked(token)
+
+    def scan(self, subqueue: SubQueue, matches: Matches) -> Scan:
+        """For a receiver with a selector."""
+        return Scan(self, subqueue, matches)
+
     def waiting(
         self, start: SequenceNumber, count: int, size_max: int, subqueue: SubQueue
     ) -> Sequence[Message]:
@@ -220,6 +227,16 @@ class PartitionHost(Host[Partition]):
         assert isinstance(reply, SessionAccepted)
         return reply if reply.lock is not None else None
 
+    def hold_session(self, lock: SessionLock, holder: SessionHolder) -> None:
+        """Tell this holder about messages in the session, and when the session is lost."""
+        self.holders.hold(lock, holder)
+        # So that the lock expires on time even if nothing else happens in this partition.
+        self.queue.keep_time(self)
+
+    def let_go_session(self, lock: SessionLock) -> None:
+        """Tell the holder of this session nothing more."""
+        self.holders.let_go(lock)
+
     def lock_in_session(self, lock: SessionLock, count: int, size_max: int) -> list[Message]:
         """`lock` for the holder of a session; nothing if the session is lost."""
         partition = self._partition
@@ -238,24 +255,6 @@ class PartitionHost(Host[Partition]):
     def waiting_in_session(self, lock: SessionLock) -> bool:
         """Whether there are more messages for the holder of a session."""
         return self._partition is not None and self._partition.fitting_in_session(lock, 1, 1) > 0
-
-    async def session_state(self, lock: SessionLock) -> bytes | None:
-        """The state of a session, for its holder."""
-        found = await self.ask(FindSessionState(lock))
-        assert isinstance(found, SessionStateFound)
-        if found.size is None:
-            return None
-        assert self._key is not None, "a loaded partition is known to its store"
-        answer: asyncio.Future[bytes | Exception | None] = asyncio.get_running_loop().create_future()
-        self.store.read_session_state(
-            self._key,
-            found.session_id,
-            lambda state: None if answer.done() else answer.set_result(state),
-        )
-        state = await answer
-        if isinstance(state, Exception):
-            raise self._unavailable(state)
-        return state
 
     # -- effects ------------------------------------------------------------------
 
@@ -317,66 +316,6 @@ class PartitionHost(Host[Partition]):
         _, effects = partition.apply(Confirm(number), self.queue.now())
         self.queue.keep_time(self)
         self._tell(effects, partial(self.queue.wake_after, self.store.writer))
-
-    # -- payloads -----------------------------------------------------------------
-
-    def read(
-        self, messages: Sequence[Message], done: Callable[[list[bytes | None] | BrokerError], None]
-    ) -> None:
-        """The payloads of these messages, from memory or from the store; None for a message that is gone.
-
-        Payloads that are read back are not kept: browsing a long backlog must not fill the memory.
-        """
-        partition = self._held
-        known = [message.payload for message in messages]
-        cold = [message.body_row_id for message in messages if message.payload is None]
-        if not cold:
-            done(known)
-            return
-
-        def answer(payloads: list[bytes | None] | Exception) -> None:
-            if isinstance(payloads, Exception):
-                # If the store is away, it has already told us. If it is only slow, our memory is still valid.
-                if partition is self._held and not isinstance(payloads, StoreUnavailable):
-                    logger.error("%s: payloads cannot be read: %s", self, payloads)
-                    self.fail(payloads)
-                done(self._unavailable(payloads))
-                return
-            fresh = iter(payloads)
-            done([next(fresh) if payload is None else payload for payload in known])
-
-        self.store.read(cold, answer)
-
-    def read_to_remove(
-        self, messages: Sequence[Message], done: Callable[[list[bytes | None] | BrokerError], None]
-    ) -> None:
-        """`read` that answers only once the store is known to commit, so that a removal will not take long.
-
-        For receivers that remove before they deliver. A removal cannot be undone while it is under way, so
-        they choose only among messages of stores that answer (P-27).
-        """
-
-        def answer(payloads: list[bytes | None] | BrokerError) -> None:
-            partition = self._partition
-            if isinstance(payloads, BrokerError) or self.store.writer.prompt or partition is None:
-                done(payloads)
-                return
-            # A commit that changes nothing.
-            self.store.writer.submit(
-                (self._share(partition, []),),
-                lambda failure: done(payloads if failure is None else self._unavailable(failure)),
-            )
-
-        self.read(messages, answer)
-
-    async def payloads(self, messages: Sequence[Message]) -> list[bytes | None]:
-        """`read` for callers that can wait."""
-        answer: asyncio.Future[list[bytes | None] | BrokerError] = asyncio.get_running_loop().create_future()
-        self.read(messages, lambda payloads: None if answer.done() else answer.set_result(payloads))
-        payloads = await answer
-        if isinstance(payloads, BrokerError):
-            raise payloads
-        return payloads
 
 
 def _is_sent_through(command: Command) -> bool:

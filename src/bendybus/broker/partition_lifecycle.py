@@ -68,7 +68,7 @@ P = TypeVar("P", bound=_Hosted)
 class PartitionLifecycle(ABC, Generic[P]):
     def __init__(
         self,
-        entity: Entity[Any, Any],
+        entity: Entity[Any, Any, Any],
         number: PartitionNumber,
         key: PartitionKey | None,
         store: AttachedStore,
@@ -116,6 +116,11 @@ class PartitionLifecycle(ABC, Generic[P]):
     @property
     def partition(self) -> P | None:
         """The partition, for callers that only read counts and sizes."""
+        return self._held
+
+    @property
+    def figures(self) -> P | None:
+        """What the partition counts, for users of the port (partition_port.py)."""
         return self._held
 
     @property

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
 from bendybus.broker.lifecycle import StoreState
+from bendybus.broker.partition_port import StoreView
 from bendybus.broker.store_set import StoreSet
 from bendybus.broker.stores import AttachedStore
 from bendybus.errors import StoreError
@@ -44,8 +45,11 @@ ASK_AGAIN_S: Final = 1.0
 PartitionClaims: TypeAlias = dict[tuple[str, EntityPath, PartitionNumber], tuple[PartitionKey, Epoch]]
 """Store, entity and partition -> the store's key for it, and the epoch of our claim."""
 
-Located: TypeAlias = tuple[PartitionNumber, PartitionKey | None, AttachedStore, Epoch | None]
-"""A partition, its store, and our claim to it. There is no key and claim while its store is away."""
+Located: TypeAlias = tuple[PartitionNumber, PartitionKey | None, AttachedStore | str, Epoch | None]
+"""A partition, its store, and our claim to it. There is no key and claim while its store is away.
+
+A store of another broker is given by its name.
+"""
 
 
 def placed_in(records: Iterable[EntityRecord]) -> dict[str, set[tuple[EntityPath, PartitionNumber]]]:
@@ -91,10 +95,20 @@ def sweep(store: AttachedStore, placed: Container[tuple[EntityPath, PartitionNum
 
 
 def locate(
-    record: EntityRecord, claims: PartitionClaims, stores: StoreSet, away: Container[str]
+    record: EntityRecord,
+    claims: PartitionClaims,
+    stores: StoreSet,
+    away: Container[str],
+    elsewhere: Container[str] = frozenset(),
 ) -> Iterator[Located]:
-    """The locations of an entity's partitions. A store that is away may not have been asked."""
+    """The locations of an entity's partitions. A store that is away may not have been asked.
+
+    `elsewhere`: the stores of other brokers.
+    """
     for number, name in enumerate(record.placement):
+        if name in elsewhere:
+            yield PartitionNumber(number), None, name, None
+            continue
         claim = claims.get((name, record.path, PartitionNumber(number)))
         if claim is None and name not in away:
             raise StoreError(
@@ -105,7 +119,7 @@ def locate(
         yield PartitionNumber(number), key, stores[name], epoch
 
 
-def choose(stores: Iterable[AttachedStore], count: int, first: int) -> list[str]:
+def choose(stores: Collection[StoreView], count: int, first: int) -> list[str]:
     """The stores for this many new partitions. Each `first` begins with a different store."""
     names = [store.name for store in stores]
     if count == 1:
@@ -114,9 +128,17 @@ def choose(stores: Iterable[AttachedStore], count: int, first: int) -> list[str]
     return [names[(first + number) % len(names)] for number in range(count)]
 
 
-async def make_partitions(record: EntityRecord, stores: StoreSet, claims: PartitionClaims) -> None:
-    """Create all partitions of an entity, empty. `claims` gets those created, also after a failure."""
-    chosen = [stores[name] for name in dict.fromkeys(record.placement)]
+async def make_partitions(
+    record: EntityRecord,
+    stores: StoreSet,
+    claims: PartitionClaims,
+    elsewhere: Container[str] = frozenset(),
+) -> None:
+    """Create all partitions of an entity, empty. `claims` gets those created, also after a failure.
+
+    `elsewhere`: the stores of other brokers, which create their own.
+    """
+    chosen = [stores[name] for name in dict.fromkeys(record.placement) if name not in elsewhere]
     for attached in chosen:
         attached.refuse_away()
     for attached in chosen:

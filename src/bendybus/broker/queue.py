@@ -18,16 +18,16 @@ from bendybus.broker.entropy import EntropyPool
 from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.partition_host import PartitionHost
-from bendybus.broker.partition_lifecycle import PartitionLifecycle
+from bendybus.broker.partition_port import PartitionStatus, ReceivingPort
 from bendybus.broker.writer import StoreWriter
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.leases import ConsumerLeases
 from bendybus.domain.messages import SubQueue
-from bendybus.errors import EntityDisabled, InvalidOperation
+from bendybus.errors import EntityDisabled, InvalidOperation, NotSupported
 from bendybus.names import LockToken, SessionId, SessionKey
 from bendybus.session_ids import session_key
 
-__all__ = ["Queue", "Waiter"]
+__all__ = ["Queue", "QueueSupplier", "Waiter"]
 
 # When a partition enters one of these states, all waiters ask again: it may have something for them, or they
 # no longer need to wait for it.
@@ -41,7 +41,17 @@ class Waiter(Protocol):
         """Messages may be available. Take them, and wait again if they are not enough."""
 
 
-class Queue(Entity[PartitionHost, QueueDescription]):
+class QueueSupplier(Protocol):
+    """Gives messages of partitions elsewhere to the receivers here."""
+
+    def unwanted(self, subqueue: SubQueue) -> None:
+        """No receiver waits any more for messages of this sub-queue."""
+
+    def unawaited(self, subqueue: SubQueue) -> None:
+        """No receiver waits for messages of this sub-queue just now."""
+
+
+class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
     def __init__(
         self,
         description: QueueDescription,
@@ -54,9 +64,11 @@ class Queue(Entity[PartitionHost, QueueDescription]):
         self.consumer_leases = ConsumerLeases()
         self.leaving = False
         """The queue is being deleted: nothing more can be sent through it (departure.py)."""
+        self.suppliers: list[QueueSupplier] = []
+        """One for each other broker that owns partitions of the queue."""
         self._waiting: dict[SubQueue, dict[Waiter, None]] = {subqueue: {} for subqueue in SubQueue}
         self._next_to_ask = 0
-        self._stocked: dict[SubQueue, dict[PartitionHost, None]] = {subqueue: {} for subqueue in SubQueue}
+        self._stocked: dict[SubQueue, dict[ReceivingPort, None]] = {subqueue: {} for subqueue in SubQueue}
         """The partitions that may have something for a receiver. The others have nothing."""
         self.entropy = entropy or EntropyPool()
         """For lock tokens."""
@@ -78,6 +90,14 @@ class Queue(Entity[PartitionHost, QueueDescription]):
             )
         if not self.description.status.can_receive:
             raise EntityDisabled(f"'{self.path}' is {self.description.status} and gives no messages.")
+
+    def refuse_spread(self, what: str) -> None:
+        """`NotSupported` if partitions are owned by other brokers: only one broker would know of this."""
+        if len(self.own) < len(self.hosts):
+            raise NotSupported(
+                f"'{self.path}' has partitions in several brokers, and {what} cannot be used with several "
+                "yet. Use a server with one broker for it."
+            )
 
     def has_sessions(self, subqueue: SubQueue) -> bool:
         """Whether messages are received by session here. Dead letters never are."""
@@ -101,13 +121,13 @@ class Queue(Entity[PartitionHost, QueueDescription]):
                 f"sessions. Entity: '{self.path}'."
             )
 
-    def availability_changed(self, host: PartitionLifecycle[Any]) -> None:
+    def availability_changed(self, host: PartitionStatus) -> None:
         if host.availability in _NEWS:
             for stocked in self._stocked.values():
                 stocked.update(dict.fromkeys(self.hosts))
             self.wake_all()
 
-    def host_of_token(self, token: LockToken) -> PartitionHost | None:
+    def host_of_token(self, token: LockToken) -> ReceivingPort | None:
         number = int.from_bytes(token[:2], "big")
         return self.hosts[number] if number < len(self.hosts) else None
 
@@ -116,9 +136,14 @@ class Queue(Entity[PartitionHost, QueueDescription]):
     @property
     def departing(self) -> bool:
         """Whether messages for other entities are in an outbox, as far as partitions are available."""
-        return any(host.partition is not None and host.partition.departing for host in self.hosts)
+        partitions = [host.partition for host in self.own.values()]
+        return any(partition is not None and partition.departing for partition in partitions)
 
-    def in_turn(self) -> Iterator[PartitionHost]:
+    def is_unknown(self, subqueue: SubQueue) -> bool:
+        """Whether it is being found out what some partition has."""
+        return any(host.is_unknown(subqueue) for host in self.hosts)
+
+    def in_turn(self) -> Iterator[ReceivingPort]:
         """All partitions. Each call begins with a different one, so that none is favoured."""
         count = len(self.hosts)
         first = self._next_to_ask
@@ -126,12 +151,15 @@ class Queue(Entity[PartitionHost, QueueDescription]):
         for offset in range(count):
             yield self.hosts[(first + offset) % count]
 
-    def stock(self, host: PartitionHost, subqueue: SubQueue) -> None:
+    def stock(self, host: ReceivingPort, subqueue: SubQueue) -> None:
         """The partition may have something for a receiver."""
         self._stocked[subqueue][host] = None
 
-    def stocked(self, subqueue: SubQueue) -> list[PartitionHost]:
+    def stocked(self, subqueue: SubQueue) -> list[ReceivingPort]:
         """The partitions that have something for a receiver. Each call begins with a different one."""
+        if self.suppliers:
+            # Partitions elsewhere have to be asked: that makes their owners send something.
+            return list(self.in_turn())
         stocked = self._stocked[subqueue]
         hosts = [host for host in stocked if host.available(subqueue)]
         if len(hosts) < len(stocked):
@@ -150,7 +178,11 @@ class Queue(Entity[PartitionHost, QueueDescription]):
         return len(self._waiting[subqueue])
 
     def stop_waiting(self, waiter: Waiter, subqueue: SubQueue) -> None:
-        self._waiting[subqueue].pop(waiter, None)
+        waiting = self._waiting[subqueue]
+        waiting.pop(waiter, None)
+        if not waiting:
+            for supplier in self.suppliers:
+                supplier.unwanted(subqueue)
 
     @property
     def awaited(self) -> bool:
@@ -159,10 +191,22 @@ class Queue(Entity[PartitionHost, QueueDescription]):
 
     def wake_all(self) -> None:
         """Make all waiters ask again, even though there may be nothing."""
-        for waiting in self._waiting.values():
-            for waiter in list(waiting):
-                waiting.pop(waiter, None)
-                waiter.wake()
+        for subqueue in SubQueue:
+            self.wake_each(subqueue)
+
+    def wake_each(self, subqueue: SubQueue) -> None:
+        """`wake_all` for one sub-queue."""
+        waiting = self._waiting[subqueue]
+        for waiter in list(waiting):
+            waiting.pop(waiter, None)
+            waiter.wake()
+        if self.suppliers:
+            self._tell_suppliers(subqueue)
+
+    def _tell_suppliers(self, subqueue: SubQueue) -> None:
+        if not self._waiting[subqueue]:
+            for supplier in self.suppliers:
+                supplier.unawaited(subqueue)
 
     def wake_after(self, writer: StoreWriter, subqueue: SubQueue) -> None:
         """`wake`, once for all partitions whose messages became durable in one commit of this store."""
@@ -181,7 +225,10 @@ class Queue(Entity[PartitionHost, QueueDescription]):
             return
         # A waiter that wants more joins the end of the list again, so iterate over a copy.
         for waiter in list(waiting):
-            if not any(host.available(subqueue) for host in self._stocked[subqueue]):
+            hosts = self.hosts if self.suppliers else self._stocked[subqueue]
+            if not any(host.available(subqueue) for host in hosts):
                 return
             waiting.pop(waiter, None)
             waiter.wake()
+        if self.suppliers:
+            self._tell_suppliers(subqueue)

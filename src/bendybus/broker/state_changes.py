@@ -13,10 +13,15 @@ __all__ = ["StateChanges"]
 
 
 class StateChanges:
-    __slots__ = ("_waiting",)
+    __slots__ = ("_listeners", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: list[asyncio.Future[None]] = []
+        self._listeners: list[Callable[[], None]] = []
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call this at each change."""
+        self._listeners.append(listener)
 
     def notify(self) -> None:
         """Something has changed. To be called in the event loop."""
@@ -24,6 +29,8 @@ class StateChanges:
         for each in waiting:
             if not each.done():
                 each.set_result(None)
+        for listener in self._listeners:
+            listener()
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Return once this holds. It is evaluated now and after each change."""

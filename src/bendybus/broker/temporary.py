@@ -52,10 +52,12 @@ class TemporaryEntities:
 
     async def create_queue(self, path: EntityPath, holder: Hashable) -> Queue:
         self._entities.tier.require_premium("temporary queues")
+        self._entities.elsewhere.refuse("a temporary queue")
         return await self._queues.create(QueueDescription(path, temporary=True), holder)
 
     async def create_topic(self, path: EntityPath, holder: Hashable) -> Topic:
         self._entities.tier.require_premium("temporary topics")
+        self._entities.elsewhere.refuse("a temporary topic")
         return await self._topics.create(TopicDescription(path, temporary=True), holder)
 
     @staticmethod

@@ -77,7 +77,7 @@ class Ticker:
         logger.warning("the clock was set back by %.1f s: locks keep their remaining time", by_ms / 1000)
         for queue in self._entities.sources():
             queue.consumer_leases.move_ends(by_ms)
-            for host in queue.hosts:
+            for host in queue.own.values():
                 if host.partition is not None:
                     host.partition.apply(MoveLockEnds(by_ms), self._clock.now())
 
@@ -94,7 +94,7 @@ class Ticker:
         while any(host.due(clock.now()) for host in entities.timed):
             self._end_what_is_due(clock.now())
             for topic in entities.topics():
-                for host in topic.hosts:
+                for host in topic.own.values():
                     await host.activated()
             await self._stores.drain()
             for forwarder in entities.forwarders():
@@ -105,9 +105,21 @@ class Ticker:
     # -- idle entities ------------------------------------------------------------
 
     def _idle(self, at: Instant) -> list[SendTarget]:
+        if not self._entities.elsewhere.has_catalog:
+            # The broker that has the catalog decides for all.
+            return []
         return [entity for entity in self._entities if is_idle(entity, at, since=self._started_at)]
 
     async def _delete_idle(self, entity: SendTarget) -> None:
+        if entity.deleted or not is_idle(entity, self._clock.now(), since=self._started_at):
+            return
+        used_at = await self._entities.elsewhere.last_use(entity.path)
+        if used_at is None:
+            return
+        entity.accessed_at = max(entity.accessed_at, used_at)
+        await entity.refresh()
+        if any(host.figures is None or host.figures.scheduled_count for host in entity.hosts):
+            return
         if entity.deleted or not is_idle(entity, self._clock.now(), since=self._started_at):
             return
         try:

@@ -17,6 +17,7 @@ from bendybus.broker.entity import Entity
 from bendybus.broker.entropy import EntropyPool
 from bendybus.broker.host import Host
 from bendybus.broker.partition_lifecycle import PartitionLifecycle
+from bendybus.broker.partition_port import PartitionPort, PartitionStatus
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic_host import TopicHost
 from bendybus.broker.writer import OnCommitted, Share
@@ -31,7 +32,7 @@ from bendybus.names import EntityPath, Instant, PartitionNumber
 __all__ = ["Subscription", "SendTarget", "Topic"]
 
 
-class Topic(Entity[TopicHost, TopicDescription]):
+class Topic(Entity[PartitionPort, TopicHost, TopicDescription]):
     def __init__(
         self,
         description: TopicDescription,
@@ -64,8 +65,8 @@ class Topic(Entity[TopicHost, TopicDescription]):
     def add(self, subscription: Subscription) -> None:
         """Add a subscription. It takes copies from the next message on."""
         self._subscriptions[subscription.name.lower()] = subscription
-        for host, its in zip(self.hosts, subscription.hosts, strict=True):
-            host.subscription_changed(its)
+        for number, host in self.own.items():
+            host.subscription_changed(subscription.own[number])
         self.rules_changed()
 
     def remove(self, subscription: Subscription) -> None:
@@ -98,7 +99,7 @@ class Topic(Entity[TopicHost, TopicDescription]):
         takings = fan_out.take(messages, partition.expiry_limit(at), number, known)
         for subscription, taking in zip(subscriptions, takings, strict=True):
             if taking is not None:
-                yield from subscription.hosts[number].prepare(taking, at, retractable=retractable)
+                yield from subscription.own[number].prepare(taking, at, retractable=retractable)
 
     def fan_out(self) -> FanOut:
         """The current rules of all subscriptions."""
@@ -110,12 +111,12 @@ class Topic(Entity[TopicHost, TopicDescription]):
 
     def held_bytes(self, number: PartitionNumber) -> int:
         """The bytes that the subscriptions hold in this partition, for the topic's quota."""
-        partitions = [subscription.hosts[number].partition for subscription in self.subscriptions]
+        partitions = [subscription.own[number].partition for subscription in self.subscriptions]
         return sum([partition.size_bytes for partition in partitions if partition is not None])
 
     # -- life ---------------------------------------------------------------------
 
-    def availability_changed(self, host: PartitionLifecycle[Any]) -> None:
+    def availability_changed(self, host: PartitionStatus) -> None:
         """Nothing to do: nobody waits to receive from a topic."""
 
     def refuse_sending(self, subqueue: SubQueue = SubQueue.MAIN) -> None:
@@ -142,7 +143,7 @@ class Subscription(Queue):
 
     def topic_changed(self) -> None:
         self.description = _with_size_of(self.topic, self.description)
-        for host in self.hosts:
+        for host in self.own.values():
             host.describe(self.description)
 
     @property
@@ -164,9 +165,10 @@ class Subscription(Queue):
             f"'{self.topic.path}'."
         )
 
-    def availability_changed(self, host: PartitionLifecycle[Any]) -> None:
+    def availability_changed(self, host: PartitionStatus) -> None:
         super().availability_changed(host)
-        self.topic.hosts[host.number].subscription_changed(host)
+        if isinstance(host, PartitionLifecycle):
+            self.topic.own[host.number].subscription_changed(host)
 
 
 SendTarget: TypeAlias = Queue | Topic

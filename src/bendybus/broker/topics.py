@@ -192,6 +192,9 @@ class Topics:
 
     async def add_rule(self, topic_path: str, name: str, rule: RuleDescription) -> None:
         """Add a rule. It applies from the next message on. `EntityExists` if its name is taken."""
+        if not self._entities.elsewhere.has_catalog:
+            await self._entities.elsewhere.change_rules(topic_path, name, add=rule)
+            return
         async with self._entities.changing:
             subscription = self.get_subscription(topic_path, name)
             await self._keep(subscription, subscription.description.with_rule(self._dated(rule)))
@@ -202,12 +205,17 @@ class Topics:
             await self._keep(subscription, subscription.description.with_changed_rule(rule))
 
     async def remove_rule(self, topic_path: str, name: str, rule_name: str) -> None:
+        if not self._entities.elsewhere.has_catalog:
+            await self._entities.elsewhere.change_rules(topic_path, name, remove=rule_name)
+            return
         async with self._entities.changing:
             subscription = self.get_subscription(topic_path, name)
             await self._keep(subscription, subscription.description.without_rule(rule_name))
 
     async def change_rules(self, topic_path: str, name: str, changes: Sequence[RuleChange]) -> None:
         """Make several changes as one: all of them, or none if one raises (P-24)."""
+        if not self._entities.elsewhere.has_catalog:
+            self._entities.elsewhere.refuse("a transaction that changes rules")
         async with self._entities.changing:
             subscription = self.get_subscription(topic_path, name)
             description = subscription.description

@@ -10,20 +10,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import Availability
+from bendybus.broker.partition_port import PartitionPort
 from bendybus.domain.commands import Command
 from bendybus.errors import StoreUnavailable
 
-__all__ = ["commit"]
+if TYPE_CHECKING:
+    from bendybus.broker.host import Host
+
+__all__ = ["commit", "commit_here"]
 
 
-async def commit(work: Sequence[tuple[Host[Any], Command]]) -> None:
+async def commit(work: Sequence[tuple[PartitionPort, Command]]) -> None:
     """Return once everything is durable. Raises if nothing has happened."""
-    if not work:
-        return
+    if work:
+        await work[0][0].commit(work)
+
+
+async def commit_here(ports: Sequence[tuple[PartitionPort, Command]]) -> None:
+    """`commit` by the owner of the partitions."""
+    # One store has all of the partitions, so one broker owns them.
+    work = cast("Sequence[tuple[Host[Any], Command]]", ports)
     by_host: dict[Host[Any], list[Command]] = {}
     for host, command in work:
         by_host.setdefault(host, []).append(command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Final, TypeVar
@@ -14,12 +15,17 @@ from bendybus.errors import ConfigError, SetupError, StoreUnavailable
 from bendybus.server.app import run
 from bendybus.server.memory_limit import MEMORY_SHARE_PERCENT
 from bendybus.server.settings import WELL_KNOWN_KEY, Settings, sas_key_from
+from bendybus.server.supervisor import supervise
 
 __all__ = ["serve"]
+
+# Each is a process with its own memory, and talks to all others.
+BROKERS_MAX: Final = 64
 
 # What shells and init systems take for "called wrongly".
 EXIT_SETUP: Final = 2
 
+_SWITCH: Final = {"true": True, "false": False}
 _FILE: Final = click.Path(path_type=Path)
 
 T = TypeVar("T")
@@ -50,6 +56,13 @@ class _Assignment(click.ParamType[str]):
     "--metrics-port",
     type=int,
     help="A port for /metrics and /health alone, without a token; 0 picks a free one.",
+)
+@click.option(
+    "--brokers",
+    metavar="N|auto",
+    default="1",
+    show_default=True,
+    help="Broker processes that share the work; auto: one for each core.",
 )
 @click.option(
     "--stores",
@@ -153,6 +166,7 @@ def serve(
     port: int,
     admin_port: int,
     metrics_port: int | None,
+    brokers: str,
     stores: int | None,
     store: tuple[str, ...],
     allow_store: tuple[str, ...],
@@ -188,9 +202,7 @@ def serve(
             premium_messaging_partitions,
             {str(count): count for count in PREMIUM_PARTITIONS},
         )
-        without_keys = _by_namespace(
-            "--disable-local-auth", disable_local_auth, {"true": True, "false": False}
-        )
+        without_keys = _by_namespace("--disable-local-auth", disable_local_auth, _SWITCH)
         settings = Settings(
             data=data,
             host=host,
@@ -223,10 +235,25 @@ def serve(
             log_format=log_format,
             audit_log=audit_log,
         )
-        run(settings)
+        _run(settings, _broker_count(brokers))
     except (SetupError, StoreUnavailable) as error:
         click.echo(f"bendybus: {error}", err=True)
         raise click.exceptions.Exit(EXIT_SETUP) from None
+
+
+def _run(settings: Settings, brokers: int) -> None:
+    if brokers == 1:
+        run(settings)
+    elif code := supervise(settings, brokers):
+        raise click.exceptions.Exit(code)
+
+
+def _broker_count(given: str) -> int:
+    if given == "auto":
+        return max(1, min(len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1, BROKERS_MAX))
+    if not given.isascii() or not given.isdigit() or not 1 <= int(given[:9]) <= BROKERS_MAX:
+        raise ConfigError(f"--brokers is '{given}'; allowed are 1 to {BROKERS_MAX}, and auto")
+    return int(given)
 
 
 def _by_namespace(option: str, given: Sequence[str], allowed: Mapping[str, T]) -> dict[str, T]:

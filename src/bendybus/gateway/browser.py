@@ -15,7 +15,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from bendybus.amqp.performatives import SND_UNSETTLED, TransactionalState
-from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Reply
 from bendybus.domain.messages import Message, MessageState, SubQueue
@@ -75,7 +75,7 @@ class Browser:
         """Whether a partition that was finished may have more to show."""
         self._closed = False
 
-    def _hosts(self) -> list[PartitionHost]:
+    def _hosts(self) -> list[ReceivingPort]:
         """The id of a session decides its partition."""
         if self._session_id is None:
             return list(self._queue.hosts)
@@ -126,7 +126,7 @@ class Browser:
             partial(self._browsed, host),
         )
 
-    def _browsed(self, host: PartitionHost, reply: Reply | BrokerError) -> None:
+    def _browsed(self, host: ReceivingPort, reply: Reply | BrokerError) -> None:
         if isinstance(reply, BrokerError):
             self._passed(host)
             return
@@ -139,7 +139,7 @@ class Browser:
 
     def _read(
         self,
-        host: PartitionHost,
+        host: ReceivingPort,
         messages: list[Message],
         size: int,
         following: SequenceNumber | None,
@@ -179,7 +179,7 @@ class Browser:
             self._connection.sent(sum(len(rendered) for _, _, rendered in outgoing))
         return done
 
-    def _passed(self, host: PartitionHost) -> None:
+    def _passed(self, host: ReceivingPort) -> None:
         """Skip a partition that is away. When it is back, all waiting links are woken (P-27)."""
         self._behind.remove(host)
         self._look_further()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from bendybus.amqp.performatives import TransactionalState
 from bendybus.broker.host import ignore
-from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Abandon, Reply, Settled
 from bendybus.engine.deliveries import SentDelivery
@@ -87,7 +87,7 @@ class Dispositions:
         self,
         event: OutcomesReceived,
         state: TransactionalState,
-        by_host: list[tuple[PartitionHost, list[SentDelivery]]],
+        by_host: list[tuple[ReceivingPort, list[SentDelivery]]],
     ) -> None:
         """Part of a transaction: the messages stay locked until it is over."""
         transaction = self._connection.transactions.find(state)
@@ -131,17 +131,17 @@ class Dispositions:
             self._go_on()
 
     def _abandon_after(
-        self, by_host: list[tuple[PartitionHost, list[SentDelivery]]], committed: bool
+        self, by_host: list[tuple[ReceivingPort, list[SentDelivery]]], committed: bool
     ) -> None:
         """The same for deliveries that the client has settled, and so cannot name again."""
         if not committed:
             self._abandon(by_host)
 
-    def _abandon(self, by_host: list[tuple[PartitionHost, list[SentDelivery]]]) -> None:
+    def _abandon(self, by_host: list[tuple[ReceivingPort, list[SentDelivery]]]) -> None:
         for host, deliveries in by_host:
             host.submit(Abandon(_tokens(deliveries)), ignore)
 
-    def _by_partition(self, deliveries: list[SentDelivery]) -> list[tuple[PartitionHost, list[SentDelivery]]]:
+    def _by_partition(self, deliveries: list[SentDelivery]) -> list[tuple[ReceivingPort, list[SentDelivery]]]:
         hosts = self._queue.hosts
         if len(hosts) == 1:
             return [(hosts[0], deliveries)]

@@ -93,6 +93,6 @@ class Gateway:
             connection.tick()
         self.budget.tick()
 
-    def _entity_changed(self, entity: Entity[Any, Any]) -> None:
+    def _entity_changed(self, entity: Entity[Any, Any, Any]) -> None:
         for connection in tuple(self._connections):
             connection.links.entity_changed(entity)

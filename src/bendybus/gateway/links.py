@@ -105,7 +105,7 @@ class Links:
             self._end(link, attachment, reason)
             self._connection.flush_soon()
 
-    def entity_changed(self, entity: Entity[Any, Any]) -> None:
+    def entity_changed(self, entity: Entity[Any, Any, Any]) -> None:
         """An entity was updated or deleted: close the links that it no longer allows."""
         for link, attachment in list(self.attachments.items()):
             if attachment.entity is entity:

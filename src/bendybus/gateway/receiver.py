@@ -21,7 +21,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Complete, Reply, Settled
 from bendybus.domain.messages import Message, SubQueue
@@ -52,7 +52,7 @@ KEEP_FRACTION: Final = 0.5
 class _Kept(NamedTuple):
     """A locked message that waits here for credit. Its host tells by the token whether it is still locked."""
 
-    host: PartitionHost
+    host: ReceivingPort
     message: Message
     token: LockToken
     payload: bytes
@@ -73,8 +73,8 @@ class Receiver:
         self.subqueue = subqueue
         self._deletes = link.snd_settle_mode == 1
         self._kept: deque[_Kept] = deque()
-        self._reading: set[PartitionHost] = set()
-        self._page_bytes: dict[PartitionHost, int] = {}
+        self._reading: set[ReceivingPort] = set()
+        self._page_bytes: dict[ReceivingPort, int] = {}
         self._reading_bytes = 0
         self._expected = 0
         """Messages whose removal is under way, on a receive-and-delete link."""
@@ -151,11 +151,11 @@ class Receiver:
             self._send(ready, payloads)
         return more or size >= PAGE_BYTES_MAX
 
-    def _may_ask_again(self, host: PartitionHost) -> bool:
+    def _may_ask_again(self, host: ReceivingPort) -> bool:
         """Whether a partition that has just given messages has more at once."""
         return host not in self._reading and self._has_more(host)
 
-    def _reads_enough(self, host: PartitionHost) -> bool:
+    def _reads_enough(self, host: ReceivingPort) -> bool:
         """Whether so much is being read for the link that the next page of this store can wait.
 
         Pages of other stores do not wait, because those may be faster (P-27). All partitions are asked again
@@ -165,23 +165,23 @@ class Receiver:
             return False
         return any(reading.store is host.store for reading in self._reading)
 
-    def _reads(self, host: PartitionHost, messages: Sequence[Message]) -> None:
+    def _reads(self, host: ReceivingPort, messages: Sequence[Message]) -> None:
         size = sum([message.size for message in messages])
         self._page_bytes[host] = size
         self._reading_bytes += size
         self._connection.holdings.keep(size)
 
-    def _has_read(self, host: PartitionHost) -> None:
+    def _has_read(self, host: ReceivingPort) -> None:
         size = self._page_bytes.pop(host)
         self._reading_bytes -= size
         self._connection.holdings.keep(-size)
 
-    def _fetch(self, host: PartitionHost, messages: list[Message], payloads: list[bytes]) -> None:
+    def _fetch(self, host: ReceivingPort, messages: list[Message], payloads: list[bytes]) -> None:
         """Read locked messages, or remove them. They are sent when that is done.
 
         `payloads`: those that are in memory.
         """
-        if len(payloads) == len(messages) and host.store.writer.prompt:
+        if len(payloads) == len(messages) and host.removes_promptly:
             self._remove(host, messages, tokens_of(messages), payloads)
         else:
             self._reading.add(host)
@@ -191,7 +191,7 @@ class Receiver:
 
     def _page_read(
         self,
-        host: PartitionHost,
+        host: ReceivingPort,
         messages: list[Message],
         tokens: list[LockToken],
         payloads: list[bytes | None] | BrokerError,
@@ -210,7 +210,7 @@ class Receiver:
         self._connection.holdings.keep(_kept_size(page))
         self.wake()
 
-    def _give_back(self, host: PartitionHost, tokens: list[LockToken]) -> None:
+    def _give_back(self, host: ReceivingPort, tokens: list[LockToken]) -> None:
         """These messages cannot be read now, or are no longer wanted."""
         if not self._closed:
             # Before the release: we may lock them again at once, and the drain would then wait for that read.
@@ -239,7 +239,7 @@ class Receiver:
         return still
 
     def _remove_kept(self, kept: Sequence[_Kept]) -> None:
-        by_host: dict[PartitionHost, list[_Kept]] = {}
+        by_host: dict[ReceivingPort, list[_Kept]] = {}
         for one in kept:
             by_host.setdefault(one.host, []).append(one)
         for host, group in by_host.items():
@@ -268,7 +268,7 @@ class Receiver:
 
     def _remove(
         self,
-        host: PartitionHost,
+        host: ReceivingPort,
         messages: Sequence[Message],
         tokens: Sequence[LockToken],
         payloads: Sequence[bytes],
@@ -299,13 +299,13 @@ class Receiver:
 
     # -- the source of messages; session_receiver.py and selective_receiver.py have their own -----
 
-    def _partitions(self) -> Iterable[PartitionHost]:
+    def _partitions(self) -> Iterable[ReceivingPort]:
         return self._queue.stocked(self.subqueue)
 
-    def _lock(self, host: PartitionHost, count: int) -> list[Message]:
+    def _lock(self, host: ReceivingPort, count: int) -> list[Message]:
         return host.lock(count, PAGE_BYTES_MAX, self.subqueue)
 
-    def _has_more(self, host: PartitionHost) -> bool:
+    def _has_more(self, host: ReceivingPort) -> bool:
         return host.available(self.subqueue) > 0
 
     def _wait(self) -> None:
@@ -315,7 +315,7 @@ class Receiver:
         self._queue.stop_waiting(self, self.subqueue)
 
     def _loading(self) -> bool:
-        return self._queue.loading
+        return self._queue.is_unknown(self.subqueue)
 
     def _go_on(self) -> None:
         """Messages were settled: if that made room, deliver more."""

@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
-from bendybus.broker.scans import Scan
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.engine.sending import SendingLink
 from bendybus.errors import BrokerError
@@ -36,9 +35,9 @@ class SelectiveReceiver(Receiver):
         selection: Selection,
     ) -> None:
         super().__init__(connection, link, queue, subqueue)
-        self._scans = {host: Scan(host, subqueue, selection.matches) for host in queue.hosts}
+        self._scans = {host: host.scan(subqueue, selection.matches) for host in queue.hosts}
 
-    def _lock(self, host: PartitionHost, count: int) -> list[Message]:
+    def _lock(self, host: ReceivingPort, count: int) -> list[Message]:
         scan = self._scans[host]
         messages = scan.lock(count)
         if not messages and scan.is_behind:
@@ -48,17 +47,17 @@ class SelectiveReceiver(Receiver):
             self._go_on_later(host)
         return messages
 
-    def _has_more(self, host: PartitionHost) -> bool:
+    def _has_more(self, host: ReceivingPort) -> bool:
         return self._scans[host].has_found
 
-    def _may_ask_again(self, host: PartitionHost) -> bool:
+    def _may_ask_again(self, host: ReceivingPort) -> bool:
         may_ask = super()._may_ask_again(host)
         self._go_on_later(host)
         return may_ask
 
     # -- looking ------------------------------------------------------------------
 
-    def _examine(self, host: PartitionHost) -> None:
+    def _examine(self, host: ReceivingPort) -> None:
         """Examine the next page: at once if it is in memory, otherwise when the store has read it."""
         is_at_once = True
 
@@ -75,14 +74,14 @@ class SelectiveReceiver(Receiver):
         self._scans[host].examine(examined)
         is_at_once = False
 
-    def _go_on_later(self, host: PartitionHost) -> None:
+    def _go_on_later(self, host: ReceivingPort) -> None:
         """There may be more: continue in another turn of the event loop."""
         scan = self._scans[host]
         if host not in self._reading and not scan.has_found and scan.is_behind:
             self._reading.add(host)
             asyncio.get_running_loop().call_soon(self._look_further, host)
 
-    def _look_further(self, host: PartitionHost) -> None:
+    def _look_further(self, host: ReceivingPort) -> None:
         self._reading.discard(host)
         if not self._closed:
             self.wake()

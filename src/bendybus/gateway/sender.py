@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from bendybus.amqp.performatives import Accepted, Target, TransactionalState
 from bendybus.amqp.types import ULong
-from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.partition_port import PartitionPort
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import SendTarget
-from bendybus.broker.topic_host import TopicHost
 from bendybus.domain.commands import Enqueue, Reply
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.messages import Message
@@ -64,7 +63,7 @@ def accept_sender(
 class _Run:
     """What one partition gets out of one socket read: each delivery with the messages it carries."""
 
-    host: PartitionHost | TopicHost
+    host: PartitionPort
     keyless: bool
     deliveries: list[Delivery] = field(default_factory=list)
     messages: list[Sequence[Message]] = field(default_factory=list)
@@ -95,7 +94,7 @@ class Sender:
     def deliveries(self, deliveries: Sequence[Delivery]) -> None:
         """Everything that one socket read brought on this link."""
         keyless: _Run | None = None
-        keyed: dict[PartitionHost | TopicHost, _Run] = {}
+        keyed: dict[PartitionPort, _Run] = {}
         target = self._outbox or self._target
         at = target.now()
         target.accessed_at = at

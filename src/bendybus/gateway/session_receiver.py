@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from bendybus.amqp.dotnet import ticks_of_instant
 from bendybus.amqp.types import Symbol
-from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import ENTROPY_PER_LOCK, Reply
 from bendybus.domain.messages import Message, SubQueue
@@ -56,7 +56,7 @@ class SessionReceiver(Receiver):
     ) -> None:
         super().__init__(connection, link, queue, SubQueue.MAIN)
         self._wanted_session = wanted
-        self._host: PartitionHost | None = None
+        self._host: ReceivingPort | None = None
         self._session: SessionLock | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -85,7 +85,7 @@ class SessionReceiver(Receiver):
                 return
         self._queue.wait(self, self.subqueue)
 
-    def _accept_answered(self, host: PartitionHost, reply: Reply | BrokerError) -> None:
+    def _accept_answered(self, host: ReceivingPort, reply: Reply | BrokerError) -> None:
         if isinstance(reply, BrokerError):
             self._connection.links.end(self._link, reply)
             return
@@ -96,13 +96,11 @@ class SessionReceiver(Receiver):
         else:
             self._begin(host, reply)
 
-    def _begin(self, host: PartitionHost, accepted: SessionAccepted) -> None:
+    def _begin(self, host: ReceivingPort, accepted: SessionAccepted) -> None:
         assert accepted.lock is not None
         self._cancel_timer()
         self._host, self._session = host, accepted.lock
-        host.holders.hold(accepted.lock, self)
-        # So that the lock expires on time even if nothing else happens in this partition.
-        self._queue.keep_time(host)
+        host.hold_session(accepted.lock, self)
         self._connection.session_locks[self._queue, accepted.lock.key] = accepted.lock
         self._connection.session_links[self._queue, self._link.name] = accepted.lock.session_id
         self._link.accept(
@@ -150,13 +148,13 @@ class SessionReceiver(Receiver):
         if self._session is not None and not self._closed:
             self._connection.links.end(self._link, session_lost(self._session.session_id, self._queue.path))
 
-    def _partitions(self) -> Iterable[PartitionHost]:
+    def _partitions(self) -> Iterable[ReceivingPort]:
         return () if self._host is None else (self._host,)
 
-    def _lock(self, host: PartitionHost, count: int) -> list[Message]:
+    def _lock(self, host: ReceivingPort, count: int) -> list[Message]:
         return [] if self._session is None else host.lock_in_session(self._session, count, PAGE_BYTES_MAX)
 
-    def _has_more(self, host: PartitionHost) -> bool:
+    def _has_more(self, host: ReceivingPort) -> bool:
         return self._session is not None and host.waiting_in_session(self._session)
 
     def _wait(self) -> None:
@@ -171,7 +169,7 @@ class SessionReceiver(Receiver):
 
     def _page_read(
         self,
-        host: PartitionHost,
+        host: ReceivingPort,
         messages: list[Message],
         tokens: list[LockToken],
         payloads: list[bytes | None] | BrokerError,
@@ -193,7 +191,7 @@ class SessionReceiver(Receiver):
         super().close()
         self._cancel_timer()
         if self._session is not None and self._host is not None:
-            self._host.holders.let_go(self._session)
+            self._host.let_go_session(self._session)
             key = self._queue, self._session.key
             if self._connection.session_locks.get(key) == self._session:
                 del self._connection.session_locks[key]

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import Availability
-from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.partition_port import PartitionPort, ReceivingPort
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import SendTarget, Subscription, Topic
 from bendybus.broker.topics import RuleChange
@@ -130,20 +129,18 @@ class Transaction:
             enqueue.identities = [*enqueue.identities, *identities]
 
     def settle(
-        self, queue: Queue, host: PartitionHost, tokens: Sequence[LockToken], command: Command
+        self, queue: Queue, host: ReceivingPort, tokens: Sequence[LockToken], command: Command
     ) -> None:
         """Messages that stay locked until the transaction is over."""
         self._begin_work()
         self.scope.decide(queue.top_level, host.number)
-        partition, at = host.partition, queue.now()
-        for token in tokens:
-            message = None if partition is None else partition.locked(token)
-            if message is None or message.locked_until <= at or token in self._tokens:
-                raise lock_lost(queue.path)
+        held = host.held_among(tokens, queue.now())
+        if not held.issuperset(tokens) or not self._tokens.isdisjoint(held):
+            raise lock_lost(queue.path)
         self._tokens.update(tokens)
         self.work.append((queue, command))
 
-    def set_state(self, queue: Queue, host: PartitionHost, command: SetSessionState) -> None:
+    def set_state(self, queue: Queue, host: ReceivingPort, command: SetSessionState) -> None:
         """What is to be remembered for a session that its receiver holds."""
         self._begin_work()
         self.scope.decide(queue.top_level, host.number)
@@ -152,7 +149,7 @@ class Transaction:
 
     # -- scheduled messages -------------------------------------------------------
 
-    def placed(self, target: SendTarget, keys: Sequence[MessageKeys]) -> Host[Any]:
+    def placed(self, target: SendTarget, keys: Sequence[MessageKeys]) -> PartitionPort:
         """The partition for messages that are to be scheduled there, which must be known at once."""
         self._begin_work()
         for each in keys:
@@ -179,7 +176,7 @@ class Transaction:
         self._enqueue(target, messages, identities)
 
     def cancel_scheduled(
-        self, entity: SendTarget, host: Host[Any], numbers: Sequence[SequenceNumber]
+        self, entity: SendTarget, host: PartitionPort, numbers: Sequence[SequenceNumber]
     ) -> None:
         """Scheduled messages that the commit removes.
 
@@ -247,13 +244,13 @@ class Transaction:
         for each in ended:
             each(committed)
 
-    def placed_work(self) -> list[tuple[Host[Any], Command]]:
+    def placed_work(self) -> list[tuple[PartitionPort, Command]]:
         """All of it, each command with its partition, which is known now at the latest (P-37)."""
         if not self.work:
             return []
         number = self._partition(self.work[0][0])
         outbox: Queue | None = None
-        placed: list[tuple[Host[Any], Command]] = []
+        placed: list[tuple[PartitionPort, Command]] = []
         for entity, command in self.work:
             if isinstance(command, Enqueue):
                 if not command.messages:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Complete, Settled
 from bendybus.domain.messages import Message, SubQueue
@@ -41,7 +41,7 @@ class Received:
 class _Locked:
     """A message under our lock. The token tells whether the lock is still ours."""
 
-    host: PartitionHost
+    host: ReceivingPort
     message: Message
     token: LockToken
 
@@ -60,9 +60,9 @@ class _Request:
         self._queue = queue
         self._subqueue = subqueue
         self._deletes = deletes
-        self._reading: dict[PartitionHost, _Locked] = {}
+        self._reading: dict[ReceivingPort, _Locked] = {}
         """What stores have been asked for and not answered yet."""
-        self._failed: set[PartitionHost] = set()
+        self._failed: set[ReceivingPort] = set()
         """Those that could not answer, for a while."""
         self._closed = False
         self.failure: BrokerError | None = None
@@ -89,7 +89,7 @@ class _Request:
             for message in host.lock(1, 1, self._subqueue):
                 assert message.lock_token is not None
                 locked = _Locked(host, message, message.lock_token)
-                if message.payload is not None and (not self._deletes or host.store.writer.prompt):
+                if message.payload is not None and (not self._deletes or host.removes_promptly):
                     self._choose(locked, message.payload)
                     return
                 self._read(locked)
@@ -128,7 +128,7 @@ class _Request:
         for locked in reading.values():
             locked.release()
 
-    def _ask_again(self, host: PartitionHost) -> None:
+    def _ask_again(self, host: ReceivingPort) -> None:
         self._failed.discard(host)
         self.wake()
 

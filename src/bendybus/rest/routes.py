@@ -26,7 +26,7 @@ from bendybus.auth.http import authorise
 from bendybus.auth.key_ring import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
-from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import SendTarget
 from bendybus.domain.commands import Abandon, Complete, Enqueue, Renew, Renewed, Settled
@@ -192,14 +192,14 @@ async def _settle(call: RestCall, queue: Queue) -> Response:
     return Response(status_code=200)
 
 
-async def _find(call: RestCall, queue: Queue) -> tuple[PartitionHost, LockToken]:
+async def _find(call: RestCall, queue: Queue) -> tuple[ReceivingPort, LockToken]:
     """The partition and the lock meant by a message's id or number together with a lock token."""
     try:
         token = LockToken(UUID(call.lock_token).bytes_le)
     except ValueError:
         raise ArgumentError(f"'{call.lock_token[:60]}' is not a lock token, which is a GUID.") from None
     host = queue.host_of_token(token)
-    message = host.partition.locked(token) if host is not None and host.partition is not None else None
+    message = None if host is None else await host.find_locked(token)
     if host is None or message is None or message.subqueue is not call.subqueue:
         raise _no_such_lock(call, queue)
     if call.message != str(message.sequence_number):

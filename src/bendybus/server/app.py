@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import ssl
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -30,7 +32,8 @@ from bendybus.namespaces import Namespace
 from bendybus.server.allowed_stores import AllowedStores
 from bendybus.server.announcement import announce, withdraw
 from bendybus.server.backup import BackedUp, Backups
-from bendybus.server.backup_routes import backup_routes
+from bendybus.server.backup_routes import backup_routes, refused_backup_routes
+from bendybus.server.cluster_member import ClusterMember, Membership, refuse_new_root_key
 from bendybus.server.emulator_config import NamespaceConfig, load_config
 from bendybus.server.front import Front
 from bendybus.server.http import RESERVED_NAMES
@@ -45,6 +48,7 @@ from bendybus.server.store_keeper import StoreKeeper
 from bendybus.server.stores import examine_stores, messaging_stores, namespace_id, refuse_missing_stores
 from bendybus.server.tiers import NamespaceTier, refuse_unknown_names, refuse_unused_partitions
 from bendybus.server.tls import self_made_certificate, server_context
+from bendybus.store.catalog import Catalog
 from bendybus.store.faults import StoreFaults
 from bendybus.store.folder import DataFolder, make_key
 from bendybus.store.protocol import MessagingStore
@@ -53,7 +57,7 @@ from bendybus.store.sqlite.catalog import SqliteCatalog
 if TYPE_CHECKING:
     from bendybus.auth.jwt import TrustedIssuer
 
-__all__ = ["Server", "loop_factory", "run"]
+__all__ = ["Server", "loop_factory", "run", "run_member"]
 
 logger = logging.getLogger(__name__)
 
@@ -68,8 +72,10 @@ CLOSE_TIMEOUT_S: Final = 10.0
 class Server:
     """A server and everything in it. `async with Server(settings) as server: ...`"""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, member: ClusterMember | None = None) -> None:
+        """`member`: what makes this server one broker of several; None if it is alone."""
         self._settings = settings
+        self._member = member
         self._allowed = AllowedStores.parse(settings.allowed_stores, settings.data)
         self._exits = AsyncExitStack()
         self.connection_strings: dict[str, str] = {}
@@ -96,8 +102,12 @@ class Server:
         settings = self._settings
         configs = load_config(settings.config) if settings.config else ()
         folder = DataFolder(settings.data)
-        folder.open()
-        exits.callback(folder.close)
+        if self._member is None:
+            folder.open()
+            exits.callback(folder.close)
+        else:
+            # The supervisor has opened the folder.
+            await self._member.open(exits)
         issuer = await trusted_issuer(settings, exits)
         wanted = [*(config.name for config in configs), *settings.namespaces]
         folders = namespace_folders(folder, wanted, settings, exits)
@@ -116,34 +126,34 @@ class Server:
         backed_up = [BackedUp(each.name, each.broker, folders[each.name]) for each, *_ in opened]
         backups = Backups(settings.data, backed_up, named=len(folders) > 1)
         operator_key = make_key()
+        alone = self._member is None
         front = Front(
             self._tls([f"{name}.localhost" for name in folders] if len(folders) > 1 else []),
             handshake_timeout_s=settings.handshake_timeout_s,
             connections_max=settings.connections_max,
             require_tls=settings.require_tls,
-            operators_routes=backup_routes(backups, operator_key),
-            memory_bytes=memory_limit(settings.memory),
+            operators_routes=backup_routes(backups, operator_key) if alone else refused_backup_routes(),
+            memory_bytes=self._memory_bytes(),
+            member=self._member,
         )
         exits.push_async_callback(front.close)
         exits.push_async_callback(backups.stop)
         for namespace, rules, keeper in opened:
             front.admit(namespace, rules, keeper)
-        self.ports = await front.open(settings.addresses)
-        if settings.metrics_port is not None:
-            self.metrics_port = await front.open_metrics(settings.host, settings.metrics_port)
-            logger.info("metrics are shown on port %d", self.metrics_port)
+        await self._open_ports(front)
         self.connection_strings = connection_strings(
             [namespace for namespace, *_ in opened], settings.host, self.ports[0], tls=settings.require_tls
         )
-        announce(
-            settings.data,
-            settings.host,
-            self.ports[0],
-            key_in_folder=settings.sas_key is None,
-            operator_key=operator_key,
-            tls=settings.require_tls,
-        )
-        exits.callback(withdraw, settings.data)
+        if self._member is None:
+            announce(
+                settings.data,
+                settings.host,
+                self.ports[0],
+                key_in_folder=settings.sas_key is None,
+                operator_key=operator_key,
+                tls=settings.require_tls,
+            )
+            exits.callback(withdraw, settings.data)
         if not settings.require_tls and not is_loopback(settings.host):
             logger.warning(
                 "other machines can connect without TLS: ports %s on '%s'. --require-tls refuses that",
@@ -151,6 +161,22 @@ class Server:
                 settings.host,
             )
         front.ready = True
+
+    def _memory_bytes(self) -> int:
+        """The connections' memory. Several brokers share it equally."""
+        processes = 1 if self._member is None else len(self._member.membership.brokers)
+        return memory_limit(self._settings.memory) // processes
+
+    async def _open_ports(self, front: Front) -> None:
+        settings, member = self._settings, self._member
+        if member is not None:
+            membership = member.membership
+            self.ports = front.open_sockets(membership.sockets(), membership.metrics_sockets())
+            return
+        self.ports = await front.open(settings.addresses)
+        if settings.metrics_port is not None:
+            self.metrics_port = await front.open_metrics(settings.host, settings.metrics_port)
+            logger.info("metrics are shown on port %d", self.metrics_port)
 
     async def _open_namespace(
         self,
@@ -160,9 +186,12 @@ class Server:
         provider: TrustedIssuer | None,
         exits: AsyncExitStack,
     ) -> tuple[Namespace, AuthorizationRules, StoreKeeper]:
-        settings = self._settings
+        settings, member = self._settings, self._member
+        catalog = await self._catalog(folder, exits)
         root = _root_rule(settings, folder)
-        broker = self._broker(name, config, folder, exits)
+        if member is not None and root.keep is not None:
+            root = replace(root, keep=refuse_new_root_key)
+        broker = self._broker(name, config, folder, catalog, exits)
         keeper = StoreKeeper(broker, folder, self._allowed, self.faults.get(name), _close)
         exits.callback(keeper.close)
         broker.start()
@@ -174,11 +203,16 @@ class Server:
         keys = KeyRing(issuer=issuer, local_auth=local_auth)
         authorization_rules = AuthorizationRules(broker, keys, root)
         authorization_rules.open()
+        if member is not None:
+            await member.serve(broker, authorization_rules.namespace_changed, exits)
+            if member.has_catalog and (config.topics or config.queues or config.subscriptions):
+                await member.cluster.assembled()
         try:
             with audit.acting(audit.Actor("Config.json", namespace=name)):
-                await self._ensure(broker, config)
-                for scope, rules in config.rules.items():
-                    await authorization_rules.bring(scope, rules)
+                if member is None or member.has_catalog:
+                    await self._ensure(broker, config)
+                    for scope, rules in config.rules.items():
+                        await authorization_rules.bring(scope, rules)
         except RequestError as refusal:
             raise ConfigError(f"{settings.config}: {refusal}") from refusal
         refuse_exposed_keys(settings.host, [known for rule in keys for known in rule.keys])
@@ -192,12 +226,22 @@ class Server:
             # The rest of the namespace is served anyway; the next start applies the description.
             logger.error("%s: not everything is as described: %s", self._settings.config, reason)
 
-    def _broker(
-        self, name: str, config: NamespaceConfig, folder: DataFolder, exits: AsyncExitStack
-    ) -> Broker:
+    async def _catalog(self, folder: DataFolder, exits: AsyncExitStack) -> Catalog:
+        if self._member is not None:
+            return await self._member.catalog(folder.catalog_path, exits)
         catalog = SqliteCatalog(folder.catalog_path)
         catalog.open()
         exits.callback(catalog.close)
+        return catalog
+
+    def _broker(
+        self,
+        name: str,
+        config: NamespaceConfig,
+        folder: DataFolder,
+        catalog: Catalog,
+        exits: AsyncExitStack,
+    ) -> Broker:
         settings = self._settings
         tier = NamespaceTier.of(name, settings, config, catalog.namespace())
         records = catalog.entities()
@@ -205,6 +249,9 @@ class Server:
         known = placed | folder.store_list().attached.keys()
         stores = messaging_stores(settings, folder, placed)
         refuse_missing_stores(stores, records)
+        cluster = None if self._member is None else self._member.cluster
+        if cluster is not None:
+            stores = [store for store in stores if store.name in cluster.own_stores]
         examine_stores(stores, namespace_id(catalog), known)
         if settings.development:
             self.faults[name] = faults = StoreFaults(stores)
@@ -219,7 +266,7 @@ class Server:
                     raise
                 unopened[store.name] = reason
             exits.callback(_close, store)
-        if not settings.store_urls and not unopened:
+        if not settings.store_urls and not unopened and cluster is None:
             folder.record_stores(len(folder.store_paths(settings.stores, STORES_DEFAULT)))
         return Broker(
             catalog,
@@ -230,6 +277,7 @@ class Server:
             unopened=unopened,
             stall_after_s=settings.stall_after_s,
             reserved_names=RESERVED_NAMES,
+            elsewhere=cluster,
         )
 
     def _tls(self, host_names: Sequence[str]) -> ssl.SSLContext:
@@ -251,11 +299,20 @@ def _close(store: MessagingStore) -> None:
 
 def run(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. For the command line; returns after draining."""
+    _run(settings, None)
+
+
+def run_member(membership: Membership) -> None:
+    """`run` for one broker of several. It ends when its supervisor does."""
+    _run(membership.settings, membership)
+
+
+def _run(settings: Settings, membership: Membership | None) -> None:
     start_log(settings.log_level, settings.log_format, settings.audit_log)
     raise_descriptor_limit()
     gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_serve(settings))
+        runner.run(_serve(settings, membership))
 
 
 def _root_rule(settings: Settings, folder: DataFolder) -> RootRule:
@@ -265,11 +322,18 @@ def _root_rule(settings: Settings, folder: DataFolder) -> RootRule:
     return RootRule(folder.root_key(), folder.root_key("secondary"), folder.keep_root_key)
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings, membership: Membership | None) -> None:
     stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with Server(settings) as server:
+        loop.add_signal_handler(number, stop.set)
+    member = None
+    if membership is not None:
+        member = ClusterMember(membership)
+        # Nothing is ever written to it: it can be read when the supervisor is gone. Then nobody stops this
+        # process in order, and whoever starts the server again waits for it. All that it said is on disk.
+        loop.add_reader(membership.supervisor, os._exit, 1)
+    async with Server(settings, member) as server:
         sys.stdout.write(f"ready {server.connection_string}\n")
         for name, shown in islice(server.connection_strings.items(), 1, None):
             sys.stdout.write(f"namespace {name} {shown}\n")

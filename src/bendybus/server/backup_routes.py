@@ -22,12 +22,12 @@ from bendybus.auth.http import authorise
 from bendybus.auth.key_ring import AccessRule, KeyRing
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
-from bendybus.errors import ArgumentError, BrokerError
+from bendybus.errors import ArgumentError, BrokerError, NotSupported
 from bendybus.http_bodies import json_body
 from bendybus.server.announcement import OPERATOR_RULE_NAME
 from bendybus.server.backup import Backups
 
-__all__ = ["backup_routes"]
+__all__ = ["backup_routes", "refused_backup_routes"]
 
 
 def backup_routes(backups: Backups, operator_key: str) -> list[BaseRoute]:
@@ -46,6 +46,19 @@ def backup_routes(backups: Backups, operator_key: str) -> list[BaseRoute]:
             return JSONResponse({"error": refusal.description}, refusal.status)
 
     return [Route("/$backup", backup, methods=["GET", "POST"])]
+
+
+def refused_backup_routes() -> list[BaseRoute]:
+    """For one broker of several: a backup would need one moment over all their stores."""
+
+    async def refuse(request: Request) -> Response:
+        refusal = NotSupported(
+            "This server has several brokers, and a backup of several cannot be made yet. Stop the server "
+            "and copy its data folder, or start it with one broker."
+        )
+        return JSONResponse({"error": refusal.description}, refusal.status)
+
+    return [Route("/$backup", refuse, methods=["GET", "POST"])]
 
 
 def _folder(body: object) -> Path:

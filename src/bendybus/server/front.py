@@ -8,6 +8,7 @@ namespaces are opened and closed in app.py and in `bendybus.testing`.
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from bendybus.gateway.gateway import Gateway
 from bendybus.gateway.memory_budget import MemoryBudget
 from bendybus.namespaces import Namespace, Namespaces
 from bendybus.rest.routes import RestMessages
+from bendybus.server.cluster_member import ClusterMember
 from bendybus.server.http import HEALTH_PATH, Health, http_app, watching_app
 from bendybus.server.http_protocol import HttpHost
 from bendybus.server.listener import Listener
@@ -50,22 +52,31 @@ class Front:
         memory_bytes: int,
         require_tls: bool = False,
         operators_routes: Sequence[BaseRoute] = (),
+        member: ClusterMember | None = None,
     ) -> None:
-        """`operators_routes`: what belongs to the server and to no namespace."""
+        """`operators_routes`: what belongs to the server and to no namespace.
+
+        `member`: what makes this server one broker of several.
+        """
+        self._forwarding = None if member is None else member.forwarding()
         self.namespaces = Namespaces()
         self.ready = False
         """What `/health` says."""
         budget = MemoryBudget(memory_bytes)
         self._gateway = Gateway(self.namespaces, handshake_timeout_s=handshake_timeout_s, budget=budget)
         self._routes = _NamespaceRoutes(self.namespaces)
-        metrics = MetricsPage(self.namespaces, self._gateway)
+        metrics = MetricsPage(
+            self.namespaces, self._gateway, None if member is None else member.figures_of_others
+        )
         app = http_app(
             amqp=self._gateway.protocol,
             health=self._health,
-            metrics=metrics.show,
+            metrics=metrics.show if self._forwarding is None else self._forwarding.answer,
             # Last: every path may be an entity's.
             routes=[*operators_routes, self._routes],
         )
+        if member is not None:
+            member.answer_with(app, metrics.of_process)
         watching = watching_app(health=self._health, metrics=metrics.show_all)
 
         def host(app: ASGIApp) -> HttpHost:
@@ -89,14 +100,17 @@ class Front:
         )
 
     def admit(
-        self, namespace: Namespace, rules: AuthorizationRules, keeper: StoreKeeper | None = None
+        self,
+        namespace: Namespace,
+        rules: AuthorizationRules,
+        keeper: StoreKeeper | None = None,
     ) -> None:
         """Serve clients in this namespace, whose broker has been started.
 
         `keeper` attaches and retires its stores; None if that is not possible.
         """
         self.namespaces.add(namespace)
-        self._routes.admit(namespace, rules, keeper)
+        self._routes.admit(namespace, rules, keeper, self._forwarding)
         self._gateway.admit(namespace)
 
     def dismiss(self, namespace: Namespace) -> None:
@@ -109,6 +123,15 @@ class Front:
         """Accept connections on these addresses. Returns the ports."""
         self._gateway.start()
         return [await self._listener.listen(host, port) for host, port in addresses]
+
+    def open_sockets(
+        self, addresses: Iterable[Sequence[socket.socket]], metrics: Sequence[socket.socket]
+    ) -> list[int]:
+        """The same on sockets that listen already, and perhaps the port for health and metrics."""
+        self._gateway.start()
+        if metrics:
+            self._watching.listen_on(metrics)
+        return [self._listener.listen_on(sockets) for sockets in addresses]
 
     async def open_metrics(self, host: str, port: int) -> int:
         """Serve health and metrics, and nothing else, on one more port. Returns the port."""
@@ -166,8 +189,17 @@ class _NamespaceRoutes(BaseRoute):
         self._namespaces = namespaces
         self._served: dict[Namespace, _Served] = {}
 
-    def admit(self, namespace: Namespace, rules: AuthorizationRules, keeper: StoreKeeper | None) -> None:
+    def admit(
+        self,
+        namespace: Namespace,
+        rules: AuthorizationRules,
+        keeper: StoreKeeper | None,
+        management: BaseRoute | None,
+    ) -> None:
         rest = RestMessages(namespace.broker, namespace.keys)
+        if management is not None:
+            self._served[namespace] = _Served(rest, Router([rest, management], redirect_slashes=False))
+            return
         # Management last: what is not a message operation is an entity.
         rule_routes = AuthorizationRuleRoutes(rules, namespace.keys)
         own = [*fault_routes(namespace), *store_routes(namespace, keeper, self._namespaces)]

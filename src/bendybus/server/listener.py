@@ -17,7 +17,7 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -163,8 +163,11 @@ class Listener:
 
     async def listen(self, host: str, port: int) -> int:
         """Accept on one more address too; port 0 picks a free one. Returns the port."""
+        return self.listen_on(bind(host, port))
+
+    def listen_on(self, sockets: Sequence[socket.socket]) -> int:
+        """Accept on sockets of one port that listen already. Other processes may do so too."""
         self._loop = asyncio.get_running_loop()
-        sockets = bind(host, port)
         self._listening += sockets
         for listening in sockets:
             self._loop.add_reader(listening, self._accept, listening)

@@ -8,19 +8,20 @@ it, and where: metrics_page.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from itertools import chain
+from typing import Final, Literal, TypeAlias
 
 from bendybus.broker.lifecycle import Availability, StoreState
-from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
 from bendybus.broker.turns import Turns
 from bendybus.domain.messages import SubQueue
 from bendybus.gateway.memory_budget import MemoryBudget
 from bendybus.namespaces import Namespace
 
-__all__ = ["FAMILIES", "Family", "exposition"]
+__all__ = ["FAMILIES", "Family", "ProcessFigures", "exposition", "process_figures"]
 
 AVAILABLE: Final = {
     StoreState.AVAILABLE: 1.0,
@@ -34,6 +35,9 @@ COUNTED: Final = [
     for subqueue in SubQueue
 ]
 """What is counted of a partition, with the labels that say so."""
+
+ProcessFigures: TypeAlias = Sequence[tuple[str, str, float]]
+"""Name, labels and value of what one process counts."""
 
 # Lines that become bytes in one step.
 LINES_PER_STEP: Final = 500
@@ -92,20 +96,24 @@ async def exposition(
     budget: MemoryBudget | None = None,
     *,
     by_partition: bool = False,
+    others: Iterable[ProcessFigures] = (),
 ) -> list[bytes]:
-    """All samples of these namespaces in Prometheus' text format, in pieces."""
+    """All samples of these namespaces in Prometheus' text format, in pieces.
+
+    `others`: what the other broker processes of the server count.
+    """
     turns, samples = Turns(), _Samples()
-    samples.add(CONNECTIONS, "", connections)
-    if budget is not None:
-        samples.add(MEMORY_USED, "", budget.used_bytes)
-        samples.add(MEMORY_LIMIT, "", budget.limit_bytes)
-        samples.add(MEMORY_DISCONNECTS, "", budget.evictions)
+    families = {family.name: family for family in FAMILIES}
+    counted: dict[tuple[str, str], float] = {}
+    for name, labels, value in chain(process_figures(namespaces, connections, budget), *others):
+        counted[name, labels] = counted.get((name, labels), 0) + value
+    for (name, labels), value in counted.items():
+        samples.add(families[name], labels, value)
     for namespace in tuple(namespaces):
         of_namespace = f'namespace="{escaped(namespace.name)}"'
-        samples.add(CACHE, of_namespace, namespace.broker.cache.used_bytes)
-        _add_stores(samples, namespace, of_namespace)
         for queue in tuple(namespace.broker.entities.sources()):
             named = f'entity="{escaped(queue.path)}",{of_namespace}'
+            await queue.refresh()
             if by_partition:
                 for host in queue.hosts:
                     _add_partition(samples, host, f'{named},partition="{host.number}"')
@@ -114,6 +122,24 @@ async def exposition(
                 _add_entity(samples, queue, named)
                 await turns.next()
     return await samples.text(turns)
+
+
+def process_figures(
+    namespaces: Iterable[Namespace], connections: int, budget: MemoryBudget | None
+) -> ProcessFigures:
+    """What belongs to one process: its connections, its memory, and the stores that it has."""
+    figures: list[tuple[Family, str, float]] = [(CONNECTIONS, "", connections)]
+    if budget is not None:
+        figures += [
+            (MEMORY_USED, "", budget.used_bytes),
+            (MEMORY_LIMIT, "", budget.limit_bytes),
+            (MEMORY_DISCONNECTS, "", budget.evictions),
+        ]
+    for namespace in namespaces:
+        of_namespace = f'namespace="{escaped(namespace.name)}"'
+        figures.append((CACHE, of_namespace, namespace.broker.cache.used_bytes))
+        figures += _of_stores(namespace, of_namespace)
+    return [(family.name, labels, value) for family, labels, value in figures]
 
 
 class _Samples:
@@ -142,7 +168,7 @@ class _Samples:
 
 
 def _add_entity(samples: _Samples, queue: Queue, labels: str) -> None:
-    loaded = [host.partition for host in queue.hosts if host.partition is not None]
+    loaded = [host.figures for host in queue.hosts if host.figures is not None]
     up = sum(host.availability is Availability.AVAILABLE for host in queue.hosts)
     samples.add(PARTITIONS, labels, len(queue.hosts))
     samples.add(PARTITIONS_AVAILABLE, labels, up)
@@ -156,27 +182,27 @@ def _add_entity(samples: _Samples, queue: Queue, labels: str) -> None:
             samples.add(MESSAGES, labels + which, sum(getattr(each, state) for each in counts))
 
 
-def _add_partition(samples: _Samples, host: PartitionHost, labels: str) -> None:
+def _add_partition(samples: _Samples, host: ReceivingPort, labels: str) -> None:
     up = host.availability is Availability.AVAILABLE
     samples.add(PARTITION_AVAILABLE, f'{labels},store="{escaped(host.store.name)}"', int(up))
-    if host.partition is None:
+    if host.figures is None:
         return
-    samples.add(SIZE, labels, host.partition.size_bytes)
+    samples.add(SIZE, labels, host.figures.size_bytes)
     for subqueue, states in COUNTED:
-        counts = host.partition.counts(subqueue)
+        counts = host.figures.counts(subqueue)
         for state, which in states:
             samples.add(MESSAGES, labels + which, getattr(counts, state))
 
 
-def _add_stores(samples: _Samples, namespace: Namespace, of_namespace: str) -> None:
+def _of_stores(namespace: Namespace, of_namespace: str) -> Iterator[tuple[Family, str, float]]:
     for store in namespace.broker.stores:
         labels = f'{of_namespace},store="{escaped(store.name)}"'
-        samples.add(COMMITS, labels, store.writer.commits)
-        samples.add(STORED, labels, store.writer.messages_stored)
-        samples.add(STORE_AVAILABLE, labels, AVAILABLE[store.state])
-        samples.add(WAITING, labels, store.waiting_s)
-        samples.add(FAILURES, labels, store.failures)
-        samples.add(DAMAGES, labels, store.damages)
+        yield COMMITS, labels, store.writer.commits
+        yield STORED, labels, store.writer.messages_stored
+        yield STORE_AVAILABLE, labels, AVAILABLE[store.state]
+        yield WAITING, labels, store.waiting_s
+        yield FAILURES, labels, store.failures
+        yield DAMAGES, labels, store.damages
 
 
 def escaped(text: str) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from starlette.requests import Request
@@ -27,7 +27,7 @@ from bendybus.broker.clock import now
 from bendybus.errors import ArgumentError, BrokerError
 from bendybus.gateway.gateway import Gateway
 from bendybus.namespaces import Namespace, Namespaces
-from bendybus.server.metrics import exposition
+from bendybus.server.metrics import ProcessFigures, exposition, process_figures
 
 __all__ = ["MetricsPage"]
 
@@ -39,9 +39,16 @@ PROXY_HEADERS: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host
 
 
 class MetricsPage:
-    def __init__(self, namespaces: Namespaces, gateway: Gateway) -> None:
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        gateway: Gateway,
+        others: Callable[[], Awaitable[Sequence[ProcessFigures]]] | None = None,
+    ) -> None:
+        """`others` asks the other broker processes of the server."""
         self._namespaces = namespaces
         self._gateway = gateway
+        self._others = others
         self._making = asyncio.Lock()
         """One page is made at a time, however many are asked for."""
 
@@ -68,10 +75,18 @@ class MetricsPage:
         if only is None or only is self._namespaces.only:
             gateway = self._gateway
             return await exposition(
-                tuple(self._namespaces), gateway.connection_count, gateway.budget, by_partition=by_partition
+                tuple(self._namespaces),
+                gateway.connection_count,
+                gateway.budget,
+                by_partition=by_partition,
+                others=() if self._others is None else await self._others(),
             )
         # A namespace's key tells nothing about the clients of others.
         return await exposition((only,), self._gateway.connections_of(only), by_partition=by_partition)
+
+    def of_process(self) -> ProcessFigures:
+        """What this process counts, for the page of another."""
+        return process_figures(tuple(self._namespaces), self._gateway.connection_count, self._gateway.budget)
 
     def _visible(self, request: Request) -> Namespace | None:
         """The namespace to show, None for all; `Unauthorized` if the client may see none."""

@@ -92,6 +92,12 @@ class DataFolder:
             os.truncate(lock, 0)
             os.pwrite(lock, f"{os.getpid()}\n".encode("ascii"), 0)
 
+    @property
+    def lock(self) -> int:
+        """The descriptor that holds the lock. A process that inherits it holds it too."""
+        assert self._lock is not None, f"{self._path} is not open"
+        return self._lock
+
     def close(self) -> None:
         if self._lock is not None:
             os.close(self._lock)

@@ -85,7 +85,7 @@ def a_queue(description: QueueDescription, partitions: int) -> Queue:
         partition.apply(Confirm(arrived[-1].sequence_number), Instant(1))
         store = SimpleNamespace(state=StoreState.AVAILABLE)
         queue.hosts.append(
-            SimpleNamespace(partition=partition, availability=Availability.AVAILABLE, store=store)
+            SimpleNamespace(figures=partition, availability=Availability.AVAILABLE, store=store)
         )
     return queue
 
@@ -154,7 +154,7 @@ def test_counts_and_sizes_are_summed_over_the_partitions() -> None:
     shown = written(queue)
     assert (text_of(shown, "MessageCount"), text_of(shown, "SizeInBytes")) == ("16", "48")
     assert text_of(shown, "EntityAvailabilityStatus") == "Available"
-    queue.hosts[3] = SimpleNamespace(partition=None, availability=Availability.UNAVAILABLE)
+    queue.hosts[3] = SimpleNamespace(figures=None, availability=Availability.UNAVAILABLE)
     shown = written(queue)
     assert (text_of(shown, "MessageCount"), text_of(shown, "SizeInBytes")) == ("15", "45")
     assert text_of(shown, "EntityAvailabilityStatus") == "Limited"

@@ -186,11 +186,15 @@ async def test_others_have_their_turn_while_the_page_is_made(monkeypatch):
     partition = SimpleNamespace(size_bytes=1, counts=lambda subqueue: counts)
     hosts = [
         SimpleNamespace(
-            number=number, partition=partition, availability=None, store=SimpleNamespace(name="store-0")
+            number=number, figures=partition, availability=None, store=SimpleNamespace(name="store-0")
         )
         for number in range(16)
     ]
-    queues = [SimpleNamespace(path=f"q{number}", hosts=hosts) for number in range(50)]
+
+    async def refresh() -> None:
+        """The figures are up to date."""
+
+    queues = [SimpleNamespace(path=f"q{number}", hosts=hosts, refresh=refresh) for number in range(50)]
     cache = SimpleNamespace(used_bytes=0)
     entities = SimpleNamespace(sources=lambda: queues)
     broker = SimpleNamespace(cache=cache, stores=[], entities=entities)

@@ -13,7 +13,7 @@ from typing import Final
 from bendybus.amqp.types import Timestamp
 from bendybus.auth.rights import Right
 from bendybus.broker.lifecycle import Availability
-from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
 from bendybus.domain.messages import MessageState, SubQueue
 from bendybus.domain.range_commands import (
@@ -54,7 +54,7 @@ async def _partition_info(managed: Managed, body: Body) -> Answer:
     }
 
 
-async def _surveyed(host: PartitionHost, subqueue: SubQueue) -> dict[str, object]:
+async def _surveyed(host: ReceivingPort, subqueue: SubQueue) -> dict[str, object]:
     await host.loaded()
     if host.availability is not Availability.AVAILABLE:
         return {"partition": int(host.number), "available": False}
@@ -129,7 +129,7 @@ async def _complete_up_to(managed: Managed, body: Body) -> Answer:
 
 async def _complete_numbers(managed: Managed, body: Body) -> Answer:
     queue, subqueue = managed.queue, managed.subqueue
-    shares: dict[PartitionHost, list[SequenceNumber]] = {}
+    shares: dict[ReceivingPort, list[SequenceNumber]] = {}
     for number in sequence_numbers(body):
         shares.setdefault(_host(queue, number), []).append(number)
     removed = 0
@@ -143,6 +143,7 @@ async def _complete_numbers(managed: Managed, body: Body) -> Answer:
 async def _consumer_lease(managed: Managed, body: Body) -> Answer:
     """Take or extend the lease; a duration of 0 gives it up."""
     queue, subqueue = managed.queue, managed.subqueue
+    queue.refuse_spread("the lease of a consumer")
     consumer = _consumer(body)
     duration_ms = whole_number(body, "duration-ms")
     if not 0 <= duration_ms <= LEASE_MAX_MS:
@@ -165,7 +166,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
 }
 
 
-def _host(queue: Queue, number: int) -> PartitionHost:
+def _host(queue: Queue, number: int) -> ReceivingPort:
     host = queue.host_of_sequence_number(SequenceNumber(number))
     if host is None:
         raise ArgumentError(f"'{queue.path}' has no partition for the sequence number {number}.")

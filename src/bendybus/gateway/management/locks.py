@@ -11,7 +11,7 @@ from typing import Final
 
 from bendybus.amqp.types import Array, Timestamp
 from bendybus.auth.rights import Right
-from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Command, Renew, Renewed, Reply, Settled
 from bendybus.errors import BrokerError
@@ -66,9 +66,9 @@ async def _update_disposition_in_transaction(
     return {}
 
 
-def _by_token(queue: Queue, tokens: Sequence[LockToken]) -> dict[PartitionHost, list[LockToken]]:
+def _by_token(queue: Queue, tokens: Sequence[LockToken]) -> dict[ReceivingPort, list[LockToken]]:
     """Each partition's share; a token that none of them has given is in no share."""
-    shares: dict[PartitionHost, list[LockToken]] = {}
+    shares: dict[ReceivingPort, list[LockToken]] = {}
     for token in tokens:
         host = queue.host_of_token(token)
         if host is not None:
@@ -76,7 +76,7 @@ def _by_token(queue: Queue, tokens: Sequence[LockToken]) -> dict[PartitionHost, 
     return shares
 
 
-async def _ask_holder(host: PartitionHost, command: Command) -> Reply:
+async def _ask_holder(host: ReceivingPort, command: Command) -> Reply:
     """Submit a command that only the holder of a lock may submit."""
     try:
         return await host.ask(command)

@@ -16,7 +16,7 @@ from typing import Final
 from bendybus import audit
 from bendybus.amqp.types import Int
 from bendybus.auth.rights import Right
-from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import (
     ENTROPY_PER_LOCK,
@@ -108,7 +108,7 @@ async def _receive_by_sequence_number(managed: Managed, body: Body) -> Answer:
     deletes = whole_number(body, "receiver-settle-mode", 1) == 0
     queue, subqueue = managed.queue, managed.subqueue
     session = managed.session(body) if queue.has_sessions(subqueue) else None
-    taken: list[tuple[PartitionHost, list[Message]]] = []
+    taken: list[tuple[ReceivingPort, list[Message]]] = []
     try:
         for host, share in _shares(queue, numbers, session).items():
             entropy = urandom(ENTROPY_PER_LOCK * len(share))
@@ -134,7 +134,7 @@ async def _receive_by_sequence_number(managed: Managed, body: Body) -> Answer:
 
 def _shares(
     queue: Queue, numbers: Sequence[SequenceNumber], session: SessionLock | None
-) -> dict[PartitionHost, list[SequenceNumber]]:
+) -> dict[ReceivingPort, list[SequenceNumber]]:
     """Each partition's; those of a session are all in its own."""
     shares = by_partition(queue, numbers)
     if session is not None and set(shares) - {queue.host_of_token(session.token)}:

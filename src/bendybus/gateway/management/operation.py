@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from bendybus.auth.rights import Right
 from bendybus.broker.entity import Entity
-from bendybus.broker.host import Host
+from bendybus.broker.partition_port import PartitionPort
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import SendTarget, Subscription
 from bendybus.broker.topics import Topics
@@ -27,7 +27,7 @@ from bendybus.names import SequenceNumber, SessionKey
 
 __all__ = ["Answer", "Managed", "Operation", "by_partition"]
 
-H = TypeVar("H", bound=Host[Any])
+H = TypeVar("H", bound=PartitionPort)
 
 Answer: TypeAlias = dict[str, object] | None
 """The body of the response; None for an empty one (204)."""
@@ -88,7 +88,9 @@ class Operation(NamedTuple):
     """The same as part of a transaction; None if that is not possible."""
 
 
-def by_partition(entity: Entity[H, Any], numbers: Sequence[SequenceNumber]) -> dict[H, list[SequenceNumber]]:
+def by_partition(
+    entity: Entity[H, Any, Any], numbers: Sequence[SequenceNumber]
+) -> dict[H, list[SequenceNumber]]:
     """Each partition's share of these; `MessageNotFound` where there is none for a number."""
     shares: dict[H, list[SequenceNumber]] = {}
     for number in numbers:

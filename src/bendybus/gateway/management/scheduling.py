@@ -48,7 +48,7 @@ async def _schedule_message_in_transaction(managed: Managed, body: Body, transac
 
 async def _cancel_scheduled_message(managed: Managed, body: Body) -> Answer:
     """In each partition all of these are removed, or none."""
-    entity: Entity[Any, Any] = managed.entity
+    entity: Entity[Any, Any, Any] = managed.entity
     entity.refuse_sending(managed.subqueue)
     for host, numbers in by_partition(entity, sequence_numbers(body)).items():
         await host.ask(CancelScheduled(numbers))
@@ -58,7 +58,7 @@ async def _cancel_scheduled_message(managed: Managed, body: Body) -> Answer:
 async def _cancel_scheduled_message_in_transaction(
     managed: Managed, body: Body, transaction: Transaction
 ) -> Answer:
-    entity: Entity[Any, Any] = managed.entity
+    entity: Entity[Any, Any, Any] = managed.entity
     entity.refuse_sending(managed.subqueue)
     for host, numbers in by_partition(entity, sequence_numbers(body)).items():
         transaction.cancel_scheduled(managed.entity, host, numbers)

@@ -11,7 +11,7 @@ from typing import Final
 
 from bendybus.amqp.types import Array, Int, Timestamp
 from bendybus.auth.rights import Right
-from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Command, Reply
 from bendybus.domain.session_commands import (
@@ -82,7 +82,7 @@ async def _ask_holder(queue: Queue, lock: SessionLock, command: Command) -> Repl
         raise session_lost(lock.session_id, queue.path) from away
 
 
-def _host(queue: Queue, lock: SessionLock) -> PartitionHost:
+def _host(queue: Queue, lock: SessionLock) -> ReceivingPort:
     host = queue.host_of_token(lock.token)
     if host is None:
         raise session_lost(lock.session_id, queue.path)

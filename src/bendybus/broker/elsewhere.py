@@ -1,0 +1,149 @@
+"""What a broker needs from the other brokers of its namespace. A broker that is alone has none.
+
+Each messaging store belongs to one broker, which owns the partitions in it. One broker has the catalog and
+makes all changes of entities; the others follow it (cluster/following.py). The implementation: cluster/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from typing import TYPE_CHECKING, Protocol
+
+from bendybus.broker.partition_port import PartitionPort, ReceivingPort, StoreView
+from bendybus.domain.filters import RuleDescription
+from bendybus.names import EntityPath, Instant, PartitionNumber
+from bendybus.store.catalog import EntityRecord
+
+if TYPE_CHECKING:
+    from bendybus.broker.queue import Queue
+    from bendybus.broker.topic import Topic
+
+__all__ = ["Alone", "Elsewhere"]
+
+
+class Elsewhere(Protocol):
+    """The other brokers. What changes entities is called only where the catalog is; only `change_rules` is
+    called elsewhere."""
+
+    has_catalog: bool
+    """Whether this broker has the catalog, and so makes the changes."""
+    store_names: Set[str]
+    """The names of the messaging stores that other brokers have."""
+
+    def refuse(self, what: str) -> None:
+        """`NotSupported` if there are other brokers: this does not work with several yet."""
+
+    def refuse_following(self) -> None:
+        """`NotSupported` if another broker has the catalog: this broker cannot create or delete entities."""
+
+    def stores(self) -> Sequence[StoreView]:
+        """The messaging stores that other brokers have."""
+
+    def queue_partition(
+        self, queue: Queue, generation: str, number: PartitionNumber, store: str
+    ) -> ReceivingPort:
+        """A partition of a queue or subscription in a store of another broker."""
+
+    def topic_partition(
+        self, topic: Topic, generation: str, number: PartitionNumber, store: str
+    ) -> PartitionPort: ...
+
+    async def make_partitions(self, record: EntityRecord) -> None:
+        """Create the partitions of a new entity that are in stores of other brokers."""
+
+    async def drop_partitions(self, record: EntityRecord) -> None:
+        """Remove those again."""
+
+    async def changed(self, records: Sequence[EntityRecord]) -> None:
+        """The catalog has these new or changed records. Returns once all brokers that can be reached know."""
+
+    async def send_off(self, paths: Sequence[EntityPath], *, force: bool) -> None:
+        """Messages that were sent through these entities leave at the other brokers too (departure.py)."""
+
+    async def stay(self, paths: Sequence[EntityPath]) -> None:
+        """The entities are not deleted after all."""
+
+    async def removed(self, paths: Sequence[EntityPath]) -> None:
+        """The catalog no longer lists these. Returns once all brokers that can be reached know."""
+
+    def forgotten(self, paths: Iterable[EntityPath]) -> None:
+        """These entities are closed here."""
+
+    async def namespace_changed(self) -> None:
+        """The catalog has new settings of the namespace."""
+
+    async def last_use(self, path: EntityPath) -> Instant | None:
+        """When clients of other brokers last used the entity; None if one of them cannot be asked."""
+
+    async def change_rules(
+        self,
+        topic_path: str,
+        name: str,
+        *,
+        add: RuleDescription | None = None,
+        remove: str | None = None,
+    ) -> None:
+        """Add or remove a rule of a subscription where the catalog is."""
+
+
+class Alone:
+    """`Elsewhere` of a broker that has no others."""
+
+    has_catalog = True
+    store_names: Set[str] = frozenset()
+
+    def refuse(self, what: str) -> None:
+        pass
+
+    def refuse_following(self) -> None:
+        pass
+
+    def stores(self) -> Sequence[StoreView]:
+        return ()
+
+    def queue_partition(
+        self, queue: Queue, generation: str, number: PartitionNumber, store: str
+    ) -> ReceivingPort:
+        raise AssertionError("all stores are here")
+
+    def topic_partition(
+        self, topic: Topic, generation: str, number: PartitionNumber, store: str
+    ) -> PartitionPort:
+        raise AssertionError("all stores are here")
+
+    async def make_partitions(self, record: EntityRecord) -> None:
+        pass
+
+    async def drop_partitions(self, record: EntityRecord) -> None:
+        pass
+
+    async def changed(self, records: Sequence[EntityRecord]) -> None:
+        pass
+
+    async def send_off(self, paths: Sequence[EntityPath], *, force: bool) -> None:
+        pass
+
+    async def stay(self, paths: Sequence[EntityPath]) -> None:
+        pass
+
+    async def removed(self, paths: Sequence[EntityPath]) -> None:
+        pass
+
+    def forgotten(self, paths: Iterable[EntityPath]) -> None:
+        pass
+
+    async def namespace_changed(self) -> None:
+        pass
+
+    async def last_use(self, path: EntityPath) -> Instant | None:
+        return Instant(0)
+
+    async def change_rules(
+        self,
+        topic_path: str,
+        name: str,
+        *,
+        add: RuleDescription | None = None,
+        remove: str | None = None,
+    ) -> None:
+        raise AssertionError("the catalog is here")

@@ -1,0 +1,172 @@
+"""The seam between a partition and everything that uses one: the gateway, REST, forwarding, transactions.
+
+A partition is asked by commands, which are values (domain/commands.py), and answers each with a reply or an
+error. It tells receivers about three things: messages became available (`Queue.wake`), a session has
+messages, and a session is lost (`SessionHolder`). Payloads are read by message. Users of a partition rely
+on nothing else, so they need not know which broker owns it.
+
+The owner's implementations are `PartitionHost` and `TopicHost`; calls to them go straight to the partition.
+A partition of another broker is `RemotePartition` (cluster/remote.py). Only code of this package that keeps,
+moves, empties or forwards what the broker owns uses hosts: it finds them in `Entity.own`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+from bendybus.broker.holders import SessionHolder
+from bendybus.broker.lifecycle import Availability, StoreState
+from bendybus.broker.mailbox import OnReply
+from bendybus.broker.scans import Matches, Scan
+from bendybus.domain.commands import Command, Reply
+from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.session_commands import SessionAccepted, SessionLock
+from bendybus.domain.shelf import Counts
+from bendybus.errors import BrokerError
+from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber
+
+__all__ = [
+    "Figures",
+    "OnPayloads",
+    "PartitionPort",
+    "PartitionStatus",
+    "QueueFigures",
+    "ReceivingPort",
+    "StoreView",
+]
+
+OnPayloads: TypeAlias = Callable[[list[bytes | None] | BrokerError], None]
+"""Called with the payload of each message, None for one that is gone."""
+
+
+class StoreView(Protocol):
+    """What users of a partition may know about its messaging store."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def state(self) -> StoreState: ...
+
+
+class Figures(Protocol):
+    """Sizes and counts of a partition, for people and for quotas."""
+
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def scheduled_count(self) -> int: ...
+
+
+class QueueFigures(Figures, Protocol):
+    def counts(self, subqueue: SubQueue) -> Counts: ...
+
+
+class PartitionStatus(Protocol):
+    number: PartitionNumber
+    availability: Availability
+    """What happens to a command that is submitted now."""
+
+
+class PartitionPort(PartitionStatus, Protocol):
+    """A partition that takes commands, of any kind of entity."""
+
+    @property
+    def path(self) -> EntityPath: ...
+    @property
+    def store(self) -> StoreView: ...
+    @property
+    def figures(self) -> Figures | None:
+        """None while they are unknown. Those of a partition elsewhere are as of `Entity.refresh`."""
+
+    def now(self) -> Instant:
+        """The time in its namespace."""
+
+    def submit(self, command: Command, done: OnReply) -> None:
+        """Apply a command. `done` is called, perhaps before this returns, with the reply or the error."""
+
+    async def ask(self, command: Command) -> Reply:
+        """`submit` for callers that can wait. Raises the error."""
+
+    async def loaded(self) -> None:
+        """Return once the partition is not being loaded."""
+
+    async def refresh(self) -> None:
+        """Bring `figures` up to date."""
+
+    def check(self, commands: Sequence[Command], at: Instant) -> None:
+        """Raise if it is known that these commands of a transaction cannot be applied."""
+
+    async def commit(self, work: Sequence[tuple[PartitionPort, Command]]) -> None:
+        """Apply commands as one commit. Their partitions are in the store of this one (transactions.py)."""
+
+
+class ReceivingPort(PartitionPort, Protocol):
+    """A partition of a queue or subscription. Methods that lock return what can be had at once."""
+
+    @property
+    def figures(self) -> QueueFigures | None: ...
+
+    # -- receiving ----------------------------------------------------------------
+
+    def available(self, subqueue: SubQueue) -> int:
+        """How many messages, or how many sessions, could be locked now."""
+
+    def is_unknown(self, subqueue: SubQueue) -> bool:
+        """Whether it is being found out what the partition has. Receivers are woken when it is known."""
+
+    async def known(self, subqueue: SubQueue) -> None:
+        """Return once another broker has answered what the partition has."""
+
+    def lock(self, count: int, size_max: int, subqueue: SubQueue) -> list[Message]:
+        """Peek-lock up to `count` messages with at most `size_max` bytes; one however large it is."""
+
+    def held_among(self, tokens: Sequence[LockToken], at: Instant) -> set[LockToken]:
+        """Those of these tokens under which a message is locked, as far as is known here."""
+
+    def holds(self, token: LockToken, at: Instant) -> bool:
+        """`held_among` for one token."""
+
+    async def find_locked(self, token: LockToken) -> Message | None:
+        """The message that is locked under this token."""
+
+    def release(self, tokens: Sequence[LockToken]) -> None:
+        """Return messages that were locked and never sent."""
+
+    def scan(self, subqueue: SubQueue, matches: Matches) -> Scan:
+        """For a receiver with a selector."""
+
+    # -- payloads -----------------------------------------------------------------
+
+    @property
+    def removes_promptly(self) -> bool:
+        """Whether a removal should not take long. If not, `read_to_remove` finds out."""
+
+    def read(self, messages: Sequence[Message], done: OnPayloads) -> None:
+        """The payloads of these messages, from memory or from the store."""
+
+    def read_to_remove(self, messages: Sequence[Message], done: OnPayloads) -> None:
+        """`read` that answers only once the store is known to commit."""
+
+    async def payloads(self, messages: Sequence[Message]) -> list[bytes | None]:
+        """`read` for callers that can wait."""
+
+    # -- sessions -----------------------------------------------------------------
+
+    def accept_next_session(self, *, exclusive: bool = True) -> SessionAccepted | None:
+        """Lock the next free session with messages, if there is one at once."""
+
+    def hold_session(self, lock: SessionLock, holder: SessionHolder) -> None:
+        """Tell this holder about messages in the session, and when the session is lost."""
+
+    def let_go_session(self, lock: SessionLock) -> None:
+        """Tell the holder of this session nothing more."""
+
+    def lock_in_session(self, lock: SessionLock, count: int, size_max: int) -> list[Message]:
+        """`lock` for the holder of a session; nothing if the session is lost."""
+
+    def waiting_in_session(self, lock: SessionLock) -> bool:
+        """Whether there are more messages for the holder of a session."""
+
+    async def session_state(self, lock: SessionLock) -> bytes | None:
+        """The state of a session, for its holder."""

@@ -1,0 +1,117 @@
+"""What a partition of a queue or subscription reads from its store: payloads and session states.
+
+Nothing here changes the partition. Locking and settling: partition_host.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from bendybus.broker.host import Host
+from bendybus.broker.lifecycle import Availability
+from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.partition import Partition
+from bendybus.domain.session_commands import FindSessionState, SessionLock, SessionStateFound
+from bendybus.errors import BrokerError, StoreUnavailable
+
+__all__ = ["PartitionReads"]
+
+logger = logging.getLogger(__name__)
+
+
+class PartitionReads(Host[Partition]):
+    # -- what is known ------------------------------------------------------------
+
+    def is_unknown(self, subqueue: SubQueue) -> bool:
+        """Whether the partition is being loaded."""
+        return self.availability is Availability.LOADING
+
+    async def known(self, subqueue: SubQueue) -> None:
+        """Nothing to wait for: only another broker has to be asked."""
+
+    # -- payloads -----------------------------------------------------------------
+
+    def read(
+        self, messages: Sequence[Message], done: Callable[[list[bytes | None] | BrokerError], None]
+    ) -> None:
+        """The payloads of these messages, from memory or from the store; None for a message that is gone.
+
+        Payloads that are read back are not kept: browsing a long backlog must not fill the memory.
+        """
+        partition = self._held
+        known = [message.payload for message in messages]
+        cold = [message.body_row_id for message in messages if message.payload is None]
+        if not cold:
+            done(known)
+            return
+
+        def answer(payloads: list[bytes | None] | Exception) -> None:
+            if isinstance(payloads, Exception):
+                # If the store is away, it has already told us. If it is only slow, our memory is still valid.
+                if partition is self._held and not isinstance(payloads, StoreUnavailable):
+                    logger.error("%s: payloads cannot be read: %s", self, payloads)
+                    self.fail(payloads)
+                done(self._unavailable(payloads))
+                return
+            fresh = iter(payloads)
+            done([next(fresh) if payload is None else payload for payload in known])
+
+        self.store.read(cold, answer)
+
+    @property
+    def removes_promptly(self) -> bool:
+        """Whether the store has answered a commit just now."""
+        return self.store.writer.prompt
+
+    def read_to_remove(
+        self, messages: Sequence[Message], done: Callable[[list[bytes | None] | BrokerError], None]
+    ) -> None:
+        """`read` that answers only once the store is known to commit, so that a removal will not take long.
+
+        For receivers that remove before they deliver. A removal cannot be undone while it is under way, so
+        they choose only among messages of stores that answer (P-27).
+        """
+
+        def answer(payloads: list[bytes | None] | BrokerError) -> None:
+            partition = self._partition
+            if isinstance(payloads, BrokerError) or self.store.writer.prompt or partition is None:
+                done(payloads)
+                return
+            # A commit that changes nothing.
+            self.store.writer.submit(
+                (self._share(partition, []),),
+                lambda failure: done(payloads if failure is None else self._unavailable(failure)),
+            )
+
+        self.read(messages, answer)
+
+    async def payloads(self, messages: Sequence[Message]) -> list[bytes | None]:
+        """`read` for callers that can wait."""
+        answer: asyncio.Future[list[bytes | None] | BrokerError] = asyncio.get_running_loop().create_future()
+        self.read(messages, lambda payloads: None if answer.done() else answer.set_result(payloads))
+        payloads = await answer
+        if isinstance(payloads, BrokerError):
+            raise payloads
+        return payloads
+
+    # -- sessions -----------------------------------------------------------------
+
+    async def session_state(self, lock: SessionLock) -> bytes | None:
+        """The state of a session, for its holder."""
+        found = await self.ask(FindSessionState(lock))
+        assert isinstance(found, SessionStateFound)
+        if found.size is None:
+            return None
+        assert self._key is not None, "a loaded partition is known to its store"
+        answer: asyncio.Future[bytes | Exception | None] = asyncio.get_running_loop().create_future()
+        self.store.read_session_state(
+            self._key,
+            found.session_id,
+            lambda state: None if answer.done() else answer.set_result(state),
+        )
+        state = await answer
+        if isinstance(state, Exception):
+            raise self._unavailable(state)
+        return state

@@ -1,0 +1,42 @@
+"""Which broker owns which group of partitions: a pure function of their names.
+
+A group is what has to have one owner because it shares commits: partition i of a topic and those of its
+subscriptions, or everything in one SQLite store. Every broker computes the same answer, so none has
+to be elected.
+
+Rendezvous hashing gives each pair of group and broker a score. The highest score that is left decides, until
+every group has an owner; a broker that has its share takes no more. Equal shares are the bound, rounded up.
+When a broker joins or leaves, only the groups that prefer it, or that it kept out elsewhere, move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from hashlib import blake2b
+
+__all__ = ["assign", "share_max"]
+
+
+def share_max(groups: int, brokers: int) -> int:
+    """The most groups that one of so many brokers owns."""
+    return -(-groups // brokers)
+
+
+def assign(groups: Collection[str], brokers: Collection[str]) -> dict[str, str]:
+    """The owner of each group. There must be a broker."""
+    assert brokers, "without a broker there is no owner"
+    groups, brokers = set(groups), set(brokers)
+    room = dict.fromkeys(brokers, share_max(len(groups), len(brokers)))
+    owners: dict[str, str] = {}
+    # The names break ties, so that the order of the arguments never matters.
+    pairs = sorted((_score(group, broker), group, broker) for group in groups for broker in brokers)
+    for _, group, broker in reversed(pairs):
+        if group not in owners and room[broker]:
+            owners[group] = broker
+            room[broker] -= 1
+    return owners
+
+
+def _score(group: str, broker: str) -> bytes:
+    # The hash is part of the protocol between brokers: brokers of different versions must agree.
+    return blake2b(f"{broker}\0{group}".encode(), digest_size=8).digest()

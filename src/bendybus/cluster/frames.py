@@ -1,0 +1,306 @@
+"""Frames between brokers: items <-> bytes. No I/O.
+
+    "BB" | version, 2 bytes | length of the head, 4 | length of the tail, 4 | head | tail
+
+The head is a MessagePack array of items (items.py). The tail is the payloads of all messages in the frame,
+one after the other; a message in the head says where its payload lies. So a payload is neither encoded nor
+escaped, and is copied once, by the reader. Everything is bounded and typed; what does not fit is a
+`FrameError`, and the connection is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from struct import Struct
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from bendybus import errors
+from bendybus.cluster.items import COMMANDS, REPLIES, Ask, Item, Refusal, kind_of
+from bendybus.domain.commands import Command, Reply
+from bendybus.domain.evaluation import Evaluated
+from bendybus.domain.messages import Amendment, Message, MessageState, Origin, SubQueue
+from bendybus.domain.session_commands import SessionAccepted
+from bendybus.errors import BrokerError, WireError
+from bendybus.names import Instant, LockToken, SequenceNumber, SessionId
+
+__all__ = ["FRAME_VERSION", "HEAD_MAX", "TAIL_MAX", "Frame", "FrameError", "FrameReader", "FrameWriter"]
+
+FRAME_VERSION: Final = 1
+
+# A head has a hundred bytes for a message, and a command has a few thousand messages at most; session states
+# and changed properties are in heads too.
+HEAD_MAX: Final = 16 * 1024 * 1024
+# The largest message of the Premium tier has 100 MB. Frames of more than one message are much smaller.
+TAIL_MAX: Final = 128 * 1024 * 1024
+
+_PREFIX: Final = Struct(">2sHII")
+_MARK: Final = b"BB"
+
+T = TypeVar("T")
+
+_Head = tuple[
+    int | None,  # where the payload begins in the tail; None if only the store has it
+    int,  # its length
+    int,
+    Instant | None,
+    SessionId | None,
+    tuple[SequenceNumber, int, int] | None,
+    SequenceNumber,
+    Instant,
+    int,
+    MessageState,
+    SubQueue,
+    LockToken | None,
+    Instant,
+    Amendment | None,
+    int,
+]
+
+_ERRORS: Final = {
+    name: each
+    for name, each in vars(errors).items()
+    if isinstance(each, type) and issubclass(each, BrokerError)
+}
+
+
+class FrameError(WireError):
+    """A frame between brokers is too large or malformed."""
+
+
+class FrameWriter:
+    """Collects items and makes frames of them. One for each connection."""
+
+    def __init__(self) -> None:
+        self._items: list[Item] = []
+        self._payloads: list[bytes] = []
+        self.size = 0
+        """Of the tail, in bytes."""
+        self._tail_max = TAIL_MAX
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=self._shown)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._items
+
+    def add(self, item: Item) -> None:
+        self._items.append(item)
+
+    def command(self, request: int, path: str, generation: str, number: int, command: Command) -> Ask:
+        """A command, to be added to this frame."""
+        return Ask(request, path, generation, number, kind_of(command), self.encoded(command))
+
+    def encoded(self, value: object, payload_bytes_max: int = TAIL_MAX) -> Raw:
+        """A command, a reply or messages, for an item of this frame. Payloads go into its tail.
+
+        Beyond `payload_bytes_max` messages go without: the other broker reads those from the store.
+        """
+        self._tail_max = self.size + payload_bytes_max
+        return Raw(self._encoder.encode(value))
+
+    def encoded_messages(self, messages: Sequence[Message], payloads: Sequence[bytes] | None = None) -> Raw:
+        """Messages, for an item of this frame. `payloads`: those that are not in memory, and all others."""
+        self._tail_max = TAIL_MAX
+        if payloads is None:
+            return Raw(self._encoder.encode(messages))
+        pairs = zip(messages, payloads, strict=True)
+        return Raw(self._encoder.encode([self._head(message, payload) for message, payload in pairs]))
+
+    def place(self, payload: bytes) -> tuple[int, int]:
+        """Put a payload into the tail. Returns where it is, and its length."""
+        at = self.size
+        self._payloads.append(payload)
+        self.size += len(payload)
+        return at, len(payload)
+
+    def take(self) -> list[bytes]:
+        """The frame as pieces that are to be written in this order. The next frame begins."""
+        head = self._encoder.encode(self._items)
+        if len(head) > HEAD_MAX or self.size > TAIL_MAX:
+            raise FrameError(f"a frame of {len(head)} and {self.size} bytes is too large")
+        pieces = [_PREFIX.pack(_MARK, FRAME_VERSION, len(head), self.size) + head, *self._payloads]
+        self._items, self._payloads, self.size = [], [], 0
+        return pieces
+
+    def _shown(self, value: object) -> object:
+        if isinstance(value, Message):
+            return self._head(value, value.payload)
+        if isinstance(value, Evaluated):
+            return None
+        # Numbers and texts that remember their type in AMQP, such as a timestamp.
+        if isinstance(value, int):
+            return int(value)
+        if isinstance(value, str):
+            return str(value)
+        raise NotImplementedError(f"{type(value).__name__} does not cross brokers")
+
+    def _head(self, message: Message, payload: bytes | None) -> tuple[object, ...]:
+        fits = payload is not None and self.size + len(payload) <= self._tail_max
+        at, length = self.place(payload) if payload is not None and fits else (None, 0)
+        origin = message.origin
+        return (
+            at,
+            length,
+            message.size,
+            message.expires_at,
+            message.session_id,
+            None if origin is None else (origin.sequence_number, origin.hops, origin.body),
+            message.sequence_number,
+            message.enqueued_at,
+            message.delivery_count,
+            message.state,
+            message.subqueue,
+            message.lock_token,
+            message.locked_until,
+            message.amendment,
+            message.row_id,
+        )
+
+
+class Frame:
+    """A frame that has been read: its items, and what their bodies mean."""
+
+    __slots__ = ("_decoders", "_tail", "items")
+
+    def __init__(self, head: bytes | memoryview, tail: memoryview, decoders: _Decoders) -> None:
+        self._tail = tail
+        self._decoders = decoders
+        self.items: list[Item] = decoders.items(head)
+
+    def command(self, ask: Ask) -> Command:
+        decoded: Command = self._decoded(COMMANDS, ask.kind, ask.body)
+        return decoded
+
+    def reply(self, kind: int, body: Raw) -> Reply:
+        decoded: Reply = self._decoded(REPLIES, kind, body)
+        return decoded
+
+    def messages(self, body: Raw) -> list[Message]:
+        return self.decoded(list[Message], body)
+
+    def accepted(self, body: Raw) -> SessionAccepted:
+        return self.decoded(SessionAccepted, body)
+
+    def decoded(self, kind: type[T], body: Raw) -> T:
+        """The value in this body, which must be of this type."""
+        found: T = self._decoders.decode(kind, body, self._tail)
+        return found
+
+    def payloads(self, places: Iterable[tuple[int, int] | None]) -> list[bytes | None]:
+        return [None if place is None else payload_at(self._tail, *place) for place in places]
+
+    def _decoded(self, table: dict[int, type], kind: int, body: Raw) -> Any:
+        found = table.get(kind)
+        if found is None:
+            raise FrameError(f"there is no command or reply with the number {kind}")
+        return self.decoded(found, body)
+
+
+class FrameReader:
+    """Cuts what a connection brings into frames. `limit`: how large a frame may be."""
+
+    def __init__(self, head_max: int = HEAD_MAX, tail_max: int = TAIL_MAX) -> None:
+        self.head_max = head_max
+        self.tail_max = tail_max
+        self._buffer = bytearray()
+        self._needed = _PREFIX.size
+        """No frame is complete before the buffer has as many bytes."""
+        self._decoders = _Decoders()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """The frames that are complete now. The limits may be changed between two of them."""
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._needed:
+                return
+            data = bytes(self._buffer)
+            self._buffer.clear()
+        view = memoryview(data)
+        at = 0
+        while (end := self._end(view, at)) <= len(view):
+            head_at = at + _PREFIX.size
+            _, _, head_size, _ = _PREFIX.unpack_from(view, at)
+            tail_at = head_at + head_size
+            yield Frame(view[head_at:tail_at], view[tail_at:end], self._decoders)
+            at = end
+        self._needed = end - at
+        self._buffer += view[at:]
+
+    def _end(self, view: memoryview, at: int) -> int:
+        """Where the frame that begins here ends, as far as is known."""
+        if len(view) - at < _PREFIX.size:
+            return at + max(_PREFIX.size, 1)
+        mark, version, head_size, tail_size = _PREFIX.unpack_from(view, at)
+        if mark != _MARK or version != FRAME_VERSION:
+            raise FrameError("this is not a frame of a broker of this version")
+        if head_size > self.head_max or tail_size > self.tail_max:
+            raise FrameError(
+                f"a frame of {head_size} and {tail_size} bytes; at most {self.head_max} and {self.tail_max}"
+            )
+        end: int = at + _PREFIX.size + head_size + tail_size
+        return end
+
+
+class _Decoders:
+    """Decoders by type. Making one takes longer than using it."""
+
+    def __init__(self) -> None:
+        self._by_type: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+        self._items = msgspec.msgpack.Decoder(list[Item])
+        self._tail = memoryview(b"")
+
+    def items(self, head: bytes | memoryview) -> list[Item]:
+        try:
+            return self._items.decode(head)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as refusal:
+            raise FrameError(f"a head is malformed: {refusal}") from refusal
+
+    def decode(self, kind: Any, body: Raw, tail: memoryview) -> Any:
+        decoder = self._by_type.get(kind)
+        if decoder is None:
+            decoder = self._by_type[kind] = msgspec.msgpack.Decoder(kind, dec_hook=self._built)
+        self._tail = tail
+        try:
+            return decoder.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BrokerError) as refusal:
+            raise FrameError(f"a {kind} is malformed: {refusal}") from refusal
+
+    def _built(self, kind: type, value: object) -> object:
+        if kind is not Message:
+            # Plain values, where a type says `object`: those of the settings of an entity.
+            return value
+        head = msgspec.convert(value, _Head)
+        at, length, size, expires_at, session_id, origin = head[:6]
+        message = Message(
+            None if at is None else payload_at(self._tail, at, length),
+            size,
+            expires_at,
+            session_id,
+            origin=None if origin is None else Origin(origin[0], hops=origin[1], body=origin[2]),
+        )
+        message.sequence_number, message.enqueued_at, message.delivery_count = head[6:9]
+        message.state, message.subqueue, message.lock_token, message.locked_until = head[9:13]
+        message.amendment, message.row_id = head[13:]
+        return message
+
+
+def payload_at(tail: memoryview, at: int, length: int) -> bytes:
+    if not 0 <= at <= at + length <= len(tail):
+        raise FrameError(f"a payload is outside of its frame: {length} bytes at {at} of {len(tail)}")
+    return bytes(tail[at : at + length])
+
+
+def refusal_of(request: int, error: BrokerError) -> Refusal:
+    """An error, to be raised again at the other broker."""
+    name = type(error).__name__ if type(error).__name__ in _ERRORS else "Unavailable"
+    details = {key: each for key, each in vars(error).items() if isinstance(each, str | int)}
+    return Refusal(request, name, str(error), details)
+
+
+def error_of(refusal: Refusal) -> BrokerError:
+    kind = _ERRORS.get(refusal.error, errors.Unavailable)
+    error = kind.__new__(kind, refusal.text)
+    error.__dict__.update(refusal.details)
+    return error

@@ -1,0 +1,317 @@
+"""What brokers say to each other: the items of a frame, and which commands and replies may cross.
+
+An item is a small typed record. Commands and replies are those of the domain, encoded by frames.py. Their
+numbers are part of the protocol: a number is never used again for something else.
+
+    Ask, Commit, Read, LookUp, Call   are answered once, by Answer, Payloads, Figures, Returned or Refusal
+    Demand, SessionDemand             say how much the owner may give in all; Supply and SessionSupply give it
+    Serving, Status, SessionLost      tell what has changed at the owner
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias, get_args
+
+import msgspec
+from msgspec import Raw
+
+from bendybus.domain import commands, range_commands, session_commands
+from bendybus.domain.commands import Command, Reply
+
+__all__ = [
+    "COMMANDS",
+    "LOCAL_COMMANDS",
+    "REPLIES",
+    "Answer",
+    "Ask",
+    "Call",
+    "Commit",
+    "Demand",
+    "Figures",
+    "Hello",
+    "Item",
+    "LookUp",
+    "Payloads",
+    "Ping",
+    "Proof",
+    "Read",
+    "Refusal",
+    "Returned",
+    "SessionDemand",
+    "SessionLost",
+    "SessionSupply",
+    "Serving",
+    "Status",
+    "Supply",
+    "kind_of",
+]
+
+# -- commands and replies ---------------------------------------------------------
+
+COMMANDS: Final[dict[int, type]] = {
+    1: commands.Enqueue,
+    2: commands.Complete,
+    3: commands.Abandon,
+    4: commands.Release,
+    5: commands.Defer,
+    6: commands.DeadLetter,
+    7: commands.Renew,
+    8: commands.Peek,
+    9: commands.Reserve,
+    10: commands.CancelScheduled,
+    11: commands.LockDeferred,
+    12: commands.ReceiveDeferred,
+    13: commands.DeleteOldest,
+    14: session_commands.AcceptSession,
+    15: session_commands.RenewSession,
+    16: session_commands.ReleaseSession,
+    17: session_commands.SetSessionState,
+    18: session_commands.FindSessionState,
+    19: session_commands.ListSessions,
+    20: range_commands.Survey,
+    21: range_commands.Browse,
+    22: range_commands.DiscardThrough,
+    23: range_commands.Discard,
+}
+
+LOCAL_COMMANDS: Final[frozenset[type]] = frozenset(
+    {
+        # The owner locks for others when they have asked for messages (`Demand`).
+        *(commands.Lock, commands.LockThese, commands.Receive, session_commands.LockInSession),
+        # The owner's own work: time, durability, forwarding.
+        *(commands.Confirm, commands.Tick, commands.MoveLockEnds, commands.Publish),
+        *(commands.Post, commands.Reassign, commands.Transferred, commands.Undeliverable),
+    }
+)
+"""Commands that only the owner of a partition gives."""
+
+REPLIES: Final[dict[int, type]] = {
+    1: commands.Done,
+    2: commands.Enqueued,
+    3: commands.Given,
+    4: commands.Settled,
+    5: commands.Renewed,
+    6: commands.Deleted,
+    7: session_commands.SessionAccepted,
+    8: session_commands.SessionStateFound,
+    9: session_commands.SessionsListed,
+    10: range_commands.Surveyed,
+    11: range_commands.Browsed,
+    12: range_commands.Discarded,
+}
+
+_KINDS: Final = {each: kind for table in (COMMANDS, REPLIES) for kind, each in table.items()}
+
+
+def kind_of(value: Command | Reply) -> int:
+    """The number of a command or reply in its table."""
+    return _KINDS[type(value)]
+
+
+def all_of(union: object) -> set[type]:
+    """The members of `Command` or `Reply`."""
+    return {member for each in get_args(union) for member in (get_args(each) or (each,))}
+
+
+# -- the beginning of a connection ------------------------------------------------
+
+
+class Hello(msgspec.Struct, array_like=True, frozen=True, tag=1):
+    versions: tuple[int, int]
+    """The oldest and the newest version of the protocol that this broker speaks."""
+    cluster: str
+    broker: str
+    instance: str
+    """A new one for each process."""
+    challenge: bytes
+
+
+class Proof(msgspec.Struct, array_like=True, frozen=True, tag=2):
+    """That the sender knows the cluster's secret."""
+
+    mac: bytes
+
+
+class Ping(msgspec.Struct, array_like=True, frozen=True, tag=3):
+    """Nothing else was to be said for a while."""
+
+
+# -- requests to a partition ------------------------------------------------------
+
+
+class Ask(msgspec.Struct, array_like=True, frozen=True, tag=10):
+    """A command for a partition."""
+
+    id: int
+    path: str
+    generation: str
+    """Of the entity: a command for a deleted entity must not reach its successor."""
+    number: int
+    kind: int
+    body: Raw
+
+
+class Commit(msgspec.Struct, array_like=True, frozen=True, tag=11):
+    """The commands of a transaction. Each is an `Ask` whose id means nothing."""
+
+    id: int
+    work: list[Ask]
+
+
+class Read(msgspec.Struct, array_like=True, frozen=True, tag=12):
+    """Payloads that were not in the owner's memory."""
+
+    id: int
+    path: str
+    generation: str
+    number: int
+    rows: list[int]
+
+
+class LookUp(msgspec.Struct, array_like=True, frozen=True, tag=13):
+    """Counts and sizes of partitions; with a token, the message that is locked under it."""
+
+    id: int
+    path: str
+    generation: str
+    numbers: list[int]
+    token: bytes | None = None
+
+
+class Call(msgspec.Struct, array_like=True, frozen=True, tag=14):
+    """A request to the broker itself, such as a change of the catalog."""
+
+    id: int
+    name: str
+    body: Raw
+
+
+class Answer(msgspec.Struct, array_like=True, frozen=True, tag=20):
+    id: int
+    kind: int
+    body: Raw
+
+
+class Refusal(msgspec.Struct, array_like=True, frozen=True, tag=21):
+    id: int
+    error: str
+    """The name of its class in errors.py."""
+    text: str
+    details: dict[str, str | int]
+
+
+class Payloads(msgspec.Struct, array_like=True, frozen=True, tag=22):
+    id: int
+    places: list[tuple[int, int] | None]
+    """Where each payload begins in the frame's tail, and its length; None for one that is gone."""
+
+
+class Figures(msgspec.Struct, array_like=True, frozen=True, tag=23):
+    """For each partition its size, the number of its scheduled messages, and the counts of its sub-queues."""
+
+    id: int
+    found: list[tuple[int, int, list[tuple[int, int, int, int, int]]] | None]
+
+
+class Returned(msgspec.Struct, array_like=True, frozen=True, tag=24):
+    id: int
+    body: Raw
+
+
+# -- giving messages to receivers elsewhere ---------------------------------------
+
+
+class Demand(msgspec.Struct, array_like=True, frozen=True, tag=30):
+    """The owner may give so many messages in all since the connection was opened.
+
+    `session`: the token of a session lock, for the messages of that session.
+    """
+
+    path: str
+    generation: str
+    subqueue: int
+    session: bytes | None
+    limit: int
+
+
+class Supply(msgspec.Struct, array_like=True, frozen=True, tag=31):
+    """Locked messages of one partition. Without messages, it says that there are none now.
+
+    `limit`: of the last demand that the owner knows.
+    """
+
+    path: str
+    generation: str
+    subqueue: int
+    session: bytes | None
+    limit: int
+    number: int
+    messages: Raw
+
+
+class SessionDemand(msgspec.Struct, array_like=True, frozen=True, tag=32):
+    """`Demand` for sessions: the owner may lock so many in all."""
+
+    path: str
+    generation: str
+    exclusive: bool
+    limit: int
+
+
+class SessionSupply(msgspec.Struct, array_like=True, frozen=True, tag=33):
+    path: str
+    generation: str
+    exclusive: bool
+    limit: int
+    number: int
+    accepted: Raw
+    """A `SessionAccepted`. Without a lock, it says that no session is free now."""
+
+
+class SessionLost(msgspec.Struct, array_like=True, frozen=True, tag=34):
+    """A session that a receiver of the other broker held."""
+
+    path: str
+    generation: str
+    number: int
+    token: bytes
+
+
+# -- what has changed -------------------------------------------------------------
+
+
+class Serving(msgspec.Struct, array_like=True, frozen=True, tag=41):
+    """The sender has opened its partitions. Before that it can be asked for the catalog only."""
+
+
+class Status(msgspec.Struct, array_like=True, frozen=True, tag=40):
+    """What happens to a command that is sent to these partitions now (`Availability`)."""
+
+    path: str
+    generation: str
+    numbers: list[int]
+    availability: str
+
+
+Item: TypeAlias = (
+    Hello
+    | Proof
+    | Ping
+    | Ask
+    | Commit
+    | Read
+    | LookUp
+    | Call
+    | Answer
+    | Refusal
+    | Payloads
+    | Figures
+    | Returned
+    | Demand
+    | Supply
+    | SessionDemand
+    | SessionSupply
+    | SessionLost
+    | Serving
+    | Status
+)

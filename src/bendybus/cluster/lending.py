@@ -1,0 +1,285 @@
+"""Messages here for receivers of another broker: the owner's side of a demand.
+
+A borrower stands for the receivers of one queue at one other broker. It waits in the same line as receivers
+here, locks as many messages as the other side has asked for, and sends them with their payloads. They stay
+locked until they are settled or their locks expire, as messages do that were sent to a client. Sessions are
+lent in the same way, and come back when the connection is lost. The other side: supply.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from bendybus.broker.host import ignore
+from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.queue import Queue
+from bendybus.cluster.items import SessionLost, SessionSupply, Supply
+from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.session_commands import ReleaseSession, SessionAccepted, SessionLock
+from bendybus.errors import BrokerError
+from bendybus.names import LockToken
+
+if TYPE_CHECKING:
+    from bendybus.cluster.link import PeerLink
+
+__all__ = ["Borrower", "Lender"]
+
+# As for a receiver here (gateway/receiver.py).
+PAGE_MAX: Final = 256
+PAGE_BYTES_MAX: Final = 1024 * 1024
+
+
+class Borrower:
+    """`Waiter` of its queue, for the receivers of another broker."""
+
+    def __init__(self, link: PeerLink, queue: Queue, subqueue: SubQueue) -> None:
+        self._link = link
+        self._queue = queue
+        self._subqueue = subqueue
+        self._limit = 0
+        self._given = 0
+        self._answered = 0
+        """The last limit at which everything was said that there was to say."""
+        self._reading: set[PartitionHost] = set()
+        self._next_to_ask = 0
+        self._closed = False
+
+    def demand(self, limit: int) -> None:
+        """The other side's receivers may be given so many messages in all."""
+        self._limit = limit
+        self.wake()
+
+    def wake(self) -> None:
+        if self._closed:
+            return
+        while self._limit > self._given and self._lend_pages():
+            pass
+        if self._limit > self._given:
+            self._queue.wait(self, self._subqueue)
+        else:
+            self._queue.stop_waiting(self, self._subqueue)
+        self._answer()
+
+    def _lend_pages(self) -> bool:
+        """Lend a page of each partition. Returns whether one may have more at once."""
+        hosts = list(self._queue.own.values())
+        first = self._next_to_ask % len(hosts)
+        self._next_to_ask += 1
+        more = False
+        for host in (*hosts[first:], *hosts[:first]):
+            wanted = min(self._limit - self._given, PAGE_MAX)
+            if wanted <= 0:
+                break
+            if host in self._reading:
+                continue
+            messages = host.lock(wanted, PAGE_BYTES_MAX, self._subqueue)
+            if messages:
+                self._lend(host, messages)
+                more |= host not in self._reading and host.available(self._subqueue) > 0
+        return more
+
+    def _lend(self, host: PartitionHost, messages: list[Message]) -> None:
+        self._given += len(messages)
+        if all(message.payload is not None for message in messages):
+            self._send(host, messages)
+        else:
+            self._reading.add(host)
+            tokens = [message.lock_token for message in messages if message.lock_token is not None]
+            host.read(messages, partial(self._page_read, host, messages, tokens))
+
+    def _page_read(
+        self,
+        host: PartitionHost,
+        messages: list[Message],
+        tokens: list[LockToken],
+        payloads: list[bytes | None] | BrokerError,
+    ) -> None:
+        self._reading.discard(host)
+        if self._closed or isinstance(payloads, BrokerError):
+            self._given -= len(messages)
+            host.release(tokens)
+        else:
+            held = host.held_among(tokens, self._queue.now())
+            lent = {
+                message: payload
+                for message, payload in zip(messages, payloads, strict=True)
+                if payload is not None and message.lock_token in held
+            }
+            self._given -= len(messages) - len(lent)
+            if lent:
+                self._send(host, list(lent), list(lent.values()))
+        self.wake()
+
+    def _send(
+        self, host: PartitionHost, messages: Sequence[Message], payloads: Sequence[bytes] | None = None
+    ) -> None:
+        queue, link = self._queue, self._link
+        body = link.writer.encoded_messages(messages, payloads)
+        link.send(
+            Supply(queue.path, queue.generation, self._subqueue, None, self._answered, host.number, body)
+        )
+
+    def _answer(self) -> None:
+        """Say that there is no more now, once that is known."""
+        if self._answered == self._limit or self._reading or self._queue.loading_here:
+            return
+        self._answered = self._limit
+        queue, link = self._queue, self._link
+        nothing = link.writer.encoded_messages(())
+        link.send(Supply(queue.path, queue.generation, self._subqueue, None, self._limit, -1, nothing))
+
+    def close(self) -> None:
+        self._closed = True
+        self._queue.stop_waiting(self, self._subqueue)
+
+
+class SessionBorrower:
+    """`Waiter` of its queue, for receivers of another broker that want the next free session."""
+
+    def __init__(self, lender: Lender, queue: Queue, exclusive: bool) -> None:
+        self._lender = lender
+        self._queue = queue
+        self._exclusive = exclusive
+        self._limit = 0
+        self._given = 0
+
+    def demand(self, limit: int) -> None:
+        self._limit = limit
+        self.wake()
+        if self._limit > self._given:
+            self._send(-1, SessionAccepted(None))
+
+    def wake(self) -> None:
+        while self._limit > self._given and self._lend_one():
+            pass
+        if self._limit > self._given:
+            self._queue.wait(self, SubQueue.MAIN)
+        else:
+            self._queue.stop_waiting(self, SubQueue.MAIN)
+
+    def _lend_one(self) -> bool:
+        for host in self._queue.own.values():
+            accepted = host.accept_next_session(exclusive=self._exclusive)
+            if accepted is not None and accepted.lock is not None:
+                self._given += 1
+                self._lender.hold(host, self._queue, accepted.lock)
+                self._send(host.number, accepted)
+                return True
+        return False
+
+    def _send(self, number: int, accepted: SessionAccepted) -> None:
+        queue, link = self._queue, self._lender.link
+        body = link.writer.encoded(accepted)
+        link.send(SessionSupply(queue.path, queue.generation, self._exclusive, self._limit, number, body))
+
+    def close(self) -> None:
+        self._limit = self._given
+        self._queue.stop_waiting(self, SubQueue.MAIN)
+
+
+class LentSession:
+    """`SessionHolder` of a session that a receiver of another broker has."""
+
+    def __init__(self, lender: Lender, host: PartitionHost, queue: Queue, lock: SessionLock) -> None:
+        self._lender = lender
+        self.host = host
+        self._queue = queue
+        self.lock = lock
+        self._limit = 0
+        self._given = 0
+        self._is_reading = False
+
+    def demand(self, limit: int) -> None:
+        self._limit = limit
+        self.wake()
+
+    def wake(self) -> None:
+        while self._limit > self._given and not self._is_reading:
+            wanted = min(self._limit - self._given, PAGE_MAX)
+            messages = self.host.lock_in_session(self.lock, wanted, PAGE_BYTES_MAX)
+            if not messages:
+                return
+            self._given += len(messages)
+            self._is_reading = True
+            tokens = [message.lock_token for message in messages if message.lock_token is not None]
+            self.host.read(messages, partial(self._page_read, messages, tokens))
+
+    def _page_read(
+        self,
+        messages: list[Message],
+        tokens: list[LockToken],
+        payloads: list[bytes | None] | BrokerError,
+    ) -> None:
+        self._is_reading = False
+        if isinstance(payloads, BrokerError) or None in payloads:
+            # In order or not at all: what follows waits behind what cannot be read.
+            self._given -= len(messages)
+            self.host.release(tokens)
+            return
+        queue, link = self._queue, self._lender.link
+        body = link.writer.encoded_messages(messages, [each for each in payloads if each is not None])
+        number, token = self.host.number, self.lock.token
+        link.send(Supply(queue.path, queue.generation, SubQueue.MAIN, token, self._limit, number, body))
+        self.wake()
+
+    def lost(self) -> None:
+        self._lender.forget(self.lock)
+        queue = self._queue
+        self._lender.link.send(SessionLost(queue.path, queue.generation, self.host.number, self.lock.token))
+
+
+class Lender:
+    """Everything that is lent over one connection."""
+
+    def __init__(self, link: PeerLink) -> None:
+        self.link = link
+        self._borrowers: dict[tuple[Queue, SubQueue], Borrower] = {}
+        self._seekers: dict[tuple[Queue, bool], SessionBorrower] = {}
+        self._sessions: dict[LockToken, LentSession] = {}
+
+    def demand(self, queue: Queue, subqueue: SubQueue, limit: int) -> None:
+        borrower = self._borrowers.get((queue, subqueue))
+        if borrower is None:
+            borrower = self._borrowers[queue, subqueue] = Borrower(self.link, queue, subqueue)
+        borrower.demand(limit)
+
+    def demand_in_session(self, token: LockToken, limit: int) -> None:
+        session = self._sessions.get(token)
+        if session is not None:
+            session.demand(limit)
+
+    def demand_sessions(self, queue: Queue, exclusive: bool, limit: int) -> None:
+        seeker = self._seekers.get((queue, exclusive))
+        if seeker is None:
+            seeker = self._seekers[queue, exclusive] = SessionBorrower(self, queue, exclusive)
+        seeker.demand(limit)
+
+    def hold(self, host: PartitionHost, queue: Queue, lock: SessionLock) -> None:
+        """A receiver of the other broker has this session now."""
+        session = self._sessions[lock.token] = LentSession(self, host, queue, lock)
+        host.hold_session(lock, session)
+
+    def forget(self, lock: SessionLock) -> None:
+        """The session is released or lost."""
+        session = self._sessions.pop(lock.token, None)
+        if session is not None:
+            session.host.let_go_session(lock)
+
+    def forget_entity(self, queue: Queue) -> None:
+        """The entity is deleted."""
+        for key in [key for key in self._borrowers if key[0] is queue]:
+            self._borrowers.pop(key).close()
+        for other in [key for key in self._seekers if key[0] is queue]:
+            self._seekers.pop(other).close()
+
+    def close(self) -> None:
+        """The connection is lost: nothing more is lent, and its sessions are free."""
+        for borrower in self._borrowers.values():
+            borrower.close()
+        for seeker in self._seekers.values():
+            seeker.close()
+        for session in list(self._sessions.values()):
+            self.forget(session.lock)
+            session.host.submit(ReleaseSession(session.lock), ignore)

@@ -1,0 +1,305 @@
+"""The connection between two brokers: one for each pair, used by both sides alike.
+
+Both greet, and both prove that they know the cluster's secret, before anything else is read. Then items
+flow. Everything that is said in one turn of the event loop leaves as one frame, so the commands of a
+socket read are one frame, and so are the answers of a commit. A request has a number; answers come in any
+order.
+
+Neither side can fill the other's memory. The bytes of commands count until they are answered, and beyond
+`UNANSWERED_MAX` further ones are refused here. Messages are given only within the demand of the other side
+(supply.py). A side that has said nothing for some seconds is taken for dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from os import urandom
+from typing import Final, Protocol, TypeVar, cast
+from uuid import uuid4
+
+from bendybus.cluster.frames import HEAD_MAX, TAIL_MAX, Frame, FrameError, FrameReader, FrameWriter, error_of
+from bendybus.cluster.items import (
+    Answer,
+    Figures,
+    Hello,
+    Item,
+    Payloads,
+    Ping,
+    Proof,
+    Refusal,
+    Returned,
+)
+from bendybus.errors import BrokerError, ServerBusy, StoreUnavailable
+
+__all__ = ["Identity", "LinkUser", "PeerLink"]
+
+logger = logging.getLogger(__name__)
+
+# The versions of what items mean that this broker speaks, the oldest and the newest.
+VERSIONS: Final = (1, 1)
+
+CHALLENGE_SIZE: Final = 16
+# A broker that has not proved anything is listened to for a greeting only.
+GREETING_MAX: Final = 4096
+
+PING_S: Final = 1.0
+# A broker that is busy for so long is of no use either. Counted in our own turns: if we were stopped
+# ourselves, nobody else is blamed.
+SILENT_TURNS_MAX: Final = 5
+# What clients have sent for partitions of the other broker and what it has not answered.
+UNANSWERED_MAX: Final = 64 * 1024 * 1024
+# A frame leaves at the end of the turn, or when its payloads are as large as this.
+FRAME_BYTES: Final = 1024 * 1024
+
+T = TypeVar("T")
+_Waiting = Callable[[Frame, Item], None]
+
+
+class LinkState(Enum):
+    GREETING = "waiting for the other's greeting"
+    PROVING = "waiting for the other's proof"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+class LinkEvent(Enum):
+    HELLO = "a greeting that we can accept"
+    PROOF = "a proof that is right"
+    CLOSE = "the end"
+
+
+LINK: Final[dict[tuple[LinkState, LinkEvent], LinkState]] = {
+    (LinkState.GREETING, LinkEvent.HELLO): LinkState.PROVING,
+    (LinkState.PROVING, LinkEvent.PROOF): LinkState.OPEN,
+    **{(state, LinkEvent.CLOSE): LinkState.CLOSED for state in LinkState},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A broker, as it shows itself to the others."""
+
+    cluster: str
+    broker: str
+    secret: bytes = field(repr=False)
+    """What all members know, and nobody else."""
+    instance: str = field(default_factory=lambda: uuid4().hex)
+
+    def mac(self, prover: str, challenge: bytes, answered: bytes) -> bytes:
+        """Proves that `prover` knows the secret, to the side that has sent `challenge`."""
+        text = b"\0".join((self.cluster.encode(), prover.encode(), challenge, answered))
+        return hmac.digest(self.secret, text, "sha256")
+
+
+class LinkUser(Protocol):
+    """What a link tells its broker."""
+
+    def opened(self, link: PeerLink) -> None:
+        """The other side has proved who it is."""
+
+    def received(self, link: PeerLink, frame: Frame, item: Item) -> None:
+        """The other side asks or tells something."""
+
+    def frame_ended(self, link: PeerLink) -> None:
+        """All items of a frame have been received."""
+
+    def lost(self, link: PeerLink) -> None:
+        """A link that was open is closed. Everything that waited for it has been answered."""
+
+
+class PeerLink(asyncio.Protocol):
+    def __init__(self, me: Identity, user: LinkUser, expected: str | None = None) -> None:
+        """`expected`: the broker that was called; None on the side that is called."""
+        self._me = me
+        self._user = user
+        self._expected = expected
+        self.state = LinkState.GREETING
+        self.peer = expected or ""
+        """The name of the other broker, once it is known."""
+        self.instance = ""
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.writer = FrameWriter()
+        """The frame that leaves next. Add to it with `send`."""
+        self._reader = FrameReader(GREETING_MAX, 0)
+        self._transport: asyncio.Transport | None = None
+        self._challenge = urandom(CHALLENGE_SIZE)
+        self._their_challenge = b""
+        self._waiting: dict[int, tuple[_Waiting, Callable[[BrokerError], None], int]] = {}
+        self._last_id = 0
+        self._unanswered_bytes = 0
+        self._flushing: asyncio.Handle | None = None
+        self._pinging: asyncio.TimerHandle | None = None
+        self._silent_turns = 0
+
+    def __repr__(self) -> str:
+        return f"<link {self._me.broker} to {self.peer or 'a stranger'}: {self.state.value}>"
+
+    @property
+    def is_open(self) -> bool:
+        return self.state is LinkState.OPEN
+
+    # -- the transport's calls ----------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # `Transport` on asyncio, a type of its own on uvloop.
+        self._transport = cast(asyncio.Transport, transport)
+        me = self._me
+        self._pinging = asyncio.get_running_loop().call_later(PING_S, self._ping)
+        self.send(Hello(VERSIONS, me.cluster, me.broker, me.instance, self._challenge))
+
+    def data_received(self, data: bytes) -> None:
+        self._silent_turns = 0
+        try:
+            for frame in self._reader.feed(data):
+                for item in frame.items:
+                    self._handle(frame, item)
+                if self.is_open:
+                    self._user.frame_ended(self)
+        except FrameError as refusal:
+            logger.error("%r: %s", self, refusal)
+            self.close("what it sends cannot be read")
+        except Exception:
+            logger.exception("%r: an item could not be handled", self)
+            self.close("an item could not be handled")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.close("the other side has closed it" if exc is None else str(exc))
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def close(self, reason: str) -> None:
+        """End the connection, and answer everything that waits for it."""
+        if self.state is LinkState.CLOSED:
+            return
+        was_open = self.is_open
+        logger.info("%r ends: %s", self, reason)
+        self.state = LINK[self.state, LinkEvent.CLOSE]
+        for timer in (self._pinging, self._flushing):
+            if timer is not None:
+                timer.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        waiting, self._waiting = self._waiting, {}
+        self._unanswered_bytes = 0
+        for _, refused, _ in waiting.values():
+            refused(self._unanswered())
+        if was_open:
+            self._user.lost(self)
+
+    def _unanswered(self) -> StoreUnavailable:
+        return StoreUnavailable(f"The broker '{self.peer}' does not answer. Please retry the operation.")
+
+    # -- greeting -----------------------------------------------------------------
+
+    def _handle(self, frame: Frame, item: Item) -> None:
+        if self.state is LinkState.CLOSED:
+            return
+        if not self.is_open:
+            self._greet(item)
+        elif isinstance(item, Answer | Refusal | Payloads | Figures | Returned):
+            self._answered(frame, item)
+        elif isinstance(item, Hello | Proof):
+            raise FrameError("a greeting on a connection that is open")
+        elif not isinstance(item, Ping):
+            self._user.received(self, frame, item)
+
+    def _greet(self, item: Item) -> None:
+        if self.state is LinkState.GREETING and isinstance(item, Hello):
+            self._refuse_stranger(item)
+            self.peer, self.instance, self._their_challenge = item.broker, item.instance, item.challenge
+            self.state = LINK[self.state, LinkEvent.HELLO]
+            self.send(Proof(self._me.mac(self._me.broker, self._their_challenge, self._challenge)))
+            # In a frame of its own: until it is read, the other side takes no larger one.
+            self._flush()
+        elif self.state is LinkState.PROVING and isinstance(item, Proof):
+            wanted = self._me.mac(self.peer, self._challenge, self._their_challenge)
+            if not hmac.compare_digest(wanted, item.mac):
+                raise FrameError(f"'{self.peer}' is not a member of the cluster: its proof is wrong")
+            self.state = LINK[self.state, LinkEvent.PROOF]
+            self._reader.head_max, self._reader.tail_max = HEAD_MAX, TAIL_MAX
+            self._user.opened(self)
+        else:
+            raise FrameError(f"a {type(item).__name__} where a greeting was expected")
+
+    def _refuse_stranger(self, hello: Hello) -> None:
+        me = self._me
+        oldest, newest = hello.versions
+        if hello.cluster != me.cluster:
+            raise FrameError(f"'{hello.broker}' is a broker of another cluster, '{hello.cluster}'")
+        if newest < VERSIONS[0] or oldest > VERSIONS[1]:
+            raise FrameError(
+                f"'{hello.broker}' speaks versions {oldest} to {newest} of the protocol between brokers, and "
+                f"this broker {VERSIONS[0]} to {VERSIONS[1]}"
+            )
+        if hello.broker == me.broker or self._expected not in (None, hello.broker):
+            raise FrameError(f"'{hello.broker}' is not the broker that was expected")
+        if len(hello.challenge) != CHALLENGE_SIZE:
+            raise FrameError("a challenge of the wrong size")
+
+    # -- sending ------------------------------------------------------------------
+
+    def send(self, item: Item) -> None:
+        """Say something at the end of this turn. Whatever was said before arrives before."""
+        if self.state is LinkState.CLOSED:
+            return
+        self.writer.add(item)
+        if self.writer.size >= FRAME_BYTES:
+            self._flush()
+        elif self._flushing is None:
+            self._flushing = asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
+        if self.writer.is_empty or self.state is LinkState.CLOSED:
+            return
+        assert self._transport is not None
+        self._transport.writelines(self.writer.take())
+
+    def _ping(self) -> None:
+        self._pinging = asyncio.get_running_loop().call_later(PING_S, self._ping)
+        self._silent_turns += 1
+        if self._silent_turns > SILENT_TURNS_MAX:
+            self.close(f"nothing was heard for {SILENT_TURNS_MAX * PING_S:g} s")
+        elif self.is_open:
+            self.send(Ping())
+
+    # -- requests -----------------------------------------------------------------
+
+    def request(
+        self,
+        make: Callable[[int], Item],
+        parse: Callable[[Frame, Item], T],
+        done: Callable[[T | BrokerError], None],
+    ) -> None:
+        """Ask something. `make` gets the request's number; `parse` reads its answer; `done` gets it."""
+        if not self.is_open:
+            done(self._unanswered())
+            return
+        if self._unanswered_bytes > UNANSWERED_MAX:
+            done(ServerBusy(f"The broker '{self.peer}' has not answered {UNANSWERED_MAX} bytes of requests."))
+            return
+        self._last_id += 1
+        before = self.writer.size
+        item = make(self._last_id)
+        size = self.writer.size - before
+        self._unanswered_bytes += size
+        self._waiting[self._last_id] = (lambda frame, answer: done(parse(frame, answer))), done, size
+        self.send(item)
+
+    def _answered(self, frame: Frame, item: Answer | Refusal | Payloads | Figures | Returned) -> None:
+        waiting = self._waiting.pop(item.id, None)
+        if waiting is None:
+            raise FrameError(f"an answer to a request that was not made: {item.id}")
+        answered, refused, size = waiting
+        self._unanswered_bytes -= size
+        if isinstance(item, Refusal):
+            refused(error_of(item))
+        else:
+            answered(frame, item)

@@ -1,0 +1,337 @@
+"""The other brokers: the connection to each, and what is here for the partitions that it owns.
+
+Of each pair, the broker whose name comes first calls the other, and calls again when the connection is lost.
+When a broker cannot be reached, commands to its partitions wait for `GRACE_S`, the time of a restart, and are
+refused from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+
+from bendybus.broker.lifecycle import Availability
+from bendybus.broker.queue import Queue
+from bendybus.broker.topic import Topic
+from bendybus.cluster.frames import Frame, FrameError, refusal_of
+from bendybus.cluster.items import (
+    Call,
+    Item,
+    Returned,
+    Serving,
+    SessionLost,
+    SessionSupply,
+    Status,
+    Supply,
+)
+from bendybus.cluster.link import Identity, PeerLink
+from bendybus.cluster.remote import RemotePartition, RemoteQueuePartition, RemoteStore, answered
+from bendybus.cluster.supply import Supplier
+from bendybus.domain.messages import SubQueue
+from bendybus.domain.session_commands import SessionLock
+from bendybus.errors import BrokerError, StoreUnavailable, Unavailable
+from bendybus.names import LockToken, PartitionNumber
+
+__all__ = ["Peer", "PeerService", "Peers"]
+
+logger = logging.getLogger(__name__)
+
+# Commands wait for so long for a broker that is being started again.
+GRACE_S: Final = 5.0
+RECONNECT_S: Final = 0.05
+
+T = TypeVar("T")
+
+
+class PeerService(Protocol):
+    """The part of a broker that serves the others (serving.py)."""
+
+    def opened(self, link: PeerLink) -> None: ...
+    def lost(self, link: PeerLink) -> None: ...
+    def received(self, link: PeerLink, frame: Frame, item: Item) -> None: ...
+
+
+class _Known:
+    """An entity here that has partitions at the other broker."""
+
+    def __init__(self, generation: str) -> None:
+        self.generation = generation
+        self.partitions: dict[PartitionNumber, RemotePartition[Any]] = {}
+        self.supplier: Supplier | None = None
+
+
+class Peer:
+    """One other broker."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.link: PeerLink | None = None
+        """The connection, while the other broker serves its partitions."""
+        self._open: PeerLink | None = None
+        """The connection, while it is open."""
+        self.stores: dict[str, RemoteStore] = {}
+        self.connected_once = asyncio.Event()
+        self._known: dict[str, _Known] = {}
+        self._availability = Availability.LOADING
+        self._grace: asyncio.TimerHandle | None = None
+
+    # -- partitions ---------------------------------------------------------------
+
+    def queue_partition(
+        self, queue: Queue, generation: str, number: PartitionNumber, store: RemoteStore
+    ) -> RemoteQueuePartition:
+        known = self._known_entity(queue.path, generation)
+        if known.supplier is None:
+            known.supplier = Supplier(queue, *self._returns(known))
+            queue.suppliers.append(known.supplier)
+            if self.link is not None:
+                known.supplier.connected(self.link)
+        partition = RemoteQueuePartition(queue, number, store, self, known.supplier)
+        self._add(known, partition)
+        return partition
+
+    def topic_partition(
+        self, topic: Topic, generation: str, number: PartitionNumber, store: RemoteStore
+    ) -> RemotePartition[Topic]:
+        partition = RemotePartition(topic, number, store, self)
+        self._add(self._known_entity(topic.path, generation), partition)
+        return partition
+
+    def forget(self, path: str) -> None:
+        """The entity is deleted."""
+        known = self._known.pop(path, None)
+        if known is not None:
+            for partition in known.partitions.values():
+                partition.set_availability(Availability.GONE)
+            if known.supplier is not None:
+                known.supplier.disconnected()
+
+    def _known_entity(self, path: str, generation: str) -> _Known:
+        known = self._known.get(path)
+        if known is None or known.generation != generation:
+            known = self._known[path] = _Known(generation)
+        return known
+
+    def _add(self, known: _Known, partition: RemotePartition[Any]) -> None:
+        known.partitions[partition.number] = partition
+        # Of an entity that is new, the owner tells only what changes.
+        partition.availability = self._availability
+
+    @staticmethod
+    def _returns(known: _Known) -> tuple[Callable[..., None], Callable[..., None]]:
+        def give_back(number: PartitionNumber, messages: Iterable[Any]) -> None:
+            tokens = [message.lock_token for message in messages]
+            known.partitions[number].release(tokens)  # type: ignore[attr-defined]
+
+        def release(number: PartitionNumber, lock: SessionLock) -> None:
+            known.partitions[number].release_session(lock)  # type: ignore[attr-defined]
+
+        return give_back, release
+
+    # -- the connection -----------------------------------------------------------
+
+    def connected(self, link: PeerLink) -> None:
+        if self._open is not None:
+            # The other broker was started again, and we had not noticed that it was gone.
+            self._open.close("it was replaced by a new connection")
+        self._open = link
+        self.connected_once.set()
+
+    def serves(self, link: PeerLink) -> None:
+        """The other broker has opened its partitions. What is said to it before would be lost."""
+        if link is not self._open or link is self.link:
+            return
+        self.link = link
+        self._cancel_grace()
+        for known in self._known.values():
+            if known.supplier is not None:
+                known.supplier.connected(link)
+        self._set_all(Availability.AVAILABLE)
+
+    def disconnected(self, link: PeerLink) -> None:
+        if link is not self._open:
+            return
+        self._open = self.link = None
+        self._set_all(Availability.LOADING)
+        for known in list(self._known.values()):
+            if known.supplier is not None:
+                known.supplier.disconnected()
+        self._cancel_grace()
+        self._grace = asyncio.get_running_loop().call_later(GRACE_S, self._give_up)
+
+    def _give_up(self) -> None:
+        self._grace = None
+        logger.warning("the broker '%s' cannot be reached: its partitions are unavailable", self.name)
+        self._set_all(Availability.UNAVAILABLE)
+
+    def _cancel_grace(self) -> None:
+        if self._grace is not None:
+            self._grace.cancel()
+            self._grace = None
+
+    def _set_all(self, availability: Availability) -> None:
+        self._availability = availability
+        for known in list(self._known.values()):
+            for partition in known.partitions.values():
+                partition.set_availability(availability)
+
+    def close(self) -> None:
+        self._cancel_grace()
+        if self._open is not None:
+            self._open.close("this broker stops")
+
+    # -- what it says -------------------------------------------------------------
+
+    def received(self, frame: Frame, item: Supply | SessionSupply | SessionLost | Status) -> None:
+        known = self._known.get(item.path)
+        if known is None or known.generation != item.generation:
+            return
+        if isinstance(item, Status):
+            availability = Availability(item.availability)
+            for number in item.numbers:
+                partition = known.partitions.get(PartitionNumber(number))
+                if partition is not None and availability is not Availability.GONE:
+                    partition.set_availability(availability)
+            return
+        supplier = known.supplier
+        if supplier is None:
+            raise FrameError(f"messages of '{item.path}', which has none to give")
+        if isinstance(item, SessionLost):
+            supplier.lose_session(LockToken(item.token))
+        elif isinstance(item, SessionSupply):
+            accepted = frame.accepted(item.accepted)
+            supplier.session_supplied(item.exclusive, item.limit, PartitionNumber(item.number), accepted)
+        else:
+            session = None if item.session is None else LockToken(item.session)
+            messages = frame.messages(item.messages)
+            number = PartitionNumber(item.number)
+            supplier.supplied(SubQueue(item.subqueue), session, item.limit, number, messages)
+
+    # -- requests to the broker itself --------------------------------------------
+
+    async def call(self, name: str, body: object, kind: type[T]) -> T:
+        """Ask the broker itself. Raises what it raises, or `StoreUnavailable`."""
+        link = self._open
+        if link is None:
+            raise StoreUnavailable(f"The broker '{self.name}' cannot be reached. Please retry the operation.")
+
+        def parse(frame: Frame, item: Item) -> T:
+            if not isinstance(item, Returned):
+                raise FrameError(f"a {type(item).__name__} as the answer to '{name}'")
+            return frame.decoded(kind, item.body)
+
+        def ask(done: Callable[[T | BrokerError], None]) -> None:
+            link.request(lambda request: Call(request, name, link.writer.encoded(body)), parse, done)
+
+        return await answered(ask)
+
+    async def session_state(
+        self, path: str, generation: str, number: PartitionNumber, lock: SessionLock
+    ) -> bytes | None:
+        state = await self.call("session-state", (path, generation, number, lock), msgspec.Raw)
+        return msgspec.msgpack.decode(state, type=bytes | None)
+
+
+class Peers:
+    """All other brokers; the `LinkUser` of the connections to them."""
+
+    def __init__(self, me: Identity, names: Iterable[str]) -> None:
+        self.me = me
+        self.by_name: Mapping[str, Peer] = {name: Peer(name) for name in names if name != me.broker}
+        self.service: PeerService | None = None
+        """Serves the other brokers. Until there is one, they are not answered."""
+        self.connected: Callable[[Peer], None] = _nothing
+        """Called with a broker to which a connection was opened."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._links: set[PeerLink] = set()
+        self._stopping = False
+
+    # -- life ---------------------------------------------------------------------
+
+    def serve(self, service: PeerService) -> None:
+        """Serve the other brokers from now on."""
+        self.service = service
+        for link in self._links:
+            if link.is_open:
+                service.opened(link)
+
+    def accept(self) -> PeerLink:
+        """A link for a broker that calls."""
+        return self._link(None)
+
+    def call_all(self, connect: Callable[[str, Callable[[], PeerLink]], Any]) -> None:
+        """Keep connections to the brokers that this one calls. `connect` opens one to a broker."""
+        for name in self.by_name:
+            if self.me.broker < name:
+                self._tasks.append(asyncio.get_running_loop().create_task(self._keep(name, connect)))
+
+    async def _keep(self, name: str, connect: Callable[[str, Callable[[], PeerLink]], Any]) -> None:
+        while not self._stopping:
+            link = self._link(name)
+            try:
+                await connect(name, lambda link=link: link)  # type: ignore[misc]
+            except OSError:
+                self._links.discard(link)
+            else:
+                await asyncio.shield(link.closed)
+            await asyncio.sleep(RECONNECT_S)
+
+    def _link(self, expected: str | None) -> PeerLink:
+        link = PeerLink(self.me, self, expected)
+        self._links.add(link)
+        link.closed.add_done_callback(lambda _: self._links.discard(link))
+        return link
+
+    async def stop(self) -> None:
+        self._stopping = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        links = list(self._links)
+        for peer in self.by_name.values():
+            peer.close()
+            # After the last connection nothing is waited for.
+            peer._cancel_grace()
+        for link in links:
+            link.close("this broker stops")
+
+    # -- as the user of links -----------------------------------------------------
+
+    def opened(self, link: PeerLink) -> None:
+        peer = self.by_name.get(link.peer)
+        if peer is None:
+            link.close(f"there is no broker '{link.peer}' in this cluster")
+            return
+        logger.info("connected to the broker '%s'", link.peer)
+        peer.connected(link)
+        if self.service is not None:
+            self.service.opened(link)
+        self.connected(peer)
+
+    def received(self, link: PeerLink, frame: Frame, item: Item) -> None:
+        if isinstance(item, Serving):
+            self.by_name[link.peer].serves(link)
+        elif isinstance(item, Supply | SessionSupply | SessionLost | Status):
+            self.by_name[link.peer].received(frame, item)
+        elif self.service is not None:
+            self.service.received(link, frame, item)
+        elif (request := getattr(item, "id", None)) is not None:
+            link.send(refusal_of(request, Unavailable("This broker is starting. Please retry.")))
+
+    def frame_ended(self, link: PeerLink) -> None:
+        """Nothing to do: receivers are woken at the end of the turn."""
+
+    def lost(self, link: PeerLink) -> None:
+        if self.service is not None:
+            self.service.lost(link)
+        peer = self.by_name.get(link.peer)
+        if peer is not None:
+            peer.disconnected(link)
+
+
+def _nothing(_: Peer) -> None:
+    """Nobody wants to know."""

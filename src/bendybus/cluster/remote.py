@@ -1,0 +1,336 @@
+"""Partitions of other brokers, as everything above sees them (broker/partition_port.py).
+
+A command becomes a request to the owner, and its reply comes back when it is durable there. Messages for
+receivers come ahead of their demand (supply.py). While the owner cannot be reached, commands wait for a
+short time, as they do while a partition is loaded, and then are refused with an error that can be
+retried; messages without a key go to other partitions meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from bendybus.broker.entity import Entity
+from bendybus.broker.holders import SessionHolder
+from bendybus.broker.host import ignore
+from bendybus.broker.lifecycle import Availability, StoreState
+from bendybus.broker.mailbox import Mailbox, OnReply
+from bendybus.broker.partition_port import OnPayloads, PartitionPort
+from bendybus.broker.queue import Queue
+from bendybus.broker.scans import Matches, Scan
+from bendybus.broker.topic import Topic
+from bendybus.cluster.frames import Frame, FrameError
+from bendybus.cluster.items import Answer, Ask, Commit, Figures, Item, LookUp, Payloads, Read, Returned
+from bendybus.domain.commands import Command, Release, Reply
+from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.session_commands import (
+    ReleaseSession,
+    SessionAccepted,
+    SessionLock,
+)
+from bendybus.domain.shelf import Counts
+from bendybus.errors import BrokerError, EntityNotFound, NotSupported, StoreUnavailable
+from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber
+
+if TYPE_CHECKING:
+    from bendybus.cluster.peers import Peer
+    from bendybus.cluster.supply import Supplier
+
+__all__ = ["RemotePartition", "RemoteQueuePartition", "RemoteStore"]
+
+# Payloads are read in pages of this size. A larger one is a page of its own.
+PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+
+E = TypeVar("E", bound=Queue | Topic)
+T = TypeVar("T")
+
+
+class RemoteStore:
+    """A messaging store of another broker."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.state = StoreState.AVAILABLE
+
+
+class RemoteFigures:
+    """The counts and sizes of a partition when its owner was last asked."""
+
+    def __init__(self, size_bytes: int, scheduled_count: int, counts: Sequence[Counts]) -> None:
+        self.size_bytes = size_bytes
+        self.scheduled_count = scheduled_count
+        self._counts = counts
+
+    def counts(self, subqueue: SubQueue) -> Counts:
+        return self._counts[subqueue]
+
+
+class RemotePartition(Generic[E]):
+    """A partition of any kind of entity: it takes commands."""
+
+    def __init__(self, entity: E, number: PartitionNumber, store: RemoteStore, peer: Peer) -> None:
+        self._entity: E = entity
+        self.number = number
+        self.store = store
+        self._peer = peer
+        self.availability = Availability.LOADING
+        self.figures: RemoteFigures | None = None
+        self._mailbox: Mailbox = []
+
+    def __repr__(self) -> str:
+        return f"{self._entity.path}[{self.number}] at {self._peer.name}"
+
+    @property
+    def path(self) -> EntityPath:
+        return self._entity.path
+
+    def now(self) -> Instant:
+        return self._entity.now()
+
+    # -- the owner ----------------------------------------------------------------
+
+    def set_availability(self, availability: Availability) -> None:
+        """The owner, or the connection to it, says what happens to commands now."""
+        if availability is self.availability:
+            return
+        self.availability = availability
+        mailbox, self._mailbox = self._mailbox, []
+        for command, done in mailbox:
+            self.submit(command, done)
+        whole: Entity[Any, Any, Any] = self._entity
+        whole.availability_changed(self)
+
+    def _unavailable(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"Partition {self.number} of '{self.path}' is unavailable: the broker '{self._peer.name}', which "
+            "owns it, cannot be reached. Please retry the operation."
+        )
+
+    # -- commands -----------------------------------------------------------------
+
+    def submit(self, command: Command, done: OnReply) -> None:
+        link = self._peer.link
+        if self._entity.deleted:
+            done(EntityNotFound(self.path))
+        elif link is not None:
+            # If the partition is being loaded, its owner lets the command wait.
+            link.request(partial(self._ask, link.writer.command, command), _reply, done)
+        elif self.availability is Availability.LOADING:
+            self._mailbox.append((command, done))
+        else:
+            done(self._unavailable())
+
+    def _ask(self, command_item: Callable[..., Ask], command: Command, request: int) -> Ask:
+        return command_item(request, self.path, self._entity.generation, self.number, command)
+
+    async def ask(self, command: Command) -> Reply:
+        return await answered(partial(self.submit, command))
+
+    async def commit(self, work: Sequence[tuple[PartitionPort, Command]]) -> None:
+        """All partitions of a transaction are in one store, so they have one owner, which commits."""
+        link = self._peer.link
+        if link is None:
+            raise self._unavailable()
+
+        def make(request: int) -> Commit:
+            asks: list[Ask] = []
+            for port, command in work:
+                assert isinstance(port, RemotePartition)
+                asks.append(port._ask(link.writer.command, command, 0))
+            return Commit(request, asks)
+
+        await answered(partial(link.request, make, _reply))
+
+    def check(self, commands: Sequence[Command], at: Instant) -> None:
+        """Its owner checks them when they are committed."""
+
+    async def loaded(self) -> None:
+        """Nothing to do: what is asked waits for the owner."""
+
+    async def refresh(self) -> None:
+        link = self._peer.link
+        if link is None or self.availability is Availability.UNAVAILABLE:
+            self.figures = None
+            return
+        make = partial(self._look_up, None)
+        try:
+            self.figures = await answered(partial(link.request, make, _figures))
+        except BrokerError:
+            self.figures = None
+
+    def _look_up(self, token: LockToken | None, request: int) -> LookUp:
+        return LookUp(request, self.path, self._entity.generation, [self.number], token)
+
+
+class RemoteQueuePartition(RemotePartition[Queue]):
+    """A partition that can be received from."""
+
+    def __init__(
+        self, queue: Queue, number: PartitionNumber, store: RemoteStore, peer: Peer, supplier: Supplier
+    ) -> None:
+        super().__init__(queue, number, store, peer)
+        self._supplier = supplier
+
+    # -- receiving ----------------------------------------------------------------
+
+    def available(self, subqueue: SubQueue) -> int:
+        return self._supplier.available(self.number, subqueue)
+
+    def is_unknown(self, subqueue: SubQueue) -> bool:
+        return self.availability is Availability.LOADING or self._supplier.is_unknown(subqueue)
+
+    async def known(self, subqueue: SubQueue) -> None:
+        await self._supplier.known(subqueue)
+
+    def lock(self, count: int, size_max: int, subqueue: SubQueue) -> list[Message]:
+        self._queue_is_used()
+        return self._supplier.take(self.number, count, size_max, subqueue)
+
+    def _queue_is_used(self) -> None:
+        self._entity.accessed_at = self._entity.now()
+
+    def held_among(self, tokens: Sequence[LockToken], at: Instant) -> set[LockToken]:
+        """All of them, as far as is known here: the owner checks when they are settled."""
+        return set(tokens)
+
+    def holds(self, token: LockToken, at: Instant) -> bool:
+        return True
+
+    async def find_locked(self, token: LockToken) -> Message | None:
+        link = self._peer.link
+        if link is None:
+            raise self._unavailable()
+        return await answered(partial(link.request, partial(self._look_up, token), _locked))
+
+    def release(self, tokens: Sequence[LockToken]) -> None:
+        self.submit(Release(tokens), ignore)
+
+    def scan(self, subqueue: SubQueue, matches: Matches) -> Scan:
+        raise NotSupported(
+            f"'{self.path}' has partitions in several brokers, and receivers with selectors cannot use those "
+            "yet. Use a rule of a subscription, or a server with one broker."
+        )
+
+    # -- payloads -----------------------------------------------------------------
+
+    @property
+    def removes_promptly(self) -> bool:
+        return self.availability is Availability.AVAILABLE
+
+    def read(self, messages: Sequence[Message], done: OnPayloads) -> None:
+        cold = [message for message in messages if message.payload is None]
+        link = self._peer.link
+        if not cold:
+            done([message.payload for message in messages])
+        elif link is None:
+            done(self._unavailable())
+        else:
+            self._read_pages(list(messages), cold, {}, done)
+
+    def _read_pages(
+        self, messages: list[Message], cold: list[Message], found: dict[int, bytes | None], done: OnPayloads
+    ) -> None:
+        """Read the next page, and go on until nothing is cold any more."""
+        link = self._peer.link
+        if link is None:
+            done(self._unavailable())
+            return
+        count, size = 0, 0
+        while count < len(cold) and (not count or size + cold[count].size <= PAGE_BYTES_MAX):
+            size += cold[count].size
+            count += 1
+        page, rest = cold[:count], cold[count:]
+
+        def read(payloads: list[bytes | None] | BrokerError) -> None:
+            if isinstance(payloads, BrokerError):
+                done(payloads)
+                return
+            found.update(zip(map(id, page), payloads, strict=True))
+            if rest:
+                self._read_pages(messages, rest, found, done)
+            else:
+                done([found.get(id(each)) if each.payload is None else each.payload for each in messages])
+
+        rows = [message.body_row_id for message in page]
+        link.request(
+            lambda request: Read(request, self.path, self._entity.generation, self.number, rows),
+            partial(_payloads, count),
+            read,
+        )
+
+    def read_to_remove(self, messages: Sequence[Message], done: OnPayloads) -> None:
+        self.read(messages, done)
+
+    async def payloads(self, messages: Sequence[Message]) -> list[bytes | None]:
+        return await answered(partial(self.read, messages))
+
+    # -- sessions -----------------------------------------------------------------
+
+    def accept_next_session(self, *, exclusive: bool = True) -> SessionAccepted | None:
+        self._queue_is_used()
+        return self._supplier.next_session(self.number, exclusive=exclusive)
+
+    def hold_session(self, lock: SessionLock, holder: SessionHolder) -> None:
+        self._supplier.hold_session(self.number, lock, holder)
+
+    def let_go_session(self, lock: SessionLock) -> None:
+        self._supplier.let_go_session(lock)
+
+    def release_session(self, lock: SessionLock) -> None:
+        """A session that was locked for nobody."""
+        self.submit(ReleaseSession(lock), ignore)
+
+    def lock_in_session(self, lock: SessionLock, count: int, size_max: int) -> list[Message]:
+        self._queue_is_used()
+        return self._supplier.take_in_session(lock, count, size_max)
+
+    def waiting_in_session(self, lock: SessionLock) -> bool:
+        return self._supplier.waiting_in_session(lock)
+
+    async def session_state(self, lock: SessionLock) -> bytes | None:
+        return await self._peer.session_state(self.path, self._entity.generation, self.number, lock)
+
+
+async def answered(ask: Callable[[Callable[[T | BrokerError], None]], None]) -> T:
+    """For callers that can wait. Raises the error."""
+    answer: asyncio.Future[T | BrokerError] = asyncio.get_running_loop().create_future()
+    ask(lambda result: None if answer.done() else answer.set_result(result))
+    result = await answer
+    if isinstance(result, BrokerError):
+        raise result
+    return result
+
+
+# -- answers ----------------------------------------------------------------------
+
+
+def _reply(frame: Frame, item: Item) -> Reply:
+    if not isinstance(item, Answer):
+        raise FrameError(f"a {type(item).__name__} as the answer to a command")
+    return frame.reply(item.kind, item.body)
+
+
+def _payloads(count: int, frame: Frame, item: Item) -> list[bytes | None]:
+    if not isinstance(item, Payloads) or len(item.places) != count:
+        raise FrameError("an answer without the payloads that were asked for")
+    return frame.payloads(item.places)
+
+
+def _locked(frame: Frame, item: Item) -> Message | None:
+    if not isinstance(item, Returned):
+        raise FrameError(f"a {type(item).__name__} as the answer to a token")
+    found = frame.messages(item.body)
+    return found[0] if found else None
+
+
+def _figures(frame: Frame, item: Item) -> RemoteFigures | None:
+    if not isinstance(item, Figures) or len(item.found) != 1:
+        raise FrameError(f"a {type(item).__name__} as the answer to a question for figures")
+    (found,) = item.found
+    if found is None:
+        return None
+    size, scheduled, counts = found
+    return RemoteFigures(size, scheduled, [Counts(*each) for each in counts])

@@ -1,0 +1,278 @@
+"""What a broker does for the others: their commands to partitions here, their reads and demands.
+
+Commands go through `PartitionHost.submit` and `TopicHost.submit`, as those of clients here do, so all that
+holds for the owner's own clients holds for those of other brokers: the reply is sent when it is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, Final
+
+from bendybus.broker.entities import Entities
+from bendybus.broker.entity import Entity
+from bendybus.broker.host import Host
+from bendybus.broker.lifecycle import Availability
+from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.queue import Queue
+from bendybus.broker.topic import SendTarget
+from bendybus.broker.transactions import commit_here
+from bendybus.cluster.frames import Frame, FrameError, refusal_of
+from bendybus.cluster.items import (
+    Answer,
+    Ask,
+    Call,
+    Commit,
+    Demand,
+    Figures,
+    Item,
+    LookUp,
+    Payloads,
+    Read,
+    Returned,
+    Serving,
+    SessionDemand,
+    Status,
+    kind_of,
+)
+from bendybus.cluster.lending import Lender
+from bendybus.cluster.link import PeerLink
+from bendybus.domain.commands import Command, Done, Reply
+from bendybus.domain.messages import SubQueue
+from bendybus.domain.session_commands import AcceptSession, ReleaseSession, SessionAccepted
+from bendybus.errors import BrokerError, EntityNotFound, PartitionMoved, StoreUnavailable, Unavailable
+from bendybus.names import LockToken, PartitionNumber
+
+__all__ = ["Calls", "Service"]
+
+logger = logging.getLogger(__name__)
+
+# Of the payloads in a reply to a peek. The other broker reads the rest in pages.
+REPLY_BYTES_MAX: Final = 4 * 1024 * 1024
+
+Calls = dict[str, Callable[[PeerLink, Frame, Call], Awaitable[object]]]
+"""Requests to the broker itself, by name."""
+
+
+class Service:
+    """What one broker does for all others."""
+
+    def __init__(self, entities: Entities, calls: Calls) -> None:
+        self._entities = entities
+        self._calls = calls
+        self._lenders: dict[PeerLink, Lender] = {}
+        self._told: dict[Host[Any], Availability] = {}
+        """What the other brokers know about partitions here."""
+        self._telling: asyncio.Handle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        for store in entities.stores:
+            store.changes.listen(self._tell_soon)
+
+    # -- connections --------------------------------------------------------------
+
+    def opened(self, link: PeerLink) -> None:
+        self._lenders[link] = Lender(link)
+        link.send(Serving())
+        for entity in self._entities:
+            self._tell_about(entity, [link])
+
+    def lost(self, link: PeerLink) -> None:
+        lender = self._lenders.pop(link, None)
+        if lender is not None:
+            lender.close()
+
+    async def stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def entity_removed(self, entity: Entity[Any, Any, Any]) -> None:
+        for host in entity.own.values():
+            self._told.pop(host, None)
+        if isinstance(entity, Queue):
+            for lender in self._lenders.values():
+                lender.forget_entity(entity)
+
+    # -- what has changed ---------------------------------------------------------
+
+    def _tell_soon(self) -> None:
+        if self._telling is None and self._lenders:
+            self._telling = asyncio.get_running_loop().call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._telling = None
+        for entity in self._entities:
+            if any(self._told.get(host) is not host.availability for host in entity.own.values()):
+                self._tell_about(entity, list(self._lenders))
+
+    def _tell_about(self, entity: SendTarget, links: list[PeerLink]) -> None:
+        by_availability: dict[Availability, list[int]] = {}
+        for host in entity.own.values():
+            self._told[host] = host.availability
+            by_availability.setdefault(host.availability, []).append(host.number)
+        for availability, numbers in by_availability.items():
+            for link in links:
+                link.send(Status(entity.path, entity.generation, numbers, availability.value))
+
+    # -- requests -----------------------------------------------------------------
+
+    def received(self, link: PeerLink, frame: Frame, item: Item) -> None:
+        """A request or demand of another broker."""
+        match item:
+            case Ask():
+                self._ask(link, frame, item)
+            case Demand() | SessionDemand():
+                self._demand(link, item)
+            case Read():
+                self._read(link, item)
+            case LookUp():
+                self._look_up(link, item)
+            case Commit():
+                self._spawn(link, item.id, self._commit(link, frame, item))
+            case Call():
+                self._spawn(link, item.id, self._call(link, frame, item))
+            case _:
+                raise FrameError(f"a {type(item).__name__} that nobody expects")
+
+    def _entity(self, path: str, generation: str) -> SendTarget:
+        entity = self._entities.look_up(path)
+        if entity is None or entity.generation != generation:
+            raise EntityNotFound(path)
+        return entity
+
+    def _host(self, path: str, generation: str, number: int) -> tuple[SendTarget, Host[Any]]:
+        entity = self._entity(path, generation)
+        host: Host[Any] | None = entity.own.get(PartitionNumber(number))
+        if host is None:
+            raise PartitionMoved(f"Partition {number} of '{path}' is not owned by this broker.")
+        return entity, host
+
+    def _ask(self, link: PeerLink, frame: Frame, ask: Ask) -> None:
+        command = frame.command(ask)
+        try:
+            entity, host = self._host(ask.path, ask.generation, ask.number)
+        except BrokerError as refusal:
+            link.send(refusal_of(ask.id, refusal))
+            return
+        if isinstance(command, ReleaseSession):
+            self._lenders[link].forget(command.lock)
+        host.submit(command, partial(self._answer, link, ask.id, entity, host, command))
+
+    def _answer(
+        self,
+        link: PeerLink,
+        request: int,
+        entity: SendTarget,
+        host: Host[Any],
+        command: Command,
+        reply: Reply | BrokerError,
+    ) -> None:
+        if not link.is_open:
+            if isinstance(reply, SessionAccepted) and reply.lock is not None:
+                host.submit(ReleaseSession(reply.lock), _ignore)
+            return
+        if isinstance(reply, BrokerError):
+            link.send(refusal_of(request, reply))
+            return
+        if (
+            isinstance(command, AcceptSession)
+            and isinstance(reply, SessionAccepted)
+            and reply.lock is not None
+        ):
+            assert isinstance(entity, Queue) and isinstance(host, PartitionHost)
+            self._lenders[link].hold(host, entity, reply.lock)
+        link.send(Answer(request, kind_of(reply), link.writer.encoded(reply, REPLY_BYTES_MAX)))
+
+    def _demand(self, link: PeerLink, item: Demand | SessionDemand) -> None:
+        try:
+            queue = self._entity(item.path, item.generation)
+        except EntityNotFound:
+            # Its receivers are told when the other broker learns of the deletion.
+            return
+        if not isinstance(queue, Queue):
+            raise FrameError(f"a demand for messages of '{item.path}', which has none to give")
+        lender = self._lenders[link]
+        if isinstance(item, SessionDemand):
+            lender.demand_sessions(queue, item.exclusive, item.limit)
+        elif item.session is not None:
+            lender.demand_in_session(LockToken(item.session), item.limit)
+        else:
+            lender.demand(queue, SubQueue(item.subqueue), item.limit)
+
+    def _read(self, link: PeerLink, item: Read) -> None:
+        try:
+            _, host = self._host(item.path, item.generation, item.number)
+        except BrokerError as refusal:
+            link.send(refusal_of(item.id, refusal))
+            return
+
+        def read(payloads: list[bytes | None] | Exception) -> None:
+            if isinstance(payloads, Exception):
+                link.send(refusal_of(item.id, StoreUnavailable(f"{host}: {payloads}")))
+                return
+            places = [None if each is None else link.writer.place(each) for each in payloads]
+            link.send(Payloads(item.id, places))
+
+        host.store.read(item.rows, read)
+
+    def _look_up(self, link: PeerLink, item: LookUp) -> None:
+        try:
+            hosts = [self._host(item.path, item.generation, number)[1] for number in item.numbers]
+        except BrokerError as refusal:
+            link.send(refusal_of(item.id, refusal))
+            return
+        if item.token is not None:
+            (host,) = hosts
+            held = host.partition
+            message = None if held is None else held.locked(LockToken(item.token))
+            found = () if message is None else (message,)
+            link.send(Returned(item.id, link.writer.encoded_messages(found)))
+        else:
+            link.send(Figures(item.id, [_figures(host) for host in hosts]))
+
+    async def _commit(self, link: PeerLink, frame: Frame, item: Commit) -> None:
+        work = [
+            (self._host(ask.path, ask.generation, ask.number)[1], frame.command(ask)) for ask in item.work
+        ]
+        await commit_here(work)
+        link.send(Answer(item.id, kind_of(Done()), link.writer.encoded(Done())))
+
+    async def _call(self, link: PeerLink, frame: Frame, item: Call) -> None:
+        called = self._calls.get(item.name)
+        if called is None:
+            raise Unavailable(f"This broker does not know the request '{item.name}'; it may be older.")
+        result = await called(link, frame, item)
+        link.send(Returned(item.id, link.writer.encoded(result)))
+
+    def _spawn(self, link: PeerLink, request: int, work: Coroutine[Any, Any, None]) -> None:
+        async def answered() -> None:
+            try:
+                await work
+            except BrokerError as refusal:
+                link.send(refusal_of(request, refusal))
+            except Exception:
+                logger.exception("a request of the broker '%s' failed", link.peer)
+                link.send(refusal_of(request, Unavailable("The request failed; the broker's log says why.")))
+
+        task = asyncio.get_running_loop().create_task(answered())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _figures(host: Host[Any]) -> tuple[int, int, list[tuple[int, int, int, int, int]]] | None:
+    partition = host.partition
+    if partition is None:
+        return None
+    counts: list[tuple[int, int, int, int, int]] = []
+    if isinstance(host, PartitionHost):
+        for subqueue in SubQueue:
+            each = partition.counts(subqueue)
+            counts.append((each.active, each.deferred, each.scheduled, each.locked, each.size_bytes))
+    return partition.size_bytes, partition.scheduled_count, counts
+
+
+def _ignore(_: object) -> None:
+    """For commands whose reply is not needed."""

@@ -1,0 +1,376 @@
+"""Messages of another broker for receivers here: what was asked for, and what has arrived.
+
+A receiver asks a partition for messages and gets what can be had at once (broker/partition_port.py). A
+partition elsewhere has at once what its owner has sent ahead. So the first receiver gets nothing and waits,
+and what it lacks becomes a demand: the owner may give so many messages in all. It locks them and sends them
+as they come, and waiting receivers are woken. There is one demand for each queue and owner, not for each
+partition, so a receiver with little credit does not make the owner lock messages in all of them.
+
+What arrives and is not taken at once is kept for the next credit, as the gateway keeps what it has read from
+a slow store (P-25). It goes back, uncounted, when the receivers leave or have wanted nothing for a tenth of a
+second. The owner's side: lending.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from bendybus.broker.holders import SessionHolder
+from bendybus.broker.queue import Queue
+from bendybus.cluster.items import Demand, Item, SessionDemand
+from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.session_commands import SessionAccepted, SessionLock
+from bendybus.names import LockToken, PartitionNumber
+
+if TYPE_CHECKING:
+    from bendybus.cluster.link import PeerLink
+
+__all__ = ["Supplier"]
+
+# The most that is asked for at once: what a receiver takes from a partition at once, a few times over.
+DEMAND_MAX: Final = 1000
+# A receiver that goes on has new credit before that. Otherwise messages are of more use to receivers of
+# other brokers.
+KEEP_S: Final = 0.1
+
+GiveBack = Callable[[PartitionNumber, Sequence[Message]], None]
+
+
+class _Line:
+    """One demand: how much was asked for, how much has arrived."""
+
+    __slots__ = ("answered", "arrived", "limit", "unwanted", "wanted")
+
+    def __init__(self) -> None:
+        self.limit = 0
+        """How much the owner may give in all."""
+        self.arrived = 0
+        self.answered = 0
+        """The limit up to which the owner has said what it has."""
+        self.wanted = 0
+        """What receivers lacked in this turn."""
+        self.unwanted = False
+        """Nobody waits any more. What was under way goes straight back."""
+
+    def next_limit(self, waiting: bool) -> int | None:
+        """The limit to tell the owner; None if it need not be changed."""
+        limit, self.wanted = self._wanted_limit, 0
+        if not waiting or limit <= self.limit:
+            return None
+        self.limit = limit
+        return limit
+
+    @property
+    def _wanted_limit(self) -> int:
+        return self.arrived + min(self.wanted, DEMAND_MAX)
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the owner is to be asked, or has not answered."""
+        return self.answered < self.limit or self.limit < self._wanted_limit
+
+    def withdraw(self) -> bool:
+        """Take back what has not arrived. Returns whether there was something."""
+        self.unwanted, self.wanted = True, 0
+        was_open = self.limit > self.arrived
+        self.limit = self.answered = self.arrived
+        return was_open
+
+
+class _Arrivals(_Line):
+    """Messages of one sub-queue, or of one session."""
+
+    __slots__ = ("by_partition", "keeping", "knowing", "leaving")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_partition: dict[PartitionNumber, deque[Message]] = {}
+        self.keeping: asyncio.TimerHandle | None = None
+        self.leaving: asyncio.TimerHandle | None = None
+        self.knowing: asyncio.Event = asyncio.Event()
+
+    def take(self, number: PartitionNumber, count: int, size_max: int) -> list[Message]:
+        """Up to so many messages of this partition with at most so many bytes, but one in any case."""
+        self.unwanted = False
+        waiting = self.by_partition.get(number)
+        taken: list[Message] = []
+        while waiting and len(taken) < count and (not taken or size_max > 0):
+            taken.append(waiting.popleft())
+            size_max -= taken[-1].size
+        if len(taken) < count and not waiting:
+            self.wanted = max(self.wanted, count - len(taken))
+        return taken
+
+    def clear(self) -> Iterator[tuple[PartitionNumber, deque[Message]]]:
+        kept, self.by_partition = self.by_partition, {}
+        yield from ((number, messages) for number, messages in kept.items() if messages)
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(self.by_partition.values())
+
+
+class _Session(_Arrivals):
+    __slots__ = ("holder", "lock", "number")
+
+    def __init__(self, number: PartitionNumber, lock: SessionLock, holder: SessionHolder) -> None:
+        super().__init__()
+        self.number = number
+        self.lock = lock
+        self.holder = holder
+
+
+class Supplier:
+    """What one broker gives to the receivers of one queue here."""
+
+    def __init__(
+        self, queue: Queue, give_back: GiveBack, release: Callable[[int, SessionLock], None]
+    ) -> None:
+        self._queue = queue
+        self._give_back = give_back
+        self._release = release
+        self._link: PeerLink | None = None
+        self._arrivals = {subqueue: _Arrivals() for subqueue in SubQueue}
+        self._sessions: dict[LockToken, _Session] = {}
+        """The sessions that receivers here hold."""
+        self._seekers = {True: _Line(), False: _Line()}
+        """By whether the lock is exclusive."""
+        self._found: dict[bool, deque[tuple[PartitionNumber, SessionAccepted]]] = {
+            True: deque(),
+            False: deque(),
+        }
+        self._asking: asyncio.Handle | None = None
+        self._waking: asyncio.Handle | None = None
+        self._news: dict[SubQueue, None] = {}
+
+    # -- the connection -----------------------------------------------------------
+
+    def connected(self, link: PeerLink) -> None:
+        """The owner knows of no demand. Receivers that wait are woken afterwards, and ask again."""
+        assert self._link is None, "a connection is lost before there is another"
+        self._link = link
+
+    def disconnected(self) -> None:
+        """Nothing that was asked for will come. Sessions end with the connection, at both sides."""
+        self._link = None
+        for arrivals in self._arrivals.values():
+            self._return_all(arrivals)
+            if arrivals.leaving is not None:
+                arrivals.leaving.cancel()
+        self._arrivals = {subqueue: _Arrivals() for subqueue in SubQueue}
+        self._seekers = {True: _Line(), False: _Line()}
+        for found in self._found.values():
+            found.clear()
+        for session in list(self._sessions.values()):
+            self.lose_session(session.lock.token)
+
+    # -- what receivers ask for ---------------------------------------------------
+
+    def available(self, number: PartitionNumber, subqueue: SubQueue) -> int:
+        if self._queue.has_sessions(subqueue):
+            return sum(where == number for found in self._found.values() for where, _ in found)
+        return len(self._arrivals[subqueue].by_partition.get(number, ()))
+
+    def take(self, number: PartitionNumber, count: int, size_max: int, subqueue: SubQueue) -> list[Message]:
+        arrivals = self._arrivals[subqueue]
+        taken = arrivals.take(number, count, size_max)
+        if arrivals.wanted:
+            self._ask_soon()
+        return taken
+
+    def is_unknown(self, subqueue: SubQueue) -> bool:
+        if self._link is None:
+            return False
+        if self._queue.has_sessions(subqueue):
+            return any(line.is_unknown for line in self._seekers.values())
+        return self._arrivals[subqueue].is_unknown
+
+    async def known(self, subqueue: SubQueue) -> None:
+        arrivals = self._arrivals[subqueue]
+        while self.is_unknown(subqueue) and arrivals is self._arrivals[subqueue]:
+            arrivals.knowing.clear()
+            await arrivals.knowing.wait()
+
+    def unwanted(self, subqueue: SubQueue) -> None:
+        """No receiver waits any more for messages of this sub-queue."""
+        arrivals = self._arrivals[subqueue]
+        if arrivals.withdraw():
+            self._say(self._demand(subqueue, arrivals))
+        self._return_all(arrivals)
+        if self._queue.has_sessions(subqueue):
+            for exclusive, line in self._seekers.items():
+                if line.withdraw():
+                    self._say(self._session_demand(exclusive, line))
+                self._release_found(exclusive)
+
+    def unawaited(self, subqueue: SubQueue) -> None:
+        """No receiver waits just now. If none does for a while, what was asked for is not wanted."""
+        arrivals = self._arrivals[subqueue]
+        if arrivals.leaving is None and (arrivals.limit > arrivals.arrived or not arrivals.is_empty):
+            loop = asyncio.get_running_loop()
+            arrivals.leaving = loop.call_later(KEEP_S, self._left, subqueue, arrivals)
+
+    def _left(self, subqueue: SubQueue, arrivals: _Arrivals) -> None:
+        arrivals.leaving = None
+        if arrivals is self._arrivals[subqueue] and not self._queue.waiting_count(subqueue):
+            self.unwanted(subqueue)
+
+    def _ask_soon(self) -> None:
+        if self._asking is None:
+            self._asking = asyncio.get_running_loop().call_soon(self._ask)
+
+    def _ask(self) -> None:
+        """At the end of the turn: what the receivers that wait lack becomes a demand.
+
+        Without a connection nothing is asked for. Receivers are woken when there is one, and ask again.
+        """
+        self._asking = None
+        if self._link is None:
+            return
+        for subqueue, arrivals in self._arrivals.items():
+            waiting = self._queue.waiting_count(subqueue) > 0
+            if arrivals.next_limit(waiting) is not None:
+                self._say(self._demand(subqueue, arrivals))
+        for session in self._sessions.values():
+            if session.next_limit(waiting=True) is not None:
+                self._say(self._demand(SubQueue.MAIN, session, session.lock.token))
+        for exclusive, line in self._seekers.items():
+            waiting = self._queue.waiting_count(SubQueue.MAIN) > 0
+            if line.next_limit(waiting) is not None:
+                self._say(self._session_demand(exclusive, line))
+
+    def _say(self, item: Item) -> None:
+        if self._link is not None:
+            self._link.send(item)
+
+    def _demand(self, subqueue: SubQueue, line: _Line, session: LockToken | None = None) -> Demand:
+        return Demand(self._queue.path, self._queue.generation, subqueue, session, line.limit)
+
+    def _session_demand(self, exclusive: bool, line: _Line) -> SessionDemand:
+        return SessionDemand(self._queue.path, self._queue.generation, exclusive, line.limit)
+
+    # -- what arrives -------------------------------------------------------------
+
+    def supplied(
+        self,
+        subqueue: SubQueue,
+        session: LockToken | None,
+        limit: int,
+        number: PartitionNumber,
+        messages: list[Message],
+    ) -> None:
+        """The owner has given messages, or has none. Receivers are woken at the end of the frame."""
+        arrivals = self._arrivals[subqueue] if session is None else self._sessions.get(LockToken(session))
+        if arrivals is None:
+            # The session was released meanwhile, and its messages with it.
+            return
+        arrivals.arrived += len(messages)
+        arrivals.answered = max(arrivals.answered, min(limit, arrivals.limit))
+        arrivals.knowing.set()
+        if messages:
+            arrivals.by_partition.setdefault(number, deque()).extend(messages)
+        if isinstance(arrivals, _Session):
+            arrivals.holder.wake()
+        elif arrivals.unwanted:
+            self._return_all(arrivals)
+        else:
+            self._news[subqueue] = None
+            if self._waking is None:
+                self._waking = asyncio.get_running_loop().call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._waking = None
+        news, self._news = self._news, {}
+        for subqueue in news:
+            arrivals = self._arrivals[subqueue]
+            if arrivals.is_empty:
+                # What the owner has is known: a drain may be answered.
+                self._queue.wake_each(subqueue)
+            else:
+                self._queue.wake(subqueue)
+                if not arrivals.is_empty and arrivals.keeping is None:
+                    loop = asyncio.get_running_loop()
+                    arrivals.keeping = loop.call_later(KEEP_S, self._kept_too_long, arrivals)
+            if self._queue.waiting_count(subqueue) and arrivals.limit <= arrivals.arrived:
+                # Others took it all. Those that still wait have to be remembered.
+                arrivals.wanted = max(arrivals.wanted, 1)
+                self._ask_soon()
+
+    def _kept_too_long(self, arrivals: _Arrivals) -> None:
+        arrivals.keeping = None
+        self._return_all(arrivals)
+
+    def _return_all(self, arrivals: _Arrivals) -> None:
+        if arrivals.keeping is not None:
+            arrivals.keeping.cancel()
+            arrivals.keeping = None
+        arrivals.knowing.set()
+        for number, messages in arrivals.clear():
+            self._give_back(number, messages)
+
+    # -- sessions -----------------------------------------------------------------
+
+    def next_session(self, number: PartitionNumber, *, exclusive: bool) -> SessionAccepted | None:
+        """A session of this partition that the owner has locked for a receiver here."""
+        line, found = self._seekers[exclusive], self._found[exclusive]
+        line.unwanted = False
+        for place, (where, accepted) in enumerate(found):
+            if where == number:
+                del found[place]
+                return accepted
+        if not found:
+            line.wanted = max(line.wanted, self._queue.waiting_count(SubQueue.MAIN) + 1)
+            self._ask_soon()
+        return None
+
+    def session_supplied(
+        self, exclusive: bool, limit: int, number: PartitionNumber, accepted: SessionAccepted
+    ) -> None:
+        line = self._seekers[exclusive]
+        line.answered = max(line.answered, min(limit, line.limit))
+        if accepted.lock is None:
+            return
+        line.arrived += 1
+        self._found[exclusive].append((number, accepted))
+        if not line.unwanted:
+            self._queue.wake(SubQueue.MAIN)
+        self._release_found(exclusive)
+        if self._queue.waiting_count(SubQueue.MAIN) and line.limit <= line.arrived:
+            line.wanted = max(line.wanted, 1)
+            self._ask_soon()
+
+    def _release_found(self, exclusive: bool) -> None:
+        """A session that nobody took is free again at once."""
+        found = self._found[exclusive]
+        while found:
+            number, accepted = found.popleft()
+            assert accepted.lock is not None
+            self._release(number, accepted.lock)
+
+    def hold_session(self, number: PartitionNumber, lock: SessionLock, holder: SessionHolder) -> None:
+        self._sessions[lock.token] = _Session(number, lock, holder)
+
+    def let_go_session(self, lock: SessionLock) -> None:
+        """The receiver releases the session. Its messages that were not delivered go back with it."""
+        self._sessions.pop(lock.token, None)
+
+    def lose_session(self, token: LockToken) -> None:
+        session = self._sessions.pop(token, None)
+        if session is not None:
+            session.holder.lost()
+
+    def take_in_session(self, lock: SessionLock, count: int, size_max: int) -> list[Message]:
+        session = self._sessions.get(lock.token)
+        if session is None:
+            return []
+        taken = session.take(session.number, count, size_max)
+        if session.wanted:
+            self._ask_soon()
+        return taken
+
+    def waiting_in_session(self, lock: SessionLock) -> bool:
+        session = self._sessions.get(lock.token)
+        return session is not None and not session.is_empty

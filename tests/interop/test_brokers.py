@@ -1,0 +1,339 @@
+"""A server with several broker processes: clients see one server (N-02).
+
+The processes share the listening socket, so which of them a client reaches is not determined. Several clients
+make it likely that each process has some; every assertion holds whichever they reach.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from itertools import cycle
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError
+from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleFilter
+
+from fix_processes import run_bendybus
+from fix_server import ServerProcess, StartServer
+from interop.sdk import BREAKS_CONNECTIONS
+
+pytestmark = BREAKS_CONNECTIONS
+
+RETRIES = {"retry_total": 20, "retry_backoff_factor": 0.1, "retry_backoff_max": 0.2}
+CLIENTS = 6
+SESSIONS = 7
+
+QUEUES = {
+    "orders": {"EnablePartitioning": True},
+    "plain": {},
+    "steps": {"EnablePartitioning": True, "RequiresSession": True},
+}
+TOPICS = [
+    {
+        "Name": "events",
+        "Properties": {"EnablePartitioning": True},
+        "Subscriptions": [{"Name": "all"}],
+    }
+]
+
+
+@pytest.fixture
+def cluster(start_server: StartServer) -> ServerProcess:
+    return start_server(QUEUES, None, "--brokers", "2", topics=TOPICS)
+
+
+@pytest.fixture
+def clients(cluster: ServerProcess) -> Iterator[list[ServiceBusClient]]:
+    """Several connections."""
+    with ExitStack() as exits:
+        yield [
+            exits.enter_context(ServiceBusClient.from_connection_string(cluster.connection_string, **RETRIES))
+            for _ in range(CLIENTS)
+        ]
+
+
+def administration(server: ServerProcess) -> ServiceBusAdministrationClient:
+    return ServiceBusAdministrationClient.from_connection_string(
+        server.connection_string, connection_verify=str(server.certificate), retry_total=0
+    )
+
+
+def broker_processes(server: ServerProcess) -> list[int]:
+    """The processes that the supervisor has started."""
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+    return [
+        pid for pid in map(int, children) if b"broker_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+
+
+def started_again(server: ServerProcess, killed: int, count: int = 2) -> None:
+    """Wait until the supervisor has replaced a process that was killed."""
+    while killed in (running := broker_processes(server)) or len(running) < count:
+        time.sleep(0.01)
+
+
+@pytest.mark.row("N-02")
+def test_every_client_reaches_every_partition(
+    cluster: ServerProcess, clients: list[ServiceBusClient]
+) -> None:
+    assert len(broker_processes(cluster)) == 2
+    for number, client in enumerate(clients):
+        with client.get_queue_sender("orders") as sender:
+            for key in range(16):
+                sender.send_messages(ServiceBusMessage(f"{number}/{key}", partition_key=f"key-{key}"))
+    with administration(cluster) as admin:
+        assert admin.get_queue_runtime_properties("orders").active_message_count == CLIENTS * 16
+    rest = {f"{number}/{key}" for number in range(CLIENTS) for key in range(16)}
+    for client in clients:
+        with client.get_queue_receiver("orders") as receiver:
+            for _ in range(16):
+                (message,) = receiver.receive_messages(1, max_wait_time=20)
+                receiver.complete_message(message)
+                rest.remove(str(message))
+    assert not rest
+    with administration(cluster) as admin:
+        assert admin.get_queue_runtime_properties("orders").total_message_count == 0
+
+
+@pytest.mark.row("N-02")
+def test_sessions_and_their_states_are_the_same_for_all_clients(clients: list[ServiceBusClient]) -> None:
+    for number, client in enumerate(clients):
+        with client.get_queue_sender("steps") as sender:
+            sender.send_messages(
+                [ServiceBusMessage(str(step), session_id=f"session-{number}") for step in range(5)]
+            )
+    for number, client in enumerate(reversed(clients)):
+        with client.get_queue_receiver("steps", session_id=f"session-{number}") as receiver:
+            receiver.session.set_state(b"seen by %d" % number)
+            taken: list[str] = []
+            while len(taken) < 3:
+                for message in receiver.receive_messages(3 - len(taken), max_wait_time=20):
+                    receiver.complete_message(message)
+                    taken.append(str(message))
+            assert taken == ["0", "1", "2"]
+    seen: dict[str, list[str]] = {}
+    for client in clients:
+        with client.get_queue_receiver("steps", session_id=NEXT_AVAILABLE_SESSION) as receiver:
+            name = receiver.session.session_id
+            assert receiver.session.get_state() == b"seen by " + name[-1].encode()
+            seen[name] = []
+            while len(seen[name]) < 2:
+                for message in receiver.receive_messages(2, max_wait_time=20):
+                    receiver.complete_message(message)
+                    seen[name].append(str(message))
+    assert seen == {f"session-{number}": ["3", "4"] for number in range(CLIENTS)}
+
+
+@pytest.mark.row("N-02")
+def test_a_topic_and_its_rules_are_the_same_for_all_clients(
+    cluster: ServerProcess, clients: list[ServiceBusClient]
+) -> None:
+    with administration(cluster) as admin:
+        admin.create_subscription("events", "large")
+        admin.create_rule("events", "large", "large", filter=SqlRuleFilter("size > 5"))
+        admin.delete_rule("events", "large", "$Default")
+    for number, client in enumerate(clients):
+        with client.get_topic_sender("events") as sender:
+            for size in (3, 9):
+                sender.send_messages(
+                    ServiceBusMessage(f"{number}/{size}", application_properties={"size": size})
+                )
+    for name, sizes in (("all", (3, 9)), ("large", (9,))):
+        rest = {f"{number}/{size}" for number in range(CLIENTS) for size in sizes}
+        with clients[0].get_subscription_receiver("events", name) as receiver:
+            while rest:
+                for message in receiver.receive_messages(50, max_wait_time=20):
+                    receiver.complete_message(message)
+                    rest.remove(str(message))
+
+
+@pytest.mark.row("N-02")
+def test_management_is_right_at_every_broker(cluster: ServerProcess, clients: list[ServiceBusClient]) -> None:
+    for number in range(6):
+        # A connection of its own for each call.
+        with administration(cluster) as admin:
+            admin.create_queue(f"made-{number}", enable_partitioning=bool(number % 2))
+        with clients[number].get_queue_sender(f"made-{number}") as sender:
+            sender.send_messages(ServiceBusMessage("x"))
+    for number in range(6):
+        with administration(cluster) as admin:
+            assert f"made-{number}" in {queue.name for queue in admin.list_queues()}
+            assert admin.get_queue_runtime_properties(f"made-{number}").active_message_count == 1
+            admin.delete_queue(f"made-{number}")
+        once = ServiceBusClient.from_connection_string(cluster.connection_string, retry_total=0)
+        with once, pytest.raises(ServiceBusError), once.get_queue_sender(f"made-{number}") as sender:
+            sender.send_messages(ServiceBusMessage("x"))
+
+
+class Traffic:
+    """Sends and receives until it is told to stop, and counts what was acknowledged."""
+
+    def __init__(self, server: ServerProcess, name: str) -> None:
+        self._server = server
+        self._name = name
+        self.acknowledged: set[str] = set()
+        self.received: set[str] = set()
+        """If a broker dies while one of them is completed, its receiver cannot know whether it was."""
+        self.completed: set[str] = set()
+        self.sending = threading.Event()
+        self.sending.set()
+        self._threads = [threading.Thread(target=self._send, args=(number,)) for number in range(3)]
+        self._threads += [threading.Thread(target=self._receive) for _ in range(2)]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def _client(self) -> ServiceBusClient:
+        return ServiceBusClient.from_connection_string(self._server.connection_string, **RETRIES)
+
+    def _send(self, place: int) -> None:
+        number = 0
+        with self._client() as client, client.get_queue_sender(self._name) as sender:
+            while self.sending.is_set():
+                texts = [f"{place}/{number + each}" for each in range(5)]
+                number += 5
+                keys = {"session_id": f"s{number % SESSIONS}"} if self._name == "steps" else {}
+                try:
+                    sender.send_messages([ServiceBusMessage(text, **keys) for text in texts])
+                except ServiceBusError:
+                    continue
+                self.acknowledged.update(texts)
+
+    @property
+    def _done(self) -> bool:
+        return not self.sending.is_set() and self.acknowledged <= self.received
+
+    def _receive(self) -> None:
+        sessions = cycle(range(SESSIONS))
+        with self._client() as client:
+            while not self._done:
+                # By name: a receiver that asks for the next free session waits a minute when all are empty.
+                session = {"session_id": f"s{next(sessions)}"} if self._name == "steps" else {}
+                with suppress(ServiceBusError), client.get_queue_receiver(self._name, **session) as receiver:
+                    self._take(receiver)
+
+    def _take(self, receiver) -> None:
+        while not self._done:
+            messages = receiver.receive_messages(20, max_wait_time=1)
+            if not messages and self._name == "steps":
+                return
+            for message in messages:
+                self.received.add(str(message))
+                receiver.complete_message(message)
+                self.completed.add(str(message))
+
+    def finish(self) -> None:
+        self.sending.clear()
+        for thread in self._threads:
+            thread.join(60)
+            assert not thread.is_alive(), f"missing: {sorted(self.acknowledged - self.received)[:10]}"
+
+
+@pytest.mark.parametrize("name", ["orders", "steps"])
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.row("N-02")
+def test_a_broker_that_is_killed_comes_back_and_nothing_acknowledged_is_lost(
+    start_server: StartServer, name: str, which: int
+) -> None:
+    properties = {**QUEUES[name], "LockDuration": "PT5S"}
+    server = start_server({name: properties}, None, "--brokers", "2")
+    traffic = Traffic(server, name)
+    traffic.start()
+    for _ in range(2):
+        before = len(traffic.completed)
+        while len(traffic.completed) < before + 50:
+            time.sleep(0.01)
+        victim = sorted(broker_processes(server))[which]
+        os.kill(victim, signal.SIGKILL)
+        started_again(server, victim)
+    before = len(traffic.completed)
+    while len(traffic.completed) < before + 50:
+        time.sleep(0.01)
+
+    traffic.finish()
+
+    assert traffic.acknowledged <= traffic.received
+    server.expect_trouble("has ended with -9 and is started again")
+
+
+def test_a_server_that_was_killed_starts_again_with_all_brokers(cluster: ServerProcess) -> None:
+    client = ServiceBusClient.from_connection_string(cluster.connection_string, **RETRIES)
+    with client, client.get_queue_sender("orders") as sender:
+        sender.send_messages([ServiceBusMessage(str(number)) for number in range(40)])
+    processes = broker_processes(cluster)
+    cluster.kill()
+    cluster.start()
+
+    assert not set(processes) & set(broker_processes(cluster))
+    with administration(cluster) as admin:
+        assert admin.get_queue_runtime_properties("orders").active_message_count == 40
+    assert cluster.stop() == 0
+
+
+def test_a_server_with_more_brokers_keeps_what_one_broker_had(start_server: StartServer) -> None:
+    server = start_server(QUEUES)
+    client = ServiceBusClient.from_connection_string(server.connection_string, **RETRIES)
+    with client, client.get_queue_sender("orders") as sender:
+        for key in range(16):
+            sender.send_messages(ServiceBusMessage("x", partition_key=str(key)))
+    assert server.stop() == 0
+    for options in (["--brokers", "3"], ["--brokers", "2"], []):
+        server._options = options
+        server.start()
+        with administration(server) as admin:
+            assert admin.get_queue_runtime_properties("orders").active_message_count == 16
+        assert server.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--brokers", "none"], "--brokers is 'none'"),
+        (["--brokers", "0"], "--brokers is '0'"),
+        (["--brokers", "2", "--development"], "--development cannot be used together yet"),
+        (["--brokers", "2", "--namespace", "other"], "several namespaces cannot be used together yet"),
+        (["--brokers", "2", "--store", "sqlite:///tmp/x.db"], "--store cannot be used together yet"),
+    ],
+)
+def test_what_does_not_work_with_several_brokers_is_refused_in_one_line(
+    tmp_path: Path, options: list[str], said: str
+) -> None:
+    server = ServerProcess(tmp_path, {"UserConfig": {"Namespaces": [{"Name": "interop"}]}}, options)
+    ended = subprocess.run(server.command(), capture_output=True, text=True, timeout=60, check=False)
+
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert said in ended.stderr
+
+
+@pytest.mark.row("N-02")
+def test_metrics_and_health_are_those_of_the_whole_server(
+    cluster: ServerProcess, clients: list[ServiceBusClient]
+) -> None:
+    with ExitStack() as exits:
+        for client in clients:
+            sender = exits.enter_context(client.get_queue_sender("orders"))
+            sender.send_messages([ServiceBusMessage("x"), ServiceBusMessage("y")])
+        for _ in range(4):
+            shown = urlopen(f"http://127.0.0.1:{cluster.port}/metrics", timeout=20).read().decode()
+            assert f"bendybus_connections {CLIENTS}\n" in shown
+            assert 'entity="orders",namespace="interop",state="active",subqueue="main"} 12\n' in shown
+            assert shown.count("bendybus_store_available{") == 2
+            assert urlopen(f"http://127.0.0.1:{cluster.port}/health", timeout=20).status == 200
+
+
+def test_a_backup_of_several_brokers_is_refused_by_name(cluster: ServerProcess, tmp_path: Path) -> None:
+    command = ("backup", str(tmp_path / "copy"), "--data", str(cluster.data))
+    ended = run_bendybus(*command, environment={}, folder=tmp_path)
+
+    assert ended.returncode != 0
+    assert "several brokers" in ended.stdout + ended.stderr

@@ -1,0 +1,295 @@
+"""Frames between brokers: what goes in comes out; what is too large or malformed is refused."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bendybus import errors
+from bendybus.amqp.types import Symbol, Timestamp
+from bendybus.cluster import items
+from bendybus.cluster.frames import (
+    HEAD_MAX,
+    TAIL_MAX,
+    FrameError,
+    FrameReader,
+    FrameWriter,
+    error_of,
+    refusal_of,
+)
+from bendybus.cluster.items import Answer, Ask, Demand, Item, Payloads, Ping, Supply, kind_of
+from bendybus.domain.commands import (
+    Abandon,
+    Command,
+    Complete,
+    Enqueue,
+    Enqueued,
+    Given,
+    LockDeferred,
+    Peek,
+    Reply,
+    Settled,
+    Transfer,
+)
+from bendybus.domain.messages import Amendment, Message, MessageState, Origin, Posting, SubQueue
+from bendybus.domain.range_commands import Browse, Surveyed
+from bendybus.domain.session_commands import AcceptSession, SessionAccepted, SessionLock, SetSessionState
+from bendybus.domain.shelf import Counts
+
+instants = st.integers(0, 2**53)
+texts = st.text(st.characters(codec="utf-8"), max_size=30)
+tokens = st.binary(min_size=16, max_size=16)
+postings = st.builds(
+    Posting, texts, st.integers(0, 2**63), st.sampled_from(SubQueue), st.none() | st.integers(0, 99)
+)
+amendments = st.builds(
+    Amendment, st.lists(st.binary(max_size=9)).map(tuple), st.none() | texts, st.none() | texts, postings
+)
+
+
+@st.composite
+def messages(draw) -> Message:
+    message = Message(
+        draw(st.none() | st.binary(max_size=60)),
+        draw(st.integers(0, 2**31)),
+        draw(st.none() | instants),
+        draw(st.none() | texts),
+        origin=draw(
+            st.none()
+            | st.builds(Origin, st.integers(0, 2**63), hops=st.integers(0, 9), body=st.integers(0, 2**40))
+        ),
+    )
+    message.sequence_number = draw(st.integers(0, 2**64 - 1))
+    message.enqueued_at, message.delivery_count = draw(instants), draw(st.integers(0, 2000))
+    message.state, message.subqueue = draw(st.sampled_from(MessageState)), draw(st.sampled_from(SubQueue))
+    message.lock_token, message.locked_until = draw(st.none() | tokens), draw(instants)
+    message.amendment, message.row_id = draw(st.none() | amendments), draw(st.integers(0, 2**62))
+    return message
+
+
+def fields(message: Message) -> list[object]:
+    return [getattr(message, name) for name in Message.__slots__]
+
+
+def written(*added: Item, writer: FrameWriter | None = None) -> bytes:
+    writer = writer or FrameWriter()
+    for item in added:
+        writer.add(item)
+    return b"".join(writer.take())
+
+
+def crossed(command: Command) -> Command:
+    """A command as the other broker gets it."""
+    writer = FrameWriter()
+    (frame,) = FrameReader().feed(written(writer.command(7, "orders", "g", 3, command), writer=writer))
+    (ask,) = frame.items
+    assert isinstance(ask, Ask)
+    assert (ask.id, ask.path, ask.generation, ask.number) == (7, "orders", "g", 3)
+    return frame.command(ask)
+
+
+def answered(reply: Reply) -> Reply:
+    writer = FrameWriter()
+    (frame,) = FrameReader().feed(written(Answer(7, kind_of(reply), writer.encoded(reply)), writer=writer))
+    (answer,) = frame.items
+    assert isinstance(answer, Answer)
+    return frame.reply(answer.kind, answer.body)
+
+
+@given(st.lists(messages(), max_size=5))
+def test_messages_arrive_as_they_were(sent: list[Message]) -> None:
+    arrived = crossed(Enqueue(sent, ["a"] * len(sent), Transfer("g/3", [1, 2]), destination="other"))
+
+    assert isinstance(arrived, Enqueue)
+    assert list(map(fields, arrived.messages)) == list(map(fields, sent))
+    assert arrived.transfer == Transfer("g/3", [1, 2])
+    assert arrived.destination == "other"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Complete([b"t" * 16, b"u" * 16]),
+        Abandon([b"t" * 16], b"encoded"),
+        Peek(2**63, 10, SubQueue.DEAD_LETTER, "session"),
+        LockDeferred([1, 2], b"entropy", session=SessionLock("S", b"t" * 16, "s", b"h" * 16)),
+        AcceptSession(None, b"entropy", exclusive=False),
+        SetSessionState(SessionLock("S", b"t" * 16, "s"), b"\0state"),
+        Browse(0, 9, 5, 1000, [MessageState.ACTIVE, MessageState.DEFERRED], enqueued_from=5),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+def test_commands_arrive_as_they_were(command: Command) -> None:
+    assert crossed(command) == command
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Enqueued(2**63, 4, scheduled=True, duplicates=(1, 2)),
+        Settled([b"t" * 16]),
+        SessionAccepted(SessionLock("S", b"t" * 16, "s", b"h" * 16), 99),
+        SessionAccepted(None),
+        Surveyed(1, 2, 3, Counts(1, 2, 3, 4, 5)),
+    ],
+    ids=lambda reply: type(reply).__name__,
+)
+def test_replies_arrive_as_they_were(reply: Reply) -> None:
+    assert answered(reply) == reply
+
+
+@given(st.lists(messages(), max_size=5))
+def test_messages_in_a_reply_arrive_as_they_were(given_out: list[Message]) -> None:
+    reply = answered(Given(given_out))
+
+    assert isinstance(reply, Given)
+    assert list(map(fields, reply.messages)) == list(map(fields, given_out))
+
+
+def test_payloads_of_several_items_share_the_tail() -> None:
+    writer = FrameWriter()
+    first, second = Message(b"one", 3), Message(b"three", 5)
+    supply = Supply("orders", "g", 0, None, 4, 2, writer.encoded([first, second]))
+    places: list[tuple[int, int] | None] = [writer.place(b"four"), None]
+
+    (frame,) = FrameReader().feed(written(supply, Payloads(9, places), writer=writer))
+
+    found, read = frame.items
+    assert isinstance(found, Supply)
+    assert isinstance(read, Payloads)
+    assert frame.payloads(read.places) == [b"four", None]
+    assert [message.payload for message in frame.messages(found.messages)] == [b"one", b"three"]
+
+
+def test_numbers_and_texts_of_amqp_arrive_as_plain_ones() -> None:
+    message = Message(b"x", 1, Timestamp(5), Symbol("session"))
+    message.enqueued_at = Timestamp(7)
+
+    arrived = crossed(Enqueue([message], [Symbol("id")]))
+
+    assert isinstance(arrived, Enqueue)
+    (found,) = arrived.messages
+    assert (found.expires_at, found.session_id, found.enqueued_at) == (5, "session", 7)
+    assert arrived.identities == ["id"]
+
+
+def test_payload_bytes_are_written_as_they_are() -> None:
+    payload = b"x" * 1000
+    writer = FrameWriter()
+    writer.add(writer.command(1, "orders", "g", 0, Enqueue([Message(payload, 1000)])))
+
+    assert any(piece is payload for piece in writer.take())
+
+
+@given(st.lists(st.integers(0, 4), max_size=5), st.data())
+def test_however_the_bytes_arrive_the_frames_are_the_same(counts: list[int], data) -> None:
+    sent = [[Demand("orders", "g", 0, None, number) for number in range(count)] for count in counts]
+    stream = b"".join(written(*each) for each in sent)
+    reader, frames, at = FrameReader(), [], 0
+    while at < len(stream):
+        size = data.draw(st.integers(1, len(stream) - at))
+        frames += reader.feed(stream[at : at + size])
+        at += size
+
+    assert [frame.items for frame in frames] == sent
+
+
+@given(st.binary(max_size=200))
+def test_what_is_not_a_frame_is_refused_or_waited_for(noise: bytes) -> None:
+    try:
+        frames = list(FrameReader().feed(noise))
+    except FrameError:
+        return
+    assert not frames
+
+
+@given(st.binary(max_size=60), st.binary(max_size=60))
+def test_a_malformed_head_is_refused(head: bytes, tail: bytes) -> None:
+    data = struct.pack(">2sHII", b"BB", 1, len(head), len(tail)) + head + tail
+    try:
+        (frame,) = FrameReader().feed(data)
+        for item in frame.items:
+            if isinstance(item, Ask):
+                frame.command(item)
+    except FrameError:
+        pass
+
+
+@given(st.data())
+def test_a_changed_byte_is_refused_or_is_another_frame_of_the_right_types(data) -> None:
+    writer = FrameWriter()
+    sent = bytearray(written(writer.command(1, "q", "g", 0, Enqueue([Message(b"body", 4)])), writer=writer))
+    sent[data.draw(st.integers(12, len(sent) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        for frame in FrameReader().feed(bytes(sent)):
+            for item in frame.items:
+                if isinstance(item, Ask):
+                    frame.command(item)
+    except FrameError:
+        pass
+
+
+@pytest.mark.parametrize("sizes", [(HEAD_MAX + 1, 0), (0, TAIL_MAX + 1)])
+def test_a_frame_that_announces_too_much_is_refused_before_it_arrives(sizes: tuple[int, int]) -> None:
+    with pytest.raises(FrameError, match="at most"):
+        list(FrameReader().feed(struct.pack(">2sHII", b"BB", 1, *sizes)))
+
+
+def test_a_frame_of_another_version_is_refused() -> None:
+    data = bytearray(written(Ping()))
+    data[3] += 1
+
+    with pytest.raises(FrameError, match="version"):
+        list(FrameReader().feed(bytes(data)))
+
+
+@pytest.mark.parametrize("place", [(-1, 2), (0, 99), (5, 1), (2, -1)])
+def test_a_payload_outside_of_its_frame_is_refused(place: tuple[int, int]) -> None:
+    writer = FrameWriter()
+    writer.place(b"four")
+    (frame,) = FrameReader().feed(written(Ping(), writer=writer))
+
+    with pytest.raises(FrameError, match="outside"):
+        frame.payloads([place])
+
+
+def test_a_command_with_an_unknown_number_is_refused() -> None:
+    ask = Ask(1, "q", "g", 0, 9999, FrameWriter().encoded({}))
+    (frame,) = FrameReader().feed(written(ask))
+
+    with pytest.raises(FrameError, match="9999"):
+        frame.command(ask)
+
+
+def test_every_command_and_reply_crosses_or_is_the_owners_own() -> None:
+    assert items.all_of(Command) == {*items.COMMANDS.values(), *items.LOCAL_COMMANDS}
+    assert items.all_of(Reply) == {*items.REPLIES.values()}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.EntityNotFound("orders"),
+        errors.QuotaExceeded("too much"),
+        errors.StoreUnavailable("away"),
+        errors.Unauthorized("no", sub_code=40103),
+        errors.InvalidOperation("no", azure="Azure says no"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_arrive_as_they_were(error: errors.BrokerError) -> None:
+    (frame,) = FrameReader().feed(written(refusal_of(5, error)))
+    (refusal,) = frame.items
+    assert isinstance(refusal, items.Refusal)
+    arrived = error_of(refusal)
+
+    assert type(arrived) is type(error)
+    assert (str(arrived), vars(arrived)) == (str(error), vars(error))
+    assert (arrived.condition, arrived.status, arrived.sub_code) == (
+        error.condition,
+        error.status,
+        error.sub_code,
+    )

@@ -1,0 +1,257 @@
+"""Two brokers and the connection between them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bendybus.cluster import link as link_module
+from bendybus.cluster.frames import Frame, FrameError, refusal_of
+from bendybus.cluster.items import Call, Hello, Item, Ping, Returned
+from bendybus.cluster.link import Identity, PeerLink
+from bendybus.errors import BrokerError, InvalidOperation, ServerBusy, StoreUnavailable
+
+SECRET = b"s" * 32
+A, B = Identity("cluster", "a", SECRET), Identity("cluster", "b", SECRET)
+
+
+class User:
+    """A broker that answers calls with their own bodies."""
+
+    def __init__(self) -> None:
+        self.is_open = asyncio.Event()
+        self.is_lost = asyncio.Event()
+        self.frames: list[list[str]] = [[]]
+        self.answers = True
+        self.says_first: list[str] = []
+
+    def opened(self, link: PeerLink) -> None:
+        self.is_open.set()
+        for name in self.says_first:
+            link.request(
+                lambda request, name=name: Call(request, name, link.writer.encoded(None)),
+                lambda frame, item: None,
+                lambda answer: None,
+            )
+
+    def received(self, link: PeerLink, frame: Frame, item: Item) -> None:
+        assert isinstance(item, Call)
+        self.frames[-1].append(item.name)
+        if item.name == "refuse":
+            link.send(refusal_of(item.id, InvalidOperation("no")))
+        elif self.answers:
+            link.send(Returned(item.id, item.body))
+
+    def frame_ended(self, link: PeerLink) -> None:
+        self.frames.append([])
+
+    def lost(self, link: PeerLink) -> None:
+        self.is_lost.set()
+
+
+class Pair:
+    def __init__(self) -> None:
+        self.users = User(), User()
+        self.links: tuple[PeerLink, PeerLink]
+
+    async def open(self, first: Identity = A, second: Identity = B, *, expected: str | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        one, other = socket.socketpair()
+        self.links = PeerLink(first, self.users[0], expected), PeerLink(second, self.users[1])
+        await loop.create_connection(lambda: self.links[0], sock=one)
+        await loop.create_connection(lambda: self.links[1], sock=other)
+
+    async def opened(self) -> None:
+        for user in self.users:
+            await user.is_open.wait()
+
+    async def closed(self) -> None:
+        for link in self.links:
+            await link.closed
+
+    async def close(self) -> None:
+        for link in self.links:
+            link.close("the test is over")
+        await self.closed()
+
+
+@pytest.fixture
+def pair(loop_runner: asyncio.Runner) -> Iterator[Pair]:
+    pair = Pair()
+    yield pair
+    loop_runner.run(pair.close())
+
+
+def call(link: PeerLink, name: str, body: object = None) -> asyncio.Future[object]:
+    answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+    def done(result: object) -> None:
+        if isinstance(result, BrokerError):
+            answer.set_exception(result)
+        else:
+            answer.set_result(result)
+
+    link.request(
+        lambda request: Call(request, name, link.writer.encoded(body)),
+        lambda frame, item: frame.decoded(Any, item.body),
+        done,
+    )
+    return answer
+
+
+async def test_both_sides_ask_and_answer(pair: Pair) -> None:
+    await pair.open(expected="b")
+    await pair.opened()
+
+    answers = await asyncio.gather(call(pair.links[0], "x", [1, "two"]), call(pair.links[1], "y", b"three"))
+
+    assert answers == [[1, "two"], b"three"]
+    assert [link.peer for link in pair.links] == ["b", "a"]
+
+
+async def test_a_side_may_say_much_as_soon_as_the_other_has_proved_itself(pair: Pair) -> None:
+    for user in pair.users:
+        user.says_first = [f"{number:0>1000}" for number in range(10)]
+
+    await pair.open()
+    await pair.opened()
+
+    for link, user in zip(pair.links, pair.users, strict=True):
+        await call(link, "x")
+        assert link.is_open
+        assert user.says_first[-1] in [name for frame in pair.users[0].frames for name in frame]
+
+
+async def test_what_is_said_in_one_turn_is_one_frame(pair: Pair) -> None:
+    await pair.open()
+    await pair.opened()
+
+    await asyncio.gather(*[call(pair.links[0], name) for name in "abc"])
+
+    assert ["a", "b", "c"] in pair.users[1].frames
+
+
+async def test_an_error_is_raised_at_the_side_that_asked(pair: Pair) -> None:
+    await pair.open()
+    await pair.opened()
+
+    with pytest.raises(InvalidOperation, match="no"):
+        await call(pair.links[0], "refuse")
+
+
+async def test_requests_are_answered_when_the_link_is_lost(pair: Pair) -> None:
+    await pair.open()
+    await pair.opened()
+    pair.users[1].answers = False
+    waiting = call(pair.links[0], "x")
+
+    pair.links[1].close("killed")
+
+    with pytest.raises(StoreUnavailable):
+        await waiting
+    await pair.users[0].is_lost.wait()
+    with pytest.raises(StoreUnavailable):
+        await call(pair.links[0], "y")
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        replace(B, secret=b"guessed" * 4),
+        replace(B, cluster="another"),
+        replace(B, broker="a"),
+    ],
+    ids=["wrong secret", "another cluster", "the same name"],
+)
+async def test_a_broker_that_is_not_a_member_is_refused(pair: Pair, stranger: Identity) -> None:
+    await pair.open(A, stranger)
+
+    await pair.closed()
+
+    assert not pair.users[0].is_open.is_set()
+    assert not pair.users[1].is_open.is_set()
+
+
+async def test_another_broker_than_was_called_is_refused(pair: Pair) -> None:
+    await pair.open(expected="c")
+
+    await pair.closed()
+
+    assert not pair.users[0].is_open.is_set()
+
+
+async def test_a_broker_without_a_common_version_is_refused() -> None:
+    link = PeerLink(A, User())
+
+    with pytest.raises(FrameError, match="versions 2 to 3"):
+        link._greet(Hello((2, 3), "cluster", "b", "i", b"c" * 16))
+
+
+async def test_nothing_is_served_before_the_proof(pair: Pair) -> None:
+    await pair.open()
+    pair.links[0].writer.add(Call(1, "x", pair.links[0].writer.encoded(None)))
+
+    await pair.closed()
+
+    assert pair.users[1].frames == [[]]
+
+
+async def test_a_side_that_does_not_answer_takes_no_more_than_its_share(pair: Pair, monkeypatch) -> None:
+    monkeypatch.setattr(link_module, "UNANSWERED_MAX", 1000)
+    await pair.open()
+    await pair.opened()
+    pair.users[1].answers = False
+    link = pair.links[0]
+    refused: list[object] = []
+
+    def ask() -> None:
+        link.request(
+            lambda request: Call(request, "x", link.writer.encoded(link.writer.place(b"x" * 600))),
+            lambda frame, item: item,
+            refused.append,
+        )
+
+    ask()
+    ask()
+    assert not refused
+    ask()
+
+    assert isinstance(refused[0], ServerBusy)
+
+
+async def test_a_side_that_says_nothing_is_taken_for_dead(pair: Pair, monkeypatch) -> None:
+    monkeypatch.setattr(link_module, "PING_S", 0.001)
+    await pair.open()
+    await pair.opened()
+    pair.links[1]._transport.pause_reading()
+    pair.links[1]._pinging.cancel()
+
+    await pair.users[0].is_lost.wait()
+
+    assert not pair.links[0].is_open
+
+
+async def test_a_frame_that_is_malformed_ends_the_link(pair: Pair) -> None:
+    await pair.open()
+    await pair.opened()
+
+    pair.links[0]._transport.write(b"not a frame of a broker")
+
+    await pair.users[1].is_lost.wait()
+
+
+async def test_pings_keep_a_quiet_link(pair: Pair, monkeypatch) -> None:
+    monkeypatch.setattr(link_module, "PING_S", 0.001)
+    await pair.open()
+    await pair.opened()
+
+    for _ in range(20):
+        pair.links[0].send(Ping())
+        await call(pair.links[0], "x")
+
+    assert pair.links[0].is_open
