@@ -60,10 +60,11 @@ COVERS = {
     "cli/test_backup.py": "cli/backup server/backup server/backup_format server/backup_routes server/restore",
     "cli/test_entities.py": "cli/command cli/entity_options cli/namespace",
     "cli/test_messages.py": "cli/completion cli/receive cli/tables",
-    "cli/test_moving.py": "cli/counts cli/move",
+    "cli/test_moving.py": "cli/counts cli/move operations/moving",
     "cli/test_pipelines.py": "cli/pipeline cli/pipelines cli/pipeline_runs",
     "cli/test_stores.py": "cli/stores server/json_nodes management/json_api",
-    "unit/cli/test_messages.py": "cli/copies cli/deadletter cli/options cli/purge cli/send",
+    "unit/cli/test_messages.py": "cli/deadletter cli/options cli/purge cli/send operations/copies "
+    "operations/drafts operations/peeking operations/purging",
     "unit/cli/test_main.py": "cli/lazy",
     # The blocking client, against a server.
     "client/test_client.py": "client/cbs client/channel client/messages client/receiver client/refusals "
