@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## What can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-run: $(VENV)/.installed  ## Set up and start the broker with the queues of examples/Config.json
+run: $(VENV)/.installed-portal  ## Set up and start the broker with the queues of examples/Config.json
 	$(BIN)/bendybus serve --config examples/Config.json
 
 demo: $(VENV)/.installed-dev  ## A tour of a minute: an unmodified Azure SDK, a crash, pipelines on Spark
@@ -96,8 +96,12 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --editable .
 	touch $@
 
+$(VENV)/.installed-portal: $(VENV)/.installed
+	$(BIN)/pip install --quiet --editable ".[portal]"
+	touch $@
+
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/pip install --quiet --group dev --editable ".[spark,delta]"
+	$(BIN)/pip install --quiet --group dev --editable ".[portal,spark,delta]"
 	touch $@
 
 # Proton is compiled here; where that fails, its tests are skipped and say so.

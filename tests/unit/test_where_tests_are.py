@@ -19,6 +19,7 @@ FOLDERS = {
     "bendybus/client": "client",
     "bendybus/store": "store",
     "bendybus/testing": "testing",
+    "bendybus_portal": "unit/portal",
     "pyspark_servicebus": "spark",
 }
 
@@ -29,6 +30,16 @@ COVERS = {
     "unit/admin/test_azure_values.py": "admin/fields admin/topic_routes admin/topics",
     "interop/test_administration.py": "admin/totals",
     "interop/test_topic_administration.py": "broker/entity",
+    "unit/admin/test_connections.py": "admin/connection_routes gateway/connection_list",
+    "unit/admin/test_overview.py": "admin/overview_routes",
+    # The portal: in a process of its own, and in a browser.
+    "unit/server/test_portal.py": "server/portal_passing cli/portal bendybus_portal/access "
+    "bendybus_portal/serving bendybus_portal/signing_in",
+    "unit/portal/test_shown.py": "bendybus_portal/series",
+    "unit/portal/test_markup.py": "bendybus_portal/components/charts bendybus_portal/components/table",
+    "browser/test_namespace.py": "bendybus_portal/layout bendybus_portal/reading "
+    "bendybus_portal/components/create_entity bendybus_portal/components/dialogs "
+    "bendybus_portal/components/jobs_panel bendybus_portal/components/live bendybus_portal/pages/namespace",
     "unit/admin/test_authorization_rules.py": "admin/authorization_rule_routes",
     "interop/test_outages.py": "admin/fault_routes admin/store_routes cli/fault",
     # AMQP: values and frames by the tests of the codec, the engine by the chapters of the standard.
@@ -186,7 +197,8 @@ def listed() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for test, modules in COVERS.items():
         for module in modules.split():
-            whole = module if module.startswith("pyspark_servicebus/") else f"bendybus/{module}"
+            elsewhere = module.startswith(("bendybus_portal/", "pyspark_servicebus/"))
+            whole = module if elsewhere else f"bendybus/{module}"
             found.setdefault(whole, []).append(test)
     return found
 

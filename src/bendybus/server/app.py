@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from bendybus import audit
 from bendybus.admin.authorization_rules import AuthorizationRules, RootRule
+from bendybus.auth.connection_strings import ConnectionString
 from bendybus.auth.key_ring import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.envelope.contents import AmqpContents
@@ -39,6 +40,7 @@ from bendybus.server.local_auth import has_local_auth
 from bendybus.server.logs import start_log
 from bendybus.server.memory_limit import memory_limit
 from bendybus.server.naming import connection_strings, namespace_folders
+from bendybus.server.portal import PORTAL_PATH, Portal, PortalTarget, portal_is_installed
 from bendybus.server.settings import STORES_DEFAULT, Settings, is_loopback, refuse_exposed_keys
 from bendybus.server.sockets import raise_descriptor_limit
 from bendybus.server.store_keeper import StoreKeeper
@@ -76,6 +78,8 @@ class Server:
         """By namespace; the first is the one to show."""
         self.ports: list[int] = []
         self.metrics_port: int | None = None
+        self.portal_url = ""
+        """Where a browser finds the portal, with the one-time code if there is one; empty if it has none."""
         self.faults: dict[str, StoreFaults] = {}
         """The switches of each namespace's stores, if the server was started for development."""
 
@@ -116,16 +120,23 @@ class Server:
         backed_up = [BackedUp(each.name, each.broker, folders[each.name]) for each, *_ in opened]
         backups = Backups(settings.data, backed_up, named=len(folders) > 1)
         operator_key = make_key()
+        portal = Portal() if settings.portal else None
         front = Front(
             self._tls([f"{name}.localhost" for name in folders] if len(folders) > 1 else []),
             handshake_timeout_s=settings.handshake_timeout_s,
             connections_max=settings.connections_max,
             require_tls=settings.require_tls,
-            operators_routes=backup_routes(backups, operator_key),
+            operators_routes=[
+                *backup_routes(backups, operator_key),
+                *([] if portal is None else [portal.route]),
+            ],
+            take_over=None if portal is None else portal.tunnel,
             memory_bytes=memory_limit(settings.memory),
         )
         exits.push_async_callback(front.close)
         exits.push_async_callback(backups.stop)
+        if portal is not None:
+            exits.push_async_callback(portal.close)
         for namespace, rules, keeper in opened:
             front.admit(namespace, rules, keeper)
         self.ports = await front.open(settings.addresses)
@@ -150,7 +161,22 @@ class Server:
                 ", ".join(map(str, self.ports)),
                 settings.host,
             )
+        if portal is not None:
+            self.portal_url = self._open_portal(portal)
         front.ready = True
+
+    def _open_portal(self, portal: Portal) -> str:
+        settings = self._settings
+        own_certificate = settings.require_tls and settings.tls_cert is None
+        certificate = str(self_made_certificate(settings.data)[0]) if own_certificate else None
+        # Whoever can read what this machine's user sees may also read the root key.
+        with_code = is_loopback(settings.host) and "SharedAccessKey=" in self.connection_string
+        code = portal.serve(PortalTarget(self.connection_string, certificate, with_code))
+        if not portal_is_installed():
+            return ""
+        scheme = "https" if settings.require_tls else "http"
+        netloc = ConnectionString.parse(self.connection_string, "unused").netloc
+        return f"{scheme}://{netloc}{PORTAL_PATH}" + (f"/sign-in?code={code}" if code else "")
 
     async def _open_namespace(
         self,
@@ -273,6 +299,8 @@ async def _serve(settings: Settings) -> None:
         sys.stdout.write(f"ready {server.connection_string}\n")
         for name, shown in islice(server.connection_strings.items(), 1, None):
             sys.stdout.write(f"namespace {name} {shown}\n")
+        if server.portal_url:
+            sys.stdout.write(f"portal {server.portal_url}\n")
         sys.stdout.flush()
         audit.record(
             "server-started",

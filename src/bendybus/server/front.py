@@ -8,6 +8,7 @@ namespaces are opened and closed in app.py and in `bendybus.testing`.
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,15 +21,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bendybus import audit
 from bendybus.admin.authorization_rule_routes import AuthorizationRuleRoutes
 from bendybus.admin.authorization_rules import AuthorizationRules
+from bendybus.admin.connection_routes import ConnectionKeeper, connection_routes
 from bendybus.admin.fault_routes import fault_routes
+from bendybus.admin.overview_routes import overview_routes
 from bendybus.admin.routes import management_routes
 from bendybus.admin.store_routes import store_routes
+from bendybus.gateway.connection_list import ConnectionList
 from bendybus.gateway.gateway import Gateway
 from bendybus.gateway.memory_budget import MemoryBudget
 from bendybus.namespaces import Namespace, Namespaces
 from bendybus.rest.routes import RestMessages
 from bendybus.server.http import HEALTH_PATH, Health, http_app, watching_app
-from bendybus.server.http_protocol import HttpHost
+from bendybus.server.http_protocol import HttpHost, TakeOver
 from bendybus.server.listener import Listener
 from bendybus.server.metrics_page import MetricsPage
 from bendybus.server.plain_refusals import PlainAmqpRefusal, PlainHttpRefusal
@@ -50,14 +54,18 @@ class Front:
         memory_bytes: int,
         require_tls: bool = False,
         operators_routes: Sequence[BaseRoute] = (),
+        take_over: TakeOver | None = None,
     ) -> None:
-        """`operators_routes`: what belongs to the server and to no namespace."""
+        """`operators_routes`: what belongs to the server and to no namespace.
+
+        `take_over`: for the WebSockets of the portal, which are passed on as bytes.
+        """
         self.namespaces = Namespaces()
         self.ready = False
         """What `/health` says."""
         budget = MemoryBudget(memory_bytes)
         self._gateway = Gateway(self.namespaces, handshake_timeout_s=handshake_timeout_s, budget=budget)
-        self._routes = _NamespaceRoutes(self.namespaces)
+        self._routes = _NamespaceRoutes(self.namespaces, ConnectionList(self._gateway))
         metrics = MetricsPage(self.namespaces, self._gateway)
         app = http_app(
             amqp=self._gateway.protocol,
@@ -68,11 +76,15 @@ class Front:
         )
         watching = watching_app(health=self._health, metrics=metrics.show_all)
 
-        def host(app: ASGIApp) -> HttpHost:
+        def host(app: ASGIApp, take_over: TakeOver | None = None) -> HttpHost:
             served = PlainHttpRefusal(app, HEALTH_PATH) if require_tls else app
-            return HttpHost(_KnownPeer(served), budget, head_timeout_s=handshake_timeout_s)
+            return HttpHost(
+                _KnownPeer(served), budget, head_timeout_s=handshake_timeout_s, take_over=take_over
+            )
 
-        self._http, self._watching_http = host(app), host(watching)
+        if require_tls and take_over is not None:
+            take_over = _only_over_tls(take_over)
+        self._http, self._watching_http = host(app, take_over), host(watching)
         self._watching = Listener(
             http=self._watching_http.protocol,
             tls=tls,
@@ -140,6 +152,17 @@ class Front:
         await self._listener.close()
 
 
+def _only_over_tls(take_over: TakeOver) -> TakeOver:
+    """Without TLS a WebSocket stays the application's, which refuses it."""
+
+    def take_over_tls(
+        method: bytes, url: bytes, headers: list[tuple[bytes, bytes]], scheme: str
+    ) -> asyncio.Protocol | None:
+        return take_over(method, url, headers, scheme) if scheme == "https" else None
+
+    return take_over_tls
+
+
 class _KnownPeer:
     """Tells the audit log where each request comes from. Each has a task, and so a context, of its own."""
 
@@ -162,15 +185,21 @@ class _Served:
 class _NamespaceRoutes(BaseRoute):
     """All routes of all namespaces: finds the namespace, and lets it find the route."""
 
-    def __init__(self, namespaces: Namespaces) -> None:
+    def __init__(self, namespaces: Namespaces, connections: ConnectionKeeper) -> None:
         self._namespaces = namespaces
+        self._connections = connections
         self._served: dict[Namespace, _Served] = {}
 
     def admit(self, namespace: Namespace, rules: AuthorizationRules, keeper: StoreKeeper | None) -> None:
         rest = RestMessages(namespace.broker, namespace.keys)
         # Management last: what is not a message operation is an entity.
         rule_routes = AuthorizationRuleRoutes(rules, namespace.keys)
-        own = [*fault_routes(namespace), *store_routes(namespace, keeper, self._namespaces)]
+        own = [
+            *fault_routes(namespace),
+            *store_routes(namespace, keeper, self._namespaces),
+            *connection_routes(namespace, self._connections),
+            *overview_routes(namespace),
+        ]
         routes = [*own, rest, rule_routes, *management_routes(namespace)]
         self._served[namespace] = _Served(rest, Router(routes, redirect_slashes=False))
 
