@@ -68,7 +68,6 @@ _PLACES: Final = (
     _Place("connections", "Connections", "cable", _managed),
     _Place("stores", "Stores", "storage", _managed),
     _Place("policies", "Access policies", "vpn_key", _managed),
-    _Place("pipelines", "Pipelines", "timeline", lambda session: session.rights.listen),
 )
 
 

@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import time
-from typing import Final
+from typing import Any, Final
 
 from cryptography.fernet import Fernet, InvalidToken
 
@@ -44,6 +44,8 @@ class Session:
     """In seconds since 1970."""
     clock: Callable[[], float] = time
     jobs: Jobs = field(default_factory=Jobs)
+    memory: dict[str, Any] = field(default_factory=dict)
+    """What pages of the session keep between visits: histories, held messages."""
     ended: bool = False
 
     @property

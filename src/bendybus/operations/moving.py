@@ -7,7 +7,7 @@ least one of the two. It is in both if the completion was lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -29,7 +29,17 @@ NewId = Callable[[ReceivedMessage], str | None]
 class Move:
     """The progress of a move."""
 
-    def __init__(self, source: str, target: str, limit: int | None, new_id: NewId) -> None:
+    def __init__(
+        self,
+        source: str,
+        target: str,
+        limit: int | None,
+        new_id: NewId,
+        *,
+        without: Container[str] = (),
+    ) -> None:
+        """`without` names application properties that copies do not have."""
+        self._without = without
         self.source = source
         self.target = target
         self.moved = 0
@@ -67,7 +77,10 @@ class Move:
                 def accept(first: int, count: int, group: list[ReceivedMessage] = group) -> None:
                     accepted.extend(group[first : first + count])
 
-                copies = [copy_of(message, message_id=self._new_id(message)) for message in group]
+                copies = [
+                    copy_of(message, message_id=self._new_id(message), without=self._without)
+                    for message in group
+                ]
                 sender.post(copies, key, accept)
             sender.flush()
         except BrokerError:

@@ -7,7 +7,10 @@ from typing import Final
 
 __all__ = ["add_pages"]
 
-_MODULES: Final = ("namespace",)
+_MODULES: Final = (
+    *("namespace", "entity", "messages", "dead_letters", "sessions", "rules", "settings"),
+    *("connections", "stores", "policies"),
+)
 
 
 def add_pages() -> None:

@@ -11,6 +11,7 @@ from nicegui import ui
 from bendybus_portal.access import in_thread
 from bendybus_portal.components.charts import bar
 from bendybus_portal.components.create_entity import create_entity_dialog
+from bendybus_portal.components.import_export import export, import_dialog
 from bendybus_portal.components.live import Live, markup, put
 from bendybus_portal.components.table import Column, empty_state, pager, table
 from bendybus_portal.layout import Visit, button, portal_page, title_bar
@@ -69,7 +70,9 @@ async def _entities(visit: Visit) -> None:
             ui.icon("search")
         if session.rights.manage:
             form = create_entity_dialog(session)
-            button("Create", form.open, "add", "primary").classes("push")
+            button("Import…", import_dialog(session).open, "upload").classes("push")
+            button("Export", partial(export, session), "download")
+            button("Create", form.open, "add", "primary")
     listed = markup()
     live = Live(session)
 
