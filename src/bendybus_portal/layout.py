@@ -103,7 +103,8 @@ def _frame(visit: Visit, current: str) -> Iterator[None]:
     markup(tag("a", "Skip to the content", href="#content", class_="skip"))
     with ui.element("div").classes("shell"):
         markup(_navigation(visit.session, current), classes="side")
-        with ui.element("main").classes("main").props('id="content" tabindex="-1"'):
+        # NiceGUI's own element around it is the page's `main`.
+        with ui.element("div").classes("main").props('id="content" tabindex="-1"'):
             yield
             jobs_panel(visit.session)
 

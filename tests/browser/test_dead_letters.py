@@ -1,4 +1,4 @@
-"""Dead letters: by reason, edited, resubmitted one by one and all at once, with progress and a way to stop."""
+"""Dead letters: by reason, edited, resubmitted one by one and all at once, with progress."""
 
 from __future__ import annotations
 

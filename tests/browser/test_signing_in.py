@@ -1,4 +1,4 @@
-"""Signing in: a wrong key, what a key may not do, the end of a session, two people, and a server that restarts."""
+"""Signing in: a wrong key, what a key may not do, two people, and a server that restarts."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def test_a_key_that_only_listens_is_offered_nothing_else(portal, visit):
 
 def test_a_key_that_only_sends_can_send_and_see_nothing(portal, visit):
     page = visit(key=SENDS)
-    expect(page.locator("main")).to_contain_text("cannot list the entities")
+    expect(page.locator("#content")).to_contain_text("cannot list the entities")
     page.get_by_label("Name").fill("orders")
     page.get_by_role("button", name="Open").click()
-    expect(page.locator("main")).to_contain_text("may send messages")
+    expect(page.locator("#content")).to_contain_text("may send messages")
     page.goto(portal.url + "messages?path=orders")
     page.get_by_role("button", name="Send messages").click()
     dialog = page.locator(".dialog:visible")

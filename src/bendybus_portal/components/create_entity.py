@@ -10,7 +10,7 @@ from bendybus.management.durations import read_duration
 from bendybus.management.properties import QUEUE, TOPIC, new_elements
 from bendybus_portal.access import in_thread
 from bendybus_portal.components.dialogs import FormDialog, choice, field, form_dialog, switch
-from bendybus_portal.components.live import markup, put
+from bendybus_portal.components.live import go_to, markup, put
 from bendybus_portal.markup import Html, icon, page_url, tag
 from bendybus_portal.sessions import Session
 
@@ -58,7 +58,7 @@ def create_entity_dialog(session: Session) -> FormDialog:
                 management.create(path, entity_kind.element, new_elements(entity_kind, values))
 
         await in_thread(ask)
-        ui.navigate.to(page_url("entity", path=path))
+        go_to(page_url("entity", path=path))
 
     with form_dialog("Create a queue or topic", "Create", create) as form:
         kind = (

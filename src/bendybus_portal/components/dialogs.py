@@ -21,7 +21,7 @@ def field(
     made = ui.textarea(label, value=value) if area else ui.input(label, value=value, password=secret)
     made.props('outlined dense stack-label autocomplete="off" spellcheck="false"').classes("field")
     if hint:
-        made.props(f'hint="{hint}"')
+        made.props.update(hint=hint)
     return made
 
 
@@ -35,12 +35,16 @@ def switch(label: str, value: bool = False) -> ui.checkbox:
     return ui.checkbox(label, value=value).props("dense").classes("tick")
 
 
+def _name(dialog: ui.dialog, box: ui.element, role: str, title: str) -> None:
+    """For those who cannot see it. Not as text of `props`: a title may have quotes in it."""
+    dialog.props.update({"aria-label": title})
+    box.props.update({"role": role, "aria-label": title})
+
+
 async def confirm(title: str, text: Child, action: str, *, danger: bool = True) -> bool:
     """Whether the person wants it."""
-    with (
-        ui.dialog() as dialog,
-        ui.element("div").classes("dialog").props(f'role="alertdialog" aria-label="{title}"'),
-    ):
+    with ui.dialog() as dialog, ui.element("div").classes("dialog") as box:
+        _name(dialog, box, "alertdialog", title)
         markup(tag("h2", title))
         markup(tag("p", text))
         with ui.element("div").classes("dialog-foot"):
@@ -61,10 +65,8 @@ class FormDialog:
     def __init__(self, title: str, action: str, submit: Callable[[], Awaitable[None]]) -> None:
         self._dialog = ui.dialog().props("persistent")
         self._submit = submit
-        with (
-            self._dialog,
-            ui.element("div").classes("dialog form").props(f'role="dialog" aria-label="{title}"'),
-        ):
+        with self._dialog, ui.element("div").classes("dialog form") as box:
+            _name(self._dialog, box, "dialog", title)
             markup(tag("h2", title))
             self.body = ui.element("div").classes("form-body")
             self._problem = markup(classes="problem-slot").props('role="alert"')

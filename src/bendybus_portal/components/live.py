@@ -18,7 +18,7 @@ from bendybus.errors import BrokerError, ConnectionLost, Unavailable
 from bendybus_portal.markup import Html, icon, join, tag
 from bendybus_portal.sessions import Session
 
-__all__ = ["Live", "markup", "put", "tell", "told_errors"]
+__all__ = ["Live", "go_to", "markup", "put", "tell", "told_errors"]
 
 # NiceGUI gives a page three seconds to be built.
 FIRST_WAIT_S: Final = 1.5
@@ -33,6 +33,11 @@ def put(element: ui.html, content: Html) -> None:
     """Replace the content, unless it is the same."""
     if element.content != content:
         element.set_content(content)
+
+
+def go_to(url: str) -> None:
+    """Go to another page of the portal. NiceGUI puts the path that it is mounted at before the address."""
+    ui.navigate.to(url.removeprefix("/portal"))
 
 
 def tell(text: str, *, good: bool = True) -> None:
@@ -75,7 +80,7 @@ class Live:
 
     async def refresh(self) -> None:
         if not self._session.alive:
-            ui.navigate.to("/portal/sign-in")
+            go_to("/portal/sign-in")
             return
         if self._running:
             return

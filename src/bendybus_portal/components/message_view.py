@@ -124,10 +124,8 @@ def _details(values: Mapping[str, Any]) -> Html:
 
 def message_dialog(message: ReceivedMessage, actions: Mapping[str, Any]) -> None:
     """Open the message; `actions` are handlers by their labels, called when the dialog has been closed."""
-    with (
-        ui.dialog(value=True) as dialog,
-        ui.element("div").classes("dialog wide").props('role="dialog" aria-label="Message"'),
-    ):
+    with ui.dialog(value=True) as dialog, ui.element("div").classes("dialog wide"):
+        dialog.props('aria-label="Message"')
         markup(tag("h2", f"Message {message.sequence_number}"))
         markup(message_markup(message), classes="message-view")
 

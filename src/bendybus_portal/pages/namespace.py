@@ -12,7 +12,7 @@ from bendybus_portal.access import in_thread
 from bendybus_portal.components.charts import bar
 from bendybus_portal.components.create_entity import create_entity_dialog
 from bendybus_portal.components.import_export import export, import_dialog
-from bendybus_portal.components.live import Live, markup, put
+from bendybus_portal.components.live import Live, go_to, markup, put
 from bendybus_portal.components.table import Column, empty_state, pager, table
 from bendybus_portal.layout import Visit, button, portal_page, title_bar
 from bendybus_portal.markup import EMPTY, Html, badge, icon, join, link, page_url, tag
@@ -50,7 +50,7 @@ def _open_by_name(entity: str) -> None:
 
         def go() -> None:
             if name.value.strip():
-                ui.navigate.to(page_url("entity", path=name.value.strip()))
+                go_to(page_url("entity", path=name.value.strip()))
 
         name.on("keydown.enter", go)
         button("Open", go, "arrow_forward", "primary")

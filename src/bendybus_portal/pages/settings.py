@@ -13,7 +13,7 @@ from bendybus.management.properties import QUEUE, SUBSCRIPTION, TOPIC, changed_e
 from bendybus_portal.access import in_thread
 from bendybus_portal.components.dialogs import FormDialog, choice, field, form_dialog, switch
 from bendybus_portal.components.entity_frame import entity_frame, entity_title
-from bendybus_portal.components.live import markup, tell
+from bendybus_portal.components.live import go_to, markup, tell
 from bendybus_portal.layout import Visit, button, card, portal_page
 from bendybus_portal.markup import Html, page_url, tag
 from bendybus_portal.reading import EntityInfo, split_entity
@@ -89,7 +89,7 @@ def _edit_dialog(session: Session, info: EntityInfo) -> FormDialog:
 
         await in_thread(ask)
         tell("The settings are saved.")
-        ui.navigate.to(page_url("settings", path=info.path))
+        go_to(page_url("settings", path=info.path))
 
     with form_dialog(f"Edit {info.path}", "Save", save) as form:
         for row in kind.properties:
@@ -127,7 +127,7 @@ def _delete_dialog(session: Session, info: EntityInfo) -> FormDialog:
 
         await in_thread(ask)
         above = split_entity(info.path)[0]
-        ui.navigate.to("/portal/" if above == info.path else page_url("entity", path=above))
+        go_to("/portal/" if above == info.path else page_url("entity", path=above))
 
     with form_dialog(f"Delete {info.path}?", "Delete", delete) as form:
         markup(
