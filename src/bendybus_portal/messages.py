@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -362,7 +361,8 @@ def shown_fields(message: ReceivedMessage) -> dict[str, Any]:
     values = shown_message(message)
     for name in ("body", "bodyBase64", "applicationProperties"):
         values.pop(name, None)
-    values["enqueuedTime"] = values.get("enqueuedTime")
     values["partition"] = message.sequence_number >> PARTITION_SHIFT
-    values["receivedAt"] = None if not message.delivery else time.time()
-    return {name: value for name, value in values.items() if value is not None}
+    # A message that was peeked has no lock, and says so with the beginning of time.
+    if str(values.get("lockedUntil", "")).startswith("1970-"):
+        del values["lockedUntil"]
+    return values

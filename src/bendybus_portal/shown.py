@@ -8,7 +8,7 @@ from typing import Final
 from xml.dom import minidom
 from xml.parsers.expat import ExpatError
 
-__all__ = ["Body", "age", "body_of", "clock_time", "number", "percent", "plural", "rate", "size"]
+__all__ = ["Body", "age", "body_of", "clock_time", "number", "percent", "plural", "rate", "size", "words"]
 
 _SIZES: Final = ("bytes", "KB", "MB", "GB", "TB", "PB")
 _AGES: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -16,6 +16,12 @@ _AGES: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 # What a page shows of a body. All of it can be copied.
 BODY_SHOWN_MAX: Final = 64 * 1024
 HEX_SHOWN_MAX: Final = 4 * 1024
+
+
+def words(name: str) -> str:
+    """`lockDuration` as Lock duration."""
+    spaced = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
+    return spaced[:1].upper() + spaced[1:]
 
 
 def number(value: object) -> str:

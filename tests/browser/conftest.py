@@ -99,6 +99,7 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture
 def portal(tmp_path: Path) -> Iterator[Portal]:
     config = namespace(QUEUES, {"": RULES}, TOPICS)
+    config["UserConfig"]["Namespaces"][0]["Name"] = "shop"
     server = ServerProcess(tmp_path, config, ["--development"])
     server.start()
     yield Portal(server)

@@ -55,6 +55,19 @@ def test_one_dead_letter_is_edited_and_resubmitted(portal, visit):
     assert all("DeadLetterReason" not in message.application_properties for message in messages)
 
 
+def test_some_dead_letters_are_chosen_and_resubmitted(portal, visit):
+    portal.send("invoices", 5)
+    dead_letter(portal, "invoices", 5, "Card declined")
+    page = visit("dead-letters?path=invoices")
+    for number in (1, 3):
+        page.locator("tr", has_text=f"invoices-{number}").get_by_role("checkbox").check()
+    page.get_by_role("button", name="Resubmit 2 chosen").click()
+    expect(page.locator("tbody tr")).to_have_count(3)
+    with portal.client() as client:
+        messages = client.receiver("invoices").receive(5, timeout_s=5)
+    assert {str(message.message_id) for message in messages} == {"invoices-1", "invoices-3"}
+
+
 @pytest.mark.timeout(600)
 def test_a_hundred_thousand_dead_letters_are_resubmitted_with_progress(portal, visit):
     count = 100_000

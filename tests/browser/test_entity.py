@@ -64,7 +64,7 @@ def test_settings_are_shown_edited_and_the_entity_is_deleted(portal, visit):
     expect(dialog.locator(".banner.bad")).to_contain_text("Type orders")
     dialog.get_by_label("Name").fill("orders")
     dialog.get_by_role("button", name="Delete").click()
-    expect(page.locator("h1")).to_have_text("interop")
+    expect(page.locator("h1")).to_have_text("shop")
     expect(page.locator("tbody")).not_to_contain_text("orders")
 
 
@@ -72,4 +72,4 @@ def test_an_entity_that_is_not_there_is_an_error_with_a_way_back(visit):
     page = visit("entity?path=nothing")
     expect(page.get_by_role("alert")).to_contain_text("nothing")
     page.click("text=Back to the namespace")
-    expect(page.locator("h1")).to_have_text("interop")
+    expect(page.locator("h1")).to_have_text("shop")

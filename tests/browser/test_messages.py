@@ -10,7 +10,12 @@ from bendybus.client import encode
 
 
 def test_messages_are_peeked_filtered_and_the_view_has_an_address(portal, visit):
-    portal.send("orders", 120, subject="placed", application_properties=lambda number: {"number": number})
+    portal.send(
+        "orders",
+        120,
+        partition_key=lambda number: f"key-{number}",
+        application_properties=lambda number: {"number": number},
+    )
     page = visit("messages?path=orders")
     expect(page.locator("tbody tr")).to_have_count(50)
     page.click(".pager >> text=Next")
@@ -120,6 +125,19 @@ def test_messages_are_received_and_settled(portal, visit):
     expect(page.locator(".stat", has_text="Active")).to_contain_text("1")
     expect(page.locator(".stat", has_text="Deferred")).to_contain_text("1")
     expect(page.locator(".stat", has_text="Dead letters")).to_contain_text("1")
+
+
+def test_a_deferred_message_is_fetched_and_completed(portal, visit):
+    portal.send("orders", 1)
+    with portal.client() as client:
+        receiver = client.receiver("orders")
+        receiver.defer(receiver.receive(1, timeout_s=5))
+    page = visit("messages?path=orders&state=deferred")
+    page.locator("tbody tr").get_by_role("button", name="Fetch").click()
+    held = page.locator(".held")
+    held.get_by_role("button", name="Complete").click()
+    expect(held).to_be_hidden()
+    expect(page.locator(".empty")).to_contain_text("No such messages")
 
 
 def test_a_scheduled_message_is_cancelled(portal, visit):

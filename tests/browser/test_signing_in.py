@@ -31,7 +31,7 @@ def test_a_wrong_key_is_refused_and_the_printed_link_signs_in(portal, chromium):
     expect(page.locator("#secret")).to_have_value("")
     link = portal.server._stdout.readline().split()[1]
     page.goto(link)
-    expect(page.locator("h1")).to_have_text("interop")
+    expect(page.locator("h1")).to_have_text("shop")
     assert "code=" not in page.url
     assert portal.server.key not in page.content()
     page.context.close()

@@ -182,7 +182,8 @@ class Portal:
                 said = await process.stdout.readline()
             if said.strip() != b"ready":
                 raise Unavailable("The portal ended before it was ready; the server's log says why.")
-        except (OSError, TimeoutError, Unavailable) as error:
+        # uvloop raises RuntimeError if the process has ended before it is written to.
+        except (OSError, RuntimeError, TimeoutError, Unavailable) as error:
             self._failed_at = asyncio.get_running_loop().time()
             logger.error("the portal could not be started: %s", error or "it took too long")
             await self._end_process()

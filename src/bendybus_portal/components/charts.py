@@ -14,18 +14,21 @@ __all__ = ["bar", "line_chart"]
 WIDTH: Final = 480
 HEIGHT: Final = 120
 SPAN_S: Final = 300.0
+SPAN_LEAST_S: Final = 30.0
 
 
 def line_chart(title: str, unit: str, lines: Sequence[tuple[str, Series]], at: float) -> Html:
-    """Up to two lines over the last five minutes; the second is drawn dashed."""
+    """Up to two lines over the last five minutes at most; the second is drawn dashed."""
+    began = min((series.points[0][0] for _, series in lines if series.points), default=at)
+    span_s = min(SPAN_S, max(SPAN_LEAST_S, at - began))
     most = max((value for _, series in lines for _, value in series.points), default=0.0)
     top = _round_up(most)
     paths = EMPTY
     for place, (_, series) in enumerate(lines):
         points = [
-            f"{WIDTH * (1 - (at - when) / SPAN_S):.1f},{HEIGHT * (1 - value / top):.1f}"
+            f"{WIDTH * (1 - (at - when) / span_s):.1f},{HEIGHT * (1 - value / top):.1f}"
             for when, value in series.points
-            if at - when <= SPAN_S
+            if at - when <= span_s
         ]
         if len(points) > 1:
             drawn = tag("polyline", points=" ".join(points), class_=f"line line-{place}", fill="none")
@@ -50,10 +53,10 @@ def line_chart(title: str, unit: str, lines: Sequence[tuple[str, Series]], at: f
         viewBox=f"0 -4 {WIDTH} {HEIGHT + 8}",
         preserveAspectRatio="none",
         role="img",
-        aria_label=f"{title}, last five minutes: {now}",
+        aria_label=f"{title}, last {_span(span_s)}: {now}",
         class_="chart",
     )
-    scale = tag("span", f"{rate(top)} {unit}", class_="scale soft")
+    scale = tag("span", f"{rate(top)} {unit}, {_span(span_s)}", class_="scale soft")
     return tag(
         "figure",
         tag("figcaption", tag("span", title, class_="chart-title"), scale),
@@ -61,6 +64,10 @@ def line_chart(title: str, unit: str, lines: Sequence[tuple[str, Series]], at: f
         tag("div", *legend, class_="legend"),
         class_="chart-card",
     )
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 def bar(share: float, label: str, tone: str = "") -> Html:

@@ -67,6 +67,11 @@ class HeldPanel:
         self._show()
         tell(f"Received {plural(came, 'message')}." if came else "No message came.")
 
+    async def fetch(self, number: int) -> None:
+        """Lock a deferred message, to settle it here."""
+        await in_thread(self._holding.fetch_deferred, [number])
+        self._show()
+
     async def _act(self, clicked: ClickedAction) -> None:
         number = int(clicked.subject)
         if clicked.action == "open":

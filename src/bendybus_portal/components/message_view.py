@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 from nicegui import ui
@@ -14,12 +14,13 @@ from bendybus_portal.components.table import Column, action_button, table
 from bendybus_portal.layout import button
 from bendybus_portal.markup import EMPTY, Html, badge, join, tag
 from bendybus_portal.messages import reason_of, shown_fields
-from bendybus_portal.shown import body_of, clock_time, plural, size
+from bendybus_portal.shown import body_of, clock_time, plural, size, words
 
 __all__ = ["message_dialog", "message_markup", "message_table"]
 
 _STATES: Final = (("Active", "neutral"), ("Deferred", "warn"), ("Scheduled", "good"))
 
+DEFERRED: Final = 1
 SCHEDULED: Final = 2
 
 # What a row shows of a body.
@@ -35,9 +36,13 @@ def preview(message: ReceivedMessage) -> str:
 
 
 def message_table(
-    messages: Sequence[ReceivedMessage], *, letters: bool = False, actions: Mapping[str, str] | None = None
+    messages: Sequence[ReceivedMessage],
+    *,
+    letters: bool = False,
+    actions: Mapping[str, str] | None = None,
+    chosen: Container[int] | None = None,
 ) -> Html:
-    """`actions` are label by name, for each row; `letters`: show the reason."""
+    """`actions` are label by name, for each row; `letters`: show the reason; `chosen`: with boxes to tick."""
     columns = [
         Column("Sequence number", _number, numeric=True),
         Column("Partition", _partition, numeric=True, narrow=False),
@@ -50,6 +55,8 @@ def message_table(
         ),
         Column("Body", lambda each: _body(each, 18 if actions else 32), narrow=False),
     ]
+    if chosen is not None:
+        columns.insert(0, Column("Choose", lambda each: _box(each, each.sequence_number in chosen)))
     if not letters:
         columns.append(Column("State", _state, narrow=False))
     if actions:
@@ -61,6 +68,19 @@ def _number(message: ReceivedMessage) -> Html:
     number = str(message.sequence_number)
     return tag(
         "button", number, type="button", class_="as-link mono", data_action="open", data_subject=number
+    )
+
+
+def _box(message: ReceivedMessage, ticked: bool) -> Html:
+    number = str(message.sequence_number)
+    return tag(
+        "input",
+        type="checkbox",
+        class_="pick",
+        checked=ticked,
+        data_action="choose",
+        data_subject=number,
+        aria_label=f"Choose message {number}",
     )
 
 
@@ -89,7 +109,7 @@ def _row_actions(message: ReceivedMessage, actions: Mapping[str, str]) -> Html:
     shown = [
         action_button(label, name, message.sequence_number)
         for name, label in actions.items()
-        if name != "cancel" or message.state == SCHEDULED
+        if {"cancel": SCHEDULED, "fetch": DEFERRED}.get(name, message.state) == message.state
     ]
     return tag("span", *shown, class_="row-actions")
 
@@ -113,7 +133,7 @@ def message_markup(message: ReceivedMessage) -> Html:
         if own
         else tag("p", "None.", class_="soft"),
         tag("h3", "Properties"),
-        _details(shown_fields(message)),
+        _details({words(name): value for name, value in shown_fields(message).items()}),
     )
 
 

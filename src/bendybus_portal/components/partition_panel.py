@@ -13,7 +13,7 @@ from bendybus_portal.shown import age, number, percent, rate, size
 __all__ = ["partition_panel", "skew_of"]
 
 # A partition with this many times the mean is worth a remark.
-SKEWED = 2.0
+SKEWED = 3.0
 
 
 def skew_of(loads: list[float]) -> float | None:

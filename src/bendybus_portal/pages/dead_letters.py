@@ -53,6 +53,7 @@ class _DeadLetters:
         self._reason = visit.query.get("reason", "")
         self._first = int(visit.query["from"]) if visit.query.get("from", "").isdigit() else 0
         self._reasons = Reasons()
+        self._picked: set[int] = set()
 
     async def build(self) -> None:
         rights = self._session.rights
@@ -61,6 +62,9 @@ class _DeadLetters:
                 self._send = SendForm(self._session, origin_of(self._info.path), self.refresh)
                 label = "Resubmit these…" if self._reason else "Resubmit all…"
                 button(label, self._resubmit_dialog().open, "replay", "primary")
+                if rights.extensions:
+                    self._some = button("Resubmit chosen", self._resubmit_chosen, "done_all")
+                    self._some.set_visibility(False)
             button("Refresh", self.refresh, "refresh")
             button("Purge…", self._purge, "delete_sweep")
         self._groups = markup(classes="reasons")
@@ -117,13 +121,17 @@ class _DeadLetters:
             after = tag(
                 "nav", tag("a", "Next", icon("chevron_right"), href=url), class_="pager", aria_label="Pages"
             )
-        return join(message_table(found.messages, letters=True, actions=actions), after)
+        chosen = self._picked if actions else None
+        return join(message_table(found.messages, letters=True, actions=actions, chosen=chosen), after)
 
     # -- one ----------------------------------------------------------------------
 
     async def _act(self, clicked: ClickedAction) -> None:
         with told_errors():
             chosen = int(clicked.subject)
+            if clicked.action == "choose":
+                self._choose(chosen, clicked.checked)
+                return
             if clicked.action == "resubmit":
                 await self._resubmit([chosen])
                 return
@@ -134,6 +142,20 @@ class _DeadLetters:
                 message_dialog(
                     message, {"Edit and resubmit…": self._edit} if self._session.rights.send else {}
                 )
+
+    def _choose(self, number: int, wanted: bool) -> None:
+        if wanted:
+            self._picked.add(number)
+        else:
+            self._picked.discard(number)
+        self._some.set_text(f"Resubmit {len(self._picked)} chosen")
+        self._some.set_visibility(bool(self._picked))
+
+    async def _resubmit_chosen(self) -> None:
+        numbers, self._picked = sorted(self._picked), set()
+        self._some.set_visibility(False)
+        with told_errors():
+            await self._resubmit(numbers)
 
     async def _resubmit(self, numbers: list[int]) -> None:
         access, path, to = self._session.access, self._info.path, origin_of(self._info.path)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from nicegui import ui
 
 from bendybus.errors import ArgumentError
+from bendybus.operations.drafts import milliseconds
 from bendybus.operations.peeking import State
 from bendybus_portal.access import in_thread
 from bendybus_portal.components.dialogs import choice, confirm, field, form_dialog, switch
@@ -79,9 +81,10 @@ class _Messages:
             self._state = choice("State", states, state if state in states else "").classes("slim")
             self._partition = field("Partition", query.get("partition", "")).classes("slim")
             self._in_session = field("Session", query.get("session", "")).classes("slim")
+            self._since = field("Enqueued within", query.get("since", "")).classes("slim")
             self._text = field("Text in body or properties", query.get("text", "")).classes("search")
             button("Look", self._look, "search")
-        for each in (self._partition, self._in_session, self._text):
+        for each in (self._partition, self._in_session, self._since, self._text):
             each.on("keydown.enter", self._look)
         self._listed = actions_of(self._act)
         with told_errors():
@@ -97,11 +100,13 @@ class _Messages:
         partition = self._partition.value.strip()
         if partition and not partition.isdigit():
             raise ArgumentError("The partition is a number.")
+        since = self._since.value.strip()
         return Filters(
             state=self._state.value or "",
             partition=int(partition) if partition else None,
             session_id=self._in_session.value.strip(),
             text=self._text.value.strip(),
+            since_ms=round(time.time() * 1000) - milliseconds(since) if since else 0,
         )
 
     def _url(self, first: int | None = None) -> str:
@@ -111,6 +116,7 @@ class _Messages:
             state=self._state.value,
             partition=self._partition.value.strip(),
             session=self._in_session.value.strip(),
+            since=self._since.value.strip(),
             text=self._text.value.strip(),
             **({"from": first} if first else {}),
         )
@@ -134,7 +140,7 @@ class _Messages:
             title = "No such messages" if some else "No messages"
             advice = more or "Send one here, or wait for an application to send one."
             return join(empty_state("mark_email_read", title, advice), self._following(found))
-        actions = {"cancel": "Cancel"} if self._session.rights.send else {}
+        actions = {"fetch": "Fetch"} | ({"cancel": "Cancel"} if self._session.rights.send else {})
         return join(message_table(found.messages, actions=actions), self._following(found))
 
     def _following(self, found: PeekedPage) -> Html:
@@ -157,6 +163,9 @@ class _Messages:
             elif clicked.action == "cancel":
                 await in_thread(cancel_scheduled, self._session.access, self._info.path, int(clicked.subject))
                 tell("The scheduled message is cancelled.")
+                await self.refresh()
+            elif clicked.action == "fetch":
+                await self._held.fetch(int(clicked.subject))
                 await self.refresh()
 
     async def _open(self, number: int) -> None:

@@ -91,10 +91,14 @@ def _listed(rules: list[dict[str, Any]]) -> Html:
     columns = [
         Column("Policy", lambda each: tag("strong", each["name"])),
         Column("Rights", lambda each: join(*(badge(right) for right in each["rights"]))),
-        Column("Changed", lambda each: str(each["modifiedAt"])[:19].replace("T", " "), narrow=False),
+        Column("Changed (UTC)", _changed, narrow=False),
         Column("Actions", _actions),
     ]
     return table("Shared access policies", columns, rules)
+
+
+def _changed(each: dict[str, Any]) -> Html:
+    return tag("span", str(each["modifiedAt"])[:16].replace("T", " "), class_="nowrap num")
 
 
 def _actions(each: dict[str, Any]) -> Html:
@@ -103,8 +107,8 @@ def _actions(each: dict[str, Any]) -> Html:
     return tag(
         "span",
         action_button("Copy connection string", "copy", name, "content_copy"),
-        action_button("New primary key…", "primary", name),
-        action_button("New secondary key…", "secondary", name),
+        action_button("New primary…", "primary", name),
+        action_button("New secondary…", "secondary", name),
         None if root else action_button("Delete…", "delete", name, tone="danger"),
         class_="row-actions",
     )

@@ -18,6 +18,7 @@ from bendybus_portal.layout import Visit, button, card, portal_page
 from bendybus_portal.markup import Html, page_url, tag
 from bendybus_portal.reading import EntityInfo, split_entity
 from bendybus_portal.sessions import Session
+from bendybus_portal.shown import words
 
 __all__: list[str] = []
 
@@ -50,16 +51,11 @@ async def settings_page(visit: Visit) -> None:
 
 def _details(info: EntityInfo) -> Html:
     pairs = [
-        Html(tag("dt", _spaced(name)) + tag("dd", _shown(value)))
+        Html(tag("dt", words(name)) + tag("dd", _shown(value)))
         for name, value in info.values.items()
         if not isinstance(value, dict) and value is not None
     ]
     return tag("dl", *pairs, class_="details")
-
-
-def _spaced(name: str) -> str:
-    words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
-    return words[:1].upper() + words[1:]
 
 
 def _shown(value: object) -> str:
@@ -95,7 +91,7 @@ def _edit_dialog(session: Session, info: EntityInfo) -> FormDialog:
         for row in kind.properties:
             if row.name not in _EDITED or row.name in _FIXED:
                 continue
-            text, label = entry.text(row.name) or "", _spaced(row.name[:1].lower() + row.name[1:])
+            text, label = entry.text(row.name) or "", words(row.name[:1].lower() + row.name[1:])
             if row.type is ValueType.BOOLEAN:
                 fields[row.name] = switch(label, text.lower() == "true")
             elif row.name == "Status":

@@ -43,5 +43,5 @@ def test_a_chart_tells_its_figures_to_those_who_cannot_see_it():
     series.add(0, 1.5)
     series.add(10, 3)
     shown = line_chart("Messages", "/ s", [("Arriving", series)], 10)
-    assert "last five minutes: Arriving 3.0 / s" in shown
+    assert "last 30 s: Arriving 3.0 / s" in shown
     assert "polyline" in shown

@@ -6,6 +6,7 @@ Pages themselves are tested in a browser (`make browser`).
 from __future__ import annotations
 
 import asyncio
+import html
 import http.client
 import re
 import socket
@@ -218,6 +219,21 @@ def test_the_printed_link_signs_in_once_and_sessions_survive_a_restart(running: 
     running.stop()
     running.start()
     assert first.ask("GET", "/portal/")[0] == 200
+
+
+@pytest.mark.row("P-06")
+@pytest.mark.row("P-36")
+def test_pages_show_partitions_and_offer_partitioning(running: ServerProcess):
+    """What a page is made of is in its source, before the browser has drawn it."""
+    person = Browser(running.port)
+    person.ask("POST", "/portal/sign-in", {"secret": running.connection_string})
+    page = html.unescape(person.ask("GET", "/portal/")[2])
+    assert re.search(r'"text":"Enable partitioning",[^{}]*"props":\{"model-value":true', page)
+    assert "16 partitions of 1 GB each: the entity holds up to 16 GB." in page
+    page = html.unescape(person.ask("GET", "/portal/entity?path=orders")[2])
+    for shown in ("Partition 0", "Partition 15", "store-0", "store-1", "Broker", "Available", "of 16.0 GB"):
+        assert shown in page, shown
+    assert "Active" in page and "Dead letters" in page
 
 
 def test_a_queue_may_still_be_called_portal(running: ServerProcess):
