@@ -83,7 +83,8 @@ class Guard:
             )
             return
         path: str = scope["path"]
-        if not path.startswith(_OPEN):
+        # Pages send files to addresses beside the static ones, so only reading is open.
+        if not path.startswith(_OPEN) or (writes and path != SIGN_IN):
             session = await self._session(HTTPConnection(scope))
             if session is None:
                 await _refuse(_to_sign_in(scope), scope, receive, send)

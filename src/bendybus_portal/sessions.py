@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import time
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 from cryptography.fernet import Fernet, InvalidToken
 
@@ -35,6 +35,13 @@ SESSIONS_MAX: Final = 1000
 _PURPOSE: Final = b"bendybus portal sessions"
 
 
+@runtime_checkable
+class Releasable(Protocol):
+    """What holds messages or a connection: holding.py."""
+
+    def release(self) -> None: ...
+
+
 @dataclass(slots=True)
 class Session:
     number: str
@@ -51,6 +58,12 @@ class Session:
     @property
     def alive(self) -> bool:
         return not self.ended and self.clock() < self.ends_at
+
+    def release(self) -> None:
+        """Give back what its pages hold on the server. Blocks."""
+        for kept in list(self.memory.values()):
+            if isinstance(kept, Releasable):
+                kept.release()
 
     @property
     def key_name(self) -> str:

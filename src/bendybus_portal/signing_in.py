@@ -107,6 +107,7 @@ class SignIn:
         session = getattr(request.state, "session", None)
         if session is not None:
             self._sessions.end(session)
+            await in_thread(session.release)
         response = RedirectResponse(SIGN_IN, 303)
         response.delete_cookie(cookie_name(request.headers.get("host")), path=ROOT)
         return response

@@ -39,16 +39,18 @@ COVERS = {
     "unit/portal/test_markup.py": "bendybus_portal/components/charts bendybus_portal/components/table",
     "browser/test_entity.py": "bendybus_portal/history bendybus_portal/components/entity_frame "
     "bendybus_portal/components/partition_panel bendybus_portal/pages/entity bendybus_portal/pages/settings",
-    "browser/test_messages.py": "bendybus_portal/holding bendybus_portal/messages "
-    "bendybus_portal/components/held_panel bendybus_portal/components/message_view "
-    "bendybus_portal/components/send_form bendybus_portal/pages/messages",
+    "unit/portal/test_messages.py": "bendybus_portal/holding",
+    "unit/portal/test_reading.py": "bendybus_portal/config_file",
+    "browser/test_messages.py": "bendybus_portal/components/held_panel "
+    "bendybus_portal/components/message_view bendybus_portal/components/send_form "
+    "bendybus_portal/pages/messages",
     "browser/test_dead_letters.py": "bendybus_portal/pages/dead_letters",
     "browser/test_sessions.py": "bendybus_portal/pages/sessions",
-    "browser/test_rules.py": "bendybus_portal/filter_check bendybus_portal/pages/rules",
+    "browser/test_rules.py": "bendybus_portal/pages/rules",
     "browser/test_operations.py": "bendybus_portal/pages/connections bendybus_portal/pages/stores "
     "bendybus_portal/pages/policies",
-    "browser/test_config_file.py": "bendybus_portal/config_file bendybus_portal/components/import_export",
-    "browser/test_namespace.py": "bendybus_portal/layout bendybus_portal/reading "
+    "browser/test_config_file.py": "bendybus_portal/components/import_export",
+    "browser/test_namespace.py": "bendybus_portal/layout "
     "bendybus_portal/components/create_entity bendybus_portal/components/dialogs "
     "bendybus_portal/components/jobs_panel bendybus_portal/components/live bendybus_portal/pages/namespace",
     "unit/admin/test_authorization_rules.py": "admin/authorization_rule_routes",

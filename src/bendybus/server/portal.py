@@ -57,6 +57,11 @@ Install it beside the server and restart the server:
     pip install 'bendybus[portal]'
 """
 
+NO_SOCKETS: Final = """This system has no Unix sockets, so the server cannot show the portal here.
+
+Run it beside the server: bendybus portal
+"""
+
 
 def portal_is_installed() -> bool:
     return find_spec("nicegui") is not None and find_spec("bendybus_portal") is not None
@@ -114,6 +119,9 @@ class Portal:
         try:
             if not portal_is_installed():
                 await PlainTextResponse(HOW_TO_INSTALL, 501)(scope, receive, send)
+                return
+            if not hasattr(asyncio, "open_unix_connection"):
+                await PlainTextResponse(NO_SOCKETS, 501)(scope, receive, send)
                 return
             if self._passing >= REQUESTS_MAX:
                 raise ServerBusy("Too many requests to the portal are under way. Please retry.")

@@ -53,6 +53,20 @@ def test_signing_out_ends_a_session_though_the_cookie_is_still_sealed():
     assert made.reopened(cookie) is None
 
 
+def test_a_session_gives_back_what_its_pages_hold():
+    class Held:
+        released = False
+
+        def release(self) -> None:
+            self.released = True
+
+    made = sessions()
+    session, _ = made.begin(made.access("Listens", "k"), LISTENS)
+    session.memory |= {"held": (held := Held()), "history": object()}
+    session.release()
+    assert held.released
+
+
 def test_another_process_reopens_a_session_and_another_root_key_does_not():
     _, cookie = (first := sessions()).begin(first.access("Listens", "k", "orders"), LISTENS)
     again = sessions()

@@ -10,6 +10,8 @@ import html
 import http.client
 import re
 import socket
+import ssl
+import subprocess
 from collections.abc import Iterator
 from urllib.parse import urlencode
 
@@ -17,6 +19,7 @@ import pytest
 
 from bendybus.server import portal as portal_module
 from bendybus.server.portal import REQUESTS_MAX, Portal, PortalTarget, is_for_portal
+from fix_processes import BENDYBUS
 from fix_server import ServerProcess, StartServer
 
 LISTENS = {"Name": "Listens", "PrimaryKey": "key-of-those-who-listen", "Rights": ["Listen"]}
@@ -219,6 +222,44 @@ def test_the_printed_link_signs_in_once_and_sessions_survive_a_restart(running: 
     running.stop()
     running.start()
     assert first.ask("GET", "/portal/")[0] == 200
+
+
+def test_the_portal_runs_alone_for_a_server_elsewhere(running: ServerProcess):
+    command = [BENDYBUS, "portal", "--port", "0", "--connection-string", running.connection_string]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as alone:
+        try:
+            assert alone.stdout is not None
+            line = alone.stdout.readline()
+            found = re.fullmatch(r"portal http://127\.0\.0\.1:(\d+)(/portal/sign-in\?code=\S+)\n", line)
+            assert found is not None, line
+            person = Browser(int(found[1]))
+            assert person.ask("GET", found[2])[0] == 303
+            status, _, page = person.ask("GET", "/portal/entity?path=orders")
+            assert status == 200 and "Partition 15" in page
+        finally:
+            alone.terminate()
+    assert alone.returncode in (0, -15)
+
+
+def test_the_portal_is_shown_over_tls_where_tls_is_required(start_server: StartServer):
+    server = start_server({"orders": {}}, None, "--require-tls")
+    context = ssl.create_default_context(cafile=str(server.certificate))
+
+    def ask(method: str, path: str, form: dict[str, str], cookie: str = "") -> http.client.HTTPResponse:
+        connection = http.client.HTTPSConnection("127.0.0.1", server.port, context=context, timeout=60)
+        own = {"Origin": f"https://127.0.0.1:{server.port}", "Cookie": cookie}
+        connection.request(method, path, urlencode(form), own)
+        answer = connection.getresponse()
+        answer.read()
+        connection.close()
+        return answer
+
+    signed_in = ask("POST", "/portal/sign-in", {"secret": server.connection_string})
+    assert signed_in.status == 303
+    cookie = signed_in.headers["set-cookie"]
+    assert "secure" in cookie.lower()
+    assert ask("GET", "/portal/", {}, cookie.partition(";")[0]).status == 200
+    assert server.stop() == 0
 
 
 @pytest.mark.row("P-06")
