@@ -63,11 +63,16 @@ def _managed(session: Session) -> bool:
     return session.rights.manage and session.rights.extensions
 
 
+def _listened(session: Session) -> bool:
+    return session.rights.listen and session.rights.extensions and session.entity is None
+
+
 _PLACES: Final = (
     _Place("", "Namespace", "hub", lambda session: True),
     _Place("connections", "Connections", "cable", _managed),
     _Place("stores", "Stores", "storage", _managed),
     _Place("policies", "Access policies", "vpn_key", _managed),
+    _Place("pipelines", "Pipelines", "timeline", _listened),
 )
 
 

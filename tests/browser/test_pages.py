@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from bendybus.auth.connection_strings import ConnectionString
+from bendybus.management.json_api import ask_json
 from browser.conftest import SHOTS
 
 AXE = Path(__file__).parents[2] / ".cache" / "axe-core" / "node_modules" / "axe-core" / "axe.min.js"
@@ -28,6 +30,8 @@ PAGES = {
     "connections": ("connections", "tbody tr"),
     "stores": ("stores", "tbody tr"),
     "policies": ("policies", "tbody tr"),
+    "pipelines": ("pipelines", "tbody tr"),
+    "pipeline": ("pipelines?run=2", "figure"),
 }
 # A button that opens a dialog -> its page, and the screenshot.
 DIALOGS = {
@@ -60,6 +64,24 @@ def fill(portal) -> None:
             receiver.dead_letter(messages, reason, "The payment service answered 402.")
 
 
+def report_runs(portal) -> None:
+    """As `bendybus pipeline` reports its runs."""
+    namespace = ConnectionString.parse(portal.server.connection_string)
+    capture = {"pipeline": "capture", "about": "orders", "state": "running", "phase": "Capturing orders"}
+    ask_json(namespace, "PUT", "/$pipelines/1", {**capture, "messages": 140, "total": 240})
+    section = {
+        "title": "Waiting in orders",
+        "messages": 240,
+        "bodyBytes": 11_000,
+        "partitions": [{"partition": n, "messages": 5 + n * 7 % 23, "bytes": 500} for n in range(16)],
+        "topKeys": [{"key": f"customer-{n}", "messages": 40 - 5 * n, "partition": n} for n in range(6)],
+        "rates": [{"from": f"10:{n:02}", "perSecond": 20 + n * 13 % 17} for n in range(30)],
+    }
+    report = {"pipeline": "report", "about": "orders", "state": "finished", "phase": "Reporting on orders"}
+    summary = {"sections": [section], "seconds": 7.2, "outcome": "finished"}
+    ask_json(namespace, "PUT", "/$pipelines/2", {**report, "messages": 240, "summary": summary})
+
+
 def serious_faults(page: Page) -> list[str]:
     if not AXE.exists():
         pytest.skip("axe-core is not installed: it needs npm")
@@ -75,6 +97,7 @@ def serious_faults(page: Page) -> list[str]:
 @pytest.fixture
 def filled(portal):
     fill(portal)
+    report_runs(portal)
     with portal.client() as client:
         client.receiver("orders").check()
         client.sender("payments").check()

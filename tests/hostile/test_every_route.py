@@ -105,6 +105,11 @@ OVERVIEW: Final = [
     Asked("GET", "q/$partitions", "Listen"),
     Asked("GET", "$rights", "any"),
 ]
+PIPELINES: Final = [
+    Asked("GET", "$pipelines", "Listen"),
+    Asked("GET", "$pipelines/1", "Listen"),
+    Asked("PUT", "$pipelines/1", "Listen"),
+]
 METRICS: Final = [Asked("GET", "metrics", "Listen"), Asked("GET", "metrics?partitions=1", "Listen")]
 # For the operator alone: the root key itself is not enough.
 BACKUPS: Final = [Asked("GET", "$backup", "operator"), Asked("POST", "$backup", "operator")]
@@ -129,6 +134,7 @@ EVERYTHING: Final = [
     *STORES,
     *CONNECTIONS,
     *OVERVIEW,
+    *PIPELINES,
     *METRICS,
     *BACKUPS,
 ]
@@ -151,6 +157,8 @@ ROUTES: Final[dict[str, list[Asked] | None]] = {
     "/$overview GET,HEAD": OVERVIEW[:1],
     "_PartitionsRoute": OVERVIEW[1:2],
     "/$rights GET,HEAD": OVERVIEW[2:],
+    "/$pipelines GET,HEAD": PIPELINES[:1],
+    "/$pipelines/{run} GET,HEAD,PUT": PIPELINES[1:],
     # A browser's, which the portal's own process makes sign in (tests/unit/portal).
     "_PortalRoute": None,
     # Finds the namespace, whose routes are those above.
@@ -174,6 +182,8 @@ WORDS: Final = {
     "/$connections",
     "/$connections/{number}",
     "/$overview",
+    "/$pipelines",
+    "/$pipelines/{run}",
     "/$rights",
     # The query's, and a sub-queue's, which is below its entity.
     "$skip",
@@ -348,7 +358,7 @@ def strangers(guarded: GuardedServer, right: str, scope: str) -> Iterator[tuple[
 
 @pytest.mark.parametrize("asked", EVERYTHING, ids=str)
 def test_no_stranger_gets_through_an_http_route(guarded: GuardedServer, asked: Asked) -> None:
-    ours = (*FAULTS, *STORES, *CONNECTIONS, *BACKUPS, *OVERVIEW)
+    ours = (*FAULTS, *STORES, *CONNECTIONS, *BACKUPS, *OVERVIEW, *PIPELINES)
     of_entity = asked.path.startswith("q")
     scope = "" if asked in (*OF_THE_NAMESPACE, *METRICS, *ours) and not of_entity else "q"
     refusal = b'{"error":' if asked in ours else b"<Error><Code>401</Code>"

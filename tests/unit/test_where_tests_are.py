@@ -32,6 +32,8 @@ COVERS = {
     "interop/test_topic_administration.py": "broker/entity",
     "unit/admin/test_connections.py": "admin/connection_routes gateway/connection_list",
     "unit/admin/test_overview.py": "admin/overview_routes",
+    "unit/admin/test_pipelines.py": "admin/pipeline_routes management/run_reports",
+    "browser/test_pipelines.py": "bendybus_portal/pages/pipelines",
     # The portal: in a process of its own, and in a browser.
     "unit/server/test_portal.py": "server/portal_passing cli/portal bendybus_portal/access "
     "bendybus_portal/serving bendybus_portal/signing_in",

@@ -24,6 +24,7 @@ from bendybus.admin.authorization_rules import AuthorizationRules
 from bendybus.admin.connection_routes import ConnectionKeeper, connection_routes
 from bendybus.admin.fault_routes import fault_routes
 from bendybus.admin.overview_routes import overview_routes
+from bendybus.admin.pipeline_routes import pipeline_routes
 from bendybus.admin.routes import management_routes
 from bendybus.admin.store_routes import store_routes
 from bendybus.gateway.connection_list import ConnectionList
@@ -199,6 +200,7 @@ class _NamespaceRoutes(BaseRoute):
             *store_routes(namespace, keeper, self._namespaces),
             *connection_routes(namespace, self._connections),
             *overview_routes(namespace),
+            *pipeline_routes(namespace),
         ]
         routes = [*own, rest, rule_routes, *management_routes(namespace)]
         self._served[namespace] = _Served(rest, Router(routes, redirect_slashes=False))

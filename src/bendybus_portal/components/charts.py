@@ -9,7 +9,7 @@ from bendybus_portal.markup import EMPTY, Html, tag
 from bendybus_portal.series import Series
 from bendybus_portal.shown import rate
 
-__all__ = ["bar", "line_chart"]
+__all__ = ["bar", "column_chart", "line_chart"]
 
 WIDTH: Final = 480
 HEIGHT: Final = 120
@@ -62,6 +62,44 @@ def line_chart(title: str, unit: str, lines: Sequence[tuple[str, Series]], at: f
         tag("figcaption", tag("span", title, class_="chart-title"), scale),
         svg,
         tag("div", *legend, class_="legend"),
+        class_="chart-card",
+    )
+
+
+def column_chart(title: str, columns: Sequence[tuple[str, float]]) -> Html:
+    """One bar for each value, with its label beside it."""
+    most = max((value for _, value in columns), default=0.0) or 1.0
+    width = WIDTH / max(1, len(columns))
+    bars = [
+        tag(
+            "rect",
+            tag("title", f"{label}: {rate(value)}"),
+            x=f"{width * place + width * 0.1:.1f}",
+            y=f"{HEIGHT * (1 - value / most):.1f}",
+            width=f"{width * 0.8:.1f}",
+            height=f"{HEIGHT * value / most:.1f}",
+            class_="column",
+        )
+        for place, (label, value) in enumerate(columns)
+    ]
+    told = ", ".join(f"{label} {rate(value)}" for label, value in columns[:20])
+    svg = tag(
+        "svg",
+        *bars,
+        viewBox=f"0 -4 {WIDTH} {HEIGHT + 8}",
+        preserveAspectRatio="none",
+        role="img",
+        aria_label=f"{title}: {told}",
+        class_="chart",
+    )
+    ends = [columns[0][0], columns[-1][0]] if columns else []
+    labels = tag("div", *(tag("span", label, class_="soft") for label in ends), class_="ends")
+    scale = tag("span", rate(most), class_="scale soft")
+    return tag(
+        "figure",
+        tag("figcaption", tag("span", title, class_="chart-title"), scale),
+        svg,
+        labels,
         class_="chart-card",
     )
 

@@ -9,7 +9,7 @@ __all__ = ["add_pages"]
 
 _MODULES: Final = (
     *("namespace", "entity", "messages", "dead_letters", "sessions", "rules", "settings"),
-    *("connections", "stores", "policies"),
+    *("connections", "stores", "policies", "pipelines"),
 )
 
 
