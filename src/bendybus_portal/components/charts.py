@@ -56,7 +56,7 @@ def line_chart(title: str, unit: str, lines: Sequence[tuple[str, Series]], at: f
         aria_label=f"{title}, last {_span(span_s)}: {now}",
         class_="chart",
     )
-    scale = tag("span", f"{rate(top)} {unit}, {_span(span_s)}", class_="scale soft")
+    scale = tag("span", f"{rate(top)} {unit}".strip(), f" · {_span(span_s)}", class_="scale soft nowrap")
     return tag(
         "figure",
         tag("figcaption", tag("span", title, class_="chart-title"), scale),

@@ -45,7 +45,7 @@ def message_table(
     """`actions` are label by name, for each row; `letters`: show the reason; `chosen`: with boxes to tick."""
     columns = [
         Column("Sequence number", _number, numeric=True),
-        Column("Partition", _partition, numeric=True, narrow=False),
+        *([] if letters else [Column("Partition", _partition, numeric=True, narrow=False)]),
         Column("Enqueued (UTC)", _enqueued, narrow=False),
         Column("Message id", lambda each: _clipped(str(each.message_id or "–"), 20)),
         Column("Reason", lambda each: _clipped(reason_of(each), 24))
@@ -56,7 +56,8 @@ def message_table(
         Column("Body", lambda each: _body(each, 18 if actions else 32), narrow=False),
     ]
     if chosen is not None:
-        columns.insert(0, Column("Choose", lambda each: _box(each, each.sequence_number in chosen)))
+        unseen = tag("span", "Choose", class_="visually-hidden")
+        columns.insert(0, Column(unseen, lambda each: _box(each, each.sequence_number in chosen)))
     if not letters:
         columns.append(Column("State", _state, narrow=False))
     if actions:

@@ -17,7 +17,7 @@ __all__ = ["Column", "ClickedAction", "action_button", "actions_of", "empty_stat
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    label: str
+    label: Child
     cell: Callable[[Any], Child]
     numeric: bool = False
     sort: str = ""

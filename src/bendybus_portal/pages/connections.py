@@ -66,7 +66,7 @@ def _listed(told: dict[str, Any], at: float, counters: Counters) -> Html:
         Column("Actions", lambda each: action_button("Close…", "close", each["id"], tone="danger")),
     ]
     return join(
-        tag("p", plural(len(connections), "AMQP connection"), class_="soft"),
+        tag("p", plural(len(connections), "AMQP connection"), class_="soft above"),
         table("Connections", columns, connections),
     )
 
@@ -78,7 +78,9 @@ def _client(each: dict[str, Any]) -> Html:
 
 def _links(each: dict[str, Any], at: float, counters: Counters) -> Html:
     shown = EMPTY
-    for one in each["links"][:LINKS_SHOWN]:
+    # Every client has links for its tokens.
+    links = [one for one in each["links"] if one["entity"] != "$cbs"]
+    for one in links[:LINKS_SHOWN]:
         speed = counters.rate(f"{each['id']}:{one['name']}", at, one["messages"])
         sends = one["role"] == "sender"
         entity = one["entity"].partition("/$")[0]
@@ -94,6 +96,6 @@ def _links(each: dict[str, Any], at: float, counters: Counters) -> Html:
                 tag("span", f"{rate(speed)} / s", class_="soft num"),
             ),
         )
-    more = each["linkCount"] - len(each["links"][:LINKS_SHOWN])
+    more = each["linkCount"] - len(each["links"]) + len(links[LINKS_SHOWN:])
     rest = tag("li", f"and {number(more)} more", class_="soft") if more > 0 else EMPTY
     return tag("ul", shown, rest, class_="links") if shown else tag("span", "none", class_="soft")

@@ -117,7 +117,7 @@ def _charts(history: EntityHistory, at: float, *, topic: bool) -> Html:
     return join(
         line_chart("Messages", "/ s", [("Arriving", history.arriving), ("Leaving", history.leaving)], at),
         line_chart("Waiting messages", "", [("Active", history.depth)], at),
-        line_chart("Age of the oldest waiting message", "s", [("Oldest", history.oldest_s)], at),
+        line_chart("Age of the oldest message", "s", [("Oldest", history.oldest_s)], at),
     )
 
 
