@@ -57,8 +57,8 @@ interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make te
 	PYTHONPATH=tests $(BIN)/python -m interop.go.run
 	PYTHONPATH=tests $(BIN)/python -m interop.javascript.run
 
-browser: $(VENV)/.installed-browser .cache/axe-core  ## The portal in headless Chromium: every page, light and dark; screenshots into docs
-	BENDYBUS_BROWSER=1 $(BIN)/pytest -n 2 --timeout 300 tests/browser $(ARGS)
+browser: $(VENV)/.installed-browser .cache/axe-core  ## The portal in headless Chromium: every page, light and dark; with SHOTS=1 the guide's screenshots
+	BENDYBUS_BROWSER=1 BENDYBUS_SHOTS=$(SHOTS) $(BIN)/pytest -n 2 --timeout 300 tests/browser $(ARGS)
 
 faults: $(VENV)/.installed-dev  ## 1,000 simulations with fresh seeds; five minutes of real faults; kill -9 under load; a store away; floods; backups; count every message
 	PYTHONPATH=tests $(BIN)/python -m faults.simulation --seeds 1000

@@ -140,7 +140,7 @@ def _navigation(session: Session, current: str) -> Html:
     )
     who = tag(
         "p",
-        tag("span", session.key_name, class_="who-name"),
+        tag("span", session.key_name, class_="who-name", title=session.key_name),
         tag("span", session.rights.label, class_="soft"),
         class_="who",
     )

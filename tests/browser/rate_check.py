@@ -5,8 +5,8 @@
 Rounds take turns, without and with a page of the entity open in headless Chromium, which refreshes every
 two seconds. A round sends messages to a partitioned queue from one process and receives them in another. The
 exit status is 1 if the median of the ratios is below 0.97. The browser and the portal share the machine's
-cores with the broker, so the rates mean something only where nothing else runs. What the page costs the broker
-itself, in time of one core, is measured first, and means something on a busy machine too.
+cores with the broker, so the rates mean something only where nothing else runs. What the page costs the
+broker itself, in time of one core, is measured first, and means something on a busy machine too.
 """
 
 from __future__ import annotations

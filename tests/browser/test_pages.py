@@ -1,6 +1,6 @@
 """Every page, light and dark, on a laptop and on a phone: axe-core finds no serious fault.
 
-The screenshots in docs/guides/portal are made here.
+The screenshots are made here: in .cache/portal, or in docs/guides/portal (`make browser SHOTS=1`).
 """
 
 from __future__ import annotations

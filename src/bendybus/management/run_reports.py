@@ -25,7 +25,7 @@ ALIVE_EVERY_S: Final = 20.0
 # How long the last report may delay the end of a command.
 LAST_WAIT_S: Final = 5.0
 # The server keeps no more of one run.
-SUMMARY_BYTES_MAX: Final = 48 * 1024
+SUMMARY_BYTES_MAX: Final = 50_000
 
 
 class RunReporter:

@@ -13,7 +13,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import pytest
 
@@ -275,6 +275,22 @@ def test_pages_show_partitions_and_offer_partitioning(running: ServerProcess):
     for shown in ("Partition 0", "Partition 15", "store-0", "store-1", "Broker", "Available", "of 16.0 GB"):
         assert shown in page, shown
     assert "Active" in page and "Dead letters" in page
+
+
+def test_what_an_address_says_never_becomes_part_of_a_page(running: ServerProcess):
+    person = Browser(running.port)
+    person.ask("POST", "/portal/sign-in", {"secret": running.connection_string})
+    evil = quote("</title></script><script>alert(1)</script>\"'", safe="")
+    for page in (
+        "entity?path=",
+        "messages?path=orders&text=",
+        "dead-letters?path=orders&reason=",
+        "?search=",
+    ):
+        status, _, source = person.ask("GET", f"/portal/{page}{evil}")
+        assert status == 200, page
+        assert "<script>alert" not in source, page
+    assert "<script>alert" not in person.ask("GET", f"/portal/sign-in?next={evil}")[2]
 
 
 def test_a_queue_may_still_be_called_portal(running: ServerProcess):
