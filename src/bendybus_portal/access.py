@@ -79,7 +79,7 @@ def find_rights(access: Access) -> Rights:
     """`Unauthorized` if the key opens nothing."""
     entity = access.namespace.entity
     try:
-        told = access.ask("GET", "/$rights", {"entity": entity} if entity else None)
+        told = access.ask("GET", f"/{entity}/$rights" if entity else "/$rights")
     except ArgumentError:
         return _rights_on_azure(access)
     rights = told["rights"]

@@ -50,6 +50,24 @@ def test_a_store_is_drained_and_retired(portal, visit):
     expect(page.locator(".stat", has_text="Active")).to_contain_text("40")
 
 
+def test_an_entity_has_policies_of_its_own(portal, visit):
+    page = visit("policies?path=orders", permissions=["clipboard-read", "clipboard-write"])
+    expect(page.locator(".empty")).to_contain_text("No policies")
+    page.get_by_role("button", name="Create a policy").click()
+    dialog = page.locator(".dialog:visible")
+    dialog.get_by_label("Name").fill("reader")
+    dialog.get_by_role("button", name="Create").click()
+    page.locator("tr", has_text="reader").get_by_role("button", name="Copy connection string").click()
+    expect(page.locator(".toast")).to_contain_text("on your clipboard")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.endswith(";EntityPath=orders")
+    page.click("text=Sign out")
+    page.fill("#secret", copied)
+    page.click("button[type=submit]")
+    expect(page.locator("h1")).to_have_text("orders")
+    expect(page.locator(".tabs")).not_to_contain_text("Settings")
+
+
 def test_a_policy_is_created_its_key_replaced_and_its_connection_string_copied(portal, visit):
     page = visit("policies", permissions=["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Create a policy").click()

@@ -103,6 +103,7 @@ CONNECTIONS: Final = [Asked("GET", "$connections", "Manage"), Asked("DELETE", "$
 OVERVIEW: Final = [
     Asked("GET", "$overview", "Listen"),
     Asked("GET", "q/$partitions", "Listen"),
+    Asked("GET", "q/$rights", "any"),
     Asked("GET", "$rights", "any"),
 ]
 PIPELINES: Final = [
@@ -155,8 +156,8 @@ ROUTES: Final[dict[str, list[Asked] | None]] = {
     "/$connections GET,HEAD": CONNECTIONS[:1],
     "/$connections/{number} DELETE": CONNECTIONS[1:],
     "/$overview GET,HEAD": OVERVIEW[:1],
-    "_PartitionsRoute": OVERVIEW[1:2],
-    "/$rights GET,HEAD": OVERVIEW[2:],
+    "_EntityRoute": OVERVIEW[1:3],
+    "/$rights GET,HEAD": OVERVIEW[3:],
     "/$pipelines GET,HEAD": PIPELINES[:1],
     "/$pipelines/{run} GET,HEAD,PUT": PIPELINES[1:],
     # A browser's, which the portal's own process makes sign in (tests/unit/portal).

@@ -1,6 +1,6 @@
 """What the portal shows of a namespace and cannot read from Service Bus's own API: our routes, in JSON.
 
-    GET  /$rights[?entity=PATH]     what the request's key may do, in the namespace or on an entity
+    GET  /[{entity}/]$rights        what the request's key may do, in the namespace or on an entity
     GET  /$overview                 queues and topics with counts, sizes and availability: a page of them
                                     ?search=TEXT&sort=FIELD&descending=true&skip=0&top=50
     GET  /{entity}/$partitions      each partition's store, state, counts and oldest message
@@ -47,7 +47,7 @@ SORTS: Final = ("name", "active", "deadLetters", "scheduled", "sizeBytes", "arri
 
 _COUNTER: Final = (1 << PARTITION_SHIFT) - 1
 
-_PARTITIONS: Final = re.compile(r"/(?P<entity>[^$]+)/\$partitions", re.IGNORECASE)
+_OF_ENTITY: Final = re.compile(r"/(?P<entity>[^$]+)/\$(?P<what>partitions|rights)", re.IGNORECASE)
 
 
 def overview_routes(namespace: Namespace) -> list[BaseRoute]:
@@ -56,24 +56,26 @@ def overview_routes(namespace: Namespace) -> list[BaseRoute]:
     return [
         Route("/$rights", api.rights, methods=["GET"]),
         Route("/$overview", api.overview, methods=["GET"]),
-        _PartitionsRoute(api),
+        _EntityRoute(api),
     ]
 
 
-class _PartitionsRoute(BaseRoute):
+class _EntityRoute(BaseRoute):
     """An entity's path may have slashes in it."""
 
     def __init__(self, api: _OverviewApi) -> None:
         self._api = api
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        found = _PARTITIONS.fullmatch(scope["path"]) if scope["type"] == "http" else None
+        found = _OF_ENTITY.fullmatch(scope["path"]) if scope["type"] == "http" else None
         if found is None or scope["method"] != "GET":
             return Match.NONE, {}
-        return Match.FULL, {"path_params": {"entity": found["entity"]}}
+        return Match.FULL, {"path_params": {"entity": found["entity"], "what": found["what"].lower()}}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._api.partitions(Request(scope, receive))
+        request = Request(scope, receive)
+        asked = self._api.rights if scope["path_params"]["what"] == "rights" else self._api.partitions
+        response = await asked(request)
         await response(scope, receive, send)
 
 
@@ -83,7 +85,8 @@ class _OverviewApi:
         self._broker = namespace.broker
 
     async def rights(self, request: Request) -> Response:
-        return await self._answer(request, request.query_params.get("entity", ""), None, self._rights)
+        path = request.url.path.strip("/") if "entity" in request.path_params else ""
+        return await self._answer(request, path, None, self._rights)
 
     async def overview(self, request: Request) -> Response:
         return await self._answer(request, "", Right.LISTEN, self._overview)

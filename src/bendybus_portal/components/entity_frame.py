@@ -68,6 +68,8 @@ def _offered(session: Session, info: EntityInfo) -> list[EntityTab]:
         if info.kind == "subscription":
             tabs.append(EntityTab("rules", "Rules", "filter_alt"))
         tabs.append(EntityTab("settings", "Settings", "tune"))
+        if rights.extensions and info.kind != "subscription":
+            tabs.append(EntityTab("policies", "Access", "vpn_key"))
     return tabs
 
 
