@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bendybus.amqp.types import Array, Int, Timestamp
+from bendybus.amqp.types import Array, Described, Int, Timestamp, ULong
 from bendybus.client import BusClient, Management, ReceivedMessage
 from bendybus.errors import ArgumentError, MessageNotFound
 from bendybus.names import PARTITION_SHIFT
@@ -52,6 +52,7 @@ REASONS_SCANNED_MAX: Final = 20_000
 ADDED: Final = ("DeadLetterReason", "DeadLetterErrorDescription")
 
 SELECTOR: Final = "apache.org:selector-filter:string"
+SELECTOR_CODE: Final = 0x0000_468C_0000_0004
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +179,9 @@ def resubmit_work(access: Access, path: str, to: str, reason: str, new_ids: bool
     """Send dead letters again and complete them: all, or those with one reason."""
     filters = None
     if reason:
-        from bendybus.amqp.types import Described, ULong  # noqa: PLC0415 - only here
-
         quoted = reason.replace("'", "''")
         condition = f"DeadLetterReason = '{quoted}'" if reason != "no reason" else "DeadLetterReason IS NULL"
-        filters = {SELECTOR: Described(ULong(0x0000_468C_0000_0004), condition)}
+        filters = {SELECTOR: Described(ULong(SELECTOR_CODE), condition)}
 
     def new_id(message: ReceivedMessage) -> str | None:
         return str(uuid.uuid4()) if new_ids else None

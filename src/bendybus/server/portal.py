@@ -169,6 +169,8 @@ class Portal:
         await self._end_process()
         self._folder = Path(tempfile.mkdtemp(prefix="bendybus-portal-"))
         address = str(self._folder / "portal.socket")
+        # Another process, after this one has crashed, must not take the code a second time.
+        code, self._code = self._code, ""
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 process = self._process = await asyncio.create_subprocess_exec(
@@ -181,10 +183,8 @@ class Portal:
                     "socket": address,
                     "connection_string": target.connection_string,
                     "certificate": target.certificate,
-                    "code": self._code,
+                    "code": code,
                 }
-                # Another process, after this one has crashed, must not take the code a second time.
-                self._code = ""
                 process.stdin.write(json.dumps(told).encode() + b"\n")
                 await process.stdin.drain()
                 said = await process.stdout.readline()
@@ -193,6 +193,7 @@ class Portal:
         # uvloop raises RuntimeError if the process has ended before it is written to.
         except (OSError, RuntimeError, TimeoutError, Unavailable) as error:
             self._failed_at = asyncio.get_running_loop().time()
+            self._code = code
             logger.error("the portal could not be started: %s", error or "it took too long")
             await self._end_process()
             raise Unavailable("The portal could not be started; the server's log says why.") from error
