@@ -12,12 +12,12 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test style types tests wheel compiled interop faults fuzz cluster bench clean
+.PHONY: help run demo test style types tests wheel compiled interop browser faults fuzz cluster bench clean
 
 help:  ## What can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-run: $(VENV)/.installed  ## Set up and start the broker with the queues of examples/Config.json
+run: $(VENV)/.installed-portal  ## Set up and start the broker with the queues of examples/Config.json
 	$(BIN)/bendybus serve --config examples/Config.json
 
 demo: $(VENV)/.installed-dev  ## A tour of a minute: an unmodified Azure SDK, a crash, pipelines on Spark
@@ -56,6 +56,9 @@ interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make te
 	PYTHONPATH=tests $(BIN)/python -m interop.dotnet.run
 	PYTHONPATH=tests $(BIN)/python -m interop.go.run
 	PYTHONPATH=tests $(BIN)/python -m interop.javascript.run
+
+browser: $(VENV)/.installed-browser .cache/axe-core  ## The portal in headless Chromium: every page, light and dark; with SHOTS=1 the guide's screenshots
+	BENDYBUS_BROWSER=1 BENDYBUS_SHOTS=$(SHOTS) $(BIN)/pytest -n 2 --timeout 300 tests/browser $(ARGS)
 
 faults: $(VENV)/.installed-dev  ## 1,000 simulations with fresh seeds; five minutes of real faults; kill -9 under load; a store away; floods; backups; count every message
 	PYTHONPATH=tests $(BIN)/python -m faults.simulation --seeds 1000
@@ -96,14 +99,31 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --editable .
 	touch $@
 
+$(VENV)/.installed-portal: $(VENV)/.installed
+	$(BIN)/pip install --quiet --editable ".[portal]"
+	touch $@
+
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/pip install --quiet --group dev --editable ".[spark,delta]"
+	$(BIN)/pip install --quiet --group dev --editable ".[portal,spark,delta]"
 	touch $@
 
 # Proton is compiled here; where that fails, its tests are skipped and say so.
 $(VENV)/.installed-interop: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet --group interop || echo "not installed: python-qpid-proton, which needs a C compiler"
 	touch $@
+
+# Debian's Chromium, because Playwright's own is a download from elsewhere.
+$(VENV)/.installed-browser: $(VENV)/.installed-dev
+	$(BIN)/pip install --quiet --group browser
+	test -x /usr/bin/chromium || { apt-get update && apt-get install --yes chromium; } || \
+		{ echo "make browser needs /usr/bin/chromium: install Debian's package chromium as root"; exit 1; }
+	touch $@
+
+# What checks that people with disabilities can use the pages. Without npm, those tests are skipped and say so.
+.cache/axe-core:
+	mkdir -p .cache
+	npm install --silent --no-save --prefix .cache/axe-core axe-core || \
+		echo "not installed: axe-core, which needs npm"
 
 # Where there is no wheel of atheris, the search runs without coverage and says so.
 $(VENV)/.installed-fuzz: $(VENV)/.installed-dev

@@ -112,6 +112,7 @@ EVENTS: Final[Mapping[str, Event]] = {
         ("reason", "resource", "right"),
         True,
     ),
+    "connection-closed": Event("an operator closed a client's connection", ("connection", "client")),
     "token-refused": Event("a token was not accepted", ("reason", "claimed", "resource"), True),
     "login-refused": Event("a login by SASL PLAIN was not accepted", ("reason", "claimed"), True),
     "connection-refused": Event("a connection was refused or closed by the server", ("reason",), True),

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from bendybus.cli.purge import _received
 from bendybus.client import BusClient, ClientSettings
+from bendybus.operations.purging import _received
 from cli.conftest import Bendybus, BendybusJson, MakeQueue
 from fix_kinds import SdkBus
 from fix_processes import run_bendybus

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from bendybus.auth.connection_strings import ConnectionString
+from bendybus.management.json_api import ask_json
 from cli.conftest import Bendybus, MakeQueue
 from fix_server import Kind, ServerProcess
 
@@ -99,6 +101,11 @@ def test_a_capture_goes_on_until_a_signal_and_sums_up(
     assert summary == json.loads((tmp_path / "summary.json").read_text())
     assert (summary["pipeline"], summary["outcome"], summary["mode"]) == ("capture", "stopped", "consume")
     assert "Stopped; run it again to go on." in complaints
+    namespace = ConnectionString.parse(server.connection_string)
+    reported = [run for run in ask_json(namespace, "GET", "/$pipelines")["runs"] if run["about"] == queue]
+    assert [(run["pipeline"], run["state"], run["messages"]) for run in reported] == [
+        ("capture", "stopped", summary["messages"])
+    ]
     shown = json.loads(bendybus("queue", "show", queue, "-o", "json").stdout)
     assert shown["messageCount"] == 0
     metadata = (tmp_path / "sink" / f"entity={queue}" / "_spark_metadata").glob("[0-9]*")

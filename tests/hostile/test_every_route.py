@@ -99,6 +99,18 @@ STORES: Final = [
     Asked("PUT", "$stores/store-0", "Manage"),
     Asked("DELETE", "$stores/store-0", "Manage"),
 ]
+CONNECTIONS: Final = [Asked("GET", "$connections", "Manage"), Asked("DELETE", "$connections/1", "Manage")]
+OVERVIEW: Final = [
+    Asked("GET", "$overview", "Listen"),
+    Asked("GET", "q/$partitions", "Listen"),
+    Asked("GET", "q/$rights", "any"),
+    Asked("GET", "$rights", "any"),
+]
+PIPELINES: Final = [
+    Asked("GET", "$pipelines", "Listen"),
+    Asked("GET", "$pipelines/1", "Listen"),
+    Asked("PUT", "$pipelines/1", "Listen"),
+]
 METRICS: Final = [Asked("GET", "metrics", "Listen"), Asked("GET", "metrics?partitions=1", "Listen")]
 # For the operator alone: the root key itself is not enough.
 BACKUPS: Final = [Asked("GET", "$backup", "operator"), Asked("POST", "$backup", "operator")]
@@ -121,6 +133,9 @@ EVERYTHING: Final = [
     *OF_THE_NAMESPACE,
     *FAULTS,
     *STORES,
+    *CONNECTIONS,
+    *OVERVIEW,
+    *PIPELINES,
     *METRICS,
     *BACKUPS,
 ]
@@ -138,7 +153,16 @@ ROUTES: Final[dict[str, list[Asked] | None]] = {
     "/$backup GET,HEAD,POST": BACKUPS,
     "/$stores GET,HEAD,POST": STORES[:2],
     "/$stores/{name} DELETE,GET,HEAD,PUT": STORES[2:],
-    # Finds the namespace, whose routes are the seven above.
+    "/$connections GET,HEAD": CONNECTIONS[:1],
+    "/$connections/{number} DELETE": CONNECTIONS[1:],
+    "/$overview GET,HEAD": OVERVIEW[:1],
+    "_EntityRoute": OVERVIEW[1:3],
+    "/$rights GET,HEAD": OVERVIEW[3:],
+    "/$pipelines GET,HEAD": PIPELINES[:1],
+    "/$pipelines/{run} GET,HEAD,PUT": PIPELINES[1:],
+    # A browser's, which the portal's own process makes sign in (tests/unit/portal).
+    "_PortalRoute": None,
+    # Finds the namespace, whose routes are those above.
     "_NamespaceRoutes": None,
     "websocket /$servicebus/websocket": None,
     "websocket /$servicebus/websocket/": None,
@@ -156,6 +180,12 @@ WORDS: Final = {
     "/$stores/{name}",
     "/$faults/stores",
     "/$faults/stores/{name}",
+    "/$connections",
+    "/$connections/{number}",
+    "/$overview",
+    "/$pipelines",
+    "/$pipelines/{run}",
+    "/$rights",
     # The query's, and a sub-queue's, which is below its entity.
     "$skip",
     "$top",
@@ -329,8 +359,10 @@ def strangers(guarded: GuardedServer, right: str, scope: str) -> Iterator[tuple[
 
 @pytest.mark.parametrize("asked", EVERYTHING, ids=str)
 def test_no_stranger_gets_through_an_http_route(guarded: GuardedServer, asked: Asked) -> None:
-    scope = "" if asked in (*OF_THE_NAMESPACE, *FAULTS, *STORES, *METRICS, *BACKUPS) else "q"
-    refusal = b'{"error":' if asked in (*FAULTS, *STORES, *BACKUPS) else b"<Error><Code>401</Code>"
+    ours = (*FAULTS, *STORES, *CONNECTIONS, *BACKUPS, *OVERVIEW, *PIPELINES)
+    of_entity = asked.path.startswith("q")
+    scope = "" if asked in (*OF_THE_NAMESPACE, *METRICS, *ours) and not of_entity else "q"
+    refusal = b'{"error":' if asked in ours else b"<Error><Code>401</Code>"
     for kind, token in strangers(guarded, asked.right, scope):
         status, body = guarded.ask(asked.method, asked.path, token)
         assert status in (401, 403), kind
@@ -340,7 +372,8 @@ def test_no_stranger_gets_through_an_http_route(guarded: GuardedServer, asked: A
     # And the one who may is let in: to an entity that does not exist, as nothing is to change.
     path = asked.path.replace("q", "nowhere", 1) if scope else asked.path
     if scope or asked.right == "any":
-        holder = guarded.token(HOLDERS[asked.right], "", path=path.split("?")[0])
+        signed = path.split("?")[0] if scope else ""
+        holder = guarded.token(HOLDERS[asked.right], "", path=signed)
         assert guarded.ask(asked.method, path, holder)[0] not in (401, 403, 500)
 
 

@@ -23,13 +23,21 @@ from bendybus.errors import BrokerError, ConnectionLost, EntityNotFound, SetupEr
 from bendybus.management.client import ManagementClient
 from bendybus.management.json_api import ask_json
 
-__all__ = ["EXIT_FAILED", "EXIT_USAGE", "Command", "output_option", "server_command", "told_errors"]
+__all__ = [
+    "EXIT_FAILED",
+    "EXIT_USAGE",
+    "Command",
+    "connection_string_option",
+    "output_option",
+    "server_command",
+    "told_errors",
+]
 
 EXIT_FAILED: Final = 1
 # What shells and init systems take for "called wrongly".
 EXIT_USAGE: Final = 2
 
-_connection_string_option = click.option(
+connection_string_option = click.option(
     "--connection-string",
     metavar="TEXT",
     help="The namespace, as every SDK is told it.",
@@ -78,7 +86,7 @@ class Command:
 def server_command(function: Callable[Concatenate[Command, ...], None]) -> Callable[..., None]:
     """The innermost decorator of a command: options that stand above it come first in its help."""
 
-    @_connection_string_option
+    @connection_string_option
     @data_option("Data folder of a server on this machine.")
     @output_option
     @functools.wraps(function)

@@ -14,15 +14,16 @@ import click
 
 from bendybus.cli.bus import bus_client
 from bendybus.cli.command import Command, server_command
-from bendybus.cli.copies import copy_of
 from bendybus.cli.counts import message_count, seen_entity
 from bendybus.cli.options import confirm, entity_argument, max_option, yes_option
 from bendybus.cli.output import note, show_one
 from bendybus.cli.purge import purge_messages
-from bendybus.cli.receive import State, from_option, show_peeked
+from bendybus.cli.receive import from_option, show_peeked
 from bendybus.cli.tables import progress
 from bendybus.client import ReceivedMessage, Sender
 from bendybus.errors import InvalidOperation
+from bendybus.operations.copies import copy_of
+from bendybus.operations.peeking import State
 
 __all__ = ["app"]
 

@@ -20,6 +20,7 @@ __all__ = ["app"]
 # Command -> module, name in the module, help. In the order in which help shows them.
 _COMMANDS: Final = {
     "serve": ("serve", "serve", "Run the broker until SIGTERM or Ctrl+C."),
+    "portal": ("portal", "portal", "Run the portal for a server, until SIGTERM or Ctrl+C."),
     "cert": ("cert", "cert", "Make the TLS certificate and show how to trust it."),
     "backup": ("backup", "backup", "Back up a running server."),
     "restore": ("backup", "restore", "Make a data folder from a backup."),

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import signal
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
@@ -21,28 +21,21 @@ from bendybus.amqp.types import Described, ULong
 from bendybus.cli.bus import bus_client
 from bendybus.cli.command import EXIT_FAILED, Command, server_command
 from bendybus.cli.completion import entity_names
-from bendybus.cli.copies import copy_of
 from bendybus.cli.counts import message_count, seen_entity, split_path
 from bendybus.cli.output import note, show_one
-from bendybus.cli.receive import SESSION_WAIT_MIN_S, session_filter
 from bendybus.cli.tables import progress
 from bendybus.client import BusClient, ReceivedMessage, Receiver, Sender
 from bendybus.errors import (
-    BrokerError,
     ConfigError,
     InvalidOperation,
-    MessageLockLost,
     NotSupported,
     OperationTimeout,
 )
 from bendybus.management.entries import Entry
+from bendybus.operations.moving import Move, NewId
+from bendybus.operations.peeking import SESSION_WAIT_MIN_S, session_filter
 
 __all__ = ["move"]
-
-# So many are under lock at a time: they are sent and completed long before the shortest lock ends.
-BATCH: Final = 100
-# An empty queue says so when it is drained, over all partitions; this is for a server that does not.
-WAIT_S: Final = 0.5
 
 SELECTOR: Final = "apache.org:selector-filter:string"
 SELECTOR_CODE: Final = 0x0000_468C_0000_0004
@@ -97,7 +90,7 @@ def move(
         )
     limit = message_count(command, source) if count is None else count
     detects = described is not None and described.text("RequiresDuplicateDetection") == "true"
-    moving = _Move(source, target, limit, _ids(source, new_ids, detects))
+    moving = Move(source, target, limit, _ids(source, new_ids, detects))
     with _stopped_by_interrupt(moving), progress() as bar:
         task = bar.add_task(f"Moving to {target}", total=limit)
         moving.tell = lambda: bar.update(task, completed=moving.moved)
@@ -114,84 +107,7 @@ def move(
     _report(command, moving, everything=count is None and selector is None and session_id is None)
 
 
-class _Move:
-    """The progress of a move."""
-
-    def __init__(self, source: str, target: str, limit: int | None, new_id: _NewId) -> None:
-        self.source = source
-        self.target = target
-        self.moved = 0
-        self.stopped = False
-        """Set from outside: no further messages are received."""
-        self.tell: Callable[[], object] = lambda: None
-        """Called whenever some have been moved."""
-        self._limit = limit
-        self._new_id = new_id
-
-    @property
-    def wanted(self) -> int:
-        """How many to take next."""
-        if self.stopped:
-            return 0
-        return BATCH if self._limit is None else min(BATCH, self._limit - self.moved)
-
-    def run(self, receiver: Receiver, sender: Sender) -> int:
-        """Until there are no more, or enough; gives how many came from this receiver."""
-        before = self.moved
-        while wanted := self.wanted:
-            messages = receiver.receive(wanted, timeout_s=WAIT_S)
-            if not messages:
-                break
-            self._transfer(receiver, sender, messages)
-            self.tell()
-        return self.moved - before
-
-    def _transfer(self, receiver: Receiver, sender: Sender, messages: list[ReceivedMessage]) -> None:
-        """Complete what the target has acknowledged, and release the rest, whatever happens."""
-        accepted: list[ReceivedMessage] = []
-        try:
-            for key, group in _by_key(messages):
-
-                def accept(first: int, count: int, group: list[ReceivedMessage] = group) -> None:
-                    accepted.extend(group[first : first + count])
-
-                copies = [copy_of(message, message_id=self._new_id(message)) for message in group]
-                sender.post(copies, key, accept)
-            sender.flush()
-        except BrokerError:
-            # What was posted before may still be accepted.
-            with suppress(BrokerError):
-                sender.flush()
-            raise
-        finally:
-            self._complete(receiver, accepted)
-            done = set(map(id, accepted))
-            receiver.release([message for message in messages if id(message) not in done])
-
-    def _complete(self, receiver: Receiver, accepted: list[ReceivedMessage]) -> None:
-        try:
-            receiver.complete(accepted)
-        except MessageLockLost as error:
-            raise MessageLockLost(
-                f"Up to {len(accepted)} messages are at '{self.target}' and still at '{self.source}' too, "
-                f"because their locks ended before they could be completed. {self.moved} were moved before."
-            ) from error
-        self.moved += len(accepted)
-
-
 # -- which messages -----------------------------------------------------------------
-
-
-def _by_key(messages: list[ReceivedMessage]) -> Iterator[tuple[str | None, list[ReceivedMessage]]]:
-    """Messages of one key together and in their order; each of those without a key for itself."""
-    groups: dict[str, list[ReceivedMessage]] = {}
-    for message in messages:
-        key = message.session_id or message.partition_key
-        if key is None:
-            yield None, [message]
-        else:
-            groups.setdefault(key, []).append(message)
-    yield from groups.items()
 
 
 def _selector(text: str | None) -> Mapping[str, object] | None:
@@ -209,7 +125,7 @@ def _receiver(client: BusClient, source: str, filters: Mapping[str, object] | No
     return receiver
 
 
-def _move_sessions(command: Command, moving: _Move, sender: Sender) -> None:
+def _move_sessions(command: Command, moving: Move, sender: Sender) -> None:
     """Session after session, as they are free. One that others hold stays."""
     # The server answers an attach to the next session when there is one: this long and no longer.
     with bus_client(command, retries=0, timeout_s=SESSION_WAIT_MIN_S) as client:
@@ -231,10 +147,8 @@ def _has_sessions(command: Command, source: str) -> bool:
 
 # -- what the target does with them -------------------------------------------------
 
-_NewId = Callable[[ReceivedMessage], str | None]
 
-
-def _ids(source: str, new_ids: bool, detects: bool) -> _NewId:
+def _ids(source: str, new_ids: bool, detects: bool) -> NewId:
     """What to call a copy; None leaves its id as it is.
 
     Where the target detects duplicates, a message without an id gets one that is the same each time.
@@ -272,7 +186,7 @@ def _refuse_losing_target(source: str, target: str, described: Entry | None, new
 
 
 @contextmanager
-def _stopped_by_interrupt(moving: _Move) -> Iterator[None]:
+def _stopped_by_interrupt(moving: Move) -> Iterator[None]:
     """The first Ctrl+C ends the move after the messages that are under way; the second ends it at once."""
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -288,7 +202,7 @@ def _stopped_by_interrupt(moving: _Move) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _report(command: Command, moving: _Move, *, everything: bool) -> None:
+def _report(command: Command, moving: Move, *, everything: bool) -> None:
     source, target, moved = moving.source, moving.target, moving.moved
     left = message_count(command, source) if everything or moving.stopped else None
     if command.as_json:

@@ -28,6 +28,7 @@ from bendybus.cli.output import note, show_one
 from bendybus.cli.tables import progress
 from bendybus.cli.target import TOKEN_VARIABLE
 from bendybus.errors import ConfigError
+from bendybus.management.run_reports import RunReporter
 from pyspark_servicebus import spark_session
 from pyspark_servicebus.pipelines import Bus, Pipeline, Progress, Run, Summary, shipped
 
@@ -99,16 +100,22 @@ class SparkOptions:
         spark = self._session()
         with ended_by_signals(stopping), progress() as bar:
             task = bar.add_task("Starting", total=None)
+            reporter = self._reporter(pipeline)
 
             def tell(told: Progress) -> None:
                 bar.update(task, description=told.phase, completed=told.messages, total=told.total)
+                reporter.tell(told.phase, told.messages, told.total)
 
             run = Run(self.available_now, tell, stopping, self.interval)
             try:
                 summary = pipeline.run(spark, run)
+            except BaseException as error:
+                reporter.end("failed", error=str(error) or type(error).__name__)
+                raise
             finally:
                 spark.stop()
         values = summary.to_json()
+        reporter.end(summary.outcome, summary.messages, values)
         if self.summary is not None:
             self.summary.write_text(json.dumps(values, indent=2) + "\n")
         if self.command.as_json:
@@ -122,6 +129,16 @@ class SparkOptions:
             )
         if summary.outcome == "stopped":
             note("Stopped; run it again to go on.")
+
+    def _reporter(self, pipeline: Pipeline) -> RunReporter:
+        """Tells the server about the run, for its portal."""
+        about = next(
+            (found for name in ("entity", "entities", "source") if (found := getattr(pipeline, name, None))),
+            "",
+        )
+        shown = ", ".join(about) if isinstance(about, tuple) else str(about)
+        name = type(pipeline).__name__.lower()
+        return RunReporter(self.command.namespace(), name, shown, self.command.certificate())
 
     def _session(self) -> SparkSession:
         quiet = files("pyspark_servicebus.pipelines") / "log4j2.properties"

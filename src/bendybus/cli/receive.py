@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from itertools import islice
 from typing import Final
 
 import click
 
-from bendybus.amqp.types import Described, Int, ULong
 from bendybus.cli.bus import bus_client
 from bendybus.cli.command import Command, server_command
 from bendybus.cli.messages import MessagePrinter
 from bendybus.cli.options import Choices, entity_argument, max_option
 from bendybus.cli.output import note
-from bendybus.client import BusClient, Management, ReceivedMessage, Receiver
+from bendybus.client import BusClient, ReceivedMessage, Receiver
 from bendybus.errors import ConfigError, OperationTimeout
+from bendybus.operations.peeking import SESSION_WAIT_MIN_S, State, peeked, session_filter
 
-__all__ = ["Mode", "State", "from_option", "peek", "peeked", "receive", "session_filter", "show_peeked"]
+__all__ = ["Mode", "from_option", "peek", "receive", "show_peeked"]
 
 # Messages that are locked at a time: they are shown and settled long before the shortest lock expires.
 BATCH: Final = 100
-PEEK_BATCH: Final = 250
-
-# Connecting has to fit in as well.
-SESSION_WAIT_MIN_S: Final = 2.0
-
-# By which the SDKs describe the filter's value.
-SESSION_FILTER_CODE: Final = 0x0000_0013_7000_000C
 
 
 # Settlement -> what is said of it afterwards; none is for those that were deleted when they were received.
@@ -44,14 +37,6 @@ _SETTLED: Final = {
 class Mode(StrEnum):
     PEEK_LOCK = "peek-lock"
     RECEIVE_AND_DELETE = "receive-and-delete"
-
-
-class State(StrEnum):
-    """In the order of the numbers that the wire has for them."""
-
-    ACTIVE = "active"
-    DEFERRED = "deferred"
-    SCHEDULED = "scheduled"
 
 
 _session_id_option = click.option("--session-id", help="Only messages of this session.")
@@ -194,11 +179,6 @@ def _client(command: Command, wait_s: float, *, waits_for_session: bool) -> BusC
     return bus_client(command, retries=0, timeout_s=max(wait_s, SESSION_WAIT_MIN_S))
 
 
-def session_filter(session_id: str | None) -> Mapping[str, object]:
-    """The source filter of a link to one session; None: the next free session."""
-    return {"com.microsoft:session-filter": Described(ULong(SESSION_FILTER_CODE), session_id)}
-
-
 def _settle(
     receiver: Receiver, messages: list[ReceivedMessage], settlement: str, why: tuple[str, str]
 ) -> None:
@@ -255,20 +235,3 @@ def show_peeked(
             shown += 1
     if not shown:
         note(f"'{entity}' has no such messages.")
-
-
-def peeked(
-    management: Management, first: int = 0, state: State | None = None, session_id: str | None = None
-) -> Iterator[ReceivedMessage]:
-    """All messages from a sequence number on (P-30)."""
-    wanted = None if state is None else list(State).index(state)
-    while True:
-        asked: dict[str, object] = {"from-sequence-number": first, "message-count": Int(PEEK_BATCH)}
-        if session_id is not None:
-            asked["session-id"] = session_id
-        answer = management.request("com.microsoft:peek-message", asked)
-        if answer is None:
-            return
-        messages = [ReceivedMessage(found["message"]) for found in answer["messages"]]
-        yield from (message for message in messages if wanted is None or message.state == wanted)
-        first = max(message.sequence_number for message in messages) + 1

@@ -16,12 +16,12 @@ import click
 
 from bendybus.cli.bus import bus_client
 from bendybus.cli.command import Command, server_command
-from bendybus.cli.messages import Draft, draft_from_json, instant, milliseconds
 from bendybus.cli.options import entity_argument, property_option, read_property
 from bendybus.cli.output import note, show_one
 from bendybus.cli.tables import progress
 from bendybus.client import Sender
 from bendybus.errors import ArgumentError, ConfigError
+from bendybus.operations.drafts import Draft, draft_from_json, instant, milliseconds
 
 __all__ = ["send"]
 

@@ -151,6 +151,7 @@ class _Assignment(click.ParamType[str]):
     show_default=f"{MEMORY_SHARE_PERCENT}%",
     help="What connections may make the server keep in memory, such as 2GB, 512MB or 25%.",
 )
+@click.option("--no-portal", is_flag=True, help="Do not serve the portal at /portal.")
 @click.option("--development", is_flag=True, help="For tests: allow 'bendybus fault' and POST /$reset.")
 @click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
 @click.option("--log-format", default="text", show_default=True, help="text, or json: one object per line.")
@@ -185,6 +186,7 @@ def serve(
     jwt_role: tuple[str, ...],
     stall_after: float,
     memory: str | None,
+    no_portal: bool,
     development: bool,
     log_level: str,
     log_format: str,
@@ -228,6 +230,7 @@ def serve(
             jwt_audiences=jwt_audience,
             jwt_keys=jwt_keys,
             jwt_roles=jwt_role,
+            portal=not no_portal,
             development=development,
             stall_after_s=stall_after,
             memory=memory,

@@ -84,6 +84,9 @@ class AmqpConnection(asyncio.Protocol):
         """Read from the socket, and not yet passed to the engine."""
         self._unhandled: list[Event] = []
         """Events that the last slice left for the next."""
+        self.number = ""
+        """By which an operator names the connection."""
+        self.since = now()
         self._opened = False
         self._flushing = False
         self._hung_up_at: float | None = None

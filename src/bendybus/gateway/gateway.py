@@ -47,6 +47,7 @@ class Gateway:
         )
         self.turns = Turns()
         self._connections: dict[AmqpConnection, None] = {}
+        self._joined = 0
         self._ticker: asyncio.TimerHandle | None = None
 
     def protocol(self) -> AmqpConnection:
@@ -77,12 +78,19 @@ class Gateway:
     def connection_count(self) -> int:
         return len(self._connections)
 
+    @property
+    def connections(self) -> tuple[AmqpConnection, ...]:
+        """All of them, oldest first."""
+        return tuple(self._connections)
+
     def connections_of(self, namespace: Namespace) -> int:
         """How many connections belong to this namespace."""
         return sum(connection.client.namespace is namespace for connection in self._connections)
 
     def joined(self, connection: AmqpConnection) -> None:
         self._connections[connection] = None
+        self._joined += 1
+        connection.number = str(self._joined)
 
     def left(self, connection: AmqpConnection) -> None:
         self._connections.pop(connection, None)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import unquote
 
 from bendybus.auth.connection_strings import ConnectionString
 from bendybus.auth.sas import SAS_PREFIX, make_token
@@ -49,8 +50,11 @@ class HttpClient:
     def close(self) -> None:
         self._connection.close()
 
-    def token(self) -> str:
-        """For the Authorization header: over the whole namespace, as the Python SDK signs."""
+    def token(self, url: str = "") -> str:
+        """For the Authorization header: over the whole namespace, as the Python SDK signs.
+
+        The key of an entity's own rule signs that entity alone, for requests about it.
+        """
         namespace = self._namespace
         if namespace.signature.startswith(SAS_PREFIX):
             return namespace.signature
@@ -58,14 +62,18 @@ class HttpClient:
             return f"Bearer {namespace.signature}"
         scheme = "https" if namespace.tls else "http"
         expires_at_s = int(time.time()) + TOKEN_LIFE_S
-        return make_token(f"{scheme}://{namespace.netloc}", namespace.key_name, namespace.key, expires_at_s)
+        signed = f"{scheme}://{namespace.netloc}"
+        if namespace.entity and f"{unquote(url).lower()}/".startswith(f"/{namespace.entity.lower()}/"):
+            signed += f"/{namespace.entity}"
+        return make_token(signed, namespace.key_name, namespace.key, expires_at_s)
 
     def request(
         self, method: str, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
         """`ConnectionLost` when there is no answer, `Unauthorized` when the certificate is not trusted."""
         try:
-            self._connection.request(method, url, body, {"Authorization": self.token(), **(headers or {})})
+            signed = {"Authorization": self.token(url.partition("?")[0]), **(headers or {})}
+            self._connection.request(method, url, body, signed)
             answer = self._connection.getresponse()
             content = answer.read(ANSWER_BYTES_MAX)
             # Whatever is left would be read as the next answer.

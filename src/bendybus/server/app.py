@@ -22,8 +22,11 @@ from importlib.metadata import version
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from starlette.routing import BaseRoute
+
 from bendybus import audit
 from bendybus.admin.authorization_rules import AuthorizationRules, RootRule
+from bendybus.auth.connection_strings import ConnectionString
 from bendybus.auth.key_ring import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.envelope.contents import AmqpContents
@@ -42,6 +45,13 @@ from bendybus.server.local_auth import has_local_auth
 from bendybus.server.logs import start_log
 from bendybus.server.memory_limit import memory_limit
 from bendybus.server.naming import connection_strings, namespace_folders
+from bendybus.server.portal import (
+    PORTAL_PATH,
+    Portal,
+    PortalTarget,
+    portal_is_installed,
+    refused_portal_route,
+)
 from bendybus.server.settings import STORES_DEFAULT, Settings, is_loopback, refuse_exposed_keys
 from bendybus.server.sockets import raise_descriptor_limit
 from bendybus.server.store_keeper import StoreKeeper
@@ -82,6 +92,8 @@ class Server:
         """By namespace; the first is the one to show."""
         self.ports: list[int] = []
         self.metrics_port: int | None = None
+        self.portal_url = ""
+        """Where a browser finds the portal, with the one-time code if there is one; empty if it has none."""
         self.faults: dict[str, StoreFaults] = {}
         """The switches of each namespace's stores, if the server was started for development."""
 
@@ -127,17 +139,21 @@ class Server:
         backups = Backups(settings.data, backed_up, named=len(folders) > 1)
         operator_key = make_key()
         alone = self._member is None
+        portal = Portal() if settings.portal and alone else None
         front = Front(
             self._tls([f"{name}.localhost" for name in folders] if len(folders) > 1 else []),
             handshake_timeout_s=settings.handshake_timeout_s,
             connections_max=settings.connections_max,
             require_tls=settings.require_tls,
-            operators_routes=backup_routes(backups, operator_key) if alone else refused_backup_routes(),
+            operators_routes=self._operators_routes(backups, operator_key, portal),
+            take_over=None if portal is None else portal.tunnel,
             memory_bytes=self._memory_bytes(),
             member=self._member,
         )
         exits.push_async_callback(front.close)
         exits.push_async_callback(backups.stop)
+        if portal is not None:
+            exits.push_async_callback(portal.close)
         for namespace, rules, keeper in opened:
             front.admit(namespace, rules, keeper)
         await self._open_ports(front)
@@ -160,7 +176,16 @@ class Server:
                 ", ".join(map(str, self.ports)),
                 settings.host,
             )
+        if portal is not None:
+            self.portal_url = self._open_portal(portal)
         front.ready = True
+
+    def _operators_routes(
+        self, backups: Backups, operator_key: str, portal: Portal | None
+    ) -> Sequence[BaseRoute]:
+        if self._member is not None:
+            return [*refused_backup_routes(), refused_portal_route()]
+        return [*backup_routes(backups, operator_key), *([] if portal is None else [portal.route])]
 
     def _memory_bytes(self) -> int:
         """The connections' memory. Several brokers share it equally."""
@@ -177,6 +202,19 @@ class Server:
         if settings.metrics_port is not None:
             self.metrics_port = await front.open_metrics(settings.host, settings.metrics_port)
             logger.info("metrics are shown on port %d", self.metrics_port)
+
+    def _open_portal(self, portal: Portal) -> str:
+        settings = self._settings
+        own_certificate = settings.require_tls and settings.tls_cert is None
+        certificate = str(self_made_certificate(settings.data)[0]) if own_certificate else None
+        # Whoever can read what this machine's user sees may also read the root key.
+        with_code = is_loopback(settings.host) and "SharedAccessKey=" in self.connection_string
+        code = portal.serve(PortalTarget(self.connection_string, certificate, with_code))
+        if not portal_is_installed():
+            return ""
+        scheme = "https" if settings.require_tls else "http"
+        netloc = ConnectionString.parse(self.connection_string, "unused").netloc
+        return f"{scheme}://{netloc}{PORTAL_PATH}" + (f"/sign-in?code={code}" if code else "")
 
     async def _open_namespace(
         self,
@@ -337,6 +375,8 @@ async def _serve(settings: Settings, membership: Membership | None) -> None:
         sys.stdout.write(f"ready {server.connection_string}\n")
         for name, shown in islice(server.connection_strings.items(), 1, None):
             sys.stdout.write(f"namespace {name} {shown}\n")
+        if server.portal_url:
+            sys.stdout.write(f"portal {server.portal_url}\n")
         sys.stdout.flush()
         audit.record(
             "server-started",

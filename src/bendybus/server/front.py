@@ -8,6 +8,7 @@ namespaces are opened and closed in app.py and in `bendybus.testing`.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 from collections.abc import Iterable, Sequence
@@ -21,16 +22,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bendybus import audit
 from bendybus.admin.authorization_rule_routes import AuthorizationRuleRoutes
 from bendybus.admin.authorization_rules import AuthorizationRules
+from bendybus.admin.connection_routes import ConnectionKeeper, connection_routes
 from bendybus.admin.fault_routes import fault_routes
+from bendybus.admin.overview_routes import overview_routes
+from bendybus.admin.pipeline_routes import pipeline_routes
 from bendybus.admin.routes import management_routes
 from bendybus.admin.store_routes import store_routes
+from bendybus.gateway.connection_list import ConnectionList
 from bendybus.gateway.gateway import Gateway
 from bendybus.gateway.memory_budget import MemoryBudget
 from bendybus.namespaces import Namespace, Namespaces
 from bendybus.rest.routes import RestMessages
 from bendybus.server.cluster_member import ClusterMember
 from bendybus.server.http import HEALTH_PATH, Health, http_app, watching_app
-from bendybus.server.http_protocol import HttpHost
+from bendybus.server.http_protocol import HttpHost, TakeOver
 from bendybus.server.listener import Listener
 from bendybus.server.metrics_page import MetricsPage
 from bendybus.server.plain_refusals import PlainAmqpRefusal, PlainHttpRefusal
@@ -52,11 +57,13 @@ class Front:
         memory_bytes: int,
         require_tls: bool = False,
         operators_routes: Sequence[BaseRoute] = (),
+        take_over: TakeOver | None = None,
         member: ClusterMember | None = None,
     ) -> None:
         """`operators_routes`: what belongs to the server and to no namespace.
 
-        `member`: what makes this server one broker of several.
+        `take_over`: for the WebSockets of the portal, which are passed on as bytes. `member`: what makes this
+        server one broker of several.
         """
         self._forwarding = None if member is None else member.forwarding()
         self.namespaces = Namespaces()
@@ -64,7 +71,9 @@ class Front:
         """What `/health` says."""
         budget = MemoryBudget(memory_bytes)
         self._gateway = Gateway(self.namespaces, handshake_timeout_s=handshake_timeout_s, budget=budget)
-        self._routes = _NamespaceRoutes(self.namespaces)
+        self._routes = _NamespaceRoutes(
+            self.namespaces, None if member is not None else ConnectionList(self._gateway)
+        )
         metrics = MetricsPage(
             self.namespaces, self._gateway, None if member is None else member.figures_of_others
         )
@@ -79,11 +88,15 @@ class Front:
             member.answer_with(app, metrics.of_process)
         watching = watching_app(health=self._health, metrics=metrics.show_all)
 
-        def host(app: ASGIApp) -> HttpHost:
+        def host(app: ASGIApp, take_over: TakeOver | None = None) -> HttpHost:
             served = PlainHttpRefusal(app, HEALTH_PATH) if require_tls else app
-            return HttpHost(_KnownPeer(served), budget, head_timeout_s=handshake_timeout_s)
+            return HttpHost(
+                _KnownPeer(served), budget, head_timeout_s=handshake_timeout_s, take_over=take_over
+            )
 
-        self._http, self._watching_http = host(app), host(watching)
+        if require_tls and take_over is not None:
+            take_over = _only_over_tls(take_over)
+        self._http, self._watching_http = host(app, take_over), host(watching)
         self._watching = Listener(
             http=self._watching_http.protocol,
             tls=tls,
@@ -163,6 +176,17 @@ class Front:
         await self._listener.close()
 
 
+def _only_over_tls(take_over: TakeOver) -> TakeOver:
+    """Without TLS a WebSocket stays the application's, which refuses it."""
+
+    def take_over_tls(
+        method: bytes, url: bytes, headers: list[tuple[bytes, bytes]], scheme: str
+    ) -> asyncio.Protocol | None:
+        return take_over(method, url, headers, scheme) if scheme == "https" else None
+
+    return take_over_tls
+
+
 class _KnownPeer:
     """Tells the audit log where each request comes from. Each has a task, and so a context, of its own."""
 
@@ -185,8 +209,10 @@ class _Served:
 class _NamespaceRoutes(BaseRoute):
     """All routes of all namespaces: finds the namespace, and lets it find the route."""
 
-    def __init__(self, namespaces: Namespaces) -> None:
+    def __init__(self, namespaces: Namespaces, connections: ConnectionKeeper | None) -> None:
+        """`connections`: None for one broker of several, which knows its own only."""
         self._namespaces = namespaces
+        self._connections = connections
         self._served: dict[Namespace, _Served] = {}
 
     def admit(
@@ -202,7 +228,13 @@ class _NamespaceRoutes(BaseRoute):
             return
         # Management last: what is not a message operation is an entity.
         rule_routes = AuthorizationRuleRoutes(rules, namespace.keys)
-        own = [*fault_routes(namespace), *store_routes(namespace, keeper, self._namespaces)]
+        own = [
+            *fault_routes(namespace),
+            *store_routes(namespace, keeper, self._namespaces),
+            *connection_routes(namespace, self._connections),
+            *overview_routes(namespace),
+            *pipeline_routes(namespace),
+        ]
         routes = [*own, rest, rule_routes, *management_routes(namespace)]
         self._served[namespace] = _Served(rest, Router(routes, redirect_slashes=False))
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Final
+from typing import Final, TypeAlias
 
 import httptools
 from starlette.types import ASGIApp
@@ -32,9 +33,15 @@ from bendybus.gateway.memory_budget import MemoryBudget
 from bendybus.rest.headers import HEADER_SPELLINGS
 from bendybus.server.websocket_protocol import BoundedWebSocket
 
-__all__ = ["HttpHost"]
+__all__ = ["HttpHost", "TakeOver"]
 
 logger = logging.getLogger(__name__)
+
+TakeOver: TypeAlias = Callable[[bytes, bytes, list[tuple[bytes, bytes]], str], asyncio.Protocol | None]
+"""Gives the protocol that takes over a WebSocket as bytes, by its method, URL, headers and scheme.
+
+None: the WebSocket is the application's.
+"""
 
 # Request line and headers together. Service Bus allows 64 KB of message headers; as much for the rest. The
 # same limit holds for trailers, and for all that stands between two pieces of a body.
@@ -103,8 +110,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         head_timeout_s: float,
         budget: MemoryBudget,
         turns: TurnsOfSentAhead,
+        take_over: TakeOver | None = None,
     ) -> None:
         super().__init__(config, state, app_state={})
+        self._take_over = take_over
         self._turns = turns
         self._piece_began = 0.0
         """When the last piece was parsed, by the loop's time."""
@@ -298,6 +307,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         target = httptools.parse_url(self.url)
         self.url = target.path + (b"?" + target.query if target.query else b"")
         self._close_account()
+        if self._take_over is not None:
+            taker = self._take_over(
+                self.scope["method"].encode(), self.url, self.headers, self.scope["scheme"]
+            )
+            if taker is not None:
+                self.connections.discard(self)
+                self.transport.set_protocol(taker)
+                taker.connection_made(self.transport)
+                return
         super().handle_websocket_upgrade()
         protocol = self.transport.get_protocol()
         assert isinstance(protocol, BoundedWebSocket), "as HttpHost has configured it"
@@ -344,8 +362,14 @@ class HttpHost:
     """Makes the protocols of HTTP connections, all serving one ASGI application."""
 
     def __init__(
-        self, app: ASGIApp, budget: MemoryBudget | None = None, *, head_timeout_s: float = HEAD_TIMEOUT_S
+        self,
+        app: ASGIApp,
+        budget: MemoryBudget | None = None,
+        *,
+        head_timeout_s: float = HEAD_TIMEOUT_S,
+        take_over: TakeOver | None = None,
     ) -> None:
+        self._take_over = take_over
         self._budget = budget or MemoryBudget()
         self._config = Config(
             app,
@@ -373,7 +397,9 @@ class HttpHost:
 
     def protocol(self) -> asyncio.Protocol:
         """A protocol for one new connection; give this method to the listener."""
-        return BoundedHttpProtocol(self._config, self._state, self._head_timeout_s, self._budget, self._turns)
+        return BoundedHttpProtocol(
+            self._config, self._state, self._head_timeout_s, self._budget, self._turns, self._take_over
+        )
 
     async def close(self, grace_s: float = 5.0) -> None:
         """Let the requests under way finish, then end every connection."""

@@ -96,6 +96,8 @@ class Settings:
     """What principals of its tokens may do, `WHO=WHAT[@SCOPE]`, besides Azure's own three roles."""
     development: bool = False
     """Whether faults may be switched on: for people who test their own applications."""
+    portal: bool = True
+    """Whether `/portal` shows the portal."""
     stall_after_s: float = STALL_AFTER_S
     """How long a messaging store may take for one call before it counts as away."""
     memory: str | None = None

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 
 from bendybus.amqp.message import encode_message
 from bendybus.amqp.types import Timestamp
-from bendybus.cli.copies import copy_of
 from bendybus.cli.deadletter import ADDED, _origin
-from bendybus.cli.messages import Draft, MessagePrinter, draft_from_json, instant, milliseconds, shown_message
+from bendybus.cli.messages import MessagePrinter
 from bendybus.cli.options import read_property
-from bendybus.cli.purge import _shares
 from bendybus.cli.send import _post
 from bendybus.client import ReceivedMessage
 from bendybus.errors import ArgumentError, ConfigError
+from bendybus.operations.copies import copy_of
+from bendybus.operations.drafts import Draft, draft_from_json, instant, milliseconds, shown_message
+from bendybus.operations.purging import _shares
 
 texts = st.dictionaries(
     st.sampled_from(

@@ -18,6 +18,19 @@ def test_a_token_is_for_the_whole_namespace() -> None:
     assert token.startswith("SharedAccessSignature sr=https%3A%2F%2Fbus.servicebus.windows.net&sig=")
 
 
+def test_the_key_of_an_entity_signs_requests_about_it_for_that_entity() -> None:
+    client = HttpClient(ConnectionString.parse(f"{AZURE};EntityPath=a/b"))
+    whole = "SharedAccessSignature sr=https%3A%2F%2Fbus.servicebus.windows.net&sig="
+    own = "SharedAccessSignature sr=https%3A%2F%2Fbus.servicebus.windows.net%2Fa%2Fb&sig="
+    for url, expected in {
+        "/a/b": own,
+        "/A/B/$partitions": own,
+        "/a/bc": whole,
+        "/$namespaceinfo": whole,
+    }.items():
+        assert client.token(url).startswith(expected), url
+
+
 def test_a_token_made_elsewhere_is_used_as_it_is() -> None:
     token = "SharedAccessSignature sr=x&sig=y&se=1&skn=z"
     namespace = ConnectionString.parse(f"Endpoint=sb://h/;SharedAccessSignature={token}")

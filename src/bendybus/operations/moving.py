@@ -1,0 +1,116 @@
+"""Moving messages from one entity to another, without losing any.
+
+A message is locked at the source, sent to the target, and completed at the source only when the
+target has acknowledged it. So if a move is interrupted at any moment, each message is in at
+least one of the two. It is in both if the completion was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator
+from contextlib import suppress
+from typing import Final
+
+from bendybus.client import ReceivedMessage, Receiver, Sender
+from bendybus.errors import BrokerError, MessageLockLost
+from bendybus.operations.copies import copy_of
+
+__all__ = ["Move", "NewId", "by_key"]
+
+# So many are under lock at a time: they are sent and completed long before the shortest lock ends.
+BATCH: Final = 100
+# An empty queue says so when it is drained, over all partitions; this is for a server that does not.
+WAIT_S: Final = 0.5
+
+NewId = Callable[[ReceivedMessage], str | None]
+"""What to call a copy; None leaves its id as it is."""
+
+
+class Move:
+    """The progress of a move."""
+
+    def __init__(
+        self,
+        source: str,
+        target: str,
+        limit: int | None,
+        new_id: NewId,
+        *,
+        without: Container[str] = (),
+    ) -> None:
+        """`without` names application properties that copies do not have."""
+        self._without = without
+        self.source = source
+        self.target = target
+        self.moved = 0
+        self.stopped = False
+        """Set from outside: no further messages are received."""
+        self.tell: Callable[[], object] = lambda: None
+        """Called whenever some have been moved."""
+        self._limit = limit
+        self._new_id = new_id
+
+    @property
+    def wanted(self) -> int:
+        """How many to take next."""
+        if self.stopped:
+            return 0
+        return BATCH if self._limit is None else min(BATCH, self._limit - self.moved)
+
+    def run(self, receiver: Receiver, sender: Sender) -> int:
+        """Until there are no more, or enough; gives how many came from this receiver."""
+        before = self.moved
+        while wanted := self.wanted:
+            messages = receiver.receive(wanted, timeout_s=WAIT_S)
+            if not messages:
+                break
+            self._transfer(receiver, sender, messages)
+            self.tell()
+        return self.moved - before
+
+    def _transfer(self, receiver: Receiver, sender: Sender, messages: list[ReceivedMessage]) -> None:
+        """Complete what the target has acknowledged, and release the rest, whatever happens."""
+        accepted: list[ReceivedMessage] = []
+        try:
+            for key, group in by_key(messages):
+
+                def accept(first: int, count: int, group: list[ReceivedMessage] = group) -> None:
+                    accepted.extend(group[first : first + count])
+
+                copies = [
+                    copy_of(message, message_id=self._new_id(message), without=self._without)
+                    for message in group
+                ]
+                sender.post(copies, key, accept)
+            sender.flush()
+        except BrokerError:
+            # What was posted before may still be accepted.
+            with suppress(BrokerError):
+                sender.flush()
+            raise
+        finally:
+            self._complete(receiver, accepted)
+            done = set(map(id, accepted))
+            receiver.release([message for message in messages if id(message) not in done])
+
+    def _complete(self, receiver: Receiver, accepted: list[ReceivedMessage]) -> None:
+        try:
+            receiver.complete(accepted)
+        except MessageLockLost as error:
+            raise MessageLockLost(
+                f"Up to {len(accepted)} messages are at '{self.target}' and still at '{self.source}' too, "
+                f"because their locks ended before they could be completed. {self.moved} were moved before."
+            ) from error
+        self.moved += len(accepted)
+
+
+def by_key(messages: list[ReceivedMessage]) -> Iterator[tuple[str | None, list[ReceivedMessage]]]:
+    """Messages of one key together and in their order; each of those without a key for itself."""
+    groups: dict[str, list[ReceivedMessage]] = {}
+    for message in messages:
+        key = message.session_id or message.partition_key
+        if key is None:
+            yield None, [message]
+        else:
+            groups.setdefault(key, []).append(message)
+    yield from groups.items()

@@ -1,0 +1,146 @@
+"""Messaging stores: health, placement, attach, drain and retire; faults on a development server."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from nicegui import ui
+
+from bendybus.errors import BrokerError
+from bendybus_portal.access import in_thread
+from bendybus_portal.components.charts import bar
+from bendybus_portal.components.dialogs import confirm, field, form_dialog
+from bendybus_portal.components.live import Live, put, tell, told_errors
+from bendybus_portal.components.table import ClickedAction, Column, action_button, actions_of, table
+from bendybus_portal.layout import Visit, button, portal_page, title_bar
+from bendybus_portal.markup import EMPTY, Html, badge, join, tag
+from bendybus_portal.sessions import Session
+from bendybus_portal.shown import clock_time, number, size
+
+__all__: list[str] = []
+
+_TONES = {"available": "good", "slow": "warn", "damaged": "warn", "away": "bad"}
+
+
+@portal_page("/stores", lambda visit: "Stores")
+async def stores_page(visit: Visit) -> None:
+    session = visit.session
+    title_bar("Messaging stores", crumbs=[(session.rights.name, "/portal/")])
+    live = Live(session)
+
+    async def attach() -> None:
+        body = {"url": url.value.strip(), "name": name.value.strip() or None}
+        await in_thread(session.access.ask, "POST", "/$stores", None, body)
+        tell("The store is attached.")
+        await live.refresh()
+
+    with form_dialog("Attach a store", "Attach", attach) as form:
+        url = field("URL", hint="sqlite:///PATH or postgresql://USER@HOST/DATABASE; the server must allow it")
+        name = field("Name", hint="empty: the file's or the database's name")
+    with ui.element("div").classes("actions"):
+        button("Attach a store", form.open, "add", "primary")
+
+    async def act(clicked: ClickedAction) -> None:
+        with told_errors():
+            await _act(session, clicked)
+            await live.refresh()
+
+    listed = actions_of(act)
+
+    async def refresh() -> None:
+        stores = (await in_thread(session.access.ask, "GET", "/$stores"))["stores"]
+        faults: dict[str, str] = {}
+        if session.rights.development:
+            told = await in_thread(session.access.ask, "GET", "/$faults/stores")
+            faults = {each["name"]: each["fault"] for each in told["stores"]}
+        put(listed, _listed(stores, faults))
+
+    live.add(refresh)
+    await live.start()
+
+
+async def _act(session: Session, clicked: ClickedAction) -> None:
+    name = clicked.subject
+    path, fault = f"/$stores/{name}", f"/$faults/stores/{name}"
+
+    async def ask(method: str, url: str, body: object = None, query: Any = None) -> None:
+        await in_thread(session.access.ask, method, url, query, body)
+
+    match clicked.action:
+        case "drain":
+            text = f"All partitions in {name} are moved to the other stores. They stay available."
+            if await confirm(f"Drain {name}?", text, "Drain", danger=False):
+                await ask("PUT", path, {"draining": True})
+        case "keep":
+            await ask("PUT", path, {"draining": False})
+        case "retire":
+            if await confirm(f"Retire {name}?", "An empty store is detached for good.", "Retire"):
+                await ask("DELETE", path)
+        case "forget":
+            text = "The store is given up with every message in it. This cannot be undone."
+            if await confirm(f"Forget {name}?", text, "Forget it"):
+                await ask("DELETE", path, query={"forget": "true"})
+        case "pause" | "slow" | "fail" as kind:
+            body: dict[str, object] = {"fault": kind}
+            await ask("PUT", fault, body | ({"delayMs": 500} if kind == "slow" else {}))
+        case "heal":
+            await ask("DELETE", fault)
+        case other:
+            raise BrokerError(f"'{quote(other)}' is not an action of a store.")
+
+
+def _listed(stores: list[dict[str, Any]], faults: dict[str, str]) -> Html:
+    held = sum(each["bytes"] for each in stores) or 1
+    columns = [
+        Column("Store", lambda each: tag("strong", each["name"])),
+        Column("Kind", lambda each: str(each["kind"]), narrow=False),
+        Column("State", _state),
+        Column("Since (UTC)", lambda each: clock_time(each["since"]), narrow=False),
+        Column("Partitions", lambda each: number(each["partitions"]), numeric=True),
+        Column("Size", lambda each: _size(each, held), numeric=True, narrow=False),
+        Column("Actions", _actions),
+    ]
+    if faults:
+        columns.append(Column("Fault", lambda each: _faults(each["name"], faults.get(each["name"], "none"))))
+    return table("Messaging stores", columns, stores)
+
+
+def _state(each: dict[str, Any]) -> Html:
+    shown = badge(each["state"].capitalize(), _TONES.get(each["state"], "neutral"))
+    if each["draining"]:
+        done, total = each.get("moved", 0), each.get("moved", 0) + each["partitions"]
+        progress = bar(done / total if total else 1.0, f"{done} of {total} partitions moved")
+        shown = join(shown, badge("Draining", "warn"), progress)
+    reason = each.get("reason")
+    return join(shown, tag("div", reason, class_="soft") if reason else EMPTY)
+
+
+def _size(each: dict[str, Any], held: int) -> Html:
+    share = each["bytes"] / held
+    return tag("span", size(each["bytes"]), bar(share, f"{share:.0%} of all bytes"), class_="size-cell")
+
+
+def _actions(each: dict[str, Any]) -> Html:
+    name, shown = each["name"], EMPTY
+    if each["draining"]:
+        shown = join(shown, action_button("Use again", "keep", name))
+        if not each["partitions"]:
+            shown = join(shown, action_button("Retire…", "retire", name, tone="danger"))
+    elif each["state"] == "away":
+        shown = join(shown, action_button("Forget…", "forget", name, tone="danger"))
+    else:
+        shown = join(shown, action_button("Drain…", "drain", name))
+    return tag("span", shown, class_="row-actions")
+
+
+def _faults(name: str, current: str) -> Html:
+    if current != "none":
+        return join(badge(current, "bad"), action_button("Heal", "heal", name))
+    return tag(
+        "span",
+        action_button("Pause", "pause", name),
+        action_button("Slow", "slow", name),
+        action_button("Fail", "fail", name),
+        class_="row-actions",
+    )
