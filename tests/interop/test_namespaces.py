@@ -18,7 +18,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from bendybus.amqp.message import encode_message
 from bendybus.auth.key_ring import ROOT_RULE_NAME
 from bendybus.auth.sas import make_token
-from fix_client import Client, ConnectionLost, Endpoint, LinkRefused
+from fix_client import Client, ConnectionLost, Endpoint, LinkRefused, Requester
 from fix_server import ServerProcess, namespace
 
 OWNER: Final = "owner"
@@ -117,11 +117,10 @@ def endpoint(server: ServerProcess, name: str) -> Endpoint:
     return Endpoint("127.0.0.1", server.port, OWNER, KEYS[name])
 
 
-async def put_token(connection: Client, key: str) -> object:
+async def put_token(requester: Requester, key: str) -> object:
     """The status that `$cbs` answers with."""
     audience = "sb://localhost/orders"
     token = make_token(audience, OWNER, key, int(time.time()) + 60)
-    requester = await connection.requester("$cbs")
     answer = await requester.ask("put-token", token, name=audience, type="servicebus.windows.net:sastoken")
     return answer.application_properties["status-code"]
 
@@ -131,8 +130,9 @@ async def test_a_connection_stays_in_the_namespace_of_its_first_token(two) -> No
         with pytest.raises(LinkRefused) as refused:
             await connection.sender("orders")
         assert refused.value.condition == "amqp:unauthorized-access"
-        assert await put_token(connection, KEYS["shop"]) == 202
-        assert await put_token(connection, KEYS["bank"]) == 401
+        requester = await connection.requester("$cbs")
+        assert await put_token(requester, KEYS["shop"]) == 202
+        assert await put_token(requester, KEYS["bank"]) == 401
         await connection.sender("orders")
 
 

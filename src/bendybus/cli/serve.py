@@ -199,11 +199,8 @@ def serve(
     """
     try:
         tiers = _by_namespace("--tier", tier, {str(each): each for each in Tier})
-        partitions = _by_namespace(
-            "--premium-messaging-partitions",
-            premium_messaging_partitions,
-            {str(count): count for count in PREMIUM_PARTITIONS},
-        )
+        counts = {str(count): count for count in PREMIUM_PARTITIONS}
+        partitions = _by_namespace("--premium-messaging-partitions", premium_messaging_partitions, counts)
         without_keys = _by_namespace("--disable-local-auth", disable_local_auth, _SWITCH)
         settings = Settings(
             data=data,
