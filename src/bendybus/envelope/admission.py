@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from struct import Struct
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias
 from uuid import uuid4
 
 from bendybus.amqp.annotations import BROKER_SET
@@ -30,7 +30,7 @@ from bendybus.amqp.types import Symbol
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.intake import Accepting
 from bendybus.domain.messages import Message
-from bendybus.domain.routing import batch_key, key_of, routing_key
+from bendybus.domain.routing import KEY_LENGTH_MAX, batch_key, key_of, routing_key
 from bendybus.domain.schedule import postpone
 from bendybus.domain.transactions import MessageKeys
 from bendybus.envelope.front import PayloadFront, known_fronts, make_front, read_front
@@ -80,11 +80,20 @@ def admit(
             payload = _ordered(payload)
             _refuse_large_properties(payload)
         stored, message_id, session_id, front = take_apart_ordinary(payload) or take_apart(payload)
+        if (
+            front[-1]
+            and session_id is None
+            and message_id is not None
+            and len(message_id) <= KEY_LENGTH_MAX
+            and not description.requires_duplicate_detection
+        ):
+            # Fast path: nothing below would change such a message or give it a key.
+            return Message(stored, len(stored)), None
         if front.due < 0:
             stored, message_id, session_id, front = take_apart(_with_delivery_time(payload, at))
     except WireError as error:
         raise ArgumentError(f"The message is malformed: {error}") from None
-    _, _, ttl, partition_key, via_key, due = front
+    _, _, ttl, partition_key, via_key, due, _ = front
     if session_id is not None and not (session_id or description.may_have_sessions):
         session_id = None
     key = routing_key(
@@ -101,7 +110,8 @@ def admit(
     expires_at = None if lifetime is None else Instant(at + lifetime)
     if due > at:
         stored = marked_scheduled(stored)
-    message = Message(stored, len(stored), expires_at, cast("SessionId | None", session_id))
+    session = None if session_id is None else SessionId(session_id)
+    message = Message(stored, len(stored), expires_at, session)
     if due > at:
         postpone(message, at, Instant(due))
     return message, key

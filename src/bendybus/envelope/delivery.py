@@ -154,7 +154,9 @@ class _Kind(NamedTuple):
 
 
 _KINDS_MAX: Final = 1000
-_kinds: Final[dict[bytes | tuple[bytes, int, bool, bool], _Kind]] = {}
+_Kinds: TypeAlias = dict[bytes | tuple[bytes, int, bool], _Kind]
+# Of partition 0, which is not shown, and of the others.
+_kinds: Final[tuple[_Kinds, _Kinds]] = ({}, {})
 _PECULIAR: Final = DELIVERY_ANNOTATIONS | WAS_SCHEDULED
 
 
@@ -173,11 +175,13 @@ def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> lis
         if number >> PARTITION_SHIFT != partition or message.locked_until != until:
             partition, until = number >> PARTITION_SHIFT, message.locked_until
             locked_together = _partition(message) + _LOCKED_UNTIL + _LONG.pack(until)
-        lifetime = 0 if expires_at is None else max(0, expires_at - message.enqueued_at)
-        key: bytes | tuple[bytes, int, bool, bool] = front
-        if partition or origin is not None or expires_at is not None:
-            key = front, lifetime if expires_at is not None else -1, origin is None, not partition
-        kind = _kinds.get(key)
+            kinds = _kinds[1 if partition else 0]
+        key: bytes | tuple[bytes, int, bool] = front
+        lifetime = 0
+        if origin is not None or expires_at is not None:
+            lifetime = -1 if expires_at is None else max(0, expires_at - message.enqueued_at)
+            key = front, lifetime, origin is None
+        kind = kinds.get(key)
         is_plain = not (message.delivery_count or message.state or message.amendment)
         if kind is not None and is_plain:
             start, between, bare_at, shows_lifetime = kind
@@ -193,10 +197,10 @@ def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> lis
         else:
             head, bare = render(message, payload, locked=True)
             if is_plain and not front[1] & _PECULIAR:
-                if len(_kinds) >= _KINDS_MAX:
-                    _kinds.clear()
+                if len(kinds) >= _KINDS_MAX:
+                    kinds.clear()
                 after = len(_first_number(message)) + len(locked_together)
-                _kinds[key] = _kind_of(message, front, head, after)
+                kinds[key] = _kind_of(message, front, head, after)
         rendered.append((token, head, bare))
     return rendered
 

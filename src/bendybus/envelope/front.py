@@ -45,6 +45,8 @@ class PayloadFront(NamedTuple):
     via_key: str | None
     due: int
     """When the message has to be enqueued; 0 if that is not set. Below 0: so many milliseconds from now."""
+    is_plain: bool
+    """Whether there is no key, no lifetime and no due time."""
 
 
 # A cache of at most two megabytes.
@@ -88,13 +90,16 @@ def make_front(header: bytes, annotations: bytes, flags: int = 0) -> PayloadFron
         partition_key = _decoded_key(partition_key)
         entries, count = map_entries(annotations, at, BROKER_SET | {PARTITION_KEY})
         entries, count = entries + encode(Symbol(PARTITION_KEY.decode())) + encode(partition_key), count + 2
+    via_key = text("ViaPartitionKey", annotation(annotations, at, VIA_PARTITION_KEY))
+    due = -delivery_delay(annotations, at) or due_time(annotations, at)
     return PayloadFront(
         header + annotations,
         FRONT.pack(VERSION, flags, priority, ttl, count, len(entries)) + entries,
         ttl,
         text("PartitionKey", partition_key),
-        text("ViaPartitionKey", annotation(annotations, at, VIA_PARTITION_KEY)),
-        -delivery_delay(annotations, at) or due_time(annotations, at),
+        via_key,
+        due,
+        partition_key is None and via_key is None and not due and ttl == NO_TTL and not flags & LONG_LIVED,
     )
 
 

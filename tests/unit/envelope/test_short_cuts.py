@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bendybus.amqp.message import Header, Properties, encode_message
 from bendybus.amqp.types import Symbol, Timestamp, UInt
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Amendment, Origin
+from bendybus.domain.routing import routing_key
 from bendybus.envelope import admit, render, render_locked
 from bendybus.envelope.admission import take_apart, take_apart_ordinary
 from bendybus.errors import ArgumentError, BrokerError
@@ -19,6 +20,8 @@ from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber
 
 AT = Instant(1_700_000_000_000)
 QUEUE = QueueDescription(EntityPath("orders"))
+# Its messages never take the fast path of `admit`.
+DETECTS_DUPLICATES = QueueDescription(EntityPath("orders"), requires_duplicate_detection=True)
 
 NAMES = [
     Symbol("x-mine"),
@@ -97,6 +100,17 @@ def test_messages_with_keys_sessions_properties_and_lifetimes_go_the_short_way(
 ) -> None:
     payload = encode_message(**{"properties": Properties(message_id="m"), "data": b"body", **parts})
     assert take_apart_ordinary(payload) == take_apart(payload)
+
+
+@given(payloads.filter(is_admitted))
+def test_a_plain_message_is_admitted_as_any_other(payload: bytes) -> None:
+    _, message_id, session_id, front = take_apart(payload)
+    assume(message_id is not None)  # otherwise each gets an id of its own
+    message, key = admit(payload, AT, QUEUE)
+    other, _ = admit(payload, AT, DETECTS_DUPLICATES)
+    for field in ("payload", "size", "expires_at", "session_id", "state", "enqueued_at"):
+        assert getattr(message, field) == getattr(other, field)
+    assert key == routing_key(session_id or None, front.partition_key, message_id, front.via_key)
 
 
 # -- out ------------------------------------------------------------------------------
