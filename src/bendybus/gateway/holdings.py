@@ -25,6 +25,9 @@ UNANSWERED_SHARE: Final = 16
 # database's own memory. Measured: 64 MB of messages on their way made a server grow by 240 MB.
 UNANSWERED_COPIES: Final = 3
 
+# Fewer answered bytes are taken off the account with the next socket read, or by the next tick.
+ACCOUNTED_AT_ONCE_BYTES: Final = 16 * 1024
+
 # Answers that the client has not read. Beyond this, too, its socket is not read. The limit is far above what
 # a client leaves unread that sends for a while without reading its answers.
 UNREAD_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -74,7 +77,8 @@ class Holdings:
     def answered(self, size: int) -> None:
         self._unanswered_bytes -= size
         self.read_or_wait()
-        self.account()
+        if size >= ACCOUNTED_AT_ONCE_BYTES or self.held_back:
+            self.account()
 
     def keep(self, size: int) -> None:
         """Add to the bytes that are kept for links: pages that were read, replies. Negative: released."""

@@ -77,7 +77,7 @@ class Turns:
             self._serve_strangers()
 
     def _serve(self, worker: Worker) -> None:
-        left = TURN_WORK
+        left = TURN_WORK - worker.work(SLICE_WORK)
         while worker.busy:
             if left <= 0:
                 worker.wait_for_turn(True)
