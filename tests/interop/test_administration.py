@@ -173,7 +173,8 @@ def test_what_is_there_or_not_there_is_said_so(admin: ServiceBusAdministrationCl
         with pytest.raises(ResourceNotFoundError):
             use()
     # Azure shows an empty list there, too.
-    assert list(admin.list_topics()) == list(admin.list_subscriptions("t")) == []
+    assert list(admin.list_subscriptions("t")) == []
+    assert name not in [topic.name for topic in admin.list_topics()]
 
 
 @pytest.mark.row("P-07")
