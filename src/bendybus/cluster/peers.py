@@ -123,12 +123,16 @@ class Peer:
 
     @staticmethod
     def _returns(known: _Known) -> tuple[Callable[..., None], Callable[..., None]]:
+        def of_queue(number: PartitionNumber) -> RemoteQueuePartition:
+            partition = known.partitions[number]
+            assert isinstance(partition, RemoteQueuePartition), "only queues have a supplier"
+            return partition
+
         def give_back(number: PartitionNumber, messages: Iterable[Any]) -> None:
-            tokens = [message.lock_token for message in messages]
-            known.partitions[number].release(tokens)  # type: ignore[attr-defined]
+            of_queue(number).release([message.lock_token for message in messages])
 
         def release(number: PartitionNumber, lock: SessionLock) -> None:
-            known.partitions[number].release_session(lock)  # type: ignore[attr-defined]
+            of_queue(number).release_session(lock)
 
         return give_back, release
 
@@ -272,8 +276,12 @@ class Peers:
     async def _keep(self, name: str, connect: Callable[[str, Callable[[], PeerLink]], Any]) -> None:
         while not self._stopping:
             link = self._link(name)
+
+            def made(link: PeerLink = link) -> PeerLink:
+                return link
+
             try:
-                await connect(name, lambda link=link: link)  # type: ignore[misc]
+                await connect(name, made)
             except OSError:
                 self._links.discard(link)
             else:
