@@ -46,7 +46,7 @@ compiled: wheel  ## The tests of `make test` again, with the compiled wheel in a
 	$(PYTHON) -m venv $(COMPILED)
 	$(COMPILED)/bin/pip install --quiet --upgrade "pip>=25.1"
 	$(COMPILED)/bin/pip install --quiet --force-reinstall --no-deps dist/*.whl
-	$(COMPILED)/bin/pip install --quiet --group dev "bendybus[spark,delta]"
+	$(COMPILED)/bin/pip install --quiet --group dev "bendybus[portal,spark,delta]"
 	$(COMPILED)/bin/bendybus --version
 	$(COMPILED)/bin/pytest -n $(WORKERS) --no-loadscope-reorder
 

@@ -41,7 +41,9 @@ PAUSE_S: Final = 0.01
 AFTER_AN_ERROR_S: Final = 0.1
 CLOSING_MAX_S: Final = 5
 
-PATIENCE_S: Final = 20.0
+# How long nothing may arrive before what is missing counts as lost. On a busy machine the SDK may need a minute
+# to connect.
+PATIENCE_S: Final = 180.0
 QUIET_S: Final = 2.0
 
 
