@@ -41,8 +41,8 @@ PAUSE_S: Final = 0.01
 AFTER_AN_ERROR_S: Final = 0.1
 CLOSING_MAX_S: Final = 5
 
-# How long nothing may arrive before what is missing counts as lost. On a busy machine the SDK may need a minute
-# to connect.
+# How long nothing may arrive before what is missing counts as lost. On a busy machine the SDK may need a
+# minute to connect.
 PATIENCE_S: Final = 180.0
 QUIET_S: Final = 2.0
 
