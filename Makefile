@@ -12,7 +12,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test style types tests wheel compiled interop browser faults fuzz cluster bench clean
+.PHONY: help run demo test style types tests wheel compiled docs interop browser faults fuzz cluster bench clean
 
 help:  ## What can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -49,6 +49,9 @@ compiled: wheel  ## The tests of `make test` again, with the compiled wheel in a
 	$(COMPILED)/bin/pip install --quiet --group dev "bendybus[portal,spark,delta]"
 	$(COMPILED)/bin/bendybus --version
 	$(COMPILED)/bin/pytest -n $(WORKERS) --no-loadscope-reorder
+
+docs: $(VENV)/.installed-dev  ## dist/site: the documentation as a site with a search; fails if a link leads nowhere
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file website/mkdocs.yml
 
 interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make test`), Java's with JMS, .NET's, Go's and JavaScript's where there is one
 	$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder tests/interop
