@@ -25,9 +25,10 @@ demo: $(VENV)/.installed-dev  ## A tour of a minute: an unmodified Azure SDK, a 
 
 test: tests  ## Set up and run the tests (under ten minutes)
 
-style: $(VENV)/.installed-dev  ## ruff: rules and layout
+style: $(VENV)/.installed-dev $(VENV)/.installed-deploy  ## ruff: rules and layout; the files of deploy/, each with its own tool
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python deploy/lint.py
 
 types: $(VENV)/.installed-dev  ## mypy --strict on src
 	$(BIN)/mypy
@@ -108,6 +109,10 @@ $(VENV)/.installed-portal: $(VENV)/.installed
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/pip install --quiet --group dev --editable ".[portal,spark,delta]"
+	touch $@
+
+$(VENV)/.installed-deploy: $(VENV)/.installed
+	$(BIN)/pip install --quiet --group deploy
 	touch $@
 
 # Proton is compiled here; where that fails, its tests are skipped and say so.
