@@ -25,7 +25,9 @@ __all__ = [
     "SessionRecord",
     "SessionState",
     "Snapshot",
+    "SharedStore",
     "StoreImage",
+    "StoreOwner",
 ]
 
 NEVER_CLAIMED: Final = Epoch(0)
@@ -127,6 +129,17 @@ class StoreImage(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class StoreOwner:
+    """The broker of a cluster that owns a store."""
+
+    broker: str
+    instance: str
+    """The process of the broker. Empty, as is the broker, while nobody owns the store."""
+    term: int
+    """Each new owner raises it."""
+
+
 class MessagingStore(Protocol):
     @property
     def name(self) -> str:
@@ -205,3 +218,20 @@ class MessagingStore(Protocol):
 
     def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
         """The session's stored state; None if there is none."""
+
+
+class SharedStore(MessagingStore, Protocol):
+    """A store that the brokers of a cluster can reach. One of them owns it, and with it all partitions in it.
+
+    Whoever has been displaced gets `PartitionMoved` for everything that writes: for commits because the new
+    owner has claimed the partitions, for the rest because its term is over.
+    """
+
+    def owner(self) -> StoreOwner:
+        """The owner that the store knows. May be asked for by the reader's thread."""
+
+    def take(self, broker: str, instance: str, after: int) -> int | None:
+        """Become the owner. Returns the new term; None if somebody else became it since the term `after`."""
+
+    def release(self) -> None:
+        """Nobody owns the store any more. Does nothing if it was taken over."""

@@ -33,8 +33,8 @@ QUERIES: Final = load_queries(__package__, "queries.sql")
 # No commit takes this long unless something is wrong. Then its partitions had better be loaded again.
 STATEMENT_TIMEOUT_MS: Final = 30_000
 # Between the statements of one of our transactions we wait for nothing. A broker that was
-# stopped exactly there loses its locks after this time.
-IDLE_IN_TRANSACTION_MS: Final = 10_000
+# stopped exactly there loses its locks after this time, before another broker takes its partitions over.
+IDLE_IN_TRANSACTION_MS: Final = 2_000
 
 # How long to wait after a failed attempt to connect. Doubled each time.
 RETRY_AFTER_S: Final = 0.1

@@ -63,6 +63,22 @@ UPDATE about SET namespace = %s WHERE namespace IS NULL;
 -- A restored store belongs to the namespace that was restored with it.
 UPDATE about SET namespace = %s;
 
+-- name: owner
+-- The broker that owns the store, its process, and its term.
+SELECT broker, instance, term FROM owner;
+
+-- name: take
+-- Become the owner, unless somebody else did since the term was read.
+UPDATE owner SET broker = %s, instance = %s, term = term + 1 WHERE term = %s RETURNING term;
+
+-- name: release
+-- The owner gives the store up.
+UPDATE owner SET broker = '', instance = '' WHERE term = %s;
+
+-- name: refuse_displaced
+-- First in every transaction of an owner, except commits: those are checked by the epochs of partitions.
+SELECT refuse_displaced(%s);
+
 -- name: be_patient
 -- For a session that is idle while a dump is made.
 SELECT set_config('statement_timeout', '0', false),

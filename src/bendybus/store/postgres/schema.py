@@ -19,14 +19,16 @@ from bendybus.store.postgres.address import StoreAddress
 from bendybus.store.postgres.connections import QUERIES, Connection, quoted
 from bendybus.store.queries import load_script
 
-__all__ = ["examine", "has_schema", "prepare"]
+__all__ = ["SERVER_VERSION_MIN", "examine", "has_schema", "look", "prepare"]
 
 logger = logging.getLogger(__name__)
 
 # `MIGRATIONS[n]` upgrades version n to version n + 1.
-MIGRATIONS: Final = (load_script(__package__, "schema.sql"),)
+MIGRATIONS: Final = tuple(load_script(__package__, f"schema{n}.sql") for n in ("", "_2"))
 VERSION: Final = len(MIGRATIONS)
 TABLES: Final = frozenset({"about", "partition", "message", "body", "identity", "session", "transfer"})
+# Version 2 has one more.
+OWNER_TABLE: Final = frozenset({"owner"})
 
 SERVER_VERSION_MIN: Final = 13_00_00
 
@@ -45,7 +47,7 @@ def examine(connection: Connection, address: StoreAddress, namespace: str | None
 
 def has_schema(connection: Connection, address: StoreAddress) -> bool:
     """Whether the store's schema exists."""
-    return bool(_look(connection, address).schemas)
+    return bool(look(connection, address).schemas)
 
 
 def prepare(connection: Connection, address: StoreAddress, namespace: str | None) -> None:
@@ -57,7 +59,7 @@ def prepare(connection: Connection, address: StoreAddress, namespace: str | None
         connection.execute(QUERIES["take_turn"], {"schema": address.schema})
         # Another process may have changed it meanwhile.
         version = _version(connection, address, namespace)
-        if version == 0 and not _look(connection, address).schemas:
+        if version == 0 and not look(connection, address).schemas:
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(quoted(address.schema)))
         for number in range(version, VERSION):
             connection.execute(MIGRATIONS[number])
@@ -68,7 +70,7 @@ def prepare(connection: Connection, address: StoreAddress, namespace: str | None
 
 def _version(connection: Connection, address: StoreAddress, namespace: str | None) -> int:
     """The version that is here, 0 if none. `StoreError` if we cannot use it."""
-    found, where = _look(connection, address), f"{address.name} (schema {address.schema})"
+    found, where = look(connection, address), f"{address.name} (schema {address.schema})"
     if found.standby:
         raise StoreUnavailable(f"{address.name}: the PostgreSQL server is a standby")
     if found.server_version < SERVER_VERSION_MIN:
@@ -97,19 +99,20 @@ def _checked_version(connection: Connection, address: StoreAddress, where: str, 
     if None not in (namespace, owner) and namespace != owner:
         raise StoreError(f"{where} belongs to another namespace")
     tables = {row[0] for row in connection.execute(QUERIES["tables"], {"schema": address.schema})}
-    if missing := TABLES - tables:
+    if missing := (TABLES if version < 2 else TABLES | OWNER_TABLE) - tables:
         raise StoreCorrupted(f"{where} is damaged: table {', '.join(sorted(missing))} is missing")
     assert isinstance(version, int)
     return version
 
 
-def _look(connection: Connection, address: StoreAddress) -> Any:
+def look(connection: Connection, address: StoreAddress) -> Any:
+    """What is at this address: nothing yet, something else, or a store. Writes nothing."""
     with connection.cursor(row_factory=namedtuple_row) as cursor:
         return cursor.execute(QUERIES["look"], {"schema": address.schema}).fetchone()
 
 
 def _warn(connection: Connection, address: StoreAddress) -> None:
-    if _look(connection, address).fsync == "off":
+    if look(connection, address).fsync == "off":
         logger.warning(
             "store %s: the PostgreSQL server runs with fsync off: when its machine fails, "
             "messages that were acknowledged are lost",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Final
@@ -42,6 +42,7 @@ from bendybus.store.protocol import (
     PartitionRecord,
     SessionRecord,
     Snapshot,
+    StoreOwner,
 )
 
 __all__ = ["PostgresStore"]
@@ -83,6 +84,8 @@ class PostgresStore:
         self._last_id = 0
         self._dropped: list[PartitionKey] = []
         self._probe_due_at = 0.0
+        self._term: int | None = None
+        """The term under which a broker of a cluster owns the store; None for a server that is alone."""
 
     @property
     def name(self) -> str:
@@ -124,6 +127,33 @@ class PostgresStore:
         self._next_id = block[0] << ID_BLOCK_SHIFT
         self._last_id = self._next_id + (1 << ID_BLOCK_SHIFT) - 1
 
+    # -- the broker that owns the store (`SharedStore`) ------------------------
+
+    def owner(self) -> StoreOwner:
+        ((broker, instance, term),) = self._fetch("owner")
+        return StoreOwner(broker, instance, term)
+
+    def take(self, broker: str, instance: str, after: int) -> int | None:
+        with self._writer.use() as writer:
+            row = writer.execute(QUERIES["take"], (broker, instance, after)).fetchone()
+        self._term = None if row is None else row[0]
+        return self._term
+
+    def release(self) -> None:
+        with self._writer.use() as writer:
+            writer.execute(QUERIES["release"], (self._term,))
+
+    @contextmanager
+    def _changing(self) -> Iterator[Connection]:
+        """The writer's connection, for a change that a broker that was displaced must not make."""
+        with self._writer.use() as writer:
+            if self._term is None:
+                yield writer
+            else:
+                with writer.transaction():
+                    writer.execute(QUERIES["refuse_displaced"], (self._term,))
+                    yield writer
+
     # -- partitions -----------------------------------------------------------
 
     def partitions(self) -> list[PartitionRecord]:
@@ -134,23 +164,23 @@ class PostgresStore:
     ) -> list[PartitionRecord]:
         asked = sorted(set(numbers))
         counters = array((number << PARTITION_SHIFT) + 1 for number in asked)
-        with self._writer.use() as writer, writer.transaction():
+        with self._changing() as writer, writer.transaction():
             writer.execute(QUERIES["create_partitions"], (entity, array(asked), counters))
             rows = writer.execute(QUERIES["partitions_of"], (entity, array(asked))).fetchall()
         return [_partition_record(row) for row in rows]
 
     def drop_partitions(self, entity: EntityPath) -> None:
-        with self._writer.use() as writer:
+        with self._changing() as writer:
             keys = writer.execute(QUERIES["drop_partitions"], (entity,)).fetchall()
         self._dropped += [PartitionKey(key) for (key,) in keys]
 
     def discard(self, keys: Sequence[PartitionKey]) -> None:
-        with self._writer.use() as writer:
+        with self._changing() as writer:
             dropped = writer.execute(QUERIES["discard"], (array(keys),)).fetchall()
         self._dropped += [PartitionKey(key) for (key,) in dropped]
 
     def claim(self, keys: Sequence[PartitionKey]) -> list[Epoch]:
-        with self._writer.use() as writer, writer.transaction():
+        with self._changing() as writer, writer.transaction():
             claimed = dict(writer.execute(QUERIES["claim"], (array(keys),)).fetchall())
             for key in keys:
                 if key not in claimed:
