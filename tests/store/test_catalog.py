@@ -12,7 +12,11 @@ from bendybus.errors import EntityExists, EntityNotFound
 from bendybus.names import EntityPath, Instant
 from bendybus.store.catalog import Catalog, EntityRecord
 from bendybus.store.memory_catalog import MemoryCatalog
+from bendybus.store.postgres.address import parse_address
+from bendybus.store.postgres.catalog import CATALOG_SCHEMA, PostgresCatalog
+from bendybus.store.roster import ClusterSecrets
 from bendybus.store.sqlite.catalog import SqliteCatalog
+from fix_postgres import Postgres
 
 ORDERS = EntityRecord(
     path=EntityPath("Orders"),
@@ -26,16 +30,25 @@ ORDERS = EntityRecord(
 )
 
 
+def postgres_catalog(postgres: Postgres) -> Catalog:
+    """Of a broker that leads from the start: its term is that of a new catalog."""
+    address = parse_address(postgres.url(postgres.new_database()), CATALOG_SCHEMA)
+    catalog = PostgresCatalog(address, lambda: ClusterSecrets("c", b"", "", "", ("", "")))
+    catalog.term = 0
+    return catalog
+
+
 # Another kind of catalogue joins by one more line here.
-KINDS: dict[str, Callable[[Path], Catalog]] = {
-    "memory": lambda path: MemoryCatalog(),
-    "sqlite": SqliteCatalog,
+KINDS: dict[str, Callable[[Path, pytest.FixtureRequest], Catalog]] = {
+    "memory": lambda path, request: MemoryCatalog(),
+    "sqlite": lambda path, request: SqliteCatalog(path),
+    "postgresql": lambda path, request: postgres_catalog(request.getfixturevalue("postgres")),
 }
 
 
 @pytest.fixture(params=KINDS)
 def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Catalog]:
-    catalog = KINDS[request.param](tmp_path / "catalog.db")
+    catalog = KINDS[request.param](tmp_path / "catalog.db", request)
     catalog.open()
     yield catalog
     catalog.close()

@@ -12,7 +12,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from bendybus.names import EntityPath, Instant
 
-__all__ = ["Catalog", "Description", "EntityKind", "EntityRecord"]
+__all__ = ["Catalog", "Description", "EntityKind", "EntityRecord", "SharedCatalog"]
 
 EntityKind = Literal["queue", "topic", "subscription"]
 
@@ -59,3 +59,13 @@ class Catalog(Protocol):
 
     def remove(self, *paths: EntityPath) -> None:
         """Remove all of these at once. `EntityNotFound` if a path does not exist; then nothing changes."""
+
+
+class SharedCatalog(Catalog, Protocol):
+    """A catalogue that all brokers of a cluster read. One of them leads, and makes the changes."""
+
+    term: int | None
+    """The term in which this broker leads; None while another one does, and changes are refused."""
+
+    def read(self) -> tuple[int, list[EntityRecord]]:
+        """The whole catalogue as of one moment: how often it was changed, and all entities."""

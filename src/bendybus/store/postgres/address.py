@@ -68,15 +68,15 @@ class StoreAddress:
         return {**self.parameters, "password": password}
 
 
-def parse_address(url: str) -> StoreAddress:
+def parse_address(url: str, schema_default: str = SCHEMA_DEFAULT) -> StoreAddress:
     """`ConfigError` says what is wrong with the URL, without its password."""
     parameters = {**CONNECTION_DEFAULTS, **parameters_of(url)}
     ours = {key: parameters.pop(key) for key in OURS if key in parameters}
-    schema = ours.get("schema", SCHEMA_DEFAULT)
+    schema = ours.get("schema", schema_default)
     if not _SCHEMA.fullmatch(schema):
         raise ConfigError(f"'{schema}' is no schema's name: letters, digits and _, up to 63 of them")
     database = parameters["dbname"]
-    name = ours.get("name") or (database if schema == SCHEMA_DEFAULT else f"{database}.{schema}")
+    name = ours.get("name") or (database if schema == schema_default else f"{database}.{schema}")
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"'{name}' is no store's name: letters, digits, '.', '_' and '-'; give it one by ?name="

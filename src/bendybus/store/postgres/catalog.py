@@ -1,0 +1,183 @@
+"""The catalog of a cluster of brokers, in a schema of a PostgreSQL database.
+
+All brokers read it. One of them, which leads, makes the changes: each change checks in its own transaction
+that the broker still leads, so one that was replaced cannot write, however late it wakes up. The brokers of
+the cluster: roster.py. What the records mean: store/catalog.py.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import psycopg
+from psycopg import sql
+
+from bendybus.domain.entities import normalise_path
+from bendybus.errors import (
+    EntityExists,
+    EntityNotFound,
+    SchemaTooNew,
+    StoreError,
+    StoreUnavailable,
+)
+from bendybus.names import EntityPath
+from bendybus.store.catalog import Description, EntityRecord
+from bendybus.store.postgres import schema
+from bendybus.store.postgres.address import StoreAddress
+from bendybus.store.postgres.connections import QUERIES as STORE_QUERIES
+from bendybus.store.postgres.connections import Connection, Line, quoted
+from bendybus.store.queries import load_queries, load_script
+from bendybus.store.roster import ClusterSecrets
+
+__all__ = ["CATALOG_SCHEMA", "PostgresCatalog"]
+
+QUERIES: Final = load_queries(__package__, "catalog_queries.sql")
+VERSION: Final = 1
+CATALOG_SCHEMA: Final = "bendybus_cluster"
+"""The schema, if the URL names none. A messaging store may be in the same database."""
+
+
+class PostgresCatalog:
+    """The methods are described in `Catalog`."""
+
+    def __init__(self, address: StoreAddress, make_secrets: Callable[[], ClusterSecrets]) -> None:
+        """`make_secrets`: what the first broker of a new cluster makes for all."""
+        self._address = address
+        self._make_secrets = make_secrets
+        self._line = Line(address)
+        # Changes and comparisons are made from different threads.
+        self._turn = threading.Lock()
+        self._namespace: Description = {}
+        self.term: int | None = None
+        """The term in which this broker leads; None while another one does."""
+        self.secrets: ClusterSecrets
+
+    def open(self) -> None:
+        with self._turn, self._line.use() as connection:
+            with connection.transaction():
+                connection.execute(STORE_QUERIES["take_turn"], {"schema": self._address.schema})
+                self._prepare(connection)
+            row = connection.execute(QUERIES["secrets"]).fetchone()
+            assert row is not None, "the transaction before has made it"
+            cluster, secret, certificate, key, root_keys = row
+            self.secrets = ClusterSecrets(cluster, bytes(secret), certificate, key, tuple(root_keys))
+        self.read()
+
+    def _prepare(self, connection: Connection) -> None:
+        where = f"{self._address.name} (schema {self._address.schema})"
+        found = schema.look(connection, self._address)
+        if found.standby:
+            raise StoreUnavailable(f"{self._address.name}: the PostgreSQL server is a standby")
+        if found.server_version < schema.SERVER_VERSION_MIN:
+            raise StoreError(f"{self._address.name}: PostgreSQL 13 or later is needed")
+        if found.encoding != "UTF8":
+            raise StoreError(f"{self._address.name}: the encoding is {found.encoding}; UTF8 is needed")
+        if found.tables:
+            self._refuse_others(connection, where)
+            return
+        if not found.schemas:
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(quoted(self._address.schema)))
+        connection.execute(load_script(__package__, "catalog.sql"))
+        made = self._make_secrets()
+        connection.execute(
+            QUERIES["found"],
+            (VERSION, made.cluster, made.secret, made.certificate, made.key, list(made.root_keys)),
+        )
+
+    @staticmethod
+    def _refuse_others(connection: Connection, where: str) -> None:
+        try:
+            with connection.transaction():
+                connection.execute(QUERIES["secrets"])
+                row = connection.execute(QUERIES["version"]).fetchone()
+        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn):
+            raise StoreError(f"{where} is not the catalog of a cluster of brokers") from None
+        version = 0 if row is None else row[0]
+        if version > VERSION:
+            raise SchemaTooNew(
+                f"{where} is a catalog of version {version}; this Bendybus knows versions up to {VERSION}"
+            )
+
+    def close(self) -> None:
+        self._line.close()
+
+    # -- reading ------------------------------------------------------------------
+
+    def read(self) -> tuple[int, list[EntityRecord]]:
+        """The whole catalog as of one moment: its revision, and all entities. The namespace is kept."""
+        with self._turn, self._line.use() as connection:
+            with connection.transaction():
+                connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                revision = connection.execute(QUERIES["revision"]).fetchone()
+                described = connection.execute(QUERIES["namespace"]).fetchone()
+                rows = connection.execute(QUERIES["entities"]).fetchall()
+            assert revision is not None
+            self._namespace = {} if described is None else json.loads(described[0])
+        return revision[0], [
+            EntityRecord(path, kind, json.loads(description), count, tuple(json.loads(placement)), *rest)
+            for path, kind, description, count, placement, *rest in rows
+        ]
+
+    def namespace(self) -> Description:
+        """As it was last read: the loop asks for it, and must not wait for a database."""
+        return dict(self._namespace)
+
+    def entities(self) -> list[EntityRecord]:
+        return self.read()[1]
+
+    # -- changes ------------------------------------------------------------------
+
+    def describe_namespace(self, description: Description) -> None:
+        if self.term is None and description == self._namespace:
+            return
+        with self._changing() as connection:
+            connection.execute(QUERIES["describe_namespace"], (json.dumps(description),))
+        self._namespace = dict(description)
+
+    def add(self, record: EntityRecord) -> None:
+        with self._changing() as connection:
+            row = (*_row(record), record.path, normalise_path(record.path))
+            if connection.execute(QUERIES["add"], row).rowcount != 1:
+                raise EntityExists(f"The entity '{record.path}' exists already.")
+
+    def replace(self, *records: EntityRecord) -> None:
+        with self._changing() as connection:
+            for record in records:
+                row = (*_row(record), normalise_path(record.path))
+                if connection.execute(QUERIES["replace"], row).rowcount != 1:
+                    raise EntityNotFound(record.path)
+
+    def remove(self, *paths: EntityPath) -> None:
+        with self._changing() as connection:
+            for path in paths:
+                if connection.execute(QUERIES["remove"], (normalise_path(path),)).rowcount != 1:
+                    raise EntityNotFound(path)
+
+    @contextmanager
+    def _changing(self) -> Iterator[Connection]:
+        if self.term is None:
+            raise StoreUnavailable(
+                "Another broker of the cluster leads, and only that one changes the catalog. If this broker "
+                "is being started, give it the options for the namespace that the others have."
+            )
+        with self._turn, self._line.use() as connection, connection.transaction():
+            if connection.execute(QUERIES["begin_change"], (self.term,)).fetchone() is None:
+                raise StoreUnavailable("Another broker of the cluster leads now. Please retry the operation.")
+            yield connection
+
+
+def _row(record: EntityRecord) -> tuple[object, ...]:
+    """In the order of the queries `add` and `replace`, without the path."""
+    return (
+        record.kind,
+        json.dumps(record.description),
+        record.partition_count,
+        json.dumps(record.placement),
+        record.created_at,
+        record.updated_at,
+        record.generation,
+    )

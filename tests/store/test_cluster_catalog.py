@@ -1,0 +1,148 @@
+"""The catalog of a cluster: what exists, which brokers there are, and which of them makes changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from bendybus.errors import SchemaTooNew, StoreError, StoreUnavailable
+from bendybus.names import EntityPath, Instant
+from bendybus.store.catalog import EntityRecord
+from bendybus.store.postgres.address import parse_address
+from bendybus.store.postgres.catalog import CATALOG_SCHEMA, PostgresCatalog
+from bendybus.store.postgres.roster import PostgresRoster
+from bendybus.store.postgres.store import PostgresStore
+from bendybus.store.roster import BrokerRow, ClusterSecrets, Lead
+from fix_postgres import Postgres
+
+ORDERS = EntityRecord(EntityPath("Orders"), "queue", {}, 1, ("s",), Instant(1), Instant(1), "g")
+SECRETS = ClusterSecrets("c", b"\x00secret", "certificate", "key", ("first", "second"))
+
+
+def broker(name: str, instance: str, **properties: object) -> BrokerRow:
+    return BrokerRow(name, instance, "127.0.0.1:1", "1", "serving", ("s",), **properties)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def url(postgres: Postgres) -> str:
+    return postgres.url(postgres.new_database())
+
+
+@pytest.fixture
+def open_catalog(url: str) -> Iterator[Callable[..., PostgresCatalog]]:
+    """Opens the same catalog again and again, as several brokers do."""
+    opened: list[PostgresCatalog] = []
+
+    def open_one(secrets: ClusterSecrets = SECRETS) -> PostgresCatalog:
+        opened.append(PostgresCatalog(parse_address(url, CATALOG_SCHEMA), lambda: secrets))
+        opened[-1].open()
+        return opened[-1]
+
+    yield open_one
+    for each in opened:
+        each.close()
+
+
+@pytest.fixture
+def roster(url: str, open_catalog: Callable[..., PostgresCatalog]) -> Iterator[PostgresRoster]:
+    open_catalog()
+    roster = PostgresRoster(parse_address(url, CATALOG_SCHEMA))
+    yield roster
+    roster.close()
+
+
+def test_all_brokers_have_the_secrets_that_the_first_one_made(
+    open_catalog: Callable[..., PostgresCatalog],
+) -> None:
+    open_catalog()
+    other = ClusterSecrets("other", b"", "", "", ("", ""))
+    assert open_catalog(other).secrets == SECRETS
+    assert "secret" not in repr(SECRETS) and "first" not in repr(SECRETS)
+
+
+def test_a_broker_that_does_not_lead_changes_nothing(open_catalog: Callable[..., PostgresCatalog]) -> None:
+    catalog = open_catalog()
+    for change in (
+        lambda: catalog.add(ORDERS),
+        lambda: catalog.replace(ORDERS),
+        lambda: catalog.remove(ORDERS.path),
+        lambda: catalog.describe_namespace({"tier": "basic"}),
+    ):
+        with pytest.raises(StoreUnavailable, match="Another broker of the cluster leads"):
+            change()
+    assert catalog.read() == (0, [])
+    catalog.describe_namespace({})
+
+
+@pytest.mark.row("N-03")
+def test_a_broker_that_was_replaced_changes_nothing(
+    open_catalog: Callable[..., PostgresCatalog], roster: PostgresRoster
+) -> None:
+    former, catalog = open_catalog(), open_catalog()
+    former.term = roster.lead("a", "a-1", after=0)
+    former.add(ORDERS)
+    catalog.term = roster.lead("b", "b-1", after=1)
+    with pytest.raises(StoreUnavailable, match="leads now"):
+        former.remove(ORDERS.path)
+    catalog.describe_namespace({"tier": "basic"})
+    assert former.read() == (2, [ORDERS])
+    assert former.namespace() == {"tier": "basic"}
+
+
+def test_of_two_that_want_to_lead_one_does(roster: PostgresRoster) -> None:
+    assert roster.lead("a", "a-1", after=0) == 1
+    assert roster.lead("b", "b-1", after=0) is None
+    assert roster.beat("x", "x", "serving").lead == Lead("a", "a-1", 1, 0)
+
+
+def test_heartbeats_tell_who_is_there(roster: PostgresRoster) -> None:
+    assert roster.join(broker("b", "b-1"), 3)
+    assert roster.join(broker("a", "a-1"), 3)
+    view = roster.beat("a", "a-1", "leaving")
+    assert [(each.name, each.instance, each.state, each.stores) for each in view.brokers] == [
+        ("a", "a-1", "leaving", ("s",)),
+        ("b", "b-1", "serving", ("s",)),
+    ]
+    assert view.own_silence_s is not None
+    assert all(each.silent_s >= 0 for each in view.brokers)
+
+
+def test_a_name_is_taken_while_its_process_is_alive(roster: PostgresRoster) -> None:
+    assert roster.join(broker("a", "a-1"), 3)
+    assert not roster.join(broker("a", "a-2"), 3)
+    assert roster.beat("a", "a-2", "serving").own_silence_s is None
+    # Presumed dead at once.
+    assert roster.join(broker("a", "a-2"), 0)
+    assert roster.beat("a", "a-1", "serving").own_silence_s is None
+    roster.beat("a", "a-2", "gone")
+    assert roster.join(broker("a", "a-3"), 3)
+
+
+def test_what_is_not_a_catalog_is_refused(
+    postgres: Postgres, url: str, open_catalog: Callable[..., PostgresCatalog]
+) -> None:
+    store = PostgresStore(parse_address(f"{url}?schema={CATALOG_SCHEMA}"))
+    store.open()
+    store.close()
+    with pytest.raises(StoreError, match="is not the catalog of a cluster"):
+        open_catalog()
+
+
+def test_a_store_is_not_put_where_a_catalog_is(
+    url: str, open_catalog: Callable[..., PostgresCatalog]
+) -> None:
+    open_catalog()
+    store = PostgresStore(parse_address(f"{url}?schema={CATALOG_SCHEMA}"))
+    with pytest.raises(StoreError, match="is not a Bendybus messaging store"):
+        store.open()
+
+
+def test_a_newer_catalog_is_refused(
+    postgres: Postgres, url: str, open_catalog: Callable[..., PostgresCatalog]
+) -> None:
+    open_catalog()
+    with postgres.connect(url.rsplit("/", 1)[1]) as connection:
+        connection.execute(f"UPDATE {CATALOG_SCHEMA}.about SET version = 77")
+    with pytest.raises(SchemaTooNew, match="version 77"):
+        open_catalog()
