@@ -224,6 +224,19 @@ class Broker:
             self.stores.add(attached)
             audit.record("store-attached", store=store.name)
 
+    def add_store(self, store: MessagingStore) -> AttachedStore:
+        """This broker owns a store from now on. Its partitions are opened next."""
+        assert self._loop is not None, "a broker that has not started is given its stores"
+        attached = AttachedStore(store, self._loop, stall_after_s=self._stall_after_s)
+        attached.start()
+        self.stores.add(attached)
+        return attached
+
+    async def remove_store(self, attached: AttachedStore) -> None:
+        """This broker does not own the store any more. None of its partitions is here."""
+        self.stores.remove(attached)
+        await attached.let_go(StoreUnavailable(f"Another broker owns the messaging store '{attached.name}'."))
+
     async def detach(self, name: str, forget: Callable[[], None]) -> None:
         """Remove a store that holds no partitions. `forget` takes it out of the configuration."""
         self.entities.elsewhere.refuse("retiring a messaging store")

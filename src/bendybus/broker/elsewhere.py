@@ -1,7 +1,8 @@
 """What a broker needs from the other brokers of its namespace. A broker that is alone has none.
 
-Each messaging store belongs to one broker, which owns the partitions in it. One broker has the catalog and
-makes all changes of entities; the others follow it (cluster/following.py). The implementation: cluster/.
+Each messaging store belongs to one broker, which owns the partitions in it; in a cluster on PostgreSQL a
+store may pass to another broker (cluster/ownership.py). One broker has the catalog and makes all changes of
+entities; the others follow it (cluster/following.py). The implementation: cluster/.
 """
 
 from __future__ import annotations
@@ -27,8 +28,12 @@ class Elsewhere(Protocol):
 
     has_catalog: bool
     """Whether this broker has the catalog, and so makes the changes."""
-    store_names: Set[str]
-    """The names of the messaging stores that other brokers have."""
+    owners_change: bool
+    """Whether a partition may pass from one broker to another while the server runs."""
+
+    @property
+    def store_names(self) -> Set[str]:
+        """The names of the messaging stores that other brokers have."""
 
     def refuse(self, what: str) -> None:
         """`NotSupported` if there are other brokers: this does not work with several yet."""
@@ -90,6 +95,7 @@ class Alone:
     """`Elsewhere` of a broker that has no others."""
 
     has_catalog = True
+    owners_change = False
     store_names: Set[str] = frozenset()
 
     def refuse(self, what: str) -> None:

@@ -34,6 +34,7 @@ from bendybus.broker.payload_cache import PayloadCache
 from bendybus.broker.placing import (
     PartitionClaims,
     choose,
+    discard_partitions,
     drop_partitions,
     locate,
     make_partitions,
@@ -403,4 +404,11 @@ class Entities:
         if self.elsewhere.has_catalog:
             await self.elsewhere.removed([entity.path for entity in entities])
         for entity in entities:
-            await drop_partitions([host.store for host in entity.own.values()], entity.path)
+            hosts: list[Host[Any]] = [*entity.own.values()]
+            if self.elsewhere.has_catalog or any(host.key is None for host in hosts):
+                await drop_partitions([host.store for host in hosts], entity.path)
+                continue
+            # Where the catalog is followed, an entity of the same name may have its partitions here already.
+            for store in dict.fromkeys(host.store for host in hosts):
+                keys = [host.key for host in hosts if host.store is store and host.key is not None]
+                await discard_partitions(store, keys)

@@ -116,6 +116,20 @@ class Entity(ABC, Generic[H, L, D]):
             self.own[own.number] = own
             own.store.add_resident(own)
 
+    def exchange(self, port: H, own: L | None) -> H:
+        """A partition has another owner from now on. Returns what stood for it so far.
+
+        `own`: the same partition, if this broker owns it now. Its store is told.
+        """
+        former = self.hosts[port.number]
+        self.hosts[port.number] = port
+        self.own.pop(port.number, None)
+        if own is not None:
+            self.own[own.number] = own
+            own.store.add_resident(own)
+        self.arrange_turns()
+        return former
+
     async def loaded(self) -> None:
         """Return once no partition is being read from its store."""
         for host in self.hosts:

@@ -19,7 +19,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from bendybus.broker.lifecycle import Availability, PartitionEvent, PartitionState, StoreState
-from bendybus.broker.mailbox import OnReply
+from bendybus.broker.mailbox import Mailbox, OnReply
 from bendybus.broker.partition_lifecycle import P, PartitionLifecycle
 from bendybus.broker.partition_port import PartitionPort
 from bendybus.broker.stores import AttachedStore
@@ -203,6 +203,31 @@ class Host(PartitionLifecycle[P]):
         self._entity.arrange_turns()
         # Nothing is uncertain in a store whose commits have all been answered.
         self._uncertain = UncertainSends()
+
+    # -- another owner (cluster/ownership.py) --------------------------------------
+
+    def begin_handing_over(self) -> None:
+        """Another broker is to have the partition. Commands wait; what was submitted is still written."""
+        if self.state is PartitionState.SERVING:
+            self._change(PartitionEvent.HAND_OVER)
+            self._entity.availability_changed(self)
+
+    def keep(self) -> None:
+        """It was not handed over after all. Does nothing if the partition was lost meanwhile."""
+        if self.state is PartitionState.HANDING_OVER:
+            self._change(PartitionEvent.KEEP)
+            self._serve_waiting()
+
+    def give_up(self) -> Mailbox:
+        """This broker does not own the partition any more. Returns the waiting commands.
+
+        Locks and sessions are gone with the memory, as after a restart; their holders are told.
+        """
+        self.store.remove_resident(self)
+        self._change(PartitionEvent.CLAIMED_ELSEWHERE)
+        mailbox, self._mailbox = self._mailbox, []
+        self._tell_refused([], self._unavailable())
+        return mailbox
 
 
 def ignore(_: object) -> None:

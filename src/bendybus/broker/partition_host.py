@@ -165,6 +165,7 @@ class PartitionHost(PartitionReads):
 
     def scan(self, subqueue: SubQueue, matches: Matches) -> Scan:
         """For a receiver with a selector."""
+        self.queue.refuse_spread("a receiver with a selector")
         return Scan(self, subqueue, matches)
 
     def waiting(

@@ -64,6 +64,8 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
         self.consumer_leases = ConsumerLeases()
         self.leaving = False
         """The queue is being deleted: nothing more can be sent through it (departure.py)."""
+        self.changes_owners = False
+        """Whether partitions may pass from one broker to another while the queue exists."""
         self.suppliers: list[QueueSupplier] = []
         """One for each other broker that owns partitions of the queue."""
         self._waiting: dict[SubQueue, dict[Waiter, None]] = {subqueue: {} for subqueue in SubQueue}
@@ -93,7 +95,7 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
 
     def refuse_spread(self, what: str) -> None:
         """`NotSupported` if partitions are owned by other brokers: only one broker would know of this."""
-        if len(self.own) < len(self.hosts):
+        if self.changes_owners or len(self.own) < len(self.hosts):
             raise NotSupported(
                 f"'{self.path}' has partitions in several brokers, and {what} cannot be used with several "
                 "yet. Use a server with one broker for it."
@@ -120,6 +122,12 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
                 "A sessionful message receiver cannot be created on an entity that does not require "
                 f"sessions. Entity: '{self.path}'."
             )
+
+    def exchange(self, port: ReceivingPort, own: PartitionHost | None) -> ReceivingPort:
+        former = super().exchange(port, own)
+        for stocked in self._stocked.values():
+            stocked.pop(former, None)
+        return former
 
     def availability_changed(self, host: PartitionStatus) -> None:
         if host.availability in _NEWS:

@@ -24,7 +24,7 @@ from bendybus.broker.recovery import RECOVER_AFTER_S, Recovery
 from bendybus.broker.resident import Resident
 from bendybus.broker.state_changes import StateChanges
 from bendybus.broker.writer import Share, StoreWriter
-from bendybus.errors import StoreCorrupted, StoreUnavailable
+from bendybus.errors import PartitionMoved, StoreCorrupted, StoreUnavailable
 from bendybus.names import Epoch, SessionId
 from bendybus.store.protocol import MessagingStore, PartitionKey, Snapshot
 
@@ -64,6 +64,8 @@ class AttachedStore:
         self._damaged_at = 0.0
         self.residents: dict[Resident, None] = {}
         """The partitions in this store."""
+        self.displaced: Callable[[], None] = _nothing
+        """Called when another broker turns out to own the store."""
         self.changes = StateChanges()
         """Changes of its state, of its recovery's and of its partitions'."""
         self._loop = loop
@@ -81,8 +83,19 @@ class AttachedStore:
         """End the threads. A thread that is stuck in the store is abandoned."""
         self._change(StoreEvent.STOP)
         self.recovery.stop()
+        self._end_threads()
+
+    def _end_threads(self) -> None:
         self.writer.stop()
         self.reader.stop()
+
+    async def let_go(self, reason: StoreUnavailable) -> None:
+        """`stop` while the loop serves others. Everyone who waits for the store is answered."""
+        self.writer.abandon(reason)
+        self.reader.abandon(reason)
+        self._change(StoreEvent.STOP)
+        self.recovery.stop()
+        await asyncio.to_thread(self._end_threads)
 
     def add_resident(self, resident: Resident) -> None:
         """Register a partition in this store."""
@@ -286,11 +299,20 @@ class AttachedStore:
                 self.fail(failure)
             elif isinstance(failure, StoreCorrupted):
                 self.meet_damage(failure)
+            elif isinstance(failure, PartitionMoved):
+                logger.warning("store %s: %s", self.name, failure)
+                self.displaced()
             else:
                 logger.error("store %s: partitions cannot be claimed: %s", self.name, failure)
+        elif isinstance(failure, PartitionMoved):
+            self.displaced()
         elif str(failure) != self.reason:
             logger.error("store %s is still away: %s", self.name, failure)
             self.reason = str(failure)
+
+
+def _nothing() -> None:
+    """No other broker can own the store."""
 
 
 def _not_in_a_hurry() -> None:

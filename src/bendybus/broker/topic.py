@@ -167,7 +167,7 @@ class Subscription(Queue):
 
     def availability_changed(self, host: PartitionStatus) -> None:
         super().availability_changed(host)
-        if isinstance(host, PartitionLifecycle):
+        if isinstance(host, PartitionLifecycle) and self.own.get(host.number) is host:
             self.topic.own[host.number].subscription_changed(host)
 
 

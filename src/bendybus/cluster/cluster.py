@@ -1,8 +1,9 @@
 """The other brokers, as this one's entities see them (broker/elsewhere.py).
 
-Each messaging store belongs to one broker. One broker has the catalog: it makes all changes of entities and
-tells the others, which follow (following.py). A change returns when every broker that can be reached knows
-it; one that cannot be reached gets the whole catalog when it is back.
+Each messaging store belongs to one broker, and may pass to another (ownership.py). One broker has the
+catalog: it makes all changes of entities and tells the others, which follow (following.py). A change returns
+when every broker that can be reached knows it; one that cannot be reached gets the whole catalog when it is
+back.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from bendybus.cluster.link import Identity
 from bendybus.cluster.peers import Peer, Peers
 from bendybus.cluster.remote import RemotePartition, RemoteQueuePartition, RemoteStore
 from bendybus.domain.filters import RuleDescription, rule_to_record
-from bendybus.errors import BrokerError, NotSupported, Unavailable
+from bendybus.errors import BrokerError, NotSupported, StoreUnavailable, Unavailable
 from bendybus.names import EntityPath, Instant, PartitionNumber
 from bendybus.store.catalog import EntityRecord
 
@@ -33,15 +34,28 @@ LOOK_AGAIN_S: Final = 0.02
 class Cluster:
     """`Elsewhere` of one broker."""
 
-    def __init__(self, me: Identity, owners: Mapping[str, str], members: Iterable[str], catalog: str) -> None:
-        """`owners`: the broker of each messaging store. `catalog`: the broker that has the catalog."""
+    def __init__(
+        self,
+        me: Identity,
+        owners: Mapping[str, str | None],
+        members: Iterable[str],
+        catalog: str,
+        *,
+        owners_change: bool = False,
+    ) -> None:
+        """`owners`: the broker of each messaging store, None if nobody owns it yet. `catalog`: the broker
+        that has the catalog. `owners_change`: whether stores may pass from one broker to another."""
         self.me = me
+        self.owners_change = owners_change
         self.peers = Peers(me, members)
         self.has_catalog = me.broker == catalog
-        self._owners = owners
+        self.term = 0
+        """Of the broker that has the catalog: what earlier ones still say is not heard."""
+        self._owners = dict(owners)
         self._catalog = catalog
-        self._stores = {store: RemoteStore(store) for store, owner in owners.items() if owner != me.broker}
-        self.store_names: Set[str] = self._stores.keys()
+        self._stores = {store: RemoteStore(store) for store in owners}
+        self._nobody: dict[str, Peer] = {}
+        """Stands for the owner of a store that has none."""
         self.namespace: Callable[[], Mapping[str, object]] = dict
         """The settings of the namespace, where the catalog is."""
 
@@ -61,14 +75,40 @@ class Cluster:
         return {store for store, owner in self._owners.items() if owner == self.me.broker}
 
     @property
+    def store_names(self) -> Set[str]:
+        return {store for store, owner in self._owners.items() if owner != self.me.broker}
+
+    @property
     def leader(self) -> Peer:
         """The broker that has the catalog, for the others."""
-        return self.peers.by_name[self._catalog]
+        peer = self.peers.by_name.get(self._catalog)
+        if peer is None:
+            raise StoreUnavailable("No other broker has the catalog now. Please retry the operation.")
+        return peer
+
+    def follow(self, broker: str, term: int) -> None:
+        """This broker has the catalog from now on."""
+        self._catalog, self.term = broker, term
+        self.has_catalog = broker == self.me.broker
+
+    @property
+    def all_stores(self) -> Set[str]:
+        return self._owners.keys()
+
+    def owner_of(self, store: str) -> str | None:
+        """The broker that owns a store, as far as is known here."""
+        return self._owners[store]
+
+    def set_owner(self, store: str, broker: str | None) -> None:
+        """The owner of a store has changed. The partitions in it are exchanged next (ownership.py)."""
+        self._owners[store] = broker
+        if broker is None:
+            self._unowned(store).await_owner()
 
     # -- partitions ---------------------------------------------------------------
 
     def stores(self) -> Sequence[RemoteStore]:
-        return list(self._stores.values())
+        return [self._stores[name] for name in sorted(self.store_names)]
 
     def queue_partition(
         self, queue: Queue, generation: str, number: PartitionNumber, store: str
@@ -81,12 +121,26 @@ class Cluster:
         return self._owner(store).topic_partition(topic, generation, number, self._stores[store])
 
     def _owner(self, store: str) -> Peer:
-        return self.peers.by_name[self._owners[store]]
+        owner = self._owners[store]
+        assert owner != self.me.broker, "a partition of this broker has a host"
+        return self._unowned(store) if owner is None else self.peers.by_name[owner]
+
+    def _unowned(self, store: str) -> Peer:
+        nobody = self._nobody.get(store)
+        if nobody is None:
+            nobody = self._nobody[store] = Peer("nobody", f"no broker owns its messaging store '{store}' now")
+            nobody.await_owner()
+        return nobody
 
     def forgotten(self, paths: Iterable[EntityPath]) -> None:
         for path in paths:
-            for peer in self.peers.by_name.values():
+            for peer in (*self.peers.by_name.values(), *self._nobody.values()):
                 peer.forget(path)
+
+    async def stop(self) -> None:
+        await self.peers.stop()
+        for nobody in self._nobody.values():
+            nobody.close()
 
     # -- changes, where the catalog is --------------------------------------------
 
@@ -101,19 +155,33 @@ class Cluster:
                     await asyncio.sleep(LOOK_AGAIN_S)
 
     async def make_partitions(self, record: EntityRecord) -> None:
-        for peer in self._owners_of(record):
-            await peer.call("make-partitions", asdict(record), type(None))
+        for owner, stores in self._by_owner(record).items():
+            if owner is None:
+                raise StoreUnavailable(f"No broker owns the messaging store '{stores[0]}' now.")
+        for owner, stores in self._by_owner(record).items():
+            if owner is not None:
+                await self._command(self.peers.by_name[owner], "make-partitions", (asdict(record), stores))
 
     async def drop_partitions(self, record: EntityRecord) -> None:
-        for peer in self._owners_of(record):
+        for owner in self._by_owner(record):
             try:
-                await peer.call("drop-partitions", asdict(record), type(None))
+                if owner is not None:
+                    await self._command(self.peers.by_name[owner], "drop-partitions", asdict(record))
             except BrokerError as failure:
-                logger.warning("'%s' keeps partitions of '%s' for now: %s", peer.name, record.path, failure)
+                logger.warning("'%s' keeps partitions of '%s' for now: %s", owner, record.path, failure)
 
-    def _owners_of(self, record: EntityRecord) -> list[Peer]:
-        owners = dict.fromkeys(self._owners[store] for store in record.placement)
-        return [self.peers.by_name[owner] for owner in owners if owner != self.me.broker]
+    def _by_owner(self, record: EntityRecord) -> dict[str | None, list[str]]:
+        """The stores of an entity that are not here, by their owner; None for those without one."""
+        stores: dict[str | None, list[str]] = {}
+        for store in dict.fromkeys(record.placement):
+            owner = self._owners[store]
+            if owner != self.me.broker:
+                stores.setdefault(owner, []).append(store)
+        return stores
+
+    async def _command(self, peer: Peer, name: str, body: object) -> None:
+        """What the broker that has the catalog says to the others. `Following` checks the term."""
+        await peer.call(name, (self.term, body), type(None))
 
     async def changed(self, records: Sequence[EntityRecord]) -> None:
         await self._tell("changed", [asdict(record) for record in records])
@@ -128,7 +196,7 @@ class Cluster:
         try:
             for peer in self.peers.by_name.values():
                 try:
-                    await peer.call("send-off", (list(paths), force), type(None))
+                    await self._command(peer, "send-off", (list(paths), force))
                 except Unavailable:
                     # By force, what cannot be asked is given up. Otherwise its messages might be lost.
                     if not force:
@@ -144,7 +212,7 @@ class Cluster:
         """Tell all that can be reached. The others get the whole catalog when they are back."""
         for peer in self.peers.by_name.values():
             try:
-                await peer.call(name, body, type(None))
+                await self._command(peer, name, body)
             except Unavailable as absence:
                 logger.warning("the broker '%s' was not told '%s': %s", peer.name, name, absence)
 

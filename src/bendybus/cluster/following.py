@@ -8,9 +8,13 @@ back.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
+
+from msgspec import Raw
 
 from bendybus.broker.broker import Broker
 from bendybus.broker.departure import send_off
@@ -29,7 +33,7 @@ from bendybus.domain.access import rules_from_record
 from bendybus.domain.entities import normalise_path
 from bendybus.domain.filters import rule_from_record
 from bendybus.domain.session_commands import SessionLock
-from bendybus.errors import ArgumentError, EntityNotFound, NotSupported
+from bendybus.errors import ArgumentError, EntityNotFound, NotSupported, PartitionMoved, StoreUnavailable
 from bendybus.names import EntityPath, PartitionNumber
 from bendybus.store.catalog import Description, EntityRecord
 
@@ -111,17 +115,14 @@ class Following:
         self.namespace_changed: Callable[[], None] = _nothing
         """Called when the settings of the namespace have changed."""
 
+    @property
+    def changing(self) -> asyncio.Lock:
+        """Held while entities change."""
+        return self._entities.changing
+
     def calls(self) -> Calls:
         """What the other brokers may ask."""
-        shared: Calls = {
-            "ready": self._ready,
-            "last-use": self._last_use,
-            "session-state": self._session_state,
-        }
-        if self._cluster.has_catalog:
-            return {**shared, "snapshot": self._snapshot, "change-rules": self._change_rules}
-        return {
-            **shared,
+        orders: dict[str, Callable[[Frame, Raw], Awaitable[None]]] = {
             "make-partitions": self._make_partitions,
             "drop-partitions": self._drop_partitions,
             "changed": self._changed,
@@ -130,15 +131,41 @@ class Following:
             "stay": self._stay,
             "namespace": self._namespace,
         }
+        return {
+            "ready": self._ready,
+            "last-use": self._last_use,
+            "session-state": self._session_state,
+            "snapshot": self._snapshot,
+            "change-rules": self._change_rules,
+            **{name: partial(self._obey, order) for name, order in orders.items()},
+        }
+
+    async def _obey(
+        self, order: Callable[[Frame, Raw], Awaitable[None]], link: PeerLink, frame: Frame, call: Call
+    ) -> None:
+        """Do what the broker says that has the catalog."""
+        term, body = frame.decoded(tuple[int, Raw], call.body)
+        cluster = self._cluster
+        if term < cluster.term or (cluster.has_catalog and term == cluster.term):
+            raise StoreUnavailable("Another broker has the catalog now. Please retry the operation.")
+        if term > cluster.term:
+            cluster.follow(link.peer, term)
+        await order(frame, body)
+
+    def _refuse_without_catalog(self) -> None:
+        if not self._cluster.has_catalog:
+            raise StoreUnavailable("This broker does not have the catalog. Please retry the operation.")
 
     # -- where the catalog is -----------------------------------------------------
 
     async def _snapshot(self, link: PeerLink, frame: Frame, call: Call) -> object:
         """The whole catalog, between two changes."""
+        self._refuse_without_catalog()
         async with self._entities.changing:
             return self._broker.catalog.namespace(), self._entities.records()
 
     async def _change_rules(self, link: PeerLink, frame: Frame, call: Call) -> None:
+        self._refuse_without_catalog()
         topic_path, name, added, removed = frame.decoded(_RuleChange, call.body)
         if added is not None:
             await self._broker.topics.add_rule(topic_path, name, rule_from_record(added))
@@ -181,36 +208,63 @@ class Following:
         """Compare everything with the catalog: the connection to it was lost for a while."""
         catalog = await self.fetch(self._cluster)
         async with self._entities.changing:
-            self._follow_namespace(catalog.namespace())
-            listed = {normalise_path(record.path): record for record in catalog.entities()}
-            gone = [
-                entity
-                for entity in self._entities
-                if (record := listed.get(normalise_path(entity.path))) is None
-                or record.generation != entity.generation
-            ]
-            await self._entities.forget(gone)
-            for kind in ("queue", "topic", "subscription"):
-                for record in catalog.entities():
-                    if record.kind == kind:
-                        self._apply(record)
+            await self.compare(catalog.namespace(), catalog.entities())
 
-    async def _make_partitions(self, link: PeerLink, frame: Frame, call: Call) -> None:
-        record = frame.decoded(EntityRecord, call.body)
+    async def compare(self, namespace: Description, records: Sequence[EntityRecord]) -> None:
+        """Make everything as the catalog has it. The caller holds `Entities.changing`."""
+        self._follow_namespace(namespace)
+        listed = {normalise_path(record.path): record for record in records}
+        gone = [
+            entity
+            for entity in self._entities
+            if (record := listed.get(normalise_path(entity.path))) is None
+            or record.generation != entity.generation
+        ]
+        if gone:
+            await self._entities.forget(gone)
+        for kind in ("queue", "topic", "subscription"):
+            for record in records:
+                if record.kind == kind:
+                    self._apply(record)
+
+    def keep_claims(self, claims: PartitionClaims) -> None:
+        """Partitions in a store that this broker owns now, of entities that are not known here yet."""
+        for (store, path, number), claim in claims.items():
+            self._made.setdefault(path, {})[store, path, number] = claim
+
+    async def _make_partitions(self, frame: Frame, body: Raw) -> None:
+        record, stores = frame.decoded(tuple[EntityRecord, list[str]], body)
         claims: PartitionClaims = {}
+        for store in stores:
+            if store in self._entities.elsewhere.store_names:
+                raise PartitionMoved(f"This broker does not own the messaging store '{store}' any more.")
         await make_partitions(record, self._entities.stores, claims, self._entities.elsewhere.store_names)
         self._made[record.path] = claims
 
-    async def _drop_partitions(self, link: PeerLink, frame: Frame, call: Call) -> None:
-        record = frame.decoded(EntityRecord, call.body)
+    async def _drop_partitions(self, frame: Frame, body: Raw) -> None:
+        record = frame.decoded(EntityRecord, body)
         self._made.pop(record.path, None)
         names = [name for name in record.placement if name not in self._entities.elsewhere.store_names]
         await drop_partitions([self._entities.stores[name] for name in names], record.path)
 
-    async def _changed(self, link: PeerLink, frame: Frame, call: Call) -> None:
+    async def _changed(self, frame: Frame, body: Raw) -> None:
         async with self._entities.changing:
-            for record in frame.decoded(list[EntityRecord], call.body):
+            records = frame.decoded(list[EntityRecord], body)
+            await self._forget_earlier(records)
+            for record in records:
                 self._apply(record)
+
+    async def _forget_earlier(self, records: Sequence[EntityRecord]) -> None:
+        """Close entities of the same names that were deleted while this broker could not be told."""
+        earlier: dict[SendTarget, None] = {}
+        for record in records:
+            entity = self._entities.look_up(record.path)
+            if entity is not None and entity.generation != record.generation:
+                earlier |= dict.fromkeys(
+                    [entity, *(entity.subscriptions if isinstance(entity, Topic) else ())]
+                )
+        if earlier:
+            await self._entities.forget(list(earlier))
 
     def _apply(self, record: EntityRecord) -> None:
         """An entity is new, or has a new description."""
@@ -226,32 +280,32 @@ class Following:
             elif isinstance(entity, Subscription):
                 entity.topic.rules_changed()
 
-    async def _removed(self, link: PeerLink, frame: Frame, call: Call) -> None:
+    async def _removed(self, frame: Frame, body: Raw) -> None:
         async with self._entities.changing:
-            found = [self._entities.look_up(path) for path in frame.decoded(list[str], call.body)]
+            found = [self._entities.look_up(path) for path in frame.decoded(list[str], body)]
             await self._entities.forget([entity for entity in found if entity is not None])
 
-    async def _send_off(self, link: PeerLink, frame: Frame, call: Call) -> None:
-        paths, force = frame.decoded(tuple[list[str], bool], call.body)
+    async def _send_off(self, frame: Frame, body: Raw) -> None:
+        paths, force = frame.decoded(tuple[list[str], bool], body)
         for queue in self._queues(paths):
             queue.leaving = True
         for queue in self._queues(paths):
             await send_off(queue, self._entities.forwarder(queue), force=force)
 
-    async def _stay(self, link: PeerLink, frame: Frame, call: Call) -> None:
-        for queue in self._queues(frame.decoded(list[str], call.body)):
+    async def _stay(self, frame: Frame, body: Raw) -> None:
+        for queue in self._queues(frame.decoded(list[str], body)):
             queue.leaving = False
 
     def _queues(self, paths: Sequence[str]) -> list[Queue]:
         found: list[SendTarget | None] = [self._entities.look_up(path) for path in paths]
         return [entity for entity in found if isinstance(entity, Queue)]
 
-    async def _namespace(self, link: PeerLink, frame: Frame, call: Call) -> None:
-        self._follow_namespace(frame.decoded(dict[str, Any], call.body))
+    async def _namespace(self, frame: Frame, body: Raw) -> None:
+        self._follow_namespace(frame.decoded(dict[str, Any], body))
 
     def _follow_namespace(self, description: Mapping[str, object]) -> None:
         catalog = self._broker.catalog
-        assert isinstance(catalog, FollowedCatalog)
-        catalog.follow_namespace(dict(description))
+        if isinstance(catalog, FollowedCatalog):
+            catalog.follow_namespace(dict(description))
         self._broker.authorization_rules = rules_from_record(description.get("authorization_rules"))
         self.namespace_changed()

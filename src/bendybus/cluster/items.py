@@ -5,7 +5,7 @@ numbers are part of the protocol: a number is never used again for something els
 
     Ask, Commit, Read, LookUp, Call   are answered once, by Answer, Payloads, Figures, Returned or Refusal
     Demand, SessionDemand             say how much the owner may give in all; Supply and SessionSupply give it
-    Serving, Status, SessionLost      tell what has changed at the owner
+    Serving, Owns, Status, SessionLost  tell what has changed at the owner
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ __all__ = [
     "Hello",
     "Item",
     "LookUp",
+    "Owns",
     "Payloads",
     "Ping",
     "Proof",
@@ -284,6 +285,13 @@ class Serving(msgspec.Struct, array_like=True, frozen=True, tag=41):
     """The sender has opened its partitions. Before that it can be asked for the catalog only."""
 
 
+class Owns(msgspec.Struct, array_like=True, frozen=True, tag=42):
+    """All messaging stores that the sender owns, and the term of each (store/protocol.py). Only said where
+    stores pass from one broker to another."""
+
+    stores: dict[str, int]
+
+
 class Status(msgspec.Struct, array_like=True, frozen=True, tag=40):
     """What happens to a command that is sent to these partitions now (`Availability`)."""
 
@@ -313,5 +321,6 @@ Item: TypeAlias = (
     | SessionSupply
     | SessionLost
     | Serving
+    | Owns
     | Status
 )

@@ -65,7 +65,7 @@ class Borrower:
     def _lend_pages(self) -> bool:
         """Lend a page of each partition. Returns whether one may have more at once."""
         hosts = list(self._queue.own.values())
-        first = self._next_to_ask % len(hosts)
+        first = self._next_to_ask % max(1, len(hosts))
         self._next_to_ask += 1
         more = False
         for host in (*hosts[first:], *hosts[:first]):

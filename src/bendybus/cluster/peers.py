@@ -21,6 +21,7 @@ from bendybus.cluster.frames import Frame, FrameError, refusal_of
 from bendybus.cluster.items import (
     Call,
     Item,
+    Owns,
     Returned,
     Serving,
     SessionLost,
@@ -67,13 +68,16 @@ class _Known:
 class Peer:
     """One other broker."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, absence: str | None = None) -> None:
+        """`absence`: why partitions are unavailable without a connection, for people."""
         self.name = name
+        self.absence = absence or f"the broker '{name}', which owns it, cannot be reached"
         self.link: PeerLink | None = None
         """The connection, while the other broker serves its partitions."""
         self._open: PeerLink | None = None
         """The connection, while it is open."""
-        self.stores: dict[str, RemoteStore] = {}
+        self.owned: Mapping[str, int] = {}
+        """The stores that it says it owns, and their terms; empty where stores do not change hands."""
         self.connected_once = asyncio.Event()
         self._known: dict[str, _Known] = {}
         self._availability = Availability.LOADING
@@ -87,9 +91,10 @@ class Peer:
         known = self._known_entity(queue.path, generation)
         if known.supplier is None:
             known.supplier = Supplier(queue, *self._returns(known))
-            queue.suppliers.append(known.supplier)
             if self.link is not None:
                 known.supplier.connected(self.link)
+        if known.supplier not in queue.suppliers:
+            queue.suppliers.append(known.supplier)
         partition = RemoteQueuePartition(queue, number, store, self, known.supplier)
         self._add(known, partition)
         return partition
@@ -100,6 +105,18 @@ class Peer:
         partition = RemotePartition(topic, number, store, self)
         self._add(self._known_entity(topic.path, generation), partition)
         return partition
+
+    def release(self, partition: RemotePartition[Any]) -> None:
+        """The other broker does not own this partition any more."""
+        known = self._known.get(partition.path)
+        if known is None or known.partitions.get(partition.number) is not partition:
+            return
+        del known.partitions[partition.number]
+        if known.supplier is not None:
+            known.supplier.drop_partition(partition.number)
+            if not known.partitions:
+                # It is kept: what was demanded counts for as long as the connection lasts.
+                known.supplier.rest()
 
     def forget(self, path: str) -> None:
         """The entity is deleted."""
@@ -123,16 +140,20 @@ class Peer:
 
     @staticmethod
     def _returns(known: _Known) -> tuple[Callable[..., None], Callable[..., None]]:
-        def of_queue(number: PartitionNumber) -> RemoteQueuePartition:
-            partition = known.partitions[number]
-            assert isinstance(partition, RemoteQueuePartition), "only queues have a supplier"
+        def of_queue(number: PartitionNumber) -> RemoteQueuePartition | None:
+            partition = known.partitions.get(number)
+            assert partition is None or isinstance(partition, RemoteQueuePartition), (
+                "only queues are supplied"
+            )
             return partition
 
         def give_back(number: PartitionNumber, messages: Iterable[Any]) -> None:
-            of_queue(number).release([message.lock_token for message in messages])
+            if (partition := of_queue(number)) is not None:
+                partition.release([message.lock_token for message in messages])
 
         def release(number: PartitionNumber, lock: SessionLock) -> None:
-            of_queue(number).release_session(lock)
+            if (partition := of_queue(number)) is not None:
+                partition.release_session(lock)
 
         return give_back, release
 
@@ -160,16 +181,20 @@ class Peer:
         if link is not self._open:
             return
         self._open = self.link = None
-        self._set_all(Availability.LOADING)
+        self.await_owner()
         for known in list(self._known.values()):
             if known.supplier is not None:
                 known.supplier.disconnected()
+
+    def await_owner(self) -> None:
+        """Commands wait from now on, for a limited time."""
+        self._set_all(Availability.LOADING)
         self._cancel_grace()
         self._grace = asyncio.get_running_loop().call_later(GRACE_S, self._give_up)
 
     def _give_up(self) -> None:
         self._grace = None
-        logger.warning("the broker '%s' cannot be reached: its partitions are unavailable", self.name)
+        logger.warning("partitions are unavailable: %s", self.absence)
         self._set_all(Availability.UNAVAILABLE)
 
     def _cancel_grace(self) -> None:
@@ -185,8 +210,12 @@ class Peer:
 
     def close(self) -> None:
         self._cancel_grace()
+        self.hang_up("this broker stops")
+
+    def hang_up(self, reason: str) -> None:
+        """End the connection. Everything that waits for it is answered."""
         if self._open is not None:
-            self._open.close("this broker stops")
+            self._open.close(reason)
 
     # -- what it says -------------------------------------------------------------
 
@@ -245,12 +274,15 @@ class Peers:
 
     def __init__(self, me: Identity, names: Iterable[str]) -> None:
         self.me = me
-        self.by_name: Mapping[str, Peer] = {name: Peer(name) for name in names if name != me.broker}
+        self.by_name: dict[str, Peer] = {name: Peer(name) for name in names if name != me.broker}
         self.service: PeerService | None = None
         """Serves the other brokers. Until there is one, they are not answered."""
         self.connected: Callable[[Peer], None] = _nothing
         """Called with a broker to which a connection was opened."""
+        self.owns: Callable[[str, Mapping[str, int]], None] = _ignore
+        """Called with what another broker says that it owns."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._connect: Callable[[str, Callable[[], PeerLink]], Any] | None = None
         self._links: set[PeerLink] = set()
         self._stopping = False
 
@@ -269,9 +301,20 @@ class Peers:
 
     def call_all(self, connect: Callable[[str, Callable[[], PeerLink]], Any]) -> None:
         """Keep connections to the brokers that this one calls. `connect` opens one to a broker."""
+        self._connect = connect
         for name in self.by_name:
-            if self.me.broker < name:
-                self._tasks.append(asyncio.get_running_loop().create_task(self._keep(name, connect)))
+            self._call(name)
+
+    def add(self, name: str) -> None:
+        """There is one more broker."""
+        if name not in self.by_name and name != self.me.broker:
+            self.by_name[name] = Peer(name)
+            self._call(name)
+
+    def _call(self, name: str) -> None:
+        if self._connect is not None and self.me.broker < name:
+            loop = asyncio.get_running_loop()
+            self._tasks.append(loop.create_task(self._keep(name, self._connect)))
 
     async def _keep(self, name: str, connect: Callable[[str, Callable[[], PeerLink]], Any]) -> None:
         while not self._stopping:
@@ -323,6 +366,9 @@ class Peers:
     def received(self, link: PeerLink, frame: Frame, item: Item) -> None:
         if isinstance(item, Serving):
             self.by_name[link.peer].serves(link)
+        elif isinstance(item, Owns):
+            self.by_name[link.peer].owned = item.stores
+            self.owns(link.peer, item.stores)
         elif isinstance(item, Supply | SessionSupply | SessionLost | Status):
             self.by_name[link.peer].received(frame, item)
         elif self.service is not None:
@@ -343,3 +389,7 @@ class Peers:
 
 def _nothing(_: Peer) -> None:
     """Nobody wants to know."""
+
+
+def _ignore(broker: str, stores: Mapping[str, int]) -> None:
+    """Stores stay where they are."""

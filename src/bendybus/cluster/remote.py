@@ -103,10 +103,17 @@ class RemotePartition(Generic[E]):
         whole: Entity[Any, Any, Any] = self._entity
         whole.availability_changed(self)
 
+    def give_up(self) -> Mailbox:
+        """Another broker owns the partition from now on. Returns the waiting commands."""
+        self.availability = Availability.UNAVAILABLE
+        self._peer.release(self)
+        mailbox, self._mailbox = self._mailbox, []
+        return mailbox
+
     def _unavailable(self) -> StoreUnavailable:
         return StoreUnavailable(
-            f"Partition {self.number} of '{self.path}' is unavailable: the broker '{self._peer.name}', which "
-            "owns it, cannot be reached. Please retry the operation."
+            f"Partition {self.number} of '{self.path}' is unavailable: {self._peer.absence}. "
+            "Please retry the operation."
         )
 
     # -- commands -----------------------------------------------------------------

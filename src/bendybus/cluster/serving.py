@@ -18,6 +18,7 @@ from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
+from bendybus.broker.stores import AttachedStore
 from bendybus.broker.topic import SendTarget
 from bendybus.broker.transactions import commit_here
 from bendybus.cluster.frames import Frame, FrameError, refusal_of
@@ -30,6 +31,7 @@ from bendybus.cluster.items import (
     Figures,
     Item,
     LookUp,
+    Owns,
     Payloads,
     Read,
     Returned,
@@ -60,8 +62,12 @@ Calls = dict[str, Callable[[PeerLink, Frame, Call], Awaitable[object]]]
 class Service:
     """What one broker does for all others."""
 
-    def __init__(self, entities: Entities, calls: Calls) -> None:
+    def __init__(
+        self, entities: Entities, calls: Calls, owned: Callable[[], dict[str, int]] | None = None
+    ) -> None:
+        """`owned`: the stores of this broker and their terms, if stores may pass to others."""
         self._entities = entities
+        self._owned = owned
         self._calls = calls
         self._lenders: dict[PeerLink, Lender] = {}
         self._told: dict[Host[Any], Availability] = {}
@@ -69,13 +75,19 @@ class Service:
         self._telling: asyncio.Handle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         for store in entities.stores:
-            store.changes.listen(self._tell_soon)
+            self.watch(store)
+
+    def watch(self, store: AttachedStore) -> None:
+        """Tell the others what changes in this store."""
+        store.changes.listen(self._tell_soon)
 
     # -- connections --------------------------------------------------------------
 
     def opened(self, link: PeerLink) -> None:
         self._lenders[link] = Lender(link)
         link.send(Serving())
+        if self._owned is not None:
+            link.send(Owns(self._owned()))
         for entity in self._entities:
             self._tell_about(entity, [link])
 
@@ -95,6 +107,16 @@ class Service:
         if isinstance(entity, Queue):
             for lender in self._lenders.values():
                 lender.forget_entity(entity)
+
+    def ownership_changed(self) -> None:
+        """Tell the others which stores this broker owns, and how their partitions are."""
+        assert self._owned is not None, "stores stay where they are"
+        for link in self._lenders:
+            link.send(Owns(self._owned()))
+        hosts = {host for entity in self._entities for host in entity.own.values()}
+        for host in self._told.keys() - hosts:
+            del self._told[host]
+        self._tell_soon()
 
     # -- what has changed ---------------------------------------------------------
 

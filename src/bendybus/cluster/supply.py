@@ -167,6 +167,21 @@ class Supplier:
         for session in list(self._sessions.values()):
             self.lose_session(session.lock.token)
 
+    def drop_partition(self, number: PartitionNumber) -> None:
+        """The owner has given up this partition. What it has sent of it is not locked any more."""
+        for arrivals in self._arrivals.values():
+            arrivals.by_partition.pop(number, None)
+        for exclusive, found in self._found.items():
+            self._found[exclusive] = deque(each for each in found if each[0] != number)
+        for session in [each for each in self._sessions.values() if each.number == number]:
+            self.lose_session(session.lock.token)
+
+    def rest(self) -> None:
+        """The owner has no partition of the queue any more."""
+        self._queue.suppliers.remove(self)
+        for subqueue in SubQueue:
+            self.unwanted(subqueue)
+
     # -- what receivers ask for ---------------------------------------------------
 
     def available(self, number: PartitionNumber, subqueue: SubQueue) -> int:

@@ -1,0 +1,245 @@
+"""The life of one broker in a cluster whose brokers come and go: heartbeats, and what follows from them.
+
+One task writes a heartbeat twice a second and reads who else is alive. Another acts on what was read last:
+it connects to new brokers, takes over or gives up messaging stores (ownership.py), leads if nobody else
+does, and otherwise follows the catalog. A round may take long, when a store hangs for example; heartbeats go
+on. While the catalog database is away there are no new readings: nobody is presumed dead, and nothing moves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from bendybus.cluster.cluster import Cluster
+from bendybus.cluster.following import Following
+from bendybus.cluster.membership import (
+    BEAT_S,
+    DEAD_AFTER_S,
+    GONE,
+    LEAVING,
+    SERVING,
+    is_alive,
+    living,
+    refuse_other_stores,
+    wanted_owners,
+)
+from bendybus.cluster.ownership import Ownership
+from bendybus.errors import BrokerError, ConfigError, StoreUnavailable
+from bendybus.store.catalog import SharedCatalog
+from bendybus.store.roster import BrokerRow, Roster, RosterView
+
+__all__ = ["Node"]
+
+logger = logging.getLogger(__name__)
+
+# A broker that was killed and is started again at once finds its name taken for so long.
+NAME_PATIENCE_S: Final = DEAD_AFTER_S + 2.0
+
+T = TypeVar("T")
+
+
+class Node:
+    def __init__(
+        self,
+        row: BrokerRow,
+        roster: Roster,
+        catalog: SharedCatalog,
+        cluster: Cluster,
+        replaced: Callable[[], None],
+    ) -> None:
+        """`row`: how this broker is listed. `replaced`: called when another process has its name."""
+        self._row = row
+        self._roster = roster
+        self._catalog = catalog
+        self._cluster = cluster
+        self._replaced = replaced
+        self.addresses: dict[str, str] = {}
+        """Where each broker is reached."""
+        self.view: RosterView | None = None
+        """What was read last."""
+        self._news = asyncio.Event()
+        self._was_silent = False
+        self._revision = -1
+        self._following: Following | None = None
+        self._ownership: Ownership | None = None
+        # Not one of the threads that everything else shares: a heartbeat must not wait for those.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="heartbeat")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._complaint = ""
+        self._stopped = False
+
+    # -- starting -----------------------------------------------------------------
+
+    async def join(self) -> None:
+        """Be listed. Returns once the namespace has been founded, by this broker or another."""
+        loop = asyncio.get_running_loop()
+        patience = loop.time() + NAME_PATIENCE_S
+        while not await self._ask(lambda: self._roster.join(self._row, DEAD_AFTER_S)):
+            if loop.time() > patience:
+                raise ConfigError(
+                    f"a broker '{self._row.name}' of this cluster is running already; give this one another "
+                    "name with --broker"
+                )
+            await asyncio.sleep(BEAT_S)
+        while True:
+            view = await self._beat()
+            refuse_other_stores(view, self._row.name, self._row.stores)
+            await self._lead(view)
+            self._meet(view)
+            if self._cluster.has_catalog or "created_at" in self._catalog.namespace():
+                return
+            # Another broker is founding it.
+            await asyncio.sleep(BEAT_S)
+            await asyncio.to_thread(self._catalog.read)
+
+    async def serve(self, following: Following, ownership: Ownership) -> None:
+        """Take part from now on. Returns after the first round; `run` is called next."""
+        self._following, self._ownership = following, ownership
+        self._row = replace(self._row, state=SERVING)
+        await self.round()
+
+    async def round(self) -> None:
+        """One heartbeat, and what follows from it."""
+        await self._act(await self._beat())
+
+    def run(self) -> None:
+        """Repeat that until the end."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._keep_beating()), loop.create_task(self._keep_acting())]
+
+    async def stop(self) -> None:
+        """Leave in order: others take over at once. May be called again."""
+        if self._stopped:
+            return
+        self._stopped = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            await self._say(LEAVING)
+            if self._ownership is not None:
+                await self._ownership.stop()
+            await self._say(GONE)
+        except BrokerError as reason:
+            logger.warning("the others are not told that this broker leaves: %s", reason)
+        await self._ask(self._roster.close)
+        self._thread.shutdown(wait=False)
+
+    async def _say(self, state: str) -> None:
+        self._row = replace(self._row, state=state)
+        await self._beat()
+
+    # -- heartbeats ---------------------------------------------------------------
+
+    async def _ask(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    async def _beat(self) -> RosterView:
+        row = self._row
+        view = await self._ask(lambda: self._roster.beat(row.name, row.instance, row.state))
+        if view.own_silence_s is not None and view.own_silence_s >= DEAD_AFTER_S:
+            self._was_silent = True
+        return view
+
+    async def _keep_beating(self) -> None:
+        while True:
+            try:
+                self.view = await self._beat()
+            except BrokerError as reason:
+                if str(reason) != self._complaint:
+                    self._complaint = str(reason)
+                    logger.error("the cluster's catalog is away, so nothing moves: %s", reason)
+            else:
+                if self._complaint:
+                    logger.warning("the cluster's catalog is back")
+                self._complaint = ""
+                self._news.set()
+            await asyncio.sleep(BEAT_S)
+
+    # -- acting -------------------------------------------------------------------
+
+    async def _keep_acting(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            assert self.view is not None, "there are news"
+            try:
+                await self._act(self.view)
+            except StoreUnavailable as reason:
+                logger.warning("a round was not completed: %s", reason)
+            except Exception:
+                logger.exception("a round failed")
+
+    async def _act(self, view: RosterView) -> None:
+        if view.own_silence_s is None:
+            logger.error("another process is the broker '%s' now: this one ends", self._row.name)
+            self._replaced()
+            return
+        assert self._ownership is not None
+        self._meet(view)
+        if self._was_silent:
+            self._was_silent = False
+            logger.warning(
+                "this broker was silent for more than %g s: others may have replaced it", DEAD_AFTER_S
+            )
+            await self._ownership.check()
+        await self._lead(view)
+        await self._ownership.settle(wanted_owners(view, self._row.stores), living(view).keys())
+        if not self._cluster.has_catalog and view.lead.revision != self._revision:
+            async with self._following_entities():
+                await self.compare()
+
+    def _meet(self, view: RosterView) -> None:
+        """Call brokers that are new, and hang up on those that are presumed dead."""
+        peers = self._cluster.peers
+        for broker in view.brokers:
+            if broker.name == self._row.name:
+                continue
+            self.addresses[broker.name] = broker.address
+            if is_alive(broker):
+                peers.add(broker.name)
+            elif (peer := peers.by_name.get(broker.name)) is not None:
+                peer.hang_up("it is presumed dead")
+
+    # -- the catalog --------------------------------------------------------------
+
+    async def _lead(self, view: RosterView) -> None:
+        """Make changes if nobody else does."""
+        lead, me = view.lead, self._cluster.me
+        if lead.instance == me.instance:
+            if self._catalog.term != lead.term:
+                await self._become_leader(lead.term)
+            return
+        if lead.term >= self._cluster.term:
+            if self._catalog.term is not None:
+                logger.warning("the broker '%s' leads now", lead.broker)
+            self._catalog.term = None
+            self._cluster.follow(lead.broker, lead.term)
+        if lead.instance not in living(view):
+            term = await self._ask(lambda: self._roster.lead(me.broker, me.instance, lead.term))
+            if term is not None:
+                await self._become_leader(term)
+
+    async def _become_leader(self, term: int) -> None:
+        async with self._following_entities():
+            # What an earlier one changed last may not have been heard here.
+            await self.compare()
+            self._catalog.term = term
+            self._cluster.follow(self._cluster.me.broker, term)
+        logger.info("leads the cluster, term %d", term)
+
+    def _following_entities(self) -> asyncio.Lock:
+        """Held while entities change. Before there are any, nothing is held."""
+        return asyncio.Lock() if self._following is None else self._following.changing
+
+    async def compare(self) -> None:
+        """Make everything as the catalog has it. The caller holds the lock for changes."""
+        revision, records = await asyncio.to_thread(self._catalog.read)
+        if self._following is not None:
+            await self._following.compare(self._catalog.namespace(), records)
+        self._revision = revision

@@ -1,0 +1,91 @@
+"""The life of a broker in a cluster: its name, the catalog's changes, and what it does after a silence."""
+
+from __future__ import annotations
+
+import pytest
+
+from bendybus.domain.entities import QueueDescription
+from bendybus.errors import StoreUnavailable
+from bendybus.names import EntityPath
+from fix_async import until
+from fix_nodes import NodeMember, nodes
+
+
+def queue(path: str) -> QueueDescription:
+    return QueueDescription(EntityPath(path), enable_partitioning=True)
+
+
+def known(member: NodeMember) -> set[str]:
+    return {entity.path for entity in member.broker.entities}
+
+
+async def test_the_first_broker_leads() -> None:
+    async with nodes("abc") as cluster:
+        assert [member.cluster.has_catalog for member in cluster] == [True, False, False]
+        assert cluster["c"].cluster.leader.name == "a"
+
+
+async def test_a_change_is_known_to_all_brokers_when_it_returns() -> None:
+    async with nodes("abc") as cluster:
+        await until(lambda: all(peer.link for peer in cluster["a"].cluster.peers.by_name.values()))
+        await cluster["a"].broker.queues.create(queue("orders"))
+        assert all(known(member) == {"orders"} for member in cluster)
+
+
+async def test_a_broker_that_joins_knows_what_exists() -> None:
+    async with nodes("a") as cluster:
+        await cluster["a"].broker.queues.create(queue("orders"))
+        assert known(await cluster.add("b")) == {"orders"}
+
+
+@pytest.mark.row("N-03", "N-04")
+async def test_when_the_leader_dies_another_leads_and_the_former_changes_nothing() -> None:
+    async with nodes("ab") as cluster:
+        await cluster["a"].broker.queues.create(queue("one"))
+        cluster["a"].cut()
+        await cluster.pass_time()
+
+        await cluster["b"].broker.queues.create(queue("two"))
+        with pytest.raises(StoreUnavailable):
+            await cluster["a"].broker.queues.create(queue("three"))
+
+        cluster["a"].silent = False
+        await cluster.rounds()
+        assert [member.cluster.has_catalog for member in cluster] == [False, True]
+        assert known(cluster["a"]) == known(cluster["b"]) == {"one", "two"}
+        await cluster.whole()
+
+
+async def test_a_change_that_a_broker_was_not_told_is_found_by_the_next_heartbeat() -> None:
+    async with nodes("ab") as cluster:
+        cluster["b"].ownership.service = None
+        for name in ("one", "two"):
+            await cluster["a"].broker.queues.create(queue(name))
+        await until(lambda: known(cluster["b"]) == {"one", "two"})
+        for peer in cluster["a"].cluster.peers.by_name.values():
+            peer.hang_up("cut by a test")
+        await cluster["a"].broker.entities.remove(cluster["a"].broker.find("one"), force=True)
+        await cluster.rounds()
+        assert known(cluster["b"]) == {"two"}
+
+
+async def test_a_process_whose_name_another_one_has_ends() -> None:
+    async with nodes("ab") as cluster:
+        former = cluster["b"]
+        former.cut()
+        await cluster.pass_time()
+        await cluster.add("b")
+        assert not former.replaced
+        await former.node.round()
+        assert former.replaced
+        await former.stop()
+
+
+async def test_after_a_silence_a_broker_asks_its_stores_whether_they_are_still_its_own() -> None:
+    async with nodes("ab") as cluster:
+        cluster["b"].cut()
+        await cluster.pass_time()
+        assert len(cluster["a"].owns) == 4 and len(cluster["b"].owns) == 2
+        # It still reaches nobody, but it reaches the stores.
+        await cluster["b"].node.round()
+        assert not cluster["b"].owns

@@ -1,0 +1,321 @@
+"""Stores pass from one broker to another, and the partitions in them go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from bendybus.broker.lifecycle import Availability
+from bendybus.broker.queue import Queue
+from bendybus.cluster.remote import RemotePartition
+from bendybus.domain.commands import Complete, Enqueue, Enqueued, Given, Peek, Settled
+from bendybus.domain.entities import QueueDescription
+from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.session_commands import AcceptSession, SessionAccepted
+from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription, subscription_path
+from bendybus.errors import BrokerError, NotSupported, Unavailable
+from bendybus.names import EntityPath, SequenceNumber
+from fix_async import until
+from fix_nodes import NodeMember, Nodes, nodes
+
+PAGE = 1024 * 1024
+MAIN = SubQueue.MAIN
+STORES = ("s0", "s1", "s2", "s3")
+
+
+def made(*texts: str, session: str | None = None) -> list[Message]:
+    return [Message(text.encode(), len(text), session_id=session) for text in texts]
+
+
+async def new_queue(cluster: Nodes, at: str = "a", **properties: object) -> None:
+    description = QueueDescription(EntityPath("orders"), enable_partitioning=True, **properties)
+    await cluster[at].broker.queues.create(description)
+    await cluster.whole()
+
+
+def orders(member: NodeMember) -> Queue:
+    return member.broker.queues.get("orders")
+
+
+async def send_to_all(queue: Queue, text: str) -> None:
+    """One message to each partition."""
+    for host in queue.hosts:
+        await host.ask(Enqueue(made(f"{text}/{host.number}")))
+
+
+async def contents(queue: Queue) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for host in queue.hosts:
+        given = await host.ask(Peek(SequenceNumber(0), 100))
+        assert isinstance(given, Given)
+        found.update(
+            payload.decode() for payload in await host.payloads(given.messages) if payload is not None
+        )
+    return found
+
+
+def expected(queue: Queue, *texts: str) -> Counter[str]:
+    return Counter(f"{text}/{host.number}" for text in texts for host in queue.hosts)
+
+
+@pytest.mark.row("N-01")
+async def test_brokers_share_the_stores_and_reach_every_partition() -> None:
+    async with nodes("abc") as cluster:
+        assert sorted(store for member in cluster for store in member.owns) == list(STORES)
+        assert all(member.owns for member in cluster)
+        await new_queue(cluster)
+        for member in cluster:
+            await send_to_all(orders(member), member.name)
+        for member in cluster:
+            queue = orders(member)
+            assert await contents(queue) == expected(queue, "a", "b", "c")
+
+
+@pytest.mark.row("N-03", "N-04")
+async def test_when_a_broker_dies_another_serves_its_partitions_and_nothing_is_lost() -> None:
+    async with nodes() as cluster:
+        await new_queue(cluster)
+        await send_to_all(orders(cluster["a"]), "settled")
+        for member in cluster:
+            for host in orders(member).own.values():
+                (message,) = host.lock(1, PAGE, MAIN)
+                assert message.lock_token is not None
+                await host.ask(Complete([message.lock_token]))
+        await send_to_all(orders(cluster["a"]), "before")
+
+        cluster["b"].cut()
+        await cluster.pass_time()
+        await cluster.whole()
+
+        assert cluster["a"].owns == set(STORES)
+        queue = orders(cluster["a"])
+        assert await contents(queue) == expected(queue, "before")
+        await send_to_all(queue, "after")
+
+        # It believes that it owns its stores, and cannot commit.
+        late = orders(cluster["b"])
+        for host in late.own.values():
+            with pytest.raises(Unavailable):
+                await host.ask(Enqueue(made("too late")))
+        assert await contents(queue) == expected(queue, "before", "after")
+
+        cluster["b"].silent = False
+        await cluster.rounds()
+        await until(lambda: len(cluster["b"].owns) == 2)
+        await cluster.rounds()
+        await cluster.whole()
+        for member in cluster:
+            assert await contents(orders(member)) == expected(queue, "before", "after")
+
+
+async def test_commands_that_wait_for_a_dead_broker_are_answered_by_the_next_one() -> None:
+    async with nodes() as cluster:
+        await new_queue(cluster)
+        queue = orders(cluster["a"])
+        cluster["b"].cut()
+        (first, *_) = [host for host in queue.hosts if isinstance(host, RemotePartition)]
+        await until(lambda: first.availability is Availability.LOADING)
+        waiting = asyncio.ensure_future(first.ask(Enqueue(made("x"))))
+
+        await cluster.pass_time()
+
+        assert isinstance(await waiting, Enqueued)
+        assert await contents(queue) == Counter(["x"])
+
+
+async def test_a_broker_that_joins_gets_its_share_and_messages_stay() -> None:
+    async with nodes("a") as cluster:
+        await new_queue(cluster)
+        await send_to_all(orders(cluster["a"]), "before")
+
+        await cluster.add("b")
+        await cluster.rounds()
+        await cluster.whole()
+
+        assert len(cluster["a"].owns) == len(cluster["b"].owns) == 2
+        for member in cluster:
+            queue = orders(member)
+            assert await contents(queue) == expected(queue, "before")
+        for member in cluster:
+            await send_to_all(orders(member), member.name)
+        queue = orders(cluster["a"])
+        assert await contents(queue) == expected(queue, "before", "a", "b")
+
+
+async def test_a_broker_that_ends_in_order_is_replaced_at_once() -> None:
+    async with nodes() as cluster:
+        await new_queue(cluster)
+        await send_to_all(orders(cluster["a"]), "before")
+
+        await cluster["b"].stop()
+        cluster.by_name.pop("b")
+        await cluster.rounds(1)
+        await cluster.whole()
+
+        queue = orders(cluster["a"])
+        assert await contents(queue) == expected(queue, "before")
+
+
+async def test_a_receiver_goes_on_when_the_owner_changes() -> None:
+    class Taker:
+        def __init__(self, queue: Queue) -> None:
+            self.queue = queue
+            self.taken: list[Message] = []
+
+        def wake(self) -> None:
+            for host in self.queue.in_turn():
+                self.taken += host.lock(5, PAGE, MAIN)
+            self.queue.wait(self, MAIN)
+
+    async with nodes() as cluster:
+        await new_queue(cluster)
+        taker = Taker(orders(cluster["a"]))
+        taker.wake()
+        await send_to_all(orders(cluster["a"]), "one")
+        await until(lambda: len(taker.taken) == 16)
+        taken = taker.taken[:]
+
+        await cluster.add("c")
+        await cluster.rounds()
+        await cluster.whole()
+        # The locks in stores that have moved are gone; the others are held.
+        await send_to_all(orders(cluster["c"]), "two")
+        await until(lambda: len(taker.taken) >= 16 + 16 + sum(_is_lost(cluster, each) for each in taken))
+
+
+def _is_lost(cluster: Nodes, message: Message) -> bool:
+    assert message.lock_token is not None
+    host = orders(cluster["a"]).host_of_token(message.lock_token)
+    assert host is not None
+    return host.store.name in cluster["c"].owns
+
+
+async def test_locks_end_when_the_owner_changes_and_messages_come_back() -> None:
+    async with nodes("a") as cluster:
+        await new_queue(cluster)
+        queue = orders(cluster["a"])
+        await send_to_all(queue, "x")
+        locked = {host.number: host.lock(1, PAGE, MAIN)[0] for host in queue.hosts}
+
+        await cluster.add("b")
+        await cluster.rounds()
+        await cluster.whole()
+
+        for number, message in locked.items():
+            token = message.lock_token
+            assert token is not None
+            host = queue.host_of_token(token)
+            assert host is not None and host.number == number
+            reply = await host.ask(Complete([token]))
+            assert isinstance(reply, Settled)
+            assert bool(reply.lost) is (host.store.name in cluster["b"].owns)
+
+
+async def test_the_holder_of_a_session_is_told_when_the_owner_changes() -> None:
+    class Holder:
+        is_lost = False
+
+        def wake(self) -> None: ...
+
+        def lost(self) -> None:
+            self.is_lost = True
+
+    async with nodes("a") as cluster:
+        await new_queue(cluster, requires_session=True)
+        queue = orders(cluster["a"])
+        holders: dict[int, Holder] = {}
+        for host in queue.hosts:
+            await host.ask(Enqueue(made("x", session=f"s{host.number}")))
+            accepted = await host.ask(AcceptSession(f"s{host.number}", b"\0" * 16))
+            assert isinstance(accepted, SessionAccepted) and accepted.lock is not None
+            holders[host.number] = Holder()
+            host.hold_session(accepted.lock, holders[host.number])
+
+        await cluster.add("b")
+        await cluster.rounds()
+        moved = {host.number for host in queue.hosts if host.store.name in cluster["b"].owns}
+        assert moved and {number for number, holder in holders.items() if holder.is_lost} == moved
+
+
+async def test_a_topic_and_its_subscriptions_pass_together() -> None:
+    async with nodes() as cluster:
+        topics = cluster["a"].broker.topics
+        await topics.create(TopicDescription(EntityPath("events"), enable_partitioning=True))
+        await topics.create_subscription(SubscriptionDescription(subscription_path("events", "all")))
+        await cluster.whole()
+        at_a = cluster["a"].broker
+        for host in at_a.find_target("events").hosts:
+            await host.ask(Enqueue(made(f"before/{host.number}")))
+
+        cluster["b"].cut()
+        await cluster.pass_time()
+        await cluster.whole()
+
+        for host in at_a.find_target("events").hosts:
+            await host.ask(Enqueue(made(f"after/{host.number}")))
+        copies = at_a.find("events/subscriptions/all")
+        assert await contents(copies) == expected(copies, "before", "after")
+
+
+@pytest.mark.row("N-08")
+async def test_nothing_moves_while_the_catalog_is_away() -> None:
+    async with nodes() as cluster:
+        await new_queue(cluster)
+        owned = {member.name: member.owns for member in cluster}
+        cluster.roster.away = True
+        cluster.roster.clock_s += 100
+        for member in cluster:
+            with pytest.raises(Unavailable):
+                await member.node.round()
+        assert {member.name: member.owns for member in cluster} == owned
+        for member in cluster:
+            await send_to_all(orders(member), member.name)
+        cluster.roster.away = False
+        await cluster.rounds()
+        await cluster.whole()
+        queue = orders(cluster["a"])
+        assert await contents(queue) == expected(queue, "a", "b")
+
+
+async def test_a_store_that_lacks_partitions_is_not_served() -> None:
+    async with nodes() as cluster:
+        await new_queue(cluster)
+        (lost, *_) = cluster["b"].owns
+        cluster["b"].cut()
+        contents_of = cluster.stores[lost]
+        contents_of.discard([record.key for record in contents_of.partitions()])
+
+        await cluster.pass_time()
+
+        assert cluster["a"].owns == set(STORES) - {lost}
+        assert contents_of.owner.instance == ""
+        queue = orders(cluster["a"])
+        assert {host.store.name for host in queue.hosts if isinstance(host, RemotePartition)} == {lost}
+
+
+async def test_a_store_that_cannot_be_given_up_is_kept() -> None:
+    async with nodes("a") as cluster:
+        await new_queue(cluster)
+        for store in cluster.stores.values():
+            store.outage = None
+        owned = cluster["a"].ownership
+        (name, *_) = cluster["a"].owns
+        cluster.stores[name].outage = BrokerError("it does not answer")
+        await owned.release(name)
+        assert name in cluster["a"].owns
+        cluster.stores[name].outage = None
+        queue = orders(cluster["a"])
+        await cluster["a"].broker.recovered()
+        await send_to_all(queue, "x")
+
+
+async def test_what_only_one_broker_would_know_is_refused_even_if_it_owns_all() -> None:
+    async with nodes("a") as cluster:
+        await new_queue(cluster)
+        queue = orders(cluster["a"])
+        with pytest.raises(NotSupported, match="a receiver with a selector"):
+            queue.hosts[0].scan(MAIN, lambda messages: messages)
+        with pytest.raises(NotSupported, match="the lease"):
+            queue.refuse_spread("the lease of a consumer")
