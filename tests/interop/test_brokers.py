@@ -9,11 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
-from itertools import cycle
+from contextlib import ExitStack, closing
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -28,12 +26,11 @@ from bendybus.management.http import HttpClient
 from fix_processes import run_bendybus
 from fix_server import ServerProcess, StartServer
 from interop.sdk import BREAKS_CONNECTIONS
+from interop.traffic import RETRIES, Traffic
 
 pytestmark = BREAKS_CONNECTIONS
 
-RETRIES = {"retry_total": 20, "retry_backoff_factor": 0.1, "retry_backoff_max": 0.2}
 CLIENTS = 6
-SESSIONS = 7
 
 QUEUES = {
     "orders": {"EnablePartitioning": True},
@@ -177,71 +174,6 @@ def test_management_is_right_at_every_broker(cluster: ServerProcess, clients: li
             sender.send_messages(ServiceBusMessage("x"))
 
 
-class Traffic:
-    """Sends and receives until it is told to stop, and counts what was acknowledged."""
-
-    def __init__(self, server: ServerProcess, name: str) -> None:
-        self._server = server
-        self._name = name
-        self.acknowledged: set[str] = set()
-        self.received: set[str] = set()
-        """If a broker dies while one of them is completed, its receiver cannot know whether it was."""
-        self.completed: set[str] = set()
-        self.sending = threading.Event()
-        self.sending.set()
-        self._threads = [threading.Thread(target=self._send, args=(number,)) for number in range(3)]
-        self._threads += [threading.Thread(target=self._receive) for _ in range(2)]
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def _client(self) -> ServiceBusClient:
-        return ServiceBusClient.from_connection_string(self._server.connection_string, **RETRIES)
-
-    def _send(self, place: int) -> None:
-        number = 0
-        with self._client() as client, client.get_queue_sender(self._name) as sender:
-            while self.sending.is_set():
-                texts = [f"{place}/{number + each}" for each in range(5)]
-                number += 5
-                keys = {"session_id": f"s{number % SESSIONS}"} if self._name == "steps" else {}
-                try:
-                    sender.send_messages([ServiceBusMessage(text, **keys) for text in texts])
-                except ServiceBusError:
-                    continue
-                self.acknowledged.update(texts)
-
-    @property
-    def _done(self) -> bool:
-        return not self.sending.is_set() and self.acknowledged <= self.received
-
-    def _receive(self) -> None:
-        sessions = cycle(range(SESSIONS))
-        with self._client() as client:
-            while not self._done:
-                # By name: a receiver that asks for the next free session waits a minute when all are empty.
-                session = {"session_id": f"s{next(sessions)}"} if self._name == "steps" else {}
-                with suppress(ServiceBusError), client.get_queue_receiver(self._name, **session) as receiver:
-                    self._take(receiver)
-
-    def _take(self, receiver) -> None:
-        while not self._done:
-            messages = receiver.receive_messages(20, max_wait_time=1)
-            if not messages and self._name == "steps":
-                return
-            for message in messages:
-                self.received.add(str(message))
-                receiver.complete_message(message)
-                self.completed.add(str(message))
-
-    def finish(self) -> None:
-        self.sending.clear()
-        for thread in self._threads:
-            thread.join(60)
-            assert not thread.is_alive(), f"missing: {sorted(self.acknowledged - self.received)[:10]}"
-
-
 @pytest.mark.parametrize("name", ["orders", "steps"])
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.row("N-02")
@@ -250,18 +182,14 @@ def test_a_broker_that_is_killed_comes_back_and_nothing_acknowledged_is_lost(
 ) -> None:
     properties = {**QUEUES[name], "LockDuration": "PT5S"}
     server = start_server({name: properties}, None, "--brokers", "2")
-    traffic = Traffic(server, name)
+    traffic = Traffic([server.connection_string], name)
     traffic.start()
     for _ in range(2):
-        before = len(traffic.completed)
-        while len(traffic.completed) < before + 50:
-            time.sleep(0.01)
+        traffic.goes_on()
         victim = sorted(broker_processes(server))[which]
         os.kill(victim, signal.SIGKILL)
         started_again(server, victim)
-    before = len(traffic.completed)
-    while len(traffic.completed) < before + 50:
-        time.sleep(0.01)
+    traffic.goes_on()
 
     traffic.finish()
 

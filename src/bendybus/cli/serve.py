@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Final, TypeVar
 
@@ -63,6 +65,26 @@ class _Assignment(click.ParamType[str]):
     default="1",
     show_default=True,
     help="Broker processes that share the work; auto: one for each core.",
+)
+@click.option(
+    "--cluster",
+    metavar="URL",
+    envvar="BENDYBUS_CLUSTER",
+    help="Be a broker of the cluster whose catalog is in this database, postgresql://...; needs --store.",
+)
+@click.option(
+    "--broker",
+    metavar="NAME",
+    envvar="BENDYBUS_BROKER",
+    show_default="the machine's name",
+    help="This broker's name in its cluster.",
+)
+@click.option(
+    "--cluster-address",
+    metavar="HOST:PORT",
+    envvar="BENDYBUS_CLUSTER_ADDRESS",
+    show_default="127.0.0.1:0",
+    help="Where the other brokers of the cluster reach this one; port 0 picks a free one.",
 )
 @click.option(
     "--stores",
@@ -191,6 +213,7 @@ def serve(
     log_level: str,
     log_format: str,
     audit_log: Path | None,
+    **in_cluster: str | None,
 ) -> None:
     """Run the broker until SIGTERM or Ctrl+C.
 
@@ -235,15 +258,31 @@ def serve(
             log_format=log_format,
             audit_log=audit_log,
         )
-        _run(settings, _broker_count(brokers))
+        _run(_in_cluster(settings, **in_cluster), _broker_count(brokers))
     except (SetupError, StoreUnavailable) as error:
         click.echo(f"bendybus: {error}", err=True)
         raise click.exceptions.Exit(EXIT_SETUP) from None
 
 
+def _in_cluster(
+    settings: Settings, cluster: str | None, broker: str | None, cluster_address: str | None
+) -> Settings:
+    """The settings with what makes the server a broker of a cluster."""
+    if cluster is not None:
+        name, address = broker or socket.gethostname(), cluster_address or settings.cluster_address
+        return replace(settings, cluster=cluster, broker_name=name, cluster_address=address)
+    if broker is not None or cluster_address is not None:
+        raise ConfigError("--broker and --cluster-address say nothing without --cluster")
+    return settings
+
+
 def _run(settings: Settings, brokers: int) -> None:
     if brokers == 1:
         run(settings)
+    elif settings.cluster is not None:
+        raise ConfigError(
+            "--brokers and --cluster exclude each other: start each broker of a cluster on its own"
+        )
     elif code := supervise(settings, brokers):
         raise click.exceptions.Exit(code)
 

@@ -36,7 +36,9 @@ from bendybus.server.allowed_stores import AllowedStores
 from bendybus.server.announcement import announce, withdraw
 from bendybus.server.backup import BackedUp, Backups
 from bendybus.server.backup_routes import backup_routes, refused_backup_routes
-from bendybus.server.cluster_member import ClusterMember, Membership, refuse_new_root_key
+from bendybus.server.cluster_member import ClusterMember, Membership
+from bendybus.server.cluster_node import ClusterNode
+from bendybus.server.cluster_part import ClusterPart, refuse_new_root_key
 from bendybus.server.emulator_config import NamespaceConfig, load_config
 from bendybus.server.front import Front
 from bendybus.server.http import RESERVED_NAMES
@@ -82,7 +84,7 @@ CLOSE_TIMEOUT_S: Final = 10.0
 class Server:
     """A server and everything in it. `async with Server(settings) as server: ...`"""
 
-    def __init__(self, settings: Settings, member: ClusterMember | None = None) -> None:
+    def __init__(self, settings: Settings, member: ClusterPart | None = None) -> None:
         """`member`: what makes this server one broker of several; None if it is alone."""
         self._settings = settings
         self._member = member
@@ -114,12 +116,12 @@ class Server:
         settings = self._settings
         configs = load_config(settings.config) if settings.config else ()
         folder = DataFolder(settings.data)
-        if self._member is None:
-            folder.open()
-            exits.callback(folder.close)
-        else:
+        if isinstance(self._member, ClusterMember):
             # The supervisor has opened the folder.
             await self._member.open(exits)
+        else:
+            folder.open()
+            exits.callback(folder.close)
         issuer = await trusted_issuer(settings, exits)
         wanted = [*(config.name for config in configs), *settings.namespaces]
         folders = namespace_folders(folder, wanted, settings, exits)
@@ -160,7 +162,7 @@ class Server:
         self.connection_strings = connection_strings(
             [namespace for namespace, *_ in opened], settings.host, self.ports[0], tls=settings.require_tls
         )
-        if self._member is None:
+        if not isinstance(self._member, ClusterMember):
             announce(
                 settings.data,
                 settings.host,
@@ -189,12 +191,12 @@ class Server:
 
     def _memory_bytes(self) -> int:
         """The connections' memory. Several brokers share it equally."""
-        processes = 1 if self._member is None else len(self._member.membership.brokers)
+        processes = 1 if self._member is None else self._member.processes
         return memory_limit(self._settings.memory) // processes
 
     async def _open_ports(self, front: Front) -> None:
         settings, member = self._settings, self._member
-        if member is not None:
+        if isinstance(member, ClusterMember):
             membership = member.membership
             self.ports = front.open_sockets(membership.sockets(), membership.metrics_sockets())
             return
@@ -266,7 +268,7 @@ class Server:
 
     async def _catalog(self, folder: DataFolder, exits: AsyncExitStack) -> Catalog:
         if self._member is not None:
-            return await self._member.catalog(folder.catalog_path, exits)
+            return await self._member.catalog(folder, exits)
         catalog = SqliteCatalog(folder.catalog_path)
         catalog.open()
         exits.callback(catalog.close)
@@ -288,9 +290,12 @@ class Server:
         stores = messaging_stores(settings, folder, placed)
         refuse_missing_stores(stores, records)
         cluster = None if self._member is None else self._member.cluster
-        if cluster is not None:
-            stores = [store for store in stores if store.name in cluster.own_stores]
+        if isinstance(self._member, ClusterMember):
+            stores = self._member.own_stores(stores)
         examine_stores(stores, namespace_id(catalog), known)
+        if isinstance(self._member, ClusterNode):
+            # It takes them over when it serves.
+            stores = []
         if settings.development:
             self.faults[name] = faults = StoreFaults(stores)
             stores = faults.stores
@@ -365,7 +370,7 @@ async def _serve(settings: Settings, membership: Membership | None) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    member = None
+    member: ClusterPart | None = None if settings.cluster is None else ClusterNode(settings)
     if membership is not None:
         member = ClusterMember(membership)
         # Nothing is ever written to it: it can be read when the supervisor is gone. Then nobody stops this

@@ -9,33 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from starlette.types import ASGIApp
-
 from bendybus.broker.broker import Broker
 from bendybus.cluster.cluster import Cluster
 from bendybus.cluster.following import Following
-from bendybus.cluster.frames import Frame
-from bendybus.cluster.items import Call
 from bendybus.cluster.link import Identity, PeerLink
 from bendybus.cluster.peers import Peer
-from bendybus.cluster.serving import Calls, Service
-from bendybus.errors import BrokerError, NotSupported, Unavailable
-from bendybus.server.forwarded_http import (
-    HTTP_CALL,
-    ForwardedRequest,
-    ForwardedResponse,
-    ForwardingRoute,
-    serve_forwarded,
-)
-from bendybus.server.metrics import ProcessFigures
+from bendybus.cluster.serving import Service
+from bendybus.errors import BrokerError, Unavailable
+from bendybus.server.cluster_part import ClusterPart
 from bendybus.server.settings import Settings
 from bendybus.store.catalog import Catalog
+from bendybus.store.folder import DataFolder
+from bendybus.store.protocol import MessagingStore
 from bendybus.store.sqlite.catalog import SqliteCatalog
 
 __all__ = ["ClusterMember", "Membership"]
@@ -43,8 +34,6 @@ __all__ = ["ClusterMember", "Membership"]
 logger = logging.getLogger(__name__)
 
 FETCH_AGAIN_S: Final = 0.05
-FIGURES_CALL: Final = "figures"
-_FIGURES: Final = list[tuple[str, str, int | float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +67,14 @@ class Membership:
         return [socket.socket(fileno=each) for each in self.metrics]
 
 
-class ClusterMember:
+class ClusterMember(ClusterPart):
     def __init__(self, membership: Membership) -> None:
-        self.membership = membership
         identity = Identity(membership.cluster, membership.broker, membership.secret)
-        self.cluster = Cluster(identity, membership.owners, membership.brokers, membership.brokers[0])
+        super().__init__(Cluster(identity, membership.owners, membership.brokers, membership.brokers[0]))
+        self.membership = membership
+        self.processes = len(membership.brokers)
         self._following: Following | None = None
-        self._app: ASGIApp | None = None
-        self._figures: Callable[[], ProcessFigures] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def has_catalog(self) -> bool:
-        return self.cluster.has_catalog
 
     async def open(self, exits: AsyncExitStack) -> None:
         """Talk to the other brokers from now on."""
@@ -107,7 +91,7 @@ class ClusterMember:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.cluster.peers.stop()
+        await self.cluster.stop()
 
     def _socket(self, name: str) -> Path:
         return self.membership.folder / f"{name}.sock"
@@ -117,10 +101,13 @@ class ClusterMember:
 
     # -- the catalog --------------------------------------------------------------
 
-    async def catalog(self, path: Path, exits: AsyncExitStack) -> Catalog:
-        """The catalog itself, or what the broker that has it says."""
+    def own_stores(self, stores: Sequence[MessagingStore]) -> list[MessagingStore]:
+        """Those that belong to this broker."""
+        return [store for store in stores if store.name in self.cluster.own_stores]
+
+    async def catalog(self, folder: DataFolder, exits: AsyncExitStack) -> Catalog:
         if self.has_catalog:
-            catalog = SqliteCatalog(path)
+            catalog = SqliteCatalog(folder.catalog_path)
             catalog.open()
             exits.callback(catalog.close)
             self.cluster.namespace = catalog.namespace
@@ -136,11 +123,9 @@ class ClusterMember:
     async def serve(
         self, broker: Broker, namespace_changed: Callable[[], None], exits: AsyncExitStack
     ) -> None:
-        """Serve the other brokers."""
         self._following = following = Following(broker, self.cluster)
         following.namespace_changed = namespace_changed
-        own: Calls = {HTTP_CALL: self._serve_http, FIGURES_CALL: self._serve_figures}
-        service = Service(broker.entities, {**following.calls(), **own})
+        service = Service(broker.entities, {**following.calls(), **self.own_calls})
         broker.entities.watch(lambda entity: service.entity_removed(entity) if entity.deleted else None)
         exits.push_async_callback(service.stop)
         self.cluster.peers.serve(service)
@@ -160,39 +145,3 @@ class ClusterMember:
         except BrokerError as reason:
             # The connection was lost again, and the next one brings the next try.
             logger.warning("the catalog was not compared: %s", reason)
-
-    # -- HTTP ---------------------------------------------------------------------
-
-    def forwarding(self) -> ForwardingRoute | None:
-        """Passes management on to the broker that has the catalog; None if this one has it."""
-        return None if self.has_catalog else ForwardingRoute(self.cluster.leader)
-
-    def answer_with(self, app: ASGIApp, figures: Callable[[], ProcessFigures]) -> None:
-        """How requests that other brokers pass on are answered, and what this process counts."""
-        self._app, self._figures = app, figures
-
-    async def figures_of_others(self) -> list[ProcessFigures]:
-        """What the other processes count, of those that can be asked."""
-        found: list[ProcessFigures] = []
-        for peer in self.cluster.peers.by_name.values():
-            try:
-                found.append(await peer.call(FIGURES_CALL, None, _FIGURES))
-            except Unavailable as absence:
-                logger.debug("the figures of the broker '%s' are missing: %s", peer.name, absence)
-        return found
-
-    async def _serve_figures(self, link: PeerLink, frame: Frame, call: Call) -> ProcessFigures:
-        return () if self._figures is None else self._figures()
-
-    async def _serve_http(self, link: PeerLink, frame: Frame, call: Call) -> ForwardedResponse:
-        if self._app is None:
-            raise Unavailable("This broker is starting. Please retry the operation.")
-        return await serve_forwarded(self._app, frame.decoded(ForwardedRequest, call.body))
-
-
-def refuse_new_root_key(which: str, key: str) -> None:
-    """Instead of keeping it: the other brokers would not know it."""
-    raise NotSupported(
-        "The root key cannot be changed yet while a server with several brokers runs. Start it with one "
-        "broker to change the key."
-    )

@@ -6,6 +6,7 @@ where the request is served. Messages over HTTP are not passed on: every broker 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -49,8 +50,9 @@ class ForwardedResponse(msgspec.Struct, array_like=True, frozen=True):
 class ForwardingRoute(BaseRoute):
     """Matches every request, and lets another broker answer it."""
 
-    def __init__(self, peer: Peer) -> None:
-        self._peer = peer
+    def __init__(self, leader: Callable[[], Peer]) -> None:
+        """`leader`: the broker that has the catalog now; `Unavailable` if there is none."""
+        self._leader = leader
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         return (Match.FULL if scope["type"] == "http" else Match.NONE), {}
@@ -75,7 +77,7 @@ class ForwardingRoute(BaseRoute):
                 scope.get("client"),
                 scope.get("server"),
             )
-            answer = await self._peer.call(HTTP_CALL, forwarded, ForwardedResponse)
+            answer = await self._leader().call(HTTP_CALL, forwarded, ForwardedResponse)
         except BrokerError as refusal:
             response = error_response(refusal, request.url.path.strip("/"), now())
         else:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -33,7 +35,7 @@ from bendybus.gateway.gateway import Gateway
 from bendybus.gateway.memory_budget import MemoryBudget
 from bendybus.namespaces import Namespace, Namespaces
 from bendybus.rest.routes import RestMessages
-from bendybus.server.cluster_member import ClusterMember
+from bendybus.server.cluster_part import ClusterPart
 from bendybus.server.http import HEALTH_PATH, Health, http_app, watching_app
 from bendybus.server.http_protocol import HttpHost, TakeOver
 from bendybus.server.listener import Listener
@@ -47,6 +49,9 @@ __all__ = ["Front"]
 WATCHING_CONNECTIONS_MAX: Final = 64
 
 
+Answer: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+
 class Front:
     def __init__(
         self,
@@ -58,21 +63,21 @@ class Front:
         require_tls: bool = False,
         operators_routes: Sequence[BaseRoute] = (),
         take_over: TakeOver | None = None,
-        member: ClusterMember | None = None,
+        member: ClusterPart | None = None,
     ) -> None:
         """`operators_routes`: what belongs to the server and to no namespace.
 
         `take_over`: for the WebSockets of the portal, which are passed on as bytes. `member`: what makes this
         server one broker of several.
         """
-        self._forwarding = None if member is None else member.forwarding()
+        self._member = member
         self.namespaces = Namespaces()
         self.ready = False
         """What `/health` says."""
         budget = MemoryBudget(memory_bytes)
         self._gateway = Gateway(self.namespaces, handshake_timeout_s=handshake_timeout_s, budget=budget)
         self._routes = _NamespaceRoutes(
-            self.namespaces, None if member is not None else ConnectionList(self._gateway)
+            self.namespaces, None if member is not None else ConnectionList(self._gateway), member
         )
         metrics = MetricsPage(
             self.namespaces, self._gateway, None if member is None else member.figures_of_others
@@ -80,7 +85,7 @@ class Front:
         app = http_app(
             amqp=self._gateway.protocol,
             health=self._health,
-            metrics=metrics.show if self._forwarding is None else self._forwarding.answer,
+            metrics=metrics.show if member is None else _where_the_catalog_is(member, metrics.show),
             # Last: every path may be an entity's.
             routes=[*operators_routes, self._routes],
         )
@@ -123,7 +128,7 @@ class Front:
         `keeper` attaches and retires its stores; None if that is not possible.
         """
         self.namespaces.add(namespace)
-        self._routes.admit(namespace, rules, keeper, self._forwarding)
+        self._routes.admit(namespace, rules, keeper)
         self._gateway.admit(namespace)
 
     def dismiss(self, namespace: Namespace) -> None:
@@ -176,6 +181,16 @@ class Front:
         await self._listener.close()
 
 
+def _where_the_catalog_is(member: ClusterPart, show: Answer) -> Answer:
+    """The broker that has the catalog answers."""
+    forwarding = member.forwarding()
+
+    async def answer(request: Request) -> Response:
+        return await (show(request) if member.has_catalog else forwarding.answer(request))
+
+    return answer
+
+
 def _only_over_tls(take_over: TakeOver) -> TakeOver:
     """Without TLS a WebSocket stays the application's, which refuses it."""
 
@@ -204,15 +219,20 @@ class _Served:
 
     rest: RestMessages
     router: Router
+    following: Router | None
+    """The routes while another broker has the catalog; None for a server with one broker."""
 
 
 class _NamespaceRoutes(BaseRoute):
     """All routes of all namespaces: finds the namespace, and lets it find the route."""
 
-    def __init__(self, namespaces: Namespaces, connections: ConnectionKeeper | None) -> None:
+    def __init__(
+        self, namespaces: Namespaces, connections: ConnectionKeeper | None, member: ClusterPart | None
+    ) -> None:
         """`connections`: None for one broker of several, which knows its own only."""
         self._namespaces = namespaces
         self._connections = connections
+        self._member = member
         self._served: dict[Namespace, _Served] = {}
 
     def admit(
@@ -220,12 +240,11 @@ class _NamespaceRoutes(BaseRoute):
         namespace: Namespace,
         rules: AuthorizationRules,
         keeper: StoreKeeper | None,
-        management: BaseRoute | None,
     ) -> None:
         rest = RestMessages(namespace.broker, namespace.keys)
-        if management is not None:
-            self._served[namespace] = _Served(rest, Router([rest, management], redirect_slashes=False))
-            return
+        member, following = self._member, None
+        if member is not None:
+            following = Router([rest, member.forwarding()], redirect_slashes=False)
         # Management last: what is not a message operation is an entity.
         rule_routes = AuthorizationRuleRoutes(rules, namespace.keys)
         own = [
@@ -236,7 +255,7 @@ class _NamespaceRoutes(BaseRoute):
             *pipeline_routes(namespace),
         ]
         routes = [*own, rest, rule_routes, *management_routes(namespace)]
-        self._served[namespace] = _Served(rest, Router(routes, redirect_slashes=False))
+        self._served[namespace] = _Served(rest, Router(routes, redirect_slashes=False), following)
 
     def dismiss(self, namespace: Namespace) -> None:
         self._served.pop(namespace).rest.stop()
@@ -252,4 +271,7 @@ class _NamespaceRoutes(BaseRoute):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         namespace = self._namespaces.of_request(Headers(scope=scope))
         audit.enter(namespace=namespace.name)
-        await self._served[namespace].router(scope, receive, send)
+        served, router = self._served[namespace], self._served[namespace].router
+        if served.following is not None and self._member is not None and not self._member.has_catalog:
+            router = served.following
+        await router(scope, receive, send)

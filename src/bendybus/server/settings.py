@@ -9,6 +9,7 @@ root key: store/folder.py.
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,6 +61,12 @@ class Settings:
     """How many messaging stores; None: as many as the data folder has, `STORES_DEFAULT` in a new one."""
     store_urls: tuple[str, ...] = field(default=(), repr=False)
     """Messaging stores elsewhere than in the data folder, instead of its own."""
+    cluster: str | None = field(default=None, repr=False)
+    """The catalog of the cluster that this server is a broker of, a URL; None if it is alone."""
+    broker_name: str = field(default_factory=socket.gethostname)
+    """This broker's name in its cluster."""
+    cluster_address: str = "127.0.0.1:0"
+    """Where this broker listens for the others, and where they reach it."""
     allowed_stores: tuple[str, ...] = field(default=(), repr=False)
     """Folders and URLs of stores that may be attached over the network; none: nothing may be."""
     tier: Tier | None = None

@@ -22,7 +22,14 @@ from bendybus.namespaces import CALLED_HOST
 if TYPE_CHECKING:
     from cryptography import x509
 
-__all__ = ["CERTIFICATE_FILE", "TLS_FOLDER", "certificate_in", "self_made_certificate", "server_context"]
+__all__ = [
+    "CERTIFICATE_FILE",
+    "TLS_FOLDER",
+    "certificate_in",
+    "make_certificate",
+    "self_made_certificate",
+    "server_context",
+]
 
 TLS_FOLDER = "tls"
 CERTIFICATE_FILE = "server.crt"
@@ -93,6 +100,14 @@ def _comparable(name: str) -> str:
 
 
 def _make(certificate: Path, key: Path, names: Iterable[str]) -> None:
+    made, secret = make_certificate(names, VALIDITY)
+    key.parent.mkdir(parents=True, exist_ok=True)
+    _write(key, secret, mode=0o600)
+    _write(certificate, made, mode=0o644)
+
+
+def make_certificate(names: Iterable[str], validity: timedelta) -> tuple[bytes, bytes]:
+    """A new certificate, which is its own authority, and its key; both PEM."""
     # Imported here: 50 ms that only the first start spends.
     from cryptography import x509  # noqa: PLC0415
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
@@ -111,7 +126,7 @@ def _make(certificate: Path, key: Path, names: Iterable[str]) -> None:
         .serial_number(x509.random_serial_number())
         # Valid from an hour ago, for clients whose clock is behind.
         .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + VALIDITY)
+        .not_valid_after(now + validity)
         .add_extension(x509.SubjectAlternativeName(list(map(_alternative_name, names))), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(private_key.public_key()), critical=False)
@@ -124,9 +139,7 @@ def _make(certificate: Path, key: Path, names: Iterable[str]) -> None:
     secret = private_key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    key.parent.mkdir(parents=True, exist_ok=True)
-    _write(key, secret, mode=0o600)
-    _write(certificate, made.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    return made.public_bytes(serialization.Encoding.PEM), secret
 
 
 def _alternative_name(name: str) -> x509.GeneralName:

@@ -1,0 +1,232 @@
+"""One broker of a cluster on PostgreSQL: its part of what `serve --cluster URL` starts.
+
+The brokers have a catalog in common, in the database that the URL names, and the messaging stores that all
+of them are given by `--store`. They talk over TCP, encrypted. The first broker of a cluster makes a
+certificate and a secret, and keeps both in the catalog's database: whoever can read that database is a
+member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import secrets
+import signal
+import ssl
+import tempfile
+import uuid
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from bendybus.broker.broker import Broker
+from bendybus.cluster.cluster import Cluster
+from bendybus.cluster.following import Following
+from bendybus.cluster.link import Identity, PeerLink
+from bendybus.cluster.membership import STARTING
+from bendybus.cluster.node import Node
+from bendybus.cluster.ownership import Ownership
+from bendybus.cluster.serving import Service
+from bendybus.errors import ConfigError
+from bendybus.server.cluster_part import ClusterPart
+from bendybus.server.settings import Settings
+from bendybus.server.stores import kind_of, messaging_stores, namespace_id, postgres_driver, shown_url
+from bendybus.server.tls import make_certificate
+from bendybus.store.catalog import Catalog
+from bendybus.store.folder import DataFolder, make_key
+from bendybus.store.protocol import SharedStore
+from bendybus.store.roster import BrokerRow, ClusterSecrets
+
+if TYPE_CHECKING:
+    from bendybus.store.postgres.address import StoreAddress
+
+__all__ = ["ClusterNode", "refuse_unsupported"]
+
+logger = logging.getLogger(__name__)
+
+# Nobody replaces it yet, so it must not end.
+CERTIFICATE_VALIDITY: Final = timedelta(days=20 * 365)
+HANDSHAKE_TIMEOUT_S: Final = 5.0
+_ANYWHERE: Final = ("", "0.0.0.0", "::", "*")
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
+
+
+class ClusterNode(ClusterPart):
+    processes = 1
+
+    def __init__(self, settings: Settings) -> None:
+        assert settings.cluster is not None, "a server without --cluster is alone"
+        refuse_unsupported(settings)
+        self._settings = settings
+        self._name = settings.broker_name
+        self._address = _catalog_address(settings.cluster)
+        self._stores = [store.name for store in messaging_stores(settings, DataFolder(settings.data))]
+        self._node: Node
+        # It is known who we are when the catalog has been opened.
+        super().__init__(Cluster(Identity("", self._name, b""), {}, (), ""))
+
+    # -- the catalog, and the connections to the others ----------------------------
+
+    async def catalog(self, folder: DataFolder, exits: AsyncExitStack) -> Catalog:
+        """Open it, become a member, and talk to the others from now on."""
+        from bendybus.store.postgres.catalog import PostgresCatalog  # noqa: PLC0415 - optional, see _catalog_address
+        from bendybus.store.postgres.roster import PostgresRoster  # noqa: PLC0415
+
+        _refuse_used(folder)
+        catalog = PostgresCatalog(self._address, _make_secrets)
+        catalog.open()
+        exits.callback(catalog.close)
+        shared = catalog.secrets
+        for which, key in zip(("primary", "secondary"), shared.root_keys, strict=True):
+            folder.keep_root_key(which, key)  # type: ignore[arg-type]  # the two names there are
+        me = Identity(shared.cluster, self._name, shared.secret)
+        self.cluster = cluster = Cluster(me, dict.fromkeys(self._stores), (), "", owners_change=True)
+        cluster.namespace = catalog.namespace
+        exits.push_async_callback(cluster.stop)
+        server_tls, client_tls = _tls_contexts(shared, self._settings.data)
+        host, port = _parse_address(self._settings.cluster_address)
+        loop = asyncio.get_running_loop()
+        try:
+            server = await loop.create_server(
+                cluster.peers.accept, host, port, ssl=server_tls, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S
+            )
+        except OSError as error:
+            raise ConfigError(f"--cluster-address {self._settings.cluster_address}: {error}") from error
+        exits.callback(server.close)
+        listening = f"{host}:{server.sockets[0].getsockname()[1]}"
+        row = BrokerRow(
+            self._name, me.instance, listening, version("bendybus"), STARTING, tuple(self._stores)
+        )
+        self._node = node = Node(row, PostgresRoster(self._address), catalog, cluster, _end)
+        exits.push_async_callback(node.stop)
+
+        async def connect(name: str, made: Callable[[], PeerLink]) -> Any:
+            there, at = _parse_address(node.addresses[name])
+            return await loop.create_connection(
+                made,
+                there,
+                at,
+                ssl=client_tls,
+                server_hostname="bendybus",
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+            )
+
+        cluster.peers.call_all(connect)
+        await node.join()
+        logger.info("the broker '%s' listens for the others on %s", self._name, listening)
+        return catalog
+
+    async def serve(
+        self, broker: Broker, namespace_changed: Callable[[], None], exits: AsyncExitStack
+    ) -> None:
+        settings, namespace = self._settings, namespace_id(broker.catalog)
+
+        def store_named(name: str) -> SharedStore:
+            found = messaging_stores(settings, DataFolder(settings.data))
+            (store,) = (store for store in found if store.name == name)
+            store.namespace = namespace
+            # All of them are on PostgreSQL.
+            return cast(SharedStore, store)
+
+        cluster, node = self.cluster, self._node
+        following = Following(broker, cluster)
+        following.namespace_changed = namespace_changed
+        ownership = Ownership(broker, cluster, following, store_named, node.compare)
+        service = Service(broker.entities, {**following.calls(), **self.own_calls}, ownership.terms)
+        broker.entities.watch(lambda entity: service.entity_removed(entity) if entity.deleted else None)
+        ownership.service = service
+        exits.push_async_callback(service.stop)
+        cluster.peers.serve(service)
+        await node.serve(following, ownership)
+        node.run()
+        # Before the broker is stopped.
+        exits.push_async_callback(node.stop)
+
+
+def _end() -> None:
+    """In order, as the operator would end it."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _make_secrets() -> ClusterSecrets:
+    certificate, key = make_certificate(["bendybus"], CERTIFICATE_VALIDITY)
+    keys = (make_key(), make_key())
+    return ClusterSecrets(uuid.uuid4().hex, secrets.token_bytes(32), certificate.decode(), key.decode(), keys)
+
+
+def _tls_contexts(shared: ClusterSecrets, data: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """For both sides. Each shows the cluster's certificate, and takes no other."""
+    contexts = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # The standard library reads keys from files only.
+    with tempfile.TemporaryDirectory(dir=data) as folder:
+        certificate, key = Path(folder, "cluster.crt"), Path(folder, "cluster.key")
+        certificate.write_text(shared.certificate)
+        key.touch(0o600)
+        key.write_text(shared.key)
+        for context in contexts:
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            # Members have one certificate in common, so it names nobody.
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(certificate)
+            context.load_cert_chain(certificate, key)
+    return contexts
+
+
+def _catalog_address(url: str) -> StoreAddress:
+    with postgres_driver():
+        from bendybus.store.postgres.address import parse_address  # noqa: PLC0415
+        from bendybus.store.postgres.catalog import CATALOG_SCHEMA  # noqa: PLC0415
+    try:
+        if kind_of(url) != "postgresql":
+            raise ConfigError("write postgresql://USER@HOST:PORT/DATABASE")
+        return parse_address(url, CATALOG_SCHEMA)
+    except ConfigError as error:
+        raise ConfigError(f"--cluster {shown_url(url)}: {error}") from None
+
+
+def _parse_address(text: str) -> tuple[str, int]:
+    """`HOST:PORT`, as brokers tell each other."""
+    host, _, port = text.rpartition(":")
+    if not port.isascii() or not port.isdigit() or int(port) > 65_535 or host.strip("[]") in _ANYWHERE:
+        raise ConfigError(
+            f"--cluster-address is '{text}'; write HOST:PORT, with an address at which the other brokers "
+            "reach this one. Port 0 picks a free one"
+        )
+    return host.strip("[]"), int(port)
+
+
+def refuse_unsupported(settings: Settings) -> None:
+    """`ConfigError` for what does not work in a cluster yet."""
+    _parse_address(settings.cluster_address)
+    if not _NAME.fullmatch(settings.broker_name):
+        raise ConfigError(
+            f"--broker is '{settings.broker_name}'; allowed are letters, digits, '.', '_' and '-', up to 63"
+        )
+    if not settings.store_urls:
+        raise ConfigError("--cluster needs messaging stores that all brokers reach: --store postgresql://...")
+    for url in settings.store_urls:
+        if kind_of(url) != "postgresql":
+            raise ConfigError(f"--store {shown_url(url)}: in a cluster, messaging stores are on PostgreSQL")
+    refused = {
+        "several namespaces": len(settings.namespaces) > 1,
+        "--config": settings.config is not None,
+        "--development": settings.development,
+        "--allow-store": bool(settings.allowed_stores),
+    }
+    for what, is_used in refused.items():
+        if is_used:
+            raise ConfigError(f"--cluster and {what} cannot be used together yet")
+
+
+def _refuse_used(folder: DataFolder) -> None:
+    """The data folder of a server that was alone has entities, which would not be served."""
+    if folder.catalog_path.exists() or folder.store_list().attached or folder.namespaces():
+        raise ConfigError(
+            f"the data folder {folder.path} has entities of its own; give a broker of a cluster another one"
+        )

@@ -1,0 +1,330 @@
+"""A cluster of brokers on PostgreSQL: real processes, killed and stopped, with the official SDK.
+
+Each broker has its own port. Which broker owns which messaging store is decided by their names, so clients of
+every broker reach partitions of all others.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from azure.core.exceptions import AzureError
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from fix_postgres import Postgres
+from fix_processes import BENDYBUS
+from fix_server import ServerProcess
+from interop.sdk import BREAKS_CONNECTIONS
+from interop.traffic import RETRIES, Traffic
+
+pytestmark = BREAKS_CONNECTIONS
+
+STORES = 4
+# What a receiver had locked when it met an error comes back soon.
+LOCK = timedelta(seconds=5)
+
+
+class Broker(ServerProcess):
+    """One process of the cluster."""
+
+    def __init__(self, folder: Path, name: str, options: Sequence[str]) -> None:
+        folder.mkdir()
+        super().__init__(folder, {}, options)
+        self.name = name
+
+    def command(self) -> list[str]:
+        return [
+            *(BENDYBUS, "serve", "--data", str(self.data), "--broker", self.name, *self._options),
+            *("--port", str(self.port), "--admin-port", "0"),
+        ]
+
+
+class Cluster:
+    def __init__(self, folder: Path, postgres: Postgres) -> None:
+        self._folder = folder
+        self._postgres = postgres
+        self.database = postgres.new_database()
+        stores = [
+            postgres.url(self.database, schema=f"s{number}", name=f"s{number}") for number in range(STORES)
+        ]
+        self.options = ["--cluster", postgres.url(self.database), *(f"--store={url}" for url in stores)]
+        self.brokers: dict[str, Broker] = {}
+
+    def start(self, *names: str) -> None:
+        for name in names:
+            if name not in self.brokers:
+                self.brokers[name] = Broker(self._folder / name, name, self.options)
+            self.brokers[name].start()
+
+    def __getitem__(self, name: str) -> Broker:
+        return self.brokers[name]
+
+    def connection_strings(self, names: str) -> list[str]:
+        return [self.brokers[name].connection_string for name in names]
+
+    def ask(self, query: str) -> Any:
+        with psycopg.connect(self._postgres.url(self.database)) as connection:
+            return connection.execute(query).fetchall()
+
+    def owners(self) -> list[str]:
+        """The broker that each store names as its owner."""
+        return [self.ask(f"SELECT broker FROM s{number}.owner")[0][0] for number in range(STORES)]
+
+    @property
+    def leader(self) -> str:
+        return self.ask("SELECT broker FROM bendybus_cluster.leader")[0][0]
+
+    def administration(self, name: str) -> ServiceBusAdministrationClient:
+        broker = self.brokers[name]
+        return ServiceBusAdministrationClient.from_connection_string(
+            broker.connection_string,
+            connection_verify=str(broker.certificate),
+            # While no broker leads, or none owns a store, management calls fail and can be repeated.
+            retry_total=20,
+            retry_backoff_factor=0.1,
+            retry_backoff_max=0.5,
+        )
+
+    def close(self) -> None:
+        for broker in self.brokers.values():
+            if broker.running:
+                broker.send_signal(signal.SIGCONT)
+                broker.stop()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, postgres: Postgres) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, postgres)
+    yield cluster
+    cluster.close()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """For what processes do without telling anyone."""
+    while not holds():
+        time.sleep(0.02)
+
+
+def client_of(broker: ServerProcess) -> ServiceBusClient:
+    return ServiceBusClient.from_connection_string(broker.connection_string, **RETRIES)
+
+
+@pytest.mark.row("N-01")
+def test_a_client_of_any_broker_reaches_everything(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c")
+    until(lambda: len(set(cluster.owners())) == 3)
+    for number, name in enumerate("abc"):
+        # Whichever broker is asked: the one that leads makes the change.
+        with cluster.administration(name) as admin:
+            admin.create_queue(f"queue-{number}", enable_partitioning=True)
+    with ExitStack() as exits:
+        clients = {name: exits.enter_context(client_of(cluster[name])) for name in "abc"}
+        for name, client in clients.items():
+            with client.get_queue_sender("queue-0") as sender:
+                for key in range(16):
+                    sender.send_messages(ServiceBusMessage(f"{name}/{key}", partition_key=f"key-{key}"))
+        rest = {f"{name}/{key}" for name in "abc" for key in range(16)}
+        for client in clients.values():
+            with client.get_queue_receiver("queue-0") as receiver:
+                for _ in range(16):
+                    (message,) = receiver.receive_messages(1, max_wait_time=20)
+                    receiver.complete_message(message)
+                    rest.remove(str(message))
+        assert not rest
+    for name in "abc":
+        with cluster.administration(name) as admin:
+            assert {queue.name for queue in admin.list_queues()} == {"queue-0", "queue-1", "queue-2"}
+            assert admin.get_queue_runtime_properties("queue-0").total_message_count == 0
+    for name in "cba":
+        assert cluster[name].stop() == 0
+        cluster[name].refuse_trouble()
+
+
+@pytest.mark.parametrize("name", ["orders", "steps"])
+@pytest.mark.parametrize("victim", ["a", "b"])
+@pytest.mark.row("N-04")
+def test_when_a_broker_is_killed_others_serve_its_partitions_and_nothing_acknowledged_is_lost(
+    cluster: Cluster, name: str, victim: str
+) -> None:
+    cluster.start("a", "b", "c")
+    until(lambda: len(set(cluster.owners())) == 3)
+    assert cluster.leader == "a"
+    with cluster.administration("c") as admin:
+        sessions = name == "steps"
+        admin.create_queue(name, enable_partitioning=True, requires_session=sessions, lock_duration=LOCK)
+    traffic = Traffic(cluster.connection_strings("abc".replace(victim, "")), name)
+    traffic.start()
+    traffic.goes_on()
+
+    cluster[victim].kill()
+    until(lambda: victim not in cluster.owners())
+    traffic.goes_on()
+    until(lambda: cluster.leader != victim)
+    with cluster.administration("c") as admin:
+        admin.create_queue("made-afterwards")
+    cluster.start(victim)
+    until(lambda: victim in cluster.owners())
+    traffic.goes_on()
+    traffic.finish()
+
+    assert traffic.acknowledged <= traffic.received
+    assert not traffic.refused
+    with cluster.administration(victim) as admin:
+        assert {queue.name for queue in admin.list_queues()} == {name, "made-afterwards"}
+
+
+@pytest.mark.row("N-03", "N-04")
+def test_a_broker_that_was_stopped_for_a_while_cannot_write_what_others_own(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c")
+    until(lambda: len(set(cluster.owners())) == 3)
+    with cluster.administration("a") as admin:
+        admin.create_queue("orders", enable_partitioning=True, lock_duration=LOCK)
+    traffic = Traffic(cluster.connection_strings("bc"), "orders")
+    own = Traffic(cluster.connection_strings("a"), "orders", "own ")
+    traffic.start()
+    own.start()
+    traffic.goes_on()
+    for _ in range(2):
+        cluster["a"].send_signal(signal.SIGSTOP)
+        until(lambda: "a" not in cluster.owners() and cluster.leader != "a")
+        traffic.goes_on()
+
+        cluster["a"].send_signal(signal.SIGCONT)
+        until(lambda: "a" in cluster.owners())
+        traffic.goes_on()
+        own.goes_on(10)
+    both = [traffic, own]
+    for each in both:
+        each.sending.clear()
+    until(lambda: own.acknowledged | traffic.acknowledged <= own.received | traffic.received)
+    for each in both:
+        each.acknowledged.clear()
+        each.finish()
+
+
+def test_brokers_are_restarted_one_by_one_under_load(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c")
+    until(lambda: len(set(cluster.owners())) == 3)
+    with cluster.administration("a") as admin:
+        admin.create_queue("orders", enable_partitioning=True, lock_duration=LOCK)
+    traffic = Traffic(cluster.connection_strings("c"), "orders")
+    traffic.start()
+    for name in "ab":
+        traffic.goes_on()
+        assert cluster[name].stop() == 0
+        until(lambda name=name: name not in cluster.owners() and "" not in cluster.owners())
+        traffic.goes_on()
+        cluster.start(name)
+        until(lambda name=name: name in cluster.owners())
+    traffic.goes_on()
+    traffic.finish()
+    assert traffic.acknowledged <= traffic.received
+    assert not traffic.refused
+
+
+@pytest.mark.row("N-09")
+def test_a_process_that_is_not_a_member_is_refused(cluster: Cluster) -> None:
+    cluster.start("a")
+    ((address,),) = cluster.ask("SELECT address FROM bendybus_cluster.broker")
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection((host, int(port)), 20) as plain:
+        plain.settimeout(20)
+        # Without the cluster's certificate nothing is said and nothing is read.
+        with pytest.raises((ssl.SSLError, ConnectionError)), context.wrap_socket(plain) as link:
+            assert link.recv(1) == b""
+            raise ConnectionResetError
+
+
+@pytest.mark.row("N-08")
+def test_messages_flow_while_the_catalog_is_away(cluster: Cluster, own_postgres: Postgres) -> None:
+    """The catalog is in another server than the stores."""
+    catalog = own_postgres.new_database()
+    cluster.options[1] = own_postgres.url(catalog)
+    cluster.start("a", "b")
+    until(lambda: len(set(cluster.owners())) == 2)
+    with cluster.administration("a") as admin:
+        admin.create_queue("orders", enable_partitioning=True, lock_duration=LOCK)
+        traffic = Traffic(cluster.connection_strings("ab"), "orders")
+        traffic.start()
+        own_postgres.stop("immediate")
+        traffic.goes_on(200)
+        with pytest.raises(AzureError):
+            admin.create_queue("another", retry_total=0)
+        own_postgres.start()
+        admin.create_queue("another")
+    traffic.goes_on()
+    traffic.finish()
+    assert traffic.acknowledged <= traffic.received
+
+
+STORE = "--store=postgresql://x@127.0.0.1:1/d"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--cluster", "sqlite:///x.db", STORE], "--cluster sqlite:///x.db: write postgresql://"),
+        (["--cluster", "postgresql://x@127.0.0.1:1/d"], "--cluster needs messaging stores"),
+        (["--cluster", "postgresql://x@127.0.0.1:1/d", "--store=sqlite:///tmp/x.db"], "are on PostgreSQL"),
+        (
+            ["--cluster", "postgresql://x@127.0.0.1:1/d", STORE, "--development"],
+            "--development cannot be used",
+        ),
+        (
+            ["--cluster", "postgresql://x@127.0.0.1:1/d", STORE, "--config", "x.json"],
+            "--config cannot be used",
+        ),
+        (["--cluster", "postgresql://x@127.0.0.1:1/d", STORE, "--brokers", "2"], "exclude each other"),
+        (["--cluster", "postgresql://x@127.0.0.1:1/d", STORE, "--cluster-address", "0.0.0.0:1"], "HOST:PORT"),
+        (["--cluster", "postgresql://x@127.0.0.1:1/d", STORE, "--broker", "a b"], "--broker is 'a b'"),
+        (["--broker", "b"], "say nothing without --cluster"),
+    ],
+)
+def test_what_does_not_work_in_a_cluster_is_refused_in_one_line(
+    tmp_path: Path, options: list[str], said: str
+) -> None:
+    command = [
+        BENDYBUS,
+        "serve",
+        "--data",
+        str(tmp_path / "data"),
+        "--port",
+        "0",
+        "--admin-port",
+        "0",
+        *options,
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert said in ended.stderr
+
+
+def test_a_broker_with_other_stores_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.start("a")
+    stranger = Broker(tmp_path / "b", "b", cluster.options[:-1])
+    ended = subprocess.run(stranger.command(), capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert "All brokers of a cluster need the same --store options" in ended.stderr
+
+
+def test_a_name_that_is_in_use_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.start("a")
+    twin = Broker(tmp_path / "twin", "a", cluster.options)
+    ended = subprocess.run(twin.command(), capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert "a broker 'a' of this cluster is running already" in ended.stderr
