@@ -82,6 +82,7 @@ class _StoreApi:
             return JSONResponse({"error": refusal.description}, refusal.status)
 
     async def _list(self, request: Request) -> tuple[object, HTTPStatus]:
+        self._broker.entities.elsewhere.refuse("the list of messaging stores")
         return {"stores": [self._shown(store) for store in self._broker.stores]}, HTTPStatus.OK
 
     async def _show(self, request: Request) -> tuple[object, HTTPStatus]:

@@ -193,8 +193,10 @@ class Cluster:
         await self._tell("stay", list(paths))
 
     async def send_off(self, paths: Sequence[EntityPath], *, force: bool) -> None:
+        if not force and None in self._owners.values():
+            raise StoreUnavailable("A messaging store has no owner now. Please retry the operation.")
         try:
-            for peer in self.peers.by_name.values():
+            for peer in list(self.peers.by_name.values()):
                 try:
                     await self._command(peer, "send-off", (list(paths), force))
                 except Unavailable:
@@ -210,7 +212,7 @@ class Cluster:
 
     async def _tell(self, name: str, body: object) -> None:
         """Tell all that can be reached. The others get the whole catalog when they are back."""
-        for peer in self.peers.by_name.values():
+        for peer in list(self.peers.by_name.values()):
             try:
                 await self._command(peer, name, body)
             except Unavailable as absence:
@@ -218,7 +220,7 @@ class Cluster:
 
     async def last_use(self, path: EntityPath) -> Instant | None:
         last = Instant(0)
-        for peer in self.peers.by_name.values():
+        for peer in list(self.peers.by_name.values()):
             try:
                 last = max(last, Instant(await peer.call("last-use", path, int)))
             except BrokerError:

@@ -120,19 +120,19 @@ class Node:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        try:
-            await self._say(LEAVING)
-            if self._ownership is not None:
-                await self._ownership.stop()
-            await self._say(GONE)
-        except BrokerError as reason:
-            logger.warning("the others are not told that this broker leaves: %s", reason)
+        await self._say(LEAVING)
+        if self._ownership is not None:
+            await self._ownership.stop()
+        await self._say(GONE)
         await self._ask(self._roster.close)
         self._thread.shutdown(wait=False)
 
     async def _say(self, state: str) -> None:
         self._row = replace(self._row, state=state)
-        await self._beat()
+        try:
+            await self._beat()
+        except BrokerError as reason:
+            logger.warning("the others are not told that this broker is %s: %s", state, reason)
 
     # -- heartbeats ---------------------------------------------------------------
 
@@ -195,16 +195,17 @@ class Node:
                 await self.compare()
 
     def _meet(self, view: RosterView) -> None:
-        """Call brokers that are new, and hang up on those that are presumed dead."""
+        """Call brokers that are new, and forget those that are gone or presumed dead."""
         peers = self._cluster.peers
-        for broker in view.brokers:
-            if broker.name == self._row.name:
-                continue
-            self.addresses[broker.name] = broker.address
-            if is_alive(broker):
-                peers.add(broker.name)
-            elif (peer := peers.by_name.get(broker.name)) is not None:
-                peer.hang_up("it is presumed dead")
+        others = {broker.name: broker for broker in view.brokers if broker.name != self._row.name}
+        self.addresses = {name: broker.address for name, broker in others.items() if is_alive(broker)}
+        for name in self.addresses:
+            peers.add(name)
+        for name in peers.by_name.keys() - self.addresses.keys():
+            logger.info("the broker '%s' is gone or presumed dead", name)
+            if self._ownership is not None:
+                self._ownership.heard(name, {})
+            peers.remove(name, "it is presumed dead")
 
     # -- the catalog --------------------------------------------------------------
 

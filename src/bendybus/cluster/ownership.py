@@ -196,7 +196,9 @@ class Ownership:
         """Another broker says what it owns."""
         cluster = self._cluster
         for name, term in stores.items():
-            if name not in cluster.all_stores or term <= self._heard.get(name, (0, ""))[0]:
+            heard = self._heard.get(name, (0, ""))[0]
+            # A broker that was presumed dead may still be the owner.
+            if name not in cluster.all_stores or term < heard or (term == heard and cluster.owner_of(name)):
                 continue
             self._heard[name] = term, broker
             owned = self._own.get(name)

@@ -281,7 +281,8 @@ class Peers:
         """Called with a broker to which a connection was opened."""
         self.owns: Callable[[str, Mapping[str, int]], None] = _ignore
         """Called with what another broker says that it owns."""
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        """Each keeps the connection to one broker."""
         self._connect: Callable[[str, Callable[[], PeerLink]], Any] | None = None
         self._links: set[PeerLink] = set()
         self._stopping = False
@@ -314,7 +315,18 @@ class Peers:
     def _call(self, name: str) -> None:
         if self._connect is not None and self.me.broker < name:
             loop = asyncio.get_running_loop()
-            self._tasks.append(loop.create_task(self._keep(name, self._connect)))
+            self._tasks[name] = loop.create_task(self._keep(name, self._connect))
+
+    def remove(self, name: str, reason: str) -> None:
+        """A broker is gone. Nobody waits for it any more."""
+        task = self._tasks.pop(name, None)
+        if task is not None:
+            task.cancel()
+        peer = self.by_name.get(name)
+        if peer is not None:
+            peer.hang_up(reason)
+            peer.close()
+            del self.by_name[name]
 
     async def _keep(self, name: str, connect: Callable[[str, Callable[[], PeerLink]], Any]) -> None:
         while not self._stopping:
@@ -339,9 +351,9 @@ class Peers:
 
     async def stop(self) -> None:
         self._stopping = True
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         links = list(self._links)
         for peer in self.by_name.values():
             peer.close()

@@ -69,6 +69,19 @@ async def test_a_change_that_a_broker_was_not_told_is_found_by_the_next_heartbea
         assert known(cluster["b"]) == {"two"}
 
 
+async def test_an_entity_can_be_deleted_when_a_broker_is_gone() -> None:
+    async with nodes("abc") as cluster:
+        await cluster["a"].broker.queues.create(queue("orders"))
+        await cluster["c"].stop()
+        cluster.by_name.pop("c")
+        cluster["b"].cut()
+        await cluster.pass_time()
+        await cluster.whole()
+        assert cluster["a"].cluster.peers.by_name == {}
+        await cluster["a"].broker.queues.delete("orders")
+        assert known(cluster["a"]) == set()
+
+
 async def test_a_process_whose_name_another_one_has_ends() -> None:
     async with nodes("ab") as cluster:
         former = cluster["b"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import AcceptSession, SessionAccepted
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription, subscription_path
-from bendybus.errors import BrokerError, NotSupported, Unavailable
+from bendybus.errors import BrokerError, NotSupported, StoreUnavailable, Unavailable
 from bendybus.names import EntityPath, SequenceNumber
 from fix_async import until
 from fix_nodes import NodeMember, Nodes, nodes
@@ -277,6 +278,35 @@ async def test_nothing_moves_while_the_catalog_is_away() -> None:
         await cluster.whole()
         queue = orders(cluster["a"])
         assert await contents(queue) == expected(queue, "a", "b")
+
+
+async def test_a_broker_that_was_presumed_dead_may_still_be_the_owner() -> None:
+    async with nodes() as cluster:
+        await new_queue(cluster)
+        await send_to_all(orders(cluster["a"]), "before")
+        # Nobody else reaches its stores, so nobody can take them over.
+        store_named = cluster["a"].ownership._store_named
+        cluster["a"].ownership._store_named = lambda name: _away()
+        owned = cluster["b"].owns
+        cluster["b"].cut()
+        await cluster.pass_time()
+        queue = orders(cluster["a"])
+        (waiting, *_) = [host for host in queue.hosts if isinstance(host, RemotePartition)]
+        assert "no broker owns" in str(waiting._unavailable())
+
+        cluster["b"].silent = False
+        cluster["a"].ownership._store_named = store_named
+        cluster.roster.away = True
+        cluster["a"].cluster.peers.add("b")
+        cluster["b"].cluster.peers.add("a")
+        await cluster.whole()
+        assert cluster["b"].owns == owned
+        assert await contents(queue) == expected(queue, "before")
+        cluster.roster.away = False
+
+
+def _away() -> Any:
+    raise StoreUnavailable("it does not answer")
 
 
 async def test_a_store_that_lacks_partitions_is_not_served() -> None:
