@@ -99,6 +99,7 @@ STORES: Final = [
     Asked("PUT", "$stores/store-0", "Manage"),
     Asked("DELETE", "$stores/store-0", "Manage"),
 ]
+BROKERS: Final = [Asked("GET", "$brokers", "Manage"), Asked("GET", "$brokers/a", "Manage")]
 CONNECTIONS: Final = [Asked("GET", "$connections", "Manage"), Asked("DELETE", "$connections/1", "Manage")]
 OVERVIEW: Final = [
     Asked("GET", "$overview", "Listen"),
@@ -133,6 +134,7 @@ EVERYTHING: Final = [
     *OF_THE_NAMESPACE,
     *FAULTS,
     *STORES,
+    *BROKERS,
     *CONNECTIONS,
     *OVERVIEW,
     *PIPELINES,
@@ -153,6 +155,8 @@ ROUTES: Final[dict[str, list[Asked] | None]] = {
     "/$backup GET,HEAD,POST": BACKUPS,
     "/$stores GET,HEAD,POST": STORES[:2],
     "/$stores/{name} DELETE,GET,HEAD,PUT": STORES[2:],
+    "/$brokers GET,HEAD": BROKERS[:1],
+    "/$brokers/{name} GET,HEAD": BROKERS[1:],
     "/$connections GET,HEAD": CONNECTIONS[:1],
     "/$connections/{number} DELETE": CONNECTIONS[1:],
     "/$overview GET,HEAD": OVERVIEW[:1],
@@ -176,6 +180,8 @@ WORDS: Final = {
     "$resources/topics",
     "$authorizationrules",
     "$reset",
+    "/$brokers",
+    "/$brokers/{name}",
     "/$stores",
     "/$stores/{name}",
     "/$faults/stores",
@@ -359,7 +365,7 @@ def strangers(guarded: GuardedServer, right: str, scope: str) -> Iterator[tuple[
 
 @pytest.mark.parametrize("asked", EVERYTHING, ids=str)
 def test_no_stranger_gets_through_an_http_route(guarded: GuardedServer, asked: Asked) -> None:
-    ours = (*FAULTS, *STORES, *CONNECTIONS, *BACKUPS, *OVERVIEW, *PIPELINES)
+    ours = (*FAULTS, *STORES, *BROKERS, *CONNECTIONS, *BACKUPS, *OVERVIEW, *PIPELINES)
     of_entity = asked.path.startswith("q")
     scope = "" if asked in (*OF_THE_NAMESPACE, *METRICS, *ours) and not of_entity else "q"
     refusal = b'{"error":' if asked in ours else b"<Error><Code>401</Code>"

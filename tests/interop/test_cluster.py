@@ -6,6 +6,7 @@ every broker reach partitions of all others.
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import ssl
@@ -24,7 +25,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from fix_postgres import Postgres
-from fix_processes import BENDYBUS
+from fix_processes import BENDYBUS, run_bendybus
 from fix_server import ServerProcess
 from interop.sdk import BREAKS_CONNECTIONS
 from interop.traffic import RETRIES, Traffic
@@ -121,6 +122,13 @@ def client_of(broker: ServerProcess) -> ServiceBusClient:
     return ServiceBusClient.from_connection_string(broker.connection_string, **RETRIES)
 
 
+def bendybus(*command: str, cluster: Cluster) -> Any:
+    """What the command says, at a broker that does not lead."""
+    done = run_bendybus(*command, "--data", str(cluster["c"].data), environment={}, folder=cluster["c"].data)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 @pytest.mark.row("N-01")
 def test_a_client_of_any_broker_reaches_everything(cluster: Cluster) -> None:
     cluster.start("a", "b", "c")
@@ -147,6 +155,15 @@ def test_a_client_of_any_broker_reaches_everything(cluster: Cluster) -> None:
         with cluster.administration(name) as admin:
             assert {queue.name for queue in admin.list_queues()} == {"queue-0", "queue-1", "queue-2"}
             assert admin.get_queue_runtime_properties("queue-0").total_message_count == 0
+    listed = bendybus("broker", "list", "-o", "json", cluster=cluster)
+    assert [(each["name"], each["state"], each["leads"]) for each in listed] == [
+        ("a", "serving", True),
+        ("b", "serving", False),
+        ("c", "serving", False),
+    ]
+    assert sorted(store for each in listed for store in each["stores"]) == ["s0", "s1", "s2", "s3"]
+    shown = [bendybus("broker", "show", name, "-o", "json", cluster=cluster) for name in "abc"]
+    assert sorted(number for each in shown for number in each["entities"]["queue-0"]) == list(range(16))
     for name in "cba":
         assert cluster[name].stop() == 0
         cluster[name].refuse_trouble()

@@ -41,6 +41,7 @@ _COMMANDS: Final = {
     "dead-letter": ("deadletter", "app", "Dead letters: list, resubmit, purge."),
     "purge": ("purge", "purge", "Delete messages and keep the entity."),
     "store": ("stores", "app", "Messaging stores: list, attach, drain, retire, forget."),
+    "broker": ("brokers", "app", "The brokers of a server that has several: list, show."),
     "fault": ("fault", "app", "Faults, for those who test their applications: store."),
     "pipeline": ("pipeline", "app", "Data pipelines on Spark, local or on a cluster."),
 }

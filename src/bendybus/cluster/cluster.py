@@ -70,11 +70,6 @@ class Cluster:
             self.refuse("a change of entities by a client of this broker")
 
     @property
-    def own_stores(self) -> set[str]:
-        """The names of the stores that belong to this broker."""
-        return {store for store, owner in self._owners.items() if owner == self.me.broker}
-
-    @property
     def store_names(self) -> Set[str]:
         return {store for store, owner in self._owners.items() if owner != self.me.broker}
 
@@ -98,6 +93,10 @@ class Cluster:
     def owner_of(self, store: str) -> str | None:
         """The broker that owns a store, as far as is known here."""
         return self._owners[store]
+
+    def stores_of(self, broker: str) -> list[str]:
+        """The stores that a broker owns, as far as is known here."""
+        return sorted(store for store, owner in self._owners.items() if owner == broker)
 
     def set_owner(self, store: str, broker: str | None) -> None:
         """The owner of a store has changed. The partitions in it are exchanged next (ownership.py)."""

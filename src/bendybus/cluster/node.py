@@ -105,7 +105,8 @@ class Node:
 
     async def round(self) -> None:
         """One heartbeat, and what follows from it."""
-        await self._act(await self._beat())
+        self.view = await self._beat()
+        await self._act(self.view)
 
     def run(self) -> None:
         """Repeat that until the end."""

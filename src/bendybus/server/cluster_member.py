@@ -12,9 +12,11 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+from bendybus.admin.broker_routes import ListedBroker
 from bendybus.broker.broker import Broker
 from bendybus.cluster.cluster import Cluster
 from bendybus.cluster.following import Following
@@ -87,6 +89,19 @@ class ClusterMember(ClusterPart):
         self.cluster.peers.connected = self._connected
         exits.push_async_callback(self._stop)
 
+    def listed_brokers(self) -> list[ListedBroker]:
+        cluster, own = self.cluster, self.membership.broker
+        return [
+            ListedBroker(
+                name,
+                "serving" if name == own or cluster.peers.by_name[name].link is not None else "away",
+                name == self.membership.brokers[0],
+                cluster.stores_of(name),
+                version=version("bendybus"),
+            )
+            for name in self.membership.brokers
+        ]
+
     async def _stop(self) -> None:
         for task in self._tasks:
             task.cancel()
@@ -103,7 +118,8 @@ class ClusterMember(ClusterPart):
 
     def own_stores(self, stores: Sequence[MessagingStore]) -> list[MessagingStore]:
         """Those that belong to this broker."""
-        return [store for store in stores if store.name in self.cluster.own_stores]
+        own = self.cluster.stores_of(self.membership.broker)
+        return [store for store in stores if store.name in own]
 
     async def catalog(self, folder: DataFolder, exits: AsyncExitStack) -> Catalog:
         if self.has_catalog:

@@ -24,15 +24,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from bendybus.admin.broker_routes import ListedBroker
 from bendybus.broker.broker import Broker
 from bendybus.cluster.cluster import Cluster
 from bendybus.cluster.following import Following
 from bendybus.cluster.link import Identity, PeerLink
-from bendybus.cluster.membership import STARTING
+from bendybus.cluster.membership import GONE, STARTING, is_alive
 from bendybus.cluster.node import Node
 from bendybus.cluster.ownership import Ownership
 from bendybus.cluster.serving import Service
-from bendybus.errors import ConfigError
+from bendybus.errors import ConfigError, StoreUnavailable
 from bendybus.server.cluster_part import ClusterPart
 from bendybus.server.settings import Settings
 from bendybus.server.stores import kind_of, messaging_stores, namespace_id, postgres_driver, shown_url
@@ -119,6 +120,22 @@ class ClusterNode(ClusterPart):
         await node.join()
         logger.info("the broker '%s' listens for the others on %s", self._name, listening)
         return catalog
+
+    def listed_brokers(self) -> list[ListedBroker]:
+        view = self._node.view
+        if view is None:
+            raise StoreUnavailable("The cluster's catalog has not been read yet. Please retry the operation.")
+        return [
+            ListedBroker(
+                broker.name,
+                broker.state if is_alive(broker) or broker.state == GONE else "silent",
+                broker.instance == view.lead.instance,
+                self.cluster.stores_of(broker.name),
+                broker.address,
+                broker.version,
+            )
+            for broker in view.brokers
+        ]
 
     async def serve(
         self, broker: Broker, namespace_changed: Callable[[], None], exits: AsyncExitStack

@@ -14,6 +14,7 @@ from typing import Final
 
 from starlette.types import ASGIApp
 
+from bendybus.admin.broker_routes import ListedBroker
 from bendybus.broker.broker import Broker
 from bendybus.cluster.cluster import Cluster
 from bendybus.cluster.frames import Frame
@@ -64,6 +65,10 @@ class ClusterPart(ABC):
         self, broker: Broker, namespace_changed: Callable[[], None], exits: AsyncExitStack
     ) -> None:
         """Serve the other brokers."""
+
+    @abstractmethod
+    def listed_brokers(self) -> list[ListedBroker]:
+        """All brokers, by name."""
 
     # -- HTTP ---------------------------------------------------------------------
 

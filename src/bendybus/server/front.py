@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bendybus import audit
 from bendybus.admin.authorization_rule_routes import AuthorizationRuleRoutes
 from bendybus.admin.authorization_rules import AuthorizationRules
+from bendybus.admin.broker_routes import broker_routes
 from bendybus.admin.connection_routes import ConnectionKeeper, connection_routes
 from bendybus.admin.fault_routes import fault_routes
 from bendybus.admin.overview_routes import overview_routes
@@ -250,6 +251,7 @@ class _NamespaceRoutes(BaseRoute):
         own = [
             *fault_routes(namespace),
             *store_routes(namespace, keeper, self._namespaces),
+            *broker_routes(namespace, member),
             *connection_routes(namespace, self._connections),
             *overview_routes(namespace),
             *pipeline_routes(namespace),

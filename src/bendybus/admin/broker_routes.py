@@ -1,0 +1,89 @@
+"""The brokers of a server over HTTP, for those who manage its namespace: who they are, and what each owns.
+
+    GET /$brokers           all brokers
+    GET /$brokers/{name}    one of them, with the partitions that it owns
+
+Answers are JSON. The broker that has the catalog answers, whichever is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from bendybus.auth.http import authorise
+from bendybus.auth.rights import Right
+from bendybus.broker.clock import now
+from bendybus.broker.placing import placed_in
+from bendybus.errors import ArgumentError, BrokerError, InvalidOperation
+from bendybus.namespaces import Namespace
+
+__all__ = ["BrokerList", "ListedBroker", "broker_routes"]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedBroker:
+    """One broker, as the broker that has the catalog sees it."""
+
+    name: str
+    state: str
+    leads: bool
+    """Whether it has the catalog, and so makes the changes of entities."""
+    stores: Sequence[str]
+    """The messaging stores that it owns."""
+    address: str = ""
+    """Where the other brokers reach it; empty for processes of one machine."""
+    version: str = ""
+
+
+class BrokerList(Protocol):
+    def listed_brokers(self) -> Sequence[ListedBroker]:
+        """All brokers, by name."""
+
+
+def broker_routes(namespace: Namespace, brokers: BrokerList | None) -> list[BaseRoute]:
+    """`brokers`: None for a server with one broker."""
+
+    def shown(broker: ListedBroker, *, whole: bool) -> dict[str, object]:
+        placed = placed_in(namespace.broker.entities.records())
+        owned = sorted(place for store in broker.stores for place in placed.get(store, ()))
+        answer: dict[str, object] = {
+            "name": broker.name,
+            "state": broker.state,
+            "leads": broker.leads,
+            "address": broker.address,
+            "version": broker.version,
+            "stores": list(broker.stores),
+            "partitions": len(owned),
+        }
+        if whole:
+            entities: dict[str, list[int]] = {}
+            for path, number in owned:
+                entities.setdefault(path, []).append(number)
+            answer["entities"] = entities
+        return answer
+
+    async def answered(request: Request) -> Response:
+        try:
+            authorise(request.headers, namespace.keys, "", Right.MANAGE, now())
+            if brokers is None:
+                raise InvalidOperation("This server has one broker.")
+            listed = {broker.name: broker for broker in brokers.listed_brokers()}
+            name = request.path_params.get("name")
+            if name is None:
+                return JSONResponse({"brokers": [shown(each, whole=False) for each in listed.values()]})
+            if name not in listed:
+                raise ArgumentError(f"There is no broker '{name}'; there are {', '.join(listed)}.")
+            return JSONResponse(shown(listed[name], whole=True))
+        except BrokerError as refusal:
+            return JSONResponse({"error": refusal.description}, refusal.status)
+
+    return [
+        Route("/$brokers", answered, methods=["GET"]),
+        Route("/$brokers/{name}", answered, methods=["GET"]),
+    ]

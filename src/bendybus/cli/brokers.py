@@ -1,0 +1,58 @@
+"""`bendybus broker`: the brokers of a running server, and what each of them owns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+import click
+
+from bendybus.cli.command import Command, server_command
+from bendybus.cli.output import show_many, show_one
+
+__all__ = ["app"]
+
+COLUMNS: Final = ("Name", "State", "Leads", "Address", "Version", "Stores", "Partitions")
+
+
+@click.group("broker", no_args_is_help=True)
+def app() -> None:
+    """The brokers of a server that has several: list, show."""
+
+
+@app.command("list")
+@server_command
+def list_brokers(command: Command) -> None:
+    """List the brokers: how each is, which one leads, and which messaging stores it owns."""
+    brokers = command.ask_json("GET", "/$brokers")["brokers"]
+    show_many(COLUMNS, map(_row, brokers), brokers if command.as_json else None)
+
+
+@app.command
+@click.argument("name", help="The broker, as 'bendybus broker list' shows it.")
+@server_command
+def show(command: Command, name: str) -> None:
+    """Show a broker, and the partitions of each entity that it owns."""
+    broker = command.ask_json("GET", f"/$brokers/{quote(name, safe='')}")
+    if not command.as_json:
+        broker["stores"] = ", ".join(broker["stores"])
+        broker["entities"] = {path: _spans(numbers) for path, numbers in broker["entities"].items()}
+    show_one(broker, command.output)
+
+
+def _row(broker: Mapping[str, Any]) -> tuple[object, ...]:
+    stores, leads = ", ".join(broker["stores"]), "yes" if broker["leads"] else ""
+    named = (broker["name"], broker["state"], leads, broker["address"], broker["version"])
+    return *named, stores, broker["partitions"]
+
+
+def _spans(numbers: list[int]) -> str:
+    """`0-3, 7`: numbers that follow each other are shown as one."""
+    spans: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if spans and spans[-1][1] == number - 1:
+            spans[-1] = spans[-1][0], number
+        else:
+            spans.append((number, number))
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
