@@ -106,6 +106,7 @@ class Node:
     async def round(self) -> None:
         """One heartbeat, and what follows from it."""
         self.view = await self._beat()
+        self._meet(self.view)
         await self._act(self.view)
 
     def run(self) -> None:
@@ -151,6 +152,8 @@ class Node:
         while True:
             try:
                 self.view = await self._beat()
+                # At once: what a round waits for may be the answer of a broker that is presumed dead.
+                self._meet(self.view)
             except BrokerError as reason:
                 if str(reason) != self._complaint:
                     self._complaint = str(reason)
@@ -182,7 +185,6 @@ class Node:
             self._replaced()
             return
         assert self._ownership is not None
-        self._meet(view)
         if self._was_silent:
             self._was_silent = False
             logger.warning(

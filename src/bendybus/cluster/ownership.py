@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from bendybus.broker.broker import Broker
 from bendybus.broker.entity import Entity
@@ -42,6 +42,8 @@ from bendybus.store.protocol import SharedStore
 __all__ = ["Ownership"]
 
 logger = logging.getLogger(__name__)
+
+TAKE_PATIENCE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,11 @@ class Ownership:
         self._own: dict[str, _Owned] = {}
         self._heard: dict[str, tuple[int, str]] = {}
         """Of each store the highest term that was heard of, and the broker that said so."""
+        self._alive: Container[str] = ()
+        """The instances of the brokers that are alive."""
         self._candidates: dict[str, SharedStore] = {}
-        """Stores that this broker may take over, opened."""
+        """Stores that this broker is to own, and does not own yet."""
+        self._taking: dict[str, asyncio.Task[None]] = {}
         self._complaints: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         cluster.peers.owns = self.heard
@@ -94,36 +99,47 @@ class Ownership:
         `wanted`: the owner that each store is to have. `alive`: the instances of the brokers that are alive.
         A store whose owner is alive is not taken: that owner gives it up, if it is to.
         """
-        me = self._cluster.me.broker
+        me, self._alive = self._cluster.me.broker, alive
         for name in [name for name in self._own if wanted.get(name, me) != me]:
             await self.release(name)
         mine = [name for name, owner in wanted.items() if owner == me and name not in self._own]
-        for name in self._candidates.keys() - mine:
+        for name in self._candidates.keys() - mine - self._taking.keys():
             await asyncio.to_thread(self._candidates.pop(name).close)
-        await asyncio.gather(*(self._take(name, alive) for name in mine))
+        for name in mine:
+            if name not in self._taking:
+                self._taking[name] = asyncio.get_running_loop().create_task(self._take(name))
+        if self._taking:
+            # A database that does not answer must not delay what concerns others.
+            await asyncio.wait(self._taking.values(), timeout=TAKE_PATIENCE_S)
 
-    async def _take(self, name: str, alive: Container[str]) -> None:
+    async def _take(self, name: str) -> None:
         try:
-            taken = await asyncio.to_thread(self._claim, name, alive)
+            store, is_open = self._candidates.get(name), True
+            if store is None:
+                store = self._candidates[name] = self._store_named(name)
+                is_open = False
+            taken = await asyncio.to_thread(self._claim, store, is_open)
             if taken is not None:
-                await self._install(name, *taken)
+                await self._install(name, store, *taken)
+            self._complaints.pop(name, None)
         except BrokerError as reason:
             # A database that is away, or one that was put in the place of another. Tried again soon.
             if self._complaints.get(name) != str(reason):
                 self._complaints[name] = str(reason)
                 logger.error("the messaging store '%s' cannot be taken over: %s", name, reason)
-        else:
-            self._complaints.pop(name, None)
+            if name in self._candidates:
+                await asyncio.to_thread(self._candidates.pop(name).close)
+        except Exception:
+            logger.exception("the messaging store '%s' cannot be taken over", name)
+        finally:
+            del self._taking[name]
 
-    def _claim(self, name: str, alive: Container[str]) -> tuple[SharedStore, int, PartitionClaims] | None:
+    def _claim(self, store: SharedStore, is_open: bool) -> tuple[int, PartitionClaims] | None:
         """In a thread: become the owner, and claim all partitions. None if the owner is alive."""
-        store = self._candidates.get(name)
-        if store is None:
-            store = self._store_named(name)
+        if not is_open:
             store.open()
-            self._candidates[name] = store
         owner, me = store.owner(), self._cluster.me
-        if owner.instance in alive and owner.instance != me.instance:
+        if owner.instance in self._alive and owner.instance != me.instance:
             return None
         term = store.take(me.broker, me.instance, owner.term)
         if term is None:
@@ -131,10 +147,10 @@ class Ownership:
         records = store.partitions()
         epochs = store.claim([record.key for record in records])
         claims: PartitionClaims = {
-            (name, record.entity, record.number): (record.key, epoch)
+            (store.name, record.entity, record.number): (record.key, epoch)
             for record, epoch in zip(records, epochs, strict=True)
         }
-        return store, term, claims
+        return term, claims
 
     async def _install(self, name: str, store: SharedStore, term: int, claims: PartitionClaims) -> None:
         async with self._entities.changing:
@@ -306,9 +322,10 @@ class Ownership:
 
     async def stop(self) -> None:
         """Give everything up in order."""
-        for task in list(self._tasks):
+        tasks = [*self._tasks, *self._taking.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for name in list(self._own):
             await self.release(name)
         for store in self._candidates.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.queue import Queue
+from bendybus.cluster import ownership
 from bendybus.cluster.remote import RemotePartition
 from bendybus.domain.commands import Complete, Enqueue, Enqueued, Given, Peek, Settled
 from bendybus.domain.entities import QueueDescription
@@ -307,6 +309,29 @@ async def test_a_broker_that_was_presumed_dead_may_still_be_the_owner() -> None:
 
 def _away() -> Any:
     raise StoreUnavailable("it does not answer")
+
+
+async def test_a_database_that_hangs_delays_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "TAKE_PATIENCE_S", 0.05)
+    async with nodes() as cluster:
+        await new_queue(cluster)
+        hanging = threading.Event()
+        (name, *_) = cluster["b"].owns
+        store_named = cluster["a"].ownership._store_named
+
+        def store_that_hangs(asked: str) -> Any:
+            store = store_named(asked)
+            if asked == name:
+                store.open = hanging.wait
+            return store
+
+        cluster["a"].ownership._store_named = store_that_hangs
+        cluster["b"].cut()
+        await cluster.pass_time()
+        assert cluster["a"].owns == set(STORES) - {name}
+        hanging.set()
+        await until(lambda: cluster["a"].owns == set(STORES))
+        await cluster.whole()
 
 
 async def test_a_store_that_lacks_partitions_is_not_served() -> None:

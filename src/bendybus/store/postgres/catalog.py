@@ -58,16 +58,19 @@ class PostgresCatalog:
 
     def open(self) -> None:
         with self._turn, self._line.use() as connection:
+            # Made before the transaction, which must not be idle for long.
+            is_new = not schema.look(connection, self._address).tables
+            made = self._make_secrets() if is_new else None
             with connection.transaction():
                 connection.execute(STORE_QUERIES["take_turn"], {"schema": self._address.schema})
-                self._prepare(connection)
+                self._prepare(connection, made)
             row = connection.execute(QUERIES["secrets"]).fetchone()
             assert row is not None, "the transaction before has made it"
             cluster, secret, certificate, key, root_keys = row
             self.secrets = ClusterSecrets(cluster, bytes(secret), certificate, key, tuple(root_keys))
         self.read()
 
-    def _prepare(self, connection: Connection) -> None:
+    def _prepare(self, connection: Connection, made: ClusterSecrets | None) -> None:
         where = f"{self._address.name} (schema {self._address.schema})"
         found = schema.look(connection, self._address)
         if found.standby:
@@ -76,13 +79,12 @@ class PostgresCatalog:
             raise StoreError(f"{self._address.name}: PostgreSQL 13 or later is needed")
         if found.encoding != "UTF8":
             raise StoreError(f"{self._address.name}: the encoding is {found.encoding}; UTF8 is needed")
-        if found.tables:
+        if found.tables or made is None:
             self._refuse_others(connection, where)
             return
         if not found.schemas:
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(quoted(self._address.schema)))
         connection.execute(load_script(__package__, "catalog.sql"))
-        made = self._make_secrets()
         connection.execute(
             QUERIES["found"],
             (VERSION, made.cluster, made.secret, made.certificate, made.key, list(made.root_keys)),

@@ -32,6 +32,7 @@ class PostgresRoster:
 
     def beat(self, name: str, instance: str, state: str) -> RosterView:
         with self._line.use() as connection, connection.transaction():
+            connection.execute(QUERIES["be_brief"])
             silence = connection.execute(QUERIES["silence"], (name, instance)).fetchone()
             connection.execute(QUERIES["beat"], (state, name, instance))
             rows = connection.execute(QUERIES["brokers"]).fetchall()

@@ -1,0 +1,198 @@
+"""A cluster of three brokers on PostgreSQL under load, while brokers are killed, stopped and restarted.
+
+    python tests/faults/brokers_check.py [--seconds 120] [--seed N]
+
+Senders number the messages of their sessions and repeat a send until it is acknowledged; duplicate detection
+drops what was stored before. Receivers take sessions at any broker and complete what they get. Meanwhile one
+broker at a time is killed (SIGKILL), stopped for longer than the others wait (SIGSTOP, SIGCONT), or restarted
+in order (SIGTERM); now and then the database crashes. In the end everything is counted: what was acknowledged
+and never received is lost; what was completed and comes back is unexpected; what comes before its predecessor
+in a session is out of order. Exit code 1 unless all three are 0 (N-03, N-04).
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from azure.core.exceptions import AzureError
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError
+
+from fix_postgres import Postgres
+from fix_postgres import cluster as postgres_server
+from interop.test_cluster import Cluster, until
+
+NAMES: Final = "abc"
+SENDERS: Final = 4
+RECEIVERS: Final = 4
+QUEUE: Final = "steps"
+BRISK: Final = {"retry_total": 1, "retry_backoff_factor": 0.05, "retry_backoff_max": 0.1}
+PATIENCE_S: Final = 120.0
+
+
+class Load:
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        self._cluster = cluster
+        self._random = random.Random(seed)
+        self.acknowledged = [0] * SENDERS
+        """How many messages of each session were acknowledged."""
+        self.seen: dict[int, int] = defaultdict(int)
+        """The next number of each session that was not received yet."""
+        self.completed: dict[int, dict[int, float]] = defaultdict(dict)
+        """When the completion of a message was answered, by session and number."""
+        self.unexpected: list[str] = []
+        self.out_of_order: list[str] = []
+        self.sending = threading.Event()
+        self.sending.set()
+        self.ended = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._send, args=(each,), daemon=True) for each in range(SENDERS)
+        ]
+        self._threads += [threading.Thread(target=self._receive, daemon=True) for _ in range(RECEIVERS)]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def _client(self) -> ServiceBusClient:
+        name = self._random.choice(NAMES)
+        return ServiceBusClient.from_connection_string(self._cluster[name].connection_string, **BRISK)
+
+    def _send(self, session: int) -> None:
+        while self.sending.is_set():
+            try:
+                with self._client() as client, client.get_queue_sender(QUEUE) as sender:
+                    while self.sending.is_set():
+                        number = self.acknowledged[session]
+                        identity = f"{session}/{number}"
+                        sender.send_messages(
+                            ServiceBusMessage(identity, session_id=str(session), message_id=identity)
+                        )
+                        self.acknowledged[session] = number + 1
+            except (ServiceBusError, AzureError, OSError, ValueError):
+                time.sleep(0.1)
+
+    def _receive(self) -> None:
+        while not self.ended.is_set():
+            session = self._random.randrange(SENDERS)
+            try:
+                with (
+                    self._client() as client,
+                    client.get_queue_receiver(QUEUE, session_id=str(session)) as receiver,
+                ):
+                    asked_at = time.monotonic()
+                    for message in receiver.receive_messages(50, max_wait_time=1):
+                        number = int(str(message).partition("/")[2])
+                        self._received(session, number, asked_at)
+                        receiver.complete_message(message)
+                        self.completed[session].setdefault(number, time.monotonic())
+            except (ServiceBusError, AzureError, OSError, ValueError):
+                time.sleep(0.1)
+
+    def _received(self, session: int, number: int, asked_at: float) -> None:
+        # One that was given to two receivers, because the first had lost the session, is as it should be.
+        if self.completed[session].get(number, asked_at) < asked_at:
+            self.unexpected.append(f"{session}/{number}")
+        elif number > self.seen[session]:
+            self.out_of_order.append(f"{session}/{number} before {self.seen[session]}")
+        self.seen[session] = max(self.seen[session], number + 1)
+
+    def finish(self) -> int:
+        """How many acknowledged messages are lost."""
+        self.sending.clear()
+        for thread in self._threads[:SENDERS]:
+            thread.join(PATIENCE_S)
+        deadline = time.monotonic() + PATIENCE_S
+        while self._missing() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self.ended.set()
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+        return self._missing()
+
+    def _missing(self) -> int:
+        return sum(max(0, self.acknowledged[each] - self.seen[each]) for each in range(SENDERS))
+
+
+def fault(cluster: Cluster, postgres: Postgres, chance: random.Random) -> str:
+    """One fault, from its beginning to its end."""
+    victim = cluster[chance.choice(NAMES)]
+    kind = chance.choice(["killed", "killed", "stopped", "stopped", "restarted", "database"])
+    if kind == "killed":
+        victim.kill()
+        time.sleep(chance.uniform(0, 6))
+        victim.start()
+    elif kind == "stopped":
+        victim.send_signal(signal.SIGSTOP)
+        time.sleep(chance.uniform(1, 8))
+        victim.send_signal(signal.SIGCONT)
+    elif kind == "restarted":
+        victim.stop()
+        time.sleep(chance.uniform(0, 2))
+        victim.start()
+    else:
+        postgres.stop("immediate")
+        time.sleep(chance.uniform(0, 2))
+        postgres.start()
+        return "the database crashed"
+    return f"{victim.name} was {kind}"
+
+
+def run(seconds: float, seed: int) -> bool:
+    chance = random.Random(seed)
+    faults = 0
+    with postgres_server(fsync=True) as postgres, tempfile.TemporaryDirectory() as folder:
+        cluster = Cluster(Path(folder), postgres)
+        try:
+            cluster.start(*NAMES)
+            until(lambda: len(set(cluster.owners())) == len(NAMES))
+            with cluster.administration("a") as admin:
+                admin.create_queue(
+                    QUEUE,
+                    enable_partitioning=True,
+                    requires_session=True,
+                    requires_duplicate_detection=True,
+                    lock_duration=timedelta(seconds=5),
+                    max_delivery_count=1000,
+                )
+            load = Load(cluster, seed)
+            load.start()
+            ends = time.monotonic() + seconds
+            while time.monotonic() < ends:
+                time.sleep(chance.uniform(1, 4))
+                told = fault(cluster, postgres, chance)
+                sys.stdout.write(f"{told}; acknowledged {sum(load.acknowledged)}\n")
+                sys.stdout.flush()
+                faults += 1
+            lost = load.finish()
+        finally:
+            cluster.close()
+    sys.stdout.write(
+        f"seed {seed}: {faults} faults, {sum(load.acknowledged)} messages: lost {lost}, "
+        f"unexpected {len(load.unexpected)} {load.unexpected[:5]}, "
+        f"out of order {len(load.out_of_order)} {load.out_of_order[:5]}\n"
+    )
+    return not (lost or load.unexpected or load.out_of_order)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    sys.exit(0 if run(given.seconds, given.seed) else 1)
