@@ -231,6 +231,16 @@ class Following:
         """Partitions in a store that this broker owns now, of entities that are not known here yet."""
         for (store, path, number), claim in claims.items():
             self._made.setdefault(path, {})[store, path, number] = claim
+            # A store that comes back removes partitions of no entity.
+            self._entities.stores[store].recovery.given_up.add((path, number))
+
+    def _take_claims(self, path: EntityPath) -> PartitionClaims:
+        """Those of an entity that is opened now, or was not created after all."""
+        claims = self._made.pop(path, {})
+        for store, _, number in claims:
+            if store not in self._entities.elsewhere.store_names:
+                self._entities.stores[store].recovery.given_up.discard((path, number))
+        return claims
 
     async def _make_partitions(self, frame: Frame, body: Raw) -> None:
         record, stores = frame.decoded(tuple[EntityRecord, list[str]], body)
@@ -239,11 +249,12 @@ class Following:
             if store in self._entities.elsewhere.store_names:
                 raise PartitionMoved(f"This broker does not own the messaging store '{store}' any more.")
         await make_partitions(record, self._entities.stores, claims, self._entities.elsewhere.store_names)
-        self._made[record.path] = claims
+        self._take_claims(record.path)
+        self.keep_claims(claims)
 
     async def _drop_partitions(self, frame: Frame, body: Raw) -> None:
         record = frame.decoded(EntityRecord, body)
-        self._made.pop(record.path, None)
+        self._take_claims(record.path)
         names = [name for name in record.placement if name not in self._entities.elsewhere.store_names]
         await drop_partitions([self._entities.stores[name] for name in names], record.path)
 
@@ -271,7 +282,10 @@ class Following:
         entities = self._entities
         entity = entities.look_up(record.path)
         if entity is None:
-            entities.tell_of(entities.open(record, self._made.pop(record.path, {})))
+            # Until it is open, its partitions are kept for it.
+            entity = entities.open(record, self._made.get(record.path, {}))
+            self._take_claims(record.path)
+            entities.tell_of(entity)
         elif entity.updated_at != record.updated_at or entities.record(record.path) != record:
             whole: Entity[Any, Any, Any] = entity
             entities.redescribe(whole, description_of(record), record)

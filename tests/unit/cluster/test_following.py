@@ -208,3 +208,40 @@ def test_a_catalog_that_is_followed_cannot_be_changed() -> None:
         catalog.remove(EntityPath("orders"))
     with pytest.raises((NotSupported, EntityNotFound)):
         catalog.replace()
+
+
+async def test_a_store_that_comes_back_keeps_the_partitions_of_an_entity_that_is_being_created() -> None:
+    async with members() as cluster:
+        entities = cluster["a"].broker.entities
+        record = entities.admit("queue", queue("orders"))
+        await cluster["a"].cluster.make_partitions(record)
+        made = cluster["b"].store.partitions()
+        assert made
+        (store,) = cluster["b"].broker.stores
+        store.recovery.has_leftovers = True
+        store.fail(StoreUnavailable("it does not answer"))
+        await store.recovered()
+        assert cluster["b"].store.partitions() == made
+
+        # It was not created after all.
+        await cluster["a"].cluster.drop_partitions(record)
+        assert not store.recovery.given_up
+
+
+async def test_an_entity_that_was_created_again_while_a_broker_was_cut_off_keeps_its_new_partitions() -> None:
+    async with members() as cluster:
+        at_a, at_b = cluster["a"].broker, cluster["b"].broker
+        await at_a.queues.create(queue("orders"))
+        former = at_b.queues.get("orders")
+        cluster["a"].cut("b")
+        await at_a.entities.remove(at_a.queues.get("orders"), force=True)
+        assert not former.deleted
+        await until(lambda: cluster["a"].cluster.peers.by_name["b"].link is not None)
+
+        await at_a.queues.create(queue("orders"))
+
+        assert former.deleted
+        assert at_b.queues.get("orders").generation == at_a.queues.get("orders").generation
+        await cluster.whole()
+        for host in at_a.queues.get("orders").hosts:
+            await host.ask(Enqueue([Message(b"x", 1)]))
