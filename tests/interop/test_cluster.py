@@ -164,6 +164,11 @@ def test_a_client_of_any_broker_reaches_everything(cluster: Cluster) -> None:
     assert sorted(store for each in listed for store in each["stores"]) == ["s0", "s1", "s2", "s3"]
     shown = [bendybus("broker", "show", name, "-o", "json", cluster=cluster) for name in "abc"]
     assert sorted(number for each in shown for number in each["entities"]["queue-0"]) == list(range(16))
+    partitions = bendybus("queue", "show", "queue-0", "--owners", "-o", "json", cluster=cluster)
+    assert [each["number"] for each in partitions] == list(range(16))
+    assert {(each["store"], each["owner"]) for each in partitions} == {
+        (f"s{number}", owner) for number, owner in enumerate(cluster.owners())
+    }
     for name in "cba":
         assert cluster[name].stop() == 0
         cluster[name].refuse_trouble()

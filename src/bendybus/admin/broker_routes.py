@@ -1,14 +1,15 @@
 """The brokers of a server over HTTP, for those who manage its namespace: who they are, and what each owns.
 
-    GET /$brokers           all brokers
-    GET /$brokers/{name}    one of them, with the partitions that it owns
+    GET /$brokers                all brokers
+    GET /$brokers/{name}         one of them, with the partitions that it owns
+    GET /$brokers?entity=PATH    the partitions of an entity, with the store and the owner of each
 
 Answers are JSON. The broker that has the catalog answers, whichever is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,7 +21,7 @@ from bendybus.auth.http import authorise
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.placing import placed_in
-from bendybus.errors import ArgumentError, BrokerError, InvalidOperation
+from bendybus.errors import ArgumentError, BrokerError, EntityNotFound, InvalidOperation
 from bendybus.namespaces import Namespace
 
 __all__ = ["BrokerList", "ListedBroker", "broker_routes"]
@@ -68,13 +69,27 @@ def broker_routes(namespace: Namespace, brokers: BrokerList | None) -> list[Base
             answer["entities"] = entities
         return answer
 
+    def owners(path: str, listed: Iterable[ListedBroker]) -> dict[str, object]:
+        entities = namespace.broker.entities
+        if entities.look_up(path) is None:
+            raise EntityNotFound(path)
+        by_store = {store: broker.name for broker in listed for store in broker.stores}
+        placement = entities.record(path).placement
+        partitions = [
+            {"number": number, "store": store, "owner": by_store.get(store, "")}
+            for number, store in enumerate(placement)
+        ]
+        return {"name": entities.record(path).path, "partitions": partitions}
+
     async def answered(request: Request) -> Response:
         try:
             authorise(request.headers, namespace.keys, "", Right.MANAGE, now())
             if brokers is None:
                 raise InvalidOperation("This server has one broker.")
             listed = {broker.name: broker for broker in brokers.listed_brokers()}
-            name = request.path_params.get("name")
+            name, path = request.path_params.get("name"), request.query_params.get("entity")
+            if name is None and path is not None:
+                return JSONResponse(owners(path, listed.values()))
             if name is None:
                 return JSONResponse({"brokers": [shown(each, whole=False) for each in listed.values()]})
             if name not in listed:

@@ -11,7 +11,7 @@ import click
 from bendybus.cli.command import Command, server_command
 from bendybus.cli.output import show_many, show_one
 
-__all__ = ["app"]
+__all__ = ["app", "show_owners"]
 
 COLUMNS: Final = ("Name", "State", "Leads", "Address", "Version", "Stores", "Partitions")
 
@@ -39,6 +39,13 @@ def show(command: Command, name: str) -> None:
         broker["stores"] = ", ".join(broker["stores"])
         broker["entities"] = {path: _spans(numbers) for path, numbers in broker["entities"].items()}
     show_one(broker, command.output)
+
+
+def show_owners(command: Command, path: str) -> None:
+    """Which broker owns each partition of an entity."""
+    partitions = command.ask_json("GET", f"/$brokers?entity={quote(path, safe='')}")["partitions"]
+    rows = ((each["number"], each["store"], each["owner"]) for each in partitions)
+    show_many(("Partition", "Store", "Owner"), rows, partitions if command.as_json else None)
 
 
 def _row(broker: Mapping[str, Any]) -> tuple[object, ...]:

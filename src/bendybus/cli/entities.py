@@ -13,6 +13,7 @@ from typing import Any, Final
 import click
 
 from bendybus.atom import NEVER
+from bendybus.cli.brokers import show_owners
 from bendybus.cli.command import Command, server_command
 from bendybus.cli.completion import queue_names, topic_names
 from bendybus.cli.entity_options import property_options, taken_properties
@@ -108,8 +109,12 @@ def _group(kind: Kind) -> click.Group:
 
     @group.command(help=kind.helps["show"])
     @kind.arguments
+    @click.option("--owners", is_flag=True, help="Show which broker owns each partition, and nothing else.")
     @server_command
-    def show(command: Command, **given: Any) -> None:
+    def show(command: Command, owners: bool, **given: Any) -> None:
+        if owners:
+            show_owners(command, kind.path(given))
+            return
         with command.management() as management:
             _show_entry(command, _get(management, kind, kind.path(given)))
 
