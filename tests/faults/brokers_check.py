@@ -115,9 +115,11 @@ class Load:
         self.sending.clear()
         for thread in self._threads[:SENDERS]:
             thread.join(PATIENCE_S)
-        deadline = time.monotonic() + PATIENCE_S
-        while self._missing() and time.monotonic() < deadline:
+        missing, deadline = self._missing(), time.monotonic() + PATIENCE_S
+        while missing and time.monotonic() < deadline:
             time.sleep(0.1)
+            if self._missing() < missing:
+                missing, deadline = self._missing(), time.monotonic() + PATIENCE_S
         self.ended.set()
         for thread in self._threads:
             thread.join(PATIENCE_S)
@@ -178,10 +180,13 @@ def run(seconds: float, seed: int) -> bool:
                 sys.stdout.flush()
                 faults += 1
             lost = load.finish()
+            if lost:
+                for name in NAMES:
+                    sys.stderr.write(f"--- the log of {name}:\n{cluster[name].log.read_text()}\n")
         finally:
             cluster.close()
     sys.stdout.write(
-        f"seed {seed}: {faults} faults, {sum(load.acknowledged)} messages: lost {lost}, "
+        f"seed {seed}: {faults} faults, {load.acknowledged} messages: lost {lost}, "
         f"unexpected {len(load.unexpected)} {load.unexpected[:5]}, "
         f"out of order {len(load.out_of_order)} {load.out_of_order[:5]}\n"
     )
