@@ -91,8 +91,15 @@ COVERS = {
     "unit/broker/test_deleting.py": "broker/departure",
     "unit/gateway/test_session_receiver.py": "broker/holders gateway/session_filters",
     # The command line, as processes.
-    "cli/test_backup.py": "cli/backup server/backup server/backup_format server/backup_routes server/restore",
-    "cli/test_entities.py": "cli/command cli/entity_options cli/namespace",
+    "cli/test_connections.py": "cli/connection",
+    "cli/test_filters.py": "cli/cancel gateway/management/filtering operations/deferred",
+    "cli/test_namespaces.py": "cli/namespace server/namespace_keeper server/namespace_routes",
+    "cli/test_policies.py": "cli/policy",
+    "cli/test_sessions.py": "cli/session operations/sessions",
+    "cli/test_transfer.py": "cli/transfer management/config_file",
+    "cli/test_backup.py": "cli/backup cli/operated server/operator server/backup server/backup_format "
+    "server/backup_routes server/restore",
+    "cli/test_entities.py": "cli/command cli/entity_options",
     "cli/test_messages.py": "cli/completion cli/receive cli/tables",
     "cli/test_moving.py": "cli/counts cli/move operations/moving",
     "cli/test_pipelines.py": "cli/pipeline cli/pipelines cli/pipeline_runs",

@@ -12,11 +12,20 @@ import click
 from bendybus.cli.bus import bus_client
 from bendybus.cli.command import Command, server_command
 from bendybus.cli.messages import MessagePrinter
-from bendybus.cli.options import Choices, entity_argument, max_option
+from bendybus.cli.options import Choices, Decorator, entity_argument, max_option, selector_option
 from bendybus.cli.output import note
 from bendybus.client import BusClient, ReceivedMessage, Receiver
-from bendybus.errors import ConfigError, OperationTimeout
-from bendybus.operations.peeking import SESSION_WAIT_MIN_S, State, peeked, session_filter
+from bendybus.errors import ConfigError, MessageNotFound, OperationTimeout
+from bendybus.operations.deferred import DeferredMessages
+from bendybus.operations.peeking import (
+    SESSION_WAIT_MIN_S,
+    State,
+    peeked,
+    refuse_ignored_filters,
+    selector_filter,
+    session_filter,
+)
+from bendybus.operations.sessions import held_session
 
 __all__ = ["Mode", "from_option", "peek", "receive", "show_peeked"]
 
@@ -37,6 +46,17 @@ _SETTLED: Final = {
 class Mode(StrEnum):
     PEEK_LOCK = "peek-lock"
     RECEIVE_AND_DELETE = "receive-and-delete"
+
+
+def _numbers_option(help_text: str) -> Decorator:
+    return click.option(
+        "--sequence-number",
+        "numbers",
+        type=click.IntRange(min=0),
+        multiple=True,
+        metavar="NUMBER",
+        help=help_text,
+    )
 
 
 _session_id_option = click.option("--session-id", help="Only messages of this session.")
@@ -78,6 +98,8 @@ from_option = click.option(
 @click.option("--follow", is_flag=True, help="Go on until Ctrl+C.")
 @_session_id_option
 @click.option("--next-session", is_flag=True, help="Messages of the next session that is free.")
+@selector_option
+@_numbers_option("A deferred message by its sequence number; may be repeated.")
 @server_command
 def receive(
     command: Command,
@@ -94,6 +116,8 @@ def receive(
     follow: bool,
     session_id: str | None,
     next_session: bool,
+    selector: str | None,
+    numbers: tuple[int, ...],
 ) -> None:
     """Receive messages, show them and complete them.
 
@@ -120,17 +144,49 @@ def receive(
         raise ConfigError("--follow goes on with one session: name it with --session-id")
     if (reason or description) and not dead_letter:
         raise ConfigError("--reason and --description go with --dead-letter")
+    if selector is not None and (session_id is not None or next_session):
+        raise ConfigError("--selector goes with no session: a session is received in order")
+    if numbers and (selector is not None or next_session or follow or max_count is not None):
+        raise ConfigError("--sequence-number says which messages: --session-id alone goes with it")
+    settlement = "" if mode is Mode.RECEIVE_AND_DELETE else (chosen or ["complete"])[0]
+    if numbers:
+        _receive_deferred(command, entity, numbers, settlement, (reason, description), session_id)
+        return
+    filters = session_filter(session_id) if session_id is not None or next_session else None
     _receive(
         command,
         entity,
         limit=max_count if max_count is not None or follow else 1,
-        settlement="" if mode is Mode.RECEIVE_AND_DELETE else (chosen or ["complete"])[0],
+        settlement=settlement,
         why=(reason, description),
         wait_s=wait,
         follow=follow,
-        filters=session_filter(session_id) if session_id is not None or next_session else None,
+        filters=filters if selector is None else selector_filter(selector),
         waits_for_session=next_session,
     )
+
+
+def _receive_deferred(
+    command: Command,
+    entity: str,
+    numbers: tuple[int, ...],
+    settlement: str,
+    why: tuple[str, str],
+    session_id: str | None,
+) -> None:
+    """By their numbers; those of a session while it is held."""
+    printer = MessagePrinter(as_json=command.as_json)
+    with bus_client(command) as client:
+        held = None if session_id is None else held_session(client, entity, session_id)
+        deferred = DeferredMessages(client, entity, session_id)
+        messages = deferred.receive(list(dict.fromkeys(numbers)), deletes=not settlement)
+        for message in messages:
+            printer.show(message)
+        if settlement:
+            deferred.settle(messages, settlement, *why)
+        if held is not None:
+            held.close()
+    _tell_settled(entity, settlement, len(messages))
 
 
 def _receive(
@@ -149,6 +205,8 @@ def _receive(
     try:
         with _client(command, wait_s, waits_for_session=waits_for_session) as client:
             receiver = client.receiver(entity, deletes=not settlement, filters=filters)
+            if filters is not None and not waits_for_session:
+                refuse_ignored_filters(receiver, filters)
             while limit is None or taken < limit:
                 wanted = BATCH if limit is None else min(BATCH, limit - taken)
                 messages = receiver.receive(wanted, timeout_s=wait_s)
@@ -167,9 +225,13 @@ def _receive(
         if not waits_for_session:
             raise
     if taken:
-        note(f"{_SETTLED[settlement]} {taken} message{'' if taken == 1 else 's'} of '{entity}'.")
+        _tell_settled(entity, settlement, taken)
     elif not follow:
         note(f"No message came from '{entity}' in {wait_s:g} s.")
+
+
+def _tell_settled(entity: str, settlement: str, count: int) -> None:
+    note(f"{_SETTLED[settlement]} {count} message{'' if count == 1 else 's'} of '{entity}'.")
 
 
 def _client(command: Command, wait_s: float, *, waits_for_session: bool) -> BusClient:
@@ -201,6 +263,8 @@ def _settle(
 @from_option
 @click.option("--state", type=Choices(State), help="Only messages in this state.")
 @_session_id_option
+@selector_option
+@_numbers_option("Only the message with this sequence number; may be repeated.")
 @server_command
 def peek(
     command: Command,
@@ -209,12 +273,33 @@ def peek(
     first: int,
     state: State | None,
     session_id: str | None,
+    selector: str | None,
+    numbers: tuple[int, ...],
 ) -> None:
     """Look at messages without taking them.
 
     They come in the order of their sequence numbers, and so partition after partition.
     """
-    show_peeked(command, entity, entity, max_count, first, state, session_id)
+    if not numbers:
+        show_peeked(command, entity, entity, max_count, first, state, session_id, selector)
+        return
+    if first or state is not None or session_id is not None or selector is not None:
+        raise ConfigError("--sequence-number says which messages: no filter goes with it")
+    _show_numbered(command, entity, list(dict.fromkeys(numbers)))
+
+
+def _show_numbered(command: Command, entity: str, numbers: list[int]) -> None:
+    printer = _printer(command, entity)
+    missing: list[int] = []
+    with bus_client(command) as client:
+        for number in numbers:
+            found = next(peeked(client.management(entity), number, count=1), None)
+            if found is None or found.sequence_number != number:
+                missing.append(number)
+            else:
+                printer.show(found)
+    if missing:
+        raise MessageNotFound(f"'{entity}' has no message {', '.join(map(str, missing))}.")
 
 
 def show_peeked(
@@ -225,13 +310,19 @@ def show_peeked(
     first: int,
     state: State | None = None,
     session_id: str | None = None,
+    selector: str | None = None,
 ) -> None:
     """Up to `max_count` messages at `path`; a dead-letter queue's with the reason."""
-    printer = MessagePrinter(as_json=command.as_json, dead_letters=path.lower().endswith("/$deadletterqueue"))
+    printer = _printer(command, path)
     shown = 0
     with bus_client(command) as client:
-        for message in islice(peeked(client.management(path), first, state, session_id), max_count):
+        found = peeked(client.management(path), first, state, session_id, selector, count=max_count)
+        for message in islice(found, max_count):
             printer.show(message)
             shown += 1
     if not shown:
         note(f"'{entity}' has no such messages.")
+
+
+def _printer(command: Command, path: str) -> MessagePrinter:
+    return MessagePrinter(as_json=command.as_json, dead_letters=path.lower().endswith("/$deadletterqueue"))

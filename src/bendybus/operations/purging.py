@@ -22,7 +22,7 @@ from bendybus.errors import (
     OperationTimeout,
     SessionCannotBeLocked,
 )
-from bendybus.names import PARTITION_SHIFT
+from bendybus.operations.deferred import shares
 from bendybus.operations.peeking import State, peeked, session_filter
 
 __all__ = ["LEFT_MAX", "messages_left", "purged"]
@@ -126,7 +126,7 @@ def _by_number(
     client: BusClient, entity: str, numbers: list[int], operation: str, also: dict[str, object]
 ) -> Iterator[int]:
     management = client.management(entity)
-    for share in _shares(numbers):
+    for share in shares(numbers, BATCH_BY_NUMBER):
         try:
             management.request(operation, {"sequence-numbers": Array(int, [*share]), **also})
             yield len(share)
@@ -141,19 +141,6 @@ def _one(request: Callable[..., object], operation: str, number: int, also: dict
     except MessageNotFound:
         return 0
     return 1
-
-
-def _shares(numbers: list[int]) -> Iterator[list[int]]:
-    """Batches of numbers, each of one partition: Azure accepts one partition per request."""
-    share: list[int] = []
-    for number in numbers:
-        other = bool(share) and number >> PARTITION_SHIFT != share[0] >> PARTITION_SHIFT
-        if other or len(share) == BATCH_BY_NUMBER:
-            yield share
-            share = []
-        share.append(number)
-    if share:
-        yield share
 
 
 _PURGES: Final[dict[State, Callable[[BusClient, str], Iterator[int]]]] = {
