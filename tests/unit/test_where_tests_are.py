@@ -96,6 +96,7 @@ COVERS = {
     "cli/test_namespaces.py": "cli/namespace server/namespace_keeper server/namespace_routes",
     "cli/test_policies.py": "cli/policy",
     "cli/test_sessions.py": "cli/session operations/sessions",
+    "cli/test_top.py": "cli/top",
     "cli/test_transfer.py": "cli/transfer management/config_file",
     "cli/test_backup.py": "cli/backup cli/operated server/operator server/backup server/backup_format "
     "server/backup_routes server/restore",
@@ -154,7 +155,7 @@ COVERS = {
     "hostile/test_require_tls.py": "server/plain_refusals",
     "unit/server/test_http.py": "server/http_protocol",
     "unit/server/test_websocket.py": "server/websocket_protocol",
-    "unit/server/test_metrics.py": "server/metrics_page",
+    "unit/server/test_metrics.py": "server/figures server/metric_families server/metrics_page",
     "unit/server/test_listener.py": "server/sockets",
     "interop/test_premium.py": "server/tiers",
     "interop/test_entra.py": "auth/roles server/local_auth",

@@ -49,6 +49,7 @@ _COMMANDS: Final = {
     "purge": ("purge", "purge", "Delete messages and keep the entity."),
     "session": ("session", "app", "Sessions: list, state, dead-letter."),
     "connection": ("connection", "app", "Connections of clients: list, close."),
+    "top": ("top", "top", "Show the rates of messages by entity or partition, until Ctrl+C."),
     "store": ("stores", "app", "Messaging stores: list, attach, drain, retire, forget."),
     "fault": ("fault", "app", "Faults, for those who test their applications: store."),
     "pipeline": ("pipeline", "app", "Data pipelines on Spark, local or on a cluster."),

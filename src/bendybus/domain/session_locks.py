@@ -43,6 +43,11 @@ class SessionLocks:
     # -- sessions ------------------------------------------------------------------
 
     @property
+    def held(self) -> int:
+        """How many sessions have a holder."""
+        return len(self._locked)
+
+    @property
     def earliest_end(self) -> Instant:
         """No session is lost before this. It may be too early: a renewal does not move it."""
         return self._earliest_end

@@ -21,6 +21,7 @@ from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.session_locks import SessionLocks
 from bendybus.domain.sessions import Session, Sessions
 from bendybus.domain.shelf import Shelf, Waiting
+from bendybus.domain.tally import Tally
 from bendybus.names import Instant, LockToken, PartitionNumber, SessionId
 from bendybus.session_ids import OneSession
 
@@ -31,9 +32,11 @@ _MAIN: Final = SubQueue.MAIN
 
 
 class Stock:
-    __slots__ = ("_expiry", "description", "locks", "number", "session_locks", "shelves")
+    __slots__ = ("_expiry", "description", "locks", "number", "session_locks", "shelves", "tally")
 
-    def __init__(self, number: PartitionNumber, description: QueueDescription, expiry: ExpiryWatch) -> None:
+    def __init__(
+        self, number: PartitionNumber, description: QueueDescription, expiry: ExpiryWatch, tally: Tally
+    ) -> None:
         self.number = number
         self.description = description
         """Replaced when the entity is updated."""
@@ -46,6 +49,7 @@ class Stock:
             self.shelves[SubQueue.MAIN] = Shelf(sessions)
         self.locks = LockTable(number)
         self._expiry = expiry
+        self.tally = tally
 
     def __iter__(self) -> Iterator[Message]:
         yield from self.locks
@@ -180,6 +184,7 @@ class Stock:
         if at >= self.locks.earliest_end:
             ended = self.locks.expire(at)
             if ended:
+                self.tally.lost_locks += len(ended)
                 self.fail_delivery(ended, changes)
         if self.session_locks is not None:
             for session in self.session_locks.overdue(at):
@@ -198,6 +203,7 @@ class Stock:
         assert self.session_locks is not None, "the entity has sessions"
         messages = self.session_locks.free(session)
         if failed:
+            self.tally.lost_locks += len(messages)
             self.fail_delivery(messages, changes)
         else:
             self.put_back(messages, changes)
@@ -253,6 +259,7 @@ class Stock:
         self.put_back(messages, changes)
 
     def _mark_dead_letter(self, message: Message, cause: Cause) -> None:
+        self.tally.dead_lettered += 1
         self.move(message, SubQueue.DEAD_LETTER)
         mark(message, cause)
 
@@ -263,6 +270,7 @@ class Stock:
         self.shelves[subqueue].size_bytes += message.size
 
     def expire(self, messages: list[Message], changes: Changes) -> None:
+        self.tally.expired += len(messages)
         if self.description.dead_letter_on_expiry:
             self.dead_letter(messages, TTL_EXPIRED, changes)
         else:

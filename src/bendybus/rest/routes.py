@@ -117,6 +117,15 @@ class RestMessages(BaseRoute):
     async def _send(
         self, call: RestCall, entity: SendTarget, request: Request, body: RequestBody
     ) -> Response:
+        try:
+            return await self._enqueue(call, entity, request, body)
+        except BrokerError as refusal:
+            entity.count_refused(refusal)
+            raise
+
+    async def _enqueue(
+        self, call: RestCall, entity: SendTarget, request: Request, body: RequestBody
+    ) -> Response:
         entity.refuse_sending(call.subqueue)
         timeout_s = _timeout_s(request) or TIMEOUT_DEFAULT_S
         description = entity.description

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ from bendybus.cluster.link import Identity, PeerLink
 from bendybus.cluster.peers import Peer
 from bendybus.cluster.serving import Calls, Service
 from bendybus.errors import BrokerError, NotSupported, Unavailable
+from bendybus.server.figures import ProcessFigures
 from bendybus.server.forwarded_http import (
     HTTP_CALL,
     ForwardedRequest,
@@ -33,7 +34,6 @@ from bendybus.server.forwarded_http import (
     ForwardingRoute,
     serve_forwarded,
 )
-from bendybus.server.metrics import ProcessFigures
 from bendybus.server.settings import Settings
 from bendybus.store.catalog import Catalog
 from bendybus.store.sqlite.catalog import SqliteCatalog
@@ -85,7 +85,7 @@ class ClusterMember:
         self.cluster = Cluster(identity, membership.owners, membership.brokers, membership.brokers[0])
         self._following: Following | None = None
         self._app: ASGIApp | None = None
-        self._figures: Callable[[], ProcessFigures] | None = None
+        self._figures: Callable[[], Awaitable[ProcessFigures]] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -167,7 +167,7 @@ class ClusterMember:
         """Passes management on to the broker that has the catalog; None if this one has it."""
         return None if self.has_catalog else ForwardingRoute(self.cluster.leader)
 
-    def answer_with(self, app: ASGIApp, figures: Callable[[], ProcessFigures]) -> None:
+    def answer_with(self, app: ASGIApp, figures: Callable[[], Awaitable[ProcessFigures]]) -> None:
         """How requests that other brokers pass on are answered, and what this process counts."""
         self._app, self._figures = app, figures
 
@@ -182,7 +182,7 @@ class ClusterMember:
         return found
 
     async def _serve_figures(self, link: PeerLink, frame: Frame, call: Call) -> ProcessFigures:
-        return () if self._figures is None else self._figures()
+        return () if self._figures is None else await self._figures()
 
     async def _serve_http(self, link: PeerLink, frame: Frame, call: Call) -> ForwardedResponse:
         if self._app is None:

@@ -131,6 +131,7 @@ def lock_messages(parts: Parts, command: LockInSession, at: Instant, changes: Ch
     stock.end_locks(at, changes)
     messages = stock.take_alive(session.waiting, command.count, at, changes)
     locks.grant(session, messages, command.entropy)
+    stock.tally.give(messages, at)
     return Given(messages)
 
 

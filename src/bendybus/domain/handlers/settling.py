@@ -38,6 +38,8 @@ AMENDMENT_BYTES_MAX: Final = 64 * 1024
 def complete(parts: Parts, command: Complete, at: Instant, changes: Changes) -> Settled:
     stock = parts.stock
     messages, lost = stock.unlock(command.lock_tokens, at, changes)
+    if messages and messages[0].subqueue is SubQueue.MAIN:
+        stock.tally.completed += len(messages)
     stock.remove(messages, changes)
     return Settled(lost)
 
@@ -47,6 +49,8 @@ def abandon(parts: Parts, command: Abandon, at: Instant, changes: Changes) -> Se
     refuse_large_amendments(stock, command.lock_tokens, command.properties)
     messages, lost = stock.unlock(command.lock_tokens, at, changes)
     _amend(messages, command.properties)
+    if messages and messages[0].subqueue is SubQueue.MAIN:
+        stock.tally.abandoned += len(messages)
     stock.fail_delivery(messages, changes)
     return Settled(lost)
 
