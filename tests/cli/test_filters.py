@@ -7,7 +7,10 @@ import subprocess
 
 import pytest
 
-from cli.conftest import Bendybus, BendybusJson
+from bendybus.client import BusClient, ClientSettings
+from bendybus.operations.peeking import session_filter
+from cli.conftest import Bendybus, BendybusJson, MakeQueue
+from fix_server import Kind, ServerProcess
 
 
 def bodies(done: subprocess.CompletedProcess[str]) -> list[str]:
@@ -127,3 +130,33 @@ def test_a_dry_run_of_a_purge_counts_and_deletes_nothing(
     assert len(bodies(bendybus("peek", queue, "-o", "json"))) == 4
     bendybus("receive", queue, "--max", "2", "--dead-letter")
     assert bendybus_json("dead-letter", "purge", queue, "--dry-run")["matching"] == 2
+
+
+@pytest.mark.row("B-01")
+def test_a_purge_takes_what_a_selector_matches_and_leaves_the_rest(
+    bendybus: Bendybus, bendybus_json: BendybusJson, queue: str
+) -> None:
+    send_sizes(bendybus, queue, 30)
+    bendybus("receive", queue, "--selector", "size = 29", "--defer")
+    some = ("purge", queue, "--selector", "size >= 20")
+    assert bendybus_json(*some, "--dry-run")["matching"] == 10
+    done = bendybus_json(*some, "--yes")
+    assert (done["purged"], done["active"], done["deferred"], done["left"]) == (10, 9, 1, 0)
+    assert sorted(map(int, bodies(bendybus("peek", queue, "--max", "99", "-o", "json")))) == [*range(20)]
+
+
+@pytest.mark.row("B-01")
+def test_a_purge_takes_one_session_and_leaves_what_is_locked(
+    bendybus: Bendybus, attempt: Bendybus, server: ServerProcess, make_queue: MakeQueue, kind: Kind
+) -> None:
+    queue = make_queue(kind, RequiresSession=True)
+    for session in ("a", "b"):
+        bendybus("send", queue, "--session-id", session, given="1\n2\n3\n")
+    with BusClient(ClientSettings.from_connection_string(server.connection_string)) as client:
+        held = client.receiver(queue, filters=session_filter("a")).receive(1)
+        assert len(held) == 1
+        refused = attempt("purge", queue, "--session-id", "A", "--yes", "-o", "json")
+        assert refused.returncode == 1
+        assert json.loads(refused.stdout)["purged"] == 2
+        assert "1 message of" in refused.stderr and "locked" in refused.stderr
+    assert sorted(bodies(bendybus("peek", queue, "-o", "json"))) == ["1", "1", "2", "3"]

@@ -223,6 +223,7 @@ MANAGEMENT_RIGHTS: Final = {
     "bendybus:complete-numbers": "Listen",
     "bendybus:consumer-lease": "Listen",
     "bendybus:peek": "Listen",
+    "bendybus:purge": "Listen",
 }
 
 SENDS, RECEIVES = True, False

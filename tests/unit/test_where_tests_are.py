@@ -119,6 +119,7 @@ COVERS = {
     "unit/domain/test_partition_sessions.py": "domain/session_locks domain/handlers/sessions",
     "unit/domain/test_partition_outbox.py": "domain/deadletter",
     "unit/domain/test_ranges.py": "domain/leases domain/handlers/ranges",
+    "unit/domain/test_purging.py": "domain/handlers/purging",
     "unit/domain/test_entities.py": "domain/shelf",
     "unit/domain/filters/test_conditions.py": "domain/filters/evaluate domain/filters/like "
     "domain/filters/values",

@@ -101,7 +101,7 @@ def dead_letter(
 ) -> None:
     """Move all messages of a session to the dead-letter queue, deferred ones too.
 
-    The session is locked meanwhile. If another receiver holds it, the command fails.
+    What a receiver has locked stays.
     """
     if dry_run:
         with bus_client(command) as client:

@@ -67,7 +67,12 @@ class Tally:
     def give(self, messages: Sequence[Message], at: Instant) -> None:
         """Count messages that are handed out together."""
         count = len(messages)
-        if not count:
+        if count < 2:
+            for message in messages:
+                waited = at - message.enqueued_at
+                self.outgoing += 1
+                self.latency_sum_ms += waited
+                self.latency[bisect_left(LATENCY_BOUNDS_MS, waited)] += 1
             return
         self.outgoing += count
         enqueued = [message.enqueued_at for message in messages]

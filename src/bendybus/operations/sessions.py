@@ -7,8 +7,10 @@ from typing import Final
 
 from bendybus.amqp.types import Int, Timestamp
 from bendybus.client import BusClient, Receiver
+from bendybus.errors import NotSupported
 from bendybus.operations.deferred import DeferredMessages
 from bendybus.operations.peeking import State, peeked, session_filter
+from bendybus.operations.purging import Purging
 
 __all__ = ["dead_lettered", "held_session", "session_ids", "session_state", "set_session_state"]
 
@@ -60,7 +62,20 @@ def set_session_state(client: BusClient, entity: str, session_id: str, state: by
 def dead_lettered(
     client: BusClient, entity: str, session_id: str, reason: str, description: str
 ) -> Iterator[int]:
-    """Dead-letter the messages of a session, deferred ones too. Yields how many, batch after batch."""
+    """Dead-letter the messages of a session, deferred ones too. Yields how many, batch after batch.
+
+    Bendybus does it itself, and what a receiver has locked stays. Elsewhere the session is held meanwhile.
+    """
+    states, why = (State.ACTIVE, State.DEFERRED), (reason, description)
+    try:
+        yield from Purging(client, entity, states, session_id, dead_letter=why).run()
+    except NotSupported:
+        yield from _dead_lettered_by_holding(client, entity, session_id, reason, description)
+
+
+def _dead_lettered_by_holding(
+    client: BusClient, entity: str, session_id: str, reason: str, description: str
+) -> Iterator[int]:
     receiver = held_session(client, entity, session_id)
     while messages := receiver.receive(BATCH, timeout_s=WAIT_S):
         receiver.dead_letter(messages, reason, description)

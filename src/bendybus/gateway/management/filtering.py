@@ -7,18 +7,19 @@ The client continues where an answer ends. Nothing of this is in Service Bus: do
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from bendybus import audit
 from bendybus.auth.rights import Right
 from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
 from bendybus.broker.turns import Turns
 from bendybus.domain.filters import Selector
 from bendybus.domain.messages import Message, MessageState
-from bendybus.domain.range_commands import Browse, Browsed
+from bendybus.domain.range_commands import Browse, Browsed, Purge, Purged
 from bendybus.envelope import render_peeked
 from bendybus.errors import ArgumentError, Unavailable
 from bendybus.gateway.management.fields import (
@@ -43,6 +44,10 @@ EXAMINED_MAX: Final = 20_000
 # Read from a partition at a time.
 PAGE_MAX: Final = 200
 PAGE_BYTES_MAX: Final = 1024 * 1024
+# Removed in one step, and so in one commit: some 50 ms in which others wait.
+PURGED_PER_COMMAND: Final = 5000
+# Removed before an answer is given: about a second.
+PURGED_MAX: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +171,84 @@ async def _peek(managed: Managed, body: Body) -> Answer:
     return {"messages": found, "next": walk.next}
 
 
+async def _purge(managed: Managed, body: Body) -> Answer:
+    """Remove, or dead-letter, everything that a filter matches and that nobody has locked (B-01, B-04)."""
+    queue, wanted = managed.queue, Wanted.of(body)
+    queue.refuse_receiving(managed.subqueue)
+    dead_letters = flag(body, "dead-letter")
+    if dead_letters and MessageState.SCHEDULED in wanted.states:
+        raise ArgumentError("Scheduled messages cannot be dead-lettered: leave 2 out of 'states'.")
+    purge = Purge(
+        PURGED_PER_COMMAND,
+        wanted.states,
+        managed.subqueue,
+        wanted.session_id,
+        wanted.enqueued_from,
+        wanted.enqueued_before,
+        None,
+        dead_letters,
+        _text(body, "deadletter-reason"),
+        _text(body, "deadletter-description"),
+    )
+    purging, first = _Purging(), whole_number(body, "from-sequence-number", 0)
+    if wanted.selection is None:
+        hosts = [host for host in wanted.hosts(queue) if _last(host) >= first]
+        following = await purging.all(hosts, purge)
+    else:
+        following = await purging.chosen(queue, Walk(managed, wanted, first), purge)
+    if purging.count and not dead_letters:
+        audit.record("messages-deleted", entity=queue.path, messages=purging.count)
+    return {"removed": purging.count, "locked": purging.locked, "next": following}
+
+
+class _Purging:
+    """The progress of one request."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.locked = 0
+
+    async def all(self, hosts: Sequence[ReceivingPort], purge: Purge) -> int | None:
+        """Partition after partition. Returns where to continue, None at the end."""
+        for host in hosts:
+            more = True
+            while more:
+                if self.count >= PURGED_MAX:
+                    return host.number << PARTITION_SHIFT
+                more = await self._ask(host, purge)
+        return None
+
+    async def chosen(self, queue: Queue, walk: Walk, purge: Purge) -> int | None:
+        """What the walk finds, page after page."""
+        while walk.goes_on:
+            numbers = [message.sequence_number for message, _ in await walk.page()]
+            if numbers:
+                host = queue.host_of_sequence_number(numbers[0])
+                assert host is not None, "a page is of one partition"
+                await self._ask(host, replace(purge, numbers=numbers))
+        return walk.next
+
+    async def _ask(self, host: ReceivingPort, purge: Purge) -> bool:
+        try:
+            purged = await host.ask(purge)
+        except Unavailable:
+            # "A slow or dead store delays nobody" (P-27)
+            return False
+        assert isinstance(purged, Purged)
+        self.count += purged.count
+        if not purged.more or purge.numbers is not None:
+            self.locked += purged.locked
+        return purged.more
+
+
+def _text(body: Body, name: str) -> str | None:
+    value = body.get(name)
+    if value is not None and not isinstance(value, str):
+        raise ArgumentError(f"'{name}' must be a text, not {value!r}.")
+    return value
+
+
 OPERATIONS: Final[Mapping[str, Operation]] = {
     "bendybus:peek": Operation(Right.LISTEN, _peek),
+    "bendybus:purge": Operation(Right.LISTEN, _purge),
 }
