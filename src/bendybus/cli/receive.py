@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 from typing import Final
 
 import click
 
+from bendybus.amqp.annotations import RETRY_DELAY
 from bendybus.cli.bus import bus_client
 from bendybus.cli.command import Command, server_command
 from bendybus.cli.messages import MessagePrinter
-from bendybus.cli.options import Choices, Decorator, entity_argument, max_option, selector_option
+from bendybus.cli.options import (
+    Choices,
+    Decorator,
+    Duration,
+    entity_argument,
+    max_option,
+    selector_option,
+)
 from bendybus.cli.output import note
 from bendybus.client import BusClient, ReceivedMessage, Receiver
 from bendybus.errors import ConfigError, MessageNotFound, OperationTimeout
@@ -41,6 +50,21 @@ _SETTLED: Final = {
     "defer": "Deferred",
     "dead_letter": "Dead-lettered",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What becomes of received messages."""
+
+    name: str
+    """Empty for messages that were deleted when they were received."""
+    reason: str
+    description: str
+    delay: str | None
+
+    @property
+    def properties(self) -> dict[str, object] | None:
+        return None if self.delay is None else {RETRY_DELAY: self.delay}
 
 
 class Mode(StrEnum):
@@ -83,6 +107,9 @@ from_option = click.option(
 )
 @click.option("--complete", is_flag=True, help="It is done with, and gone. This is the default.")
 @click.option("--abandon", is_flag=True, help="Put it back; one more delivery counts.")
+@click.option(
+    "--delay", type=Duration(), help="With --abandon: it is not delivered again before, such as 30s."
+)
 @click.option("--defer", is_flag=True, help="Set it aside, to be had by its sequence number.")
 @click.option("--dead-letter", is_flag=True, help="Move it to the dead-letter queue.")
 @click.option("--reason", default="", metavar="TEXT", help="Why, with --dead-letter.")
@@ -108,6 +135,7 @@ def receive(
     mode: Mode,
     complete: bool,
     abandon: bool,
+    delay: str | None,
     defer: bool,
     dead_letter: bool,
     reason: str,
@@ -144,21 +172,23 @@ def receive(
         raise ConfigError("--follow goes on with one session: name it with --session-id")
     if (reason or description) and not dead_letter:
         raise ConfigError("--reason and --description go with --dead-letter")
+    if delay is not None and not abandon:
+        raise ConfigError("--delay goes with --abandon")
     if selector is not None and (session_id is not None or next_session):
         raise ConfigError("--selector goes with no session: a session is received in order")
     if numbers and (selector is not None or next_session or follow or max_count is not None):
         raise ConfigError("--sequence-number says which messages: --session-id alone goes with it")
     settlement = "" if mode is Mode.RECEIVE_AND_DELETE else (chosen or ["complete"])[0]
+    settle = Settlement(settlement, reason, description, delay)
     if numbers:
-        _receive_deferred(command, entity, numbers, settlement, (reason, description), session_id)
+        _receive_deferred(command, entity, numbers, settle, session_id)
         return
     filters = session_filter(session_id) if session_id is not None or next_session else None
     _receive(
         command,
         entity,
         limit=max_count if max_count is not None or follow else 1,
-        settlement=settlement,
-        why=(reason, description),
+        settlement=settle,
         wait_s=wait,
         follow=follow,
         filters=filters if selector is None else selector_filter(selector),
@@ -170,8 +200,7 @@ def _receive_deferred(
     command: Command,
     entity: str,
     numbers: tuple[int, ...],
-    settlement: str,
-    why: tuple[str, str],
+    settlement: Settlement,
     session_id: str | None,
 ) -> None:
     """By their numbers; those of a session while it is held."""
@@ -179,14 +208,15 @@ def _receive_deferred(
     with bus_client(command) as client:
         held = None if session_id is None else held_session(client, entity, session_id)
         deferred = DeferredMessages(client, entity, session_id)
-        messages = deferred.receive(list(dict.fromkeys(numbers)), deletes=not settlement)
+        messages = deferred.receive(list(dict.fromkeys(numbers)), deletes=not settlement.name)
         for message in messages:
             printer.show(message)
-        if settlement:
-            deferred.settle(messages, settlement, *why)
+        if settlement.name:
+            why = (settlement.reason, settlement.description)
+            deferred.settle(messages, settlement.name, *why, properties=settlement.properties)
         if held is not None:
             held.close()
-    _tell_settled(entity, settlement, len(messages))
+    _tell_settled(entity, settlement.name, len(messages))
 
 
 def _receive(
@@ -194,8 +224,7 @@ def _receive(
     entity: str,
     *,
     limit: int | None,
-    settlement: str,
-    why: tuple[str, str],
+    settlement: Settlement,
     wait_s: float,
     follow: bool,
     filters: Mapping[str, object] | None,
@@ -204,7 +233,7 @@ def _receive(
     printer, taken = MessagePrinter(as_json=command.as_json), 0
     try:
         with _client(command, wait_s, waits_for_session=waits_for_session) as client:
-            receiver = client.receiver(entity, deletes=not settlement, filters=filters)
+            receiver = client.receiver(entity, deletes=not settlement.name, filters=filters)
             if filters is not None and not waits_for_session:
                 refuse_ignored_filters(receiver, filters)
             while limit is None or taken < limit:
@@ -215,7 +244,7 @@ def _receive(
                 # Shown before it is settled, so that a message that cannot be shown is not lost.
                 for message in messages:
                     printer.show(message)
-                _settle(receiver, messages, settlement, why)
+                _settle(receiver, messages, settlement)
                 taken += len(messages)
     except KeyboardInterrupt:
         if not follow:
@@ -225,7 +254,7 @@ def _receive(
         if not waits_for_session:
             raise
     if taken:
-        _tell_settled(entity, settlement, taken)
+        _tell_settled(entity, settlement.name, taken)
     elif not follow:
         note(f"No message came from '{entity}' in {wait_s:g} s.")
 
@@ -241,20 +270,18 @@ def _client(command: Command, wait_s: float, *, waits_for_session: bool) -> BusC
     return bus_client(command, retries=0, timeout_s=max(wait_s, SESSION_WAIT_MIN_S))
 
 
-def _settle(
-    receiver: Receiver, messages: list[ReceivedMessage], settlement: str, why: tuple[str, str]
-) -> None:
+def _settle(receiver: Receiver, messages: list[ReceivedMessage], settlement: Settlement) -> None:
     if not messages:
         return
-    match settlement:
+    match settlement.name:
         case "complete":
             receiver.complete(messages)
         case "abandon":
-            receiver.abandon(messages)
+            receiver.abandon(messages, settlement.properties)
         case "defer":
             receiver.defer(messages)
         case "dead_letter":
-            receiver.dead_letter(messages, *why)
+            receiver.dead_letter(messages, settlement.reason, settlement.description)
 
 
 @click.command

@@ -147,7 +147,9 @@ class Partition:
         """`fitting` for the messages of a session; 0 if its lock is lost."""
         locks = self._parts.stock.session_locks
         session = None if locks is None else locks.find_held(lock)
-        return 0 if session is None else session.waiting.fitting(count, size_max)
+        if session is None or session.rests_until:
+            return 0
+        return session.waiting.fitting(count, size_max)
 
     def locked(self, token: LockToken) -> Message | None:
         """The message that is locked under this token. The lock may have expired."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from bendybus.amqp.types import Array, UInt
@@ -49,12 +49,18 @@ class DeferredMessages:
         return received
 
     def settle(
-        self, messages: Sequence[ReceivedMessage], settlement: str, reason: str = "", description: str = ""
+        self,
+        messages: Sequence[ReceivedMessage],
+        settlement: str,
+        reason: str = "",
+        description: str = "",
+        *,
+        properties: Mapping[str, object] | None = None,
     ) -> None:
-        """`complete`, `abandon`, `defer` or `dead_letter`."""
-        why: dict[str, object] = {}
+        """`complete`, `abandon`, `defer` or `dead_letter`. `properties` are set on the messages."""
+        why: dict[str, object] = {} if properties is None else {"properties-to-modify": dict(properties)}
         if settlement == "dead_letter":
-            why = {"deadletter-reason": reason, "deadletter-description": description}
+            why |= {"deadletter-reason": reason, "deadletter-description": description}
         for share in shares([message.sequence_number for message in messages], BATCH):
             asked = {
                 "disposition-status": STATUSES[settlement],
