@@ -398,6 +398,16 @@ RETRY_DELAY_MAX: Final = Property(
     ours=True,
 )
 
+CATCH_UNMATCHED: Final = Property(
+    name="CatchUnmatched",
+    field="catch_unmatched",
+    type=ValueType.BOOLEAN,
+    default=False,
+    option="catch-unmatched",
+    help="Take only messages that no other subscription of the topic takes.",
+    ours=True,
+)
+
 # In the order used by help and the reference page.
 ALL: Final[Properties] = (
     ENABLE_PARTITIONING,
@@ -421,6 +431,7 @@ ALL: Final[Properties] = (
     RETRY_DELAY,
     RETRY_DELAY_FACTOR,
     RETRY_DELAY_MAX,
+    CATCH_UNMATCHED,
 )
 
 # Each kind in the order in which the real service writes its properties.
@@ -475,4 +486,5 @@ SUBSCRIPTION: Final[Properties] = (
     RETRY_DELAY,
     RETRY_DELAY_FACTOR,
     RETRY_DELAY_MAX,
+    CATCH_UNMATCHED,
 )
