@@ -68,6 +68,10 @@ REST: Final = {
     Operation.RENEW: Asked("POST", f"q/messages/{LOCK}", "Listen"),
     Operation.UNLOCK: Asked("PUT", f"q/messages/{LOCK}", "Listen"),
     Operation.COMPLETE: Asked("DELETE", f"q/messages/{LOCK}", "Listen"),
+    Operation.DEFER: Asked("POST", f"q/messages/{LOCK}/defer", "Listen"),
+    Operation.DEAD_LETTER: Asked("POST", f"q/messages/{LOCK}/deadletter", "Listen"),
+    Operation.LOCK_DEFERRED: Asked("POST", "q/messages/deferred/1", "Listen"),
+    Operation.TAKE_DEFERRED: Asked("DELETE", "q/messages/deferred/1", "Listen"),
 }
 RULES: Final = [
     Asked("GET", "q/$authorizationRules", "Manage"),
