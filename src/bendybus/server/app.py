@@ -12,6 +12,7 @@ import gc
 import logging
 import os
 import signal
+import socket
 import ssl
 import sys
 import threading
@@ -77,6 +78,9 @@ logger = logging.getLogger(__name__)
 # Message records are many, long-lived and free of cycles. Scanning them again and again would cost a fifth of
 # the throughput and find nothing. Young objects are still collected.
 GC_THRESHOLDS: Final = (50_000, 50, 1000)
+
+# Hosts that mean every address of the machine.
+EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")
 
 # Closing empties the log into the file, 64 MB at most.
 CLOSE_TIMEOUT_S: Final = 10.0
@@ -385,6 +389,11 @@ async def _serve(settings: Settings, membership: Membership | None) -> None:
         sys.stdout.write(f"ready {server.connection_string}\n")
         for name, shown in islice(server.connection_strings.items(), 1, None):
             sys.stdout.write(f"namespace {name} {shown}\n")
+        if settings.host in EVERY_ADDRESS and server.connection_string:
+            # The line above is for this machine; others reach it by its name.
+            own = ConnectionString.parse(server.connection_string, "unused").netloc
+            elsewhere = f"{socket.gethostname()}:{server.ports[0]}"
+            sys.stdout.write(f"network {server.connection_string.replace(own, elsewhere, 1)}\n")
         if server.portal_url:
             sys.stdout.write(f"portal {server.portal_url}\n")
         sys.stdout.flush()
