@@ -38,9 +38,10 @@ tests: $(VENV)/.installed-dev
 	$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder
 
 wheel: $(BIN)/python  ## dist/: the sdist, and a wheel compiled with mypyc (needs a C compiler); BENDYBUS_PURE=1 for one of pure Python
-	$(BIN)/pip install --quiet build
+	$(BIN)/pip install --quiet build twine
 	rm -rf dist
 	$(if $(BENDYBUS_PURE),,HATCH_BUILD_HOOK_ENABLE_MYPYC=true) $(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
 
 # The wheel is built from the sdist, in a folder of its own: a compiled module beside its source would hide it.
 compiled: wheel  ## The tests of `make test` again, with the compiled wheel in an environment of its own

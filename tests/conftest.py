@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 
 pytest_plugins = [
     "pytester",
@@ -24,3 +27,7 @@ pytest_plugins = [
 # takes half of the time to start a server and most of that of a worker of Spark.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Servers of tests are not among those that the user runs.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="bendybus-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)

@@ -135,6 +135,7 @@ def run_bendybus(
         for name, value in os.environ.items()
         if not name.endswith("_CONNECTION_STRING") and name not in ("BENDYBUS_SAS_KEY", "BENDYBUS_TOKEN")
     }
+    inherited["XDG_STATE_HOME"] = str(folder / "state")
     with (
         tempfile.TemporaryFile("w+") as stdin,
         tempfile.TemporaryFile("w+") as stdout,

@@ -304,7 +304,7 @@ def test_a_queue_that_is_disabled_lets_go_of_its_clients(
 @pytest.mark.row("B-08")
 @pytest.mark.parametrize("kind", list(Kind))
 def test_a_restart_keeps_what_was_created_and_forgets_what_was_deleted(
-    start_server: StartServer, kind: Kind
+    start_server: StartServer, connect: Connect, kind: Kind
 ) -> None:
     server = start_server({})
     with administration(server) as admin:
@@ -314,11 +314,14 @@ def test_a_restart_keeps_what_was_created_and_forgets_what_was_deleted(
         kept.max_delivery_count = 5
         admin.update_queue(kept)
         admin.delete_queue("deleted")
-        created_at = admin.get_queue_runtime_properties("kept").created_at_utc
+        connect(server.connection_string, "kept").send("x")
+        before = admin.get_queue_runtime_properties("kept")
+        assert before.accessed_at_utc >= before.created_at_utc
         server.kill()
         server.start()
         assert [plain(queue) for queue in admin.list_queues()] == [plain(kept)]
-        assert admin.get_queue_runtime_properties("kept").created_at_utc == created_at
+        after = admin.get_queue_runtime_properties("kept")
+        assert (after.created_at_utc, after.accessed_at_utc.year) == (before.created_at_utc, 1)
 
 
 @pytest.mark.row("P-11")

@@ -14,6 +14,12 @@ from fix_server import Shape
 from interop.conftest import MakeSdkQueues
 from interop.sdk import SdkQueue, bodies, receive
 
+# A live test of the SDK for Go compares this text.
+LOST = (
+    "The lock supplied is invalid. Either the lock expired, or the message has already been removed "
+    "from the queue"
+)
+
 
 def lock_end(message: ServiceBusReceivedMessage) -> datetime:
     assert message.locked_until_utc is not None
@@ -56,9 +62,9 @@ def test_a_lock_runs_out_unless_it_is_renewed(make_sdk_queues: MakeSdkQueues) ->
             assert lock_end(kept) > first_end
     for sdk_queue, kept, _, lost in held:
         trust_server_alone(lost)
-        with pytest.raises(MessageLockLostError):
+        with pytest.raises(MessageLockLostError, match=LOST):
             sdk_queue.receiver.renew_message_lock(lost)
-        with pytest.raises(MessageLockLostError):
+        with pytest.raises(MessageLockLostError, match=LOST):
             sdk_queue.complete(lost)
         sdk_queue.complete(kept)
         assert bodies(sdk_queue.receiver.peek_messages(10, sequence_number=1)) == ["lost"]

@@ -39,6 +39,7 @@ def test_a_scheduled_message_is_peeked_until_it_is_due_and_then_received(sdk_que
     (peeked,) = sdk_queue.receiver.peek_messages(sequence_number=number)
     assert peeked.state is ServiceBusMessageState.SCHEDULED
     assert (peeked.sequence_number, peeked.scheduled_enqueue_time_utc) == (number, due)
+    assert peeked.enqueued_time_utc == due
     message = sdk_queue.receive_one()
     assert str(message) == "later"
     assert datetime.now(UTC) >= due

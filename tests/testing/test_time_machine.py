@@ -137,6 +137,22 @@ def test_expired_messages_have_been_forwarded_and_idle_queues_are_gone(
     assert "idle" not in namespace.queues()
 
 
+def test_the_lifetime_of_a_message_starts_again_when_it_is_forwarded(
+    namespace: Namespace, client: ServiceBusClient
+) -> None:
+    namespace.create_queue("graveyard")
+    namespace.create_queue("brief", forward_dead_lettered_to="graveyard")
+    with client.get_queue_sender("brief") as brief:
+        brief.send_messages(ServiceBusMessage("x", time_to_live=timedelta(minutes=1)))
+    namespace.clock.advance(40)
+    with client.get_queue_receiver("brief", max_wait_time=10) as receiver:
+        receiver.dead_letter_message(next(receiver))
+    namespace.clock.advance(40)
+    assert [str(message) for message in namespace.messages("graveyard")] == ["x"]
+    namespace.clock.advance(21)
+    assert namespace.messages("graveyard") == []
+
+
 def test_namespaces_have_clocks_of_their_own(server: Server, namespace: Namespace) -> None:
     with server.namespace() as other:
         namespace.clock.advance(timedelta(days=365))

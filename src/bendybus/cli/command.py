@@ -16,7 +16,7 @@ from typing import Any, Concatenate, Final
 import click
 
 from bendybus.auth.connection_strings import ConnectionString
-from bendybus.cli.options import Choices, data_option
+from bendybus.cli.options import Choices, running_data_option
 from bendybus.cli.output import OutputFormat, tell_error
 from bendybus.cli.target import TOKEN_VARIABLE, find_certificate, find_namespace
 from bendybus.errors import BrokerError, ConnectionLost, EntityNotFound, SetupError, Unauthorized
@@ -59,7 +59,7 @@ class Command:
     Commands that manage entities use `management`; those that move messages use bus.py.
     """
 
-    def __init__(self, connection_string: str | None, data: Path, output: OutputFormat) -> None:
+    def __init__(self, connection_string: str | None, data: Path | None, output: OutputFormat) -> None:
         self._connection_string = connection_string
         self._data = data
         self.output = output
@@ -87,10 +87,10 @@ def server_command(function: Callable[Concatenate[Command, ...], None]) -> Calla
     """The innermost decorator of a command: options that stand above it come first in its help."""
 
     @connection_string_option
-    @data_option("Data folder of a server on this machine.")
+    @running_data_option
     @output_option
     @functools.wraps(function)
-    def run(connection_string: str | None, data: Path, output: OutputFormat, **arguments: Any) -> None:
+    def run(connection_string: str | None, data: Path | None, output: OutputFormat, **arguments: Any) -> None:
         with told_errors():
             function(Command(connection_string, data, output), **arguments)
 

@@ -6,8 +6,6 @@ shown, because the shell would print it in the middle of the line.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from bendybus.cli.target import find_namespace
@@ -33,7 +31,7 @@ def entity_names(context: click.Context, parameter: click.Parameter, incomplete:
 def _names(context: click.Context, incomplete: str, *lists: str) -> list[str]:
     given = context.params
     try:
-        namespace = find_namespace(given.get("connection_string"), Path(given.get("data") or ".data"))
+        namespace = find_namespace(given.get("connection_string"), given.get("data"))
         with ManagementClient(namespace) as management:
             names = [entry.name for path in lists for entry in management.list(path)]
     except BrokerError:

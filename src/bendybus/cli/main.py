@@ -22,6 +22,7 @@ _COMMANDS: Final = {
     "serve": ("serve", "serve", "Run the broker until SIGTERM or Ctrl+C."),
     "portal": ("portal", "portal", "Run the portal for a server, until SIGTERM or Ctrl+C."),
     "cert": ("cert", "cert", "Make the TLS certificate and show how to trust it."),
+    "trust": ("trust", "trust", "Make clients on this machine trust the server's own certificate."),
     "backup": ("backup", "backup", "Back up a running server."),
     "restore": ("backup", "restore", "Make a data folder from a backup."),
     "namespace": ("namespace", "app", "Namespaces: show, list, create, delete."),

@@ -29,6 +29,7 @@ __all__ = [
     "max_option",
     "property_option",
     "read_property",
+    "running_data_option",
     "selector_option",
     "topic_argument",
     "yes_option",
@@ -76,6 +77,7 @@ yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
 
 def data_option(help_text: str) -> Decorator:
+    """The folder of a server that may not run yet."""
     return click.option(
         "--data",
         type=click.Path(path_type=Path),
@@ -84,6 +86,16 @@ def data_option(help_text: str) -> Decorator:
         show_default=True,
         help=help_text,
     )
+
+
+# None unless it is given: target.find_folder.
+running_data_option = click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Data folder of a server on this machine.",
+    show_default=".data, or that of the one server that you run",
+)
 
 
 def max_option(default: int | None = None, *, shown: str | None = None) -> Decorator:

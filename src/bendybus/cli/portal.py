@@ -14,7 +14,7 @@ from typing import Final
 import click
 
 from bendybus.cli.command import Command, connection_string_option, told_errors
-from bendybus.cli.options import data_option
+from bendybus.cli.options import running_data_option
 from bendybus.cli.output import OutputFormat, note
 from bendybus.errors import ConfigError
 
@@ -33,8 +33,8 @@ PORT_DEFAULT: Final = 8321
     help="The port to listen on.",
 )
 @connection_string_option
-@data_option("Data folder of a server on this machine.")
-def portal(host: str, port: int, connection_string: str | None, data: Path) -> None:
+@running_data_option
+def portal(host: str, port: int, connection_string: str | None, data: Path | None) -> None:
     """Run the portal for a server, until SIGTERM or Ctrl+C."""
     with told_errors():
         if find_spec("nicegui") is None:

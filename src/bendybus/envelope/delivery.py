@@ -27,6 +27,7 @@ from bendybus.envelope.stored import (
     DURABLE_UNSAID,
     FIRST_ACQUIRER,
     FRONT,
+    LONG_LIVED,
     MAP_START,
     NO_TTL,
     NOT_FIRST_ACQUIRER,
@@ -34,6 +35,7 @@ from bendybus.envelope.stored import (
     WAS_SCHEDULED,
     amended,
     body_start,
+    lifetime_ms,
     with_lifetime,
 )
 from bendybus.names import PARTITION_SHIFT
@@ -157,7 +159,8 @@ _KINDS_MAX: Final = 1000
 _Kinds: TypeAlias = dict[bytes | tuple[bytes, int, bool], _Kind]
 # Of partition 0, which is not shown, and of the others.
 _kinds: Final[tuple[_Kinds, _Kinds]] = ({}, {})
-_PECULIAR: Final = DELIVERY_ANNOTATIONS | WAS_SCHEDULED
+# What the front does not tell everything about.
+_PECULIAR: Final = DELIVERY_ANNOTATIONS | WAS_SCHEDULED | LONG_LIVED
 
 
 def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> list[tuple[bytes, bytes, bytes]]:
@@ -214,7 +217,7 @@ def _kind_of(message: Message, front: bytes, head: bytes, after: int) -> _Kind:
         head[:token_at],
         head[between_at : between_at + _BETWEEN_SIZE],
         FRONT.size + length,
-        _shown_lifetime(message, ttl) is not None,
+        _shown_lifetime(message, front, ttl) is not None,
     )
 
 
@@ -249,12 +252,13 @@ def render_browsed(message: Message, payload: bytes) -> bytes:
     return header + own + _annotations(message, broker, count, entries) + bare
 
 
-def _shown_lifetime(message: Message, ttl: int) -> int | None:
+def _shown_lifetime(message: Message, payload: bytes, ttl: int) -> int | None:
     """The lifetime that the entity allows, in milliseconds; None if the sender's own applies."""
     if message.expires_at is None:
         return None
     lifetime = max(0, message.expires_at - message.enqueued_at)
-    return lifetime if ttl == NO_TTL or ttl - lifetime > _SKEW_MS else None
+    own = lifetime_ms(payload, ttl)
+    return lifetime if own is None or own - lifetime > _SKEW_MS else None
 
 
 def _open(
@@ -264,7 +268,7 @@ def _open(
     nothing), the sender's message annotations (their number and their entries) and the bare message.
     """
     _, flags, priority, ttl, count, length = FRONT.unpack_from(payload)
-    lifetime = None if as_sent else _shown_lifetime(message, ttl)
+    lifetime = None if as_sent else _shown_lifetime(message, payload, ttl)
     if lifetime is not None:
         # The header can hold 49 days. Longer lifetimes are only in the properties.
         ttl = min(lifetime, NO_TTL)

@@ -170,7 +170,7 @@ class Server:
                 settings.data,
                 settings.host,
                 self.ports[0],
-                key_in_folder=settings.sas_key is None,
+                sas_key=settings.sas_key,
                 operator_key=operator_key,
                 tls=settings.require_tls,
             )

@@ -137,7 +137,7 @@ class Supervisor:
             settings.data,
             settings.host,
             listening[0][0].getsockname()[1],
-            key_in_folder=settings.sas_key is None,
+            sas_key=settings.sas_key,
             operator_key=make_key(),
             tls=settings.require_tls,
         )

@@ -22,7 +22,7 @@ from bendybus.namespaces import CALLED_HOST
 if TYPE_CHECKING:
     from cryptography import x509
 
-__all__ = ["TLS_FOLDER", "certificate_in", "self_made_certificate", "server_context"]
+__all__ = ["CERTIFICATE_FILE", "TLS_FOLDER", "certificate_in", "self_made_certificate", "server_context"]
 
 TLS_FOLDER = "tls"
 CERTIFICATE_FILE = "server.crt"
@@ -115,6 +115,10 @@ def _make(certificate: Path, key: Path, names: Iterable[str]) -> None:
         .add_extension(x509.SubjectAlternativeName(list(map(_alternative_name, names))), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(private_key.public_key()), critical=False)
+        # A client that trusts several servers' certificates tells them apart by this: all have the same name.
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(private_key.public_key()), critical=False
+        )
         .sign(private_key, hashes.SHA256())
     )
     secret = private_key.private_bytes(

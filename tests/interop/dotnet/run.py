@@ -2,12 +2,12 @@
 
 With `dotnet` on the PATH this is an ordinary project, and its SDK comes from where `dotnet` gets packages.
 Without it the compiler, the runtime and the same SDK come from npm. Without either it says so and passes.
-Then it does what docs/guides/dotnet.md shows. Arguments choose checks by a part of their names, and no guide.
+Then it does what docs/guides/dotnet.md shows, and runs the fixture of docs/guides/testing.md for xUnit.
+Arguments choose checks by a part of their names, and no guide.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fix_jwt import ISSUER, OWNER, RECEIVER, SENDER, Provider
+from interop import testing_guide
 from interop.dotnet import from_npm, snippets
 from interop.other_languages import (
     BENDYBUS,
@@ -38,7 +39,15 @@ def main() -> int:
     checks, environment = build(sorted(HERE.glob("*.cs")), FOLDER / "checks")
     with certificate() as trusted, brokers(trusted) as addresses:
         failed = run_suite([*checks, *sys.argv[1:]], HERE, {**environment, **addresses})
-        return failed if sys.argv[1:] else run_guide(trusted) or failed
+        return failed if sys.argv[1:] else run_guide(trusted) or run_fixture() or failed
+
+
+def run_fixture() -> int:
+    """The fixture of docs/guides/testing.md, which starts its own server, with a stand-in for xUnit."""
+    folder = FOLDER / "fixture"
+    sources = [*testing_guide.write(".NET", folder), *sorted((HERE / "fixture").glob("*.cs"))]
+    command, environment = build(sources, folder / "program")
+    return run_suite(command, folder, {**environment, **testing_guide.on_the_path()})
 
 
 def run_guide(trusted: Certificate) -> int:
@@ -51,8 +60,7 @@ def run_guide(trusted: Certificate) -> int:
         addresses = {
             "BENDYBUS_OWNER_TOKEN": provider.token(OWNER),
             "SSL_CERT_FILE": str(trusted.file),
-            # The page's fixture starts `bendybus` by its name.
-            "PATH": f"{Path(BENDYBUS).parent}{os.pathsep}{os.environ['PATH']}",
+            **testing_guide.on_the_path(),
         }
         return run_suite(command, HERE, {**environment, **addresses})
 

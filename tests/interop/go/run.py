@@ -1,15 +1,19 @@
 """Runs the Go tests against a server of their own: `make interop`.
 
+Then the fixture of docs/guides/testing.md for Go's testing, which starts its own server.
 Needs Go; says so plainly and passes when it is not there.
 """
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
-from interop.other_languages import are_installed, certificate, run_suite, serving
+from interop import testing_guide
+from interop.other_languages import CACHE, are_installed, certificate, run_suite, serving
 
 HERE = Path(__file__).parent
+GO_TEST = ["go", "test", "-count=1", "./..."]
 
 
 def main() -> int:
@@ -21,7 +25,17 @@ def main() -> int:
             # On Linux; elsewhere Go asks the system's own store.
             "SSL_CERT_FILE": str(trusted.file),
         }
-        return run_suite(["go", "test", "-count=1", "./..."], HERE, environment)
+        failed = run_suite(GO_TEST, HERE, environment)
+    return run_guide() or failed
+
+
+def run_guide() -> int:
+    """As a module that requires what this one requires."""
+    folder = CACHE / "interop-go"
+    testing_guide.write("Go", folder)
+    for file in ("go.mod", "go.sum"):
+        shutil.copy(HERE / file, folder)
+    return run_suite(GO_TEST, folder, testing_guide.on_the_path())
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Runs the Java tests against servers of their own: `make interop`.
 
+Then the fixture of docs/guides/testing.md for JUnit, which starts its own server. Arguments are for Maven,
+and with them the fixture is not run.
 Needs a JDK of version 17 or later and Maven; says so plainly and passes when they are not there.
 """
 
@@ -9,9 +11,11 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
+from interop import testing_guide
 from interop.other_languages import (
     BENDYBUS,
     CACHE,
@@ -24,7 +28,6 @@ from interop.other_languages import (
 
 HERE = Path(__file__).parent
 FOLDER = CACHE / "interop-java"
-REPORTS = FOLDER / "surefire-reports"
 # Nothing in a trust store is secret, but it wants a password.
 PASSWORD = "changeit"
 
@@ -45,16 +48,29 @@ def main() -> int:
             # For those tests that kill their server.
             "BENDYBUS_SERVE": f"{BENDYBUS} serve --log-level warning {shlex.join(trusted.options)}",
         }
-        shutil.rmtree(REPORTS, ignore_errors=True)
-        command = ["mvn", "--batch-mode", "--quiet", "test", f"-Dbuild.folder={FOLDER}", *sys.argv[1:]]
-        status = run_suite([*command, f"-Dtrust={_trust(trusted)}"], HERE, environment)
-        return max(status, _tell())
+        failed = run_maven(FOLDER, environment, f"-Dtrust={_trust(trusted)}", *sys.argv[1:])
+    return failed if sys.argv[1:] else run_guide() or failed
 
 
-def _tell() -> int:
+def run_guide() -> int:
+    """With the same libraries, from a folder of its own."""
+    folder = FOLDER / "guide"
+    testing_guide.write("Java", folder)
+    options = (f"-Dtests.folder={folder}", f"-Dtests.runIn={folder}", "-Dtrust=")
+    return run_maven(folder / "target", testing_guide.on_the_path(), *options)
+
+
+def run_maven(folder: Path, environment: Mapping[str, str], *options: str) -> int:
+    """Builds into the folder; says what ran."""
+    shutil.rmtree(folder / "surefire-reports", ignore_errors=True)
+    command = ["mvn", "--batch-mode", "--quiet", "test", f"-Dbuild.folder={folder}", *options]
+    return max(run_suite(command, HERE, environment), _tell(folder / "surefire-reports"))
+
+
+def _tell(reports: Path) -> int:
     """Says what ran; 1 if nothing did, since Maven is content with that."""
     total = 0
-    for report in sorted(REPORTS.glob("TEST-*.xml")):
+    for report in sorted(reports.glob("TEST-*.xml")):
         suite = ElementTree.parse(report).getroot()
         ran, failed, errors, skipped = (
             int(suite.get(name, "0")) for name in ("tests", "failures", "errors", "skipped")

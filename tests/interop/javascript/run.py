@@ -1,5 +1,6 @@
 """Runs the JavaScript tests against a server of their own: `make interop`.
 
+Then the fixture of docs/guides/testing.md for Node's test runner, which starts its own server.
 Needs Node.js 20 and npm; says so plainly and passes when they are not there.
 """
 
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from interop import testing_guide
 from interop.other_languages import CACHE, are_installed, certificate, run_suite, serving
 
 HERE = Path(__file__).parent
@@ -32,7 +34,15 @@ def main() -> int:
             "NODE_EXTRA_CA_CERTS": str(trusted.file),
         }
         tests = [file.name for file in sources if file.name.endswith(".test.mjs")]
-        return run_suite(["node", "--test", "--test-concurrency=1", *tests], FOLDER, environment)
+        failed = run_suite(["node", "--test", "--test-concurrency=1", *tests], FOLDER, environment)
+    return run_guide() or failed
+
+
+def run_guide() -> int:
+    """Below the folder of the SDK, where it is looked for."""
+    folder = FOLDER / "guide"
+    *_, test = testing_guide.write("Node.js", folder)
+    return run_suite(["node", "--test", test.name], folder, testing_guide.on_the_path())
 
 
 if __name__ == "__main__":

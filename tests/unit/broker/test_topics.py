@@ -174,6 +174,19 @@ async def test_the_quota_counts_all_copies(open_broker):
         await publish(topic, "one more")
 
 
+async def test_a_message_that_fits_once_is_copied_to_all_even_beyond_the_quota(open_broker):
+    async with open_broker() as broker:
+        topic, (first, _) = await plain(broker, "first", "second")
+        await publish(topic, "x")
+        ((message, _),) = await held(first)
+        # As if there were a gigabyte, but for one message.
+        shelf = first.hosts[0].partition._parts.stock.shelves[SubQueue.MAIN]
+        shelf.size_bytes += (1 << 30) - 3 * message.size
+        await publish(topic, "x")
+        with pytest.raises(QuotaExceeded):
+            await publish(topic, "x")
+
+
 # -- subscriptions come and go --------------------------------------------------------
 
 

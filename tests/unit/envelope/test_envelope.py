@@ -544,3 +544,17 @@ def test_a_lifetime_that_does_not_fit_into_the_header_is_that_between_two_proper
     # Without the two it is unlimited, and without that header they are the sender's own affair.
     assert admit(sent(header=most), AT, QUEUE)[0].expires_at is None
     assert admit(sent(properties=times), AT, QUEUE)[0].expires_at is None
+
+
+def test_a_long_lifetime_is_shown_as_it_was_sent_unless_the_entity_allows_less() -> None:
+    """However long enqueueing takes: a live test of JavaScript compares milliseconds."""
+    days_ms = 100 * 86_400_000
+    for own_ms, shown_ms in ((days_ms, days_ms), (2 * days_ms, days_ms - 3), (days_ms, days_ms)):
+        ends_at = Timestamp(AT + own_ms)
+        times = Properties(message_id="m", creation_time=Timestamp(AT), absolute_expiry_time=ends_at)
+        message = enqueued(sent(header=Header(ttl=UInt(0xFFFFFFFF)), properties=times))
+        message.expires_at = Instant(AT + days_ms - 3)
+        ((_, head, bare),) = render_locked([message], [message.payload])
+        assert head + bare == b"".join(render(message, message.payload, locked=True))
+        seen = decode_message(head + bare).properties
+        assert seen.absolute_expiry_time - seen.creation_time == shown_ms

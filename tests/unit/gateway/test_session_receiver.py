@@ -163,7 +163,7 @@ async def test_holders_are_told_when_their_partition_is_read_anew():
 
 
 async def test_who_deletes_is_told_late_that_its_session_is_lost(monkeypatch: pytest.MonkeyPatch):
-    """Python's live tests wait ten seconds for messages, under a lock of ten seconds."""
+    """Python's live tests wait for messages as long as their lock lasts, and begin to wait after it began."""
     monkeypatch.setattr(session_receiver, "LOST_AFTER_S", 0.05)
     async with gated_queue(requires_session=True) as gated:
         await put(gated, "1")
