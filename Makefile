@@ -25,7 +25,7 @@ demo: $(VENV)/.installed-dev  ## A tour of a minute: an unmodified Azure SDK, a 
 
 test: tests  ## Set up and run the tests (under ten minutes)
 
-style: $(VENV)/.installed-dev $(VENV)/.installed-deploy  ## ruff: rules and layout; the files of deploy/, each with its own tool
+style: $(VENV)/.installed-dev $(VENV)/.installed-deploy .cache/promtool  ## ruff: rules and layout; the files of deploy/, each with its own tool
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python deploy/lint.py
@@ -134,6 +134,13 @@ $(VENV)/.installed-browser: $(VENV)/.installed-dev
 	mkdir -p .cache
 	npm install --silent --no-save --prefix .cache/axe-core axe-core || \
 		echo "not installed: axe-core, which needs npm"
+
+# Prometheus' own checker of rules, from Debian's package, unpacked and not installed. Without it, they are not checked.
+.cache/promtool:
+	mkdir -p .cache/prometheus
+	cd .cache/prometheus && apt-get download prometheus && dpkg-deb -x prometheus_*.deb . && \
+		mv usr/bin/promtool ../promtool || echo "not installed: promtool, which Debian's package prometheus has"
+	rm -rf .cache/prometheus
 
 # Where there is no wheel of atheris, the search runs without coverage and says so.
 $(VENV)/.installed-fuzz: $(VENV)/.installed-dev

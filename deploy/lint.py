@@ -16,6 +16,7 @@ from typing import Final
 DEPLOY: Final = Path(__file__).parent
 UNIT: Final = DEPLOY / "bendybus.service"
 CHART: Final = DEPLOY / "helm" / "bendybus"
+PROMETHEUS: Final = DEPLOY / "prometheus"
 
 # What a user may set together. A rendered chart is checked for each.
 VALUES: Final = {
@@ -44,8 +45,9 @@ def main() -> int:
 
 
 def found(tool: str) -> str | None:
-    """Beside Python, or on the PATH."""
-    return shutil.which(tool, path=str(Path(sys.executable).parent)) or shutil.which(tool)
+    """Beside Python, in .cache, or on the PATH."""
+    own = f"{Path(sys.executable).parent}:{DEPLOY.parent / '.cache'}"
+    return shutil.which(tool, path=own) or shutil.which(tool)
 
 
 def checks(folder: Path) -> Iterator[tuple[str, list[str]]]:
@@ -58,6 +60,8 @@ def checks(folder: Path) -> Iterator[tuple[str, list[str]]]:
     yield UNIT.name, ["systemd-analyze", "verify", str(unit)]
     threshold = f"--threshold={EXPOSURE_MAX * 10:.0f}"
     yield f"security of {UNIT.name}", ["systemd-analyze", "security", "--offline=true", threshold, str(unit)]
+    yield "prometheus.yml", ["promtool", "check", "config", str(PROMETHEUS / "prometheus.yml")]
+    yield "alert rules", ["promtool", "test", "rules", str(PROMETHEUS / "bendybus.rules.test.yml")]
     yield "chart", ["helm", "lint", "--strict", str(CHART)]
     for name, text in VALUES.items():
         values = folder / f"{name}.yaml"

@@ -90,6 +90,8 @@ EVENTS: Final[Mapping[str, Event]] = {
         "a batch of messages was deleted by request, as `bendybus purge` does", ("entity", "messages"), True
     ),
     "namespace-emptied": Event("all messages of all entities were deleted (`POST /$reset`)"),
+    "namespace-created": Event("a namespace was created while the server runs"),
+    "namespace-deleted": Event("a namespace was deleted with all its entities and messages"),
     "store-attached": Event("a messaging store was attached", ("store",)),
     "store-drain-begun": Event("a messaging store is being emptied", ("store",)),
     "store-drain-ended": Event("a messaging store that was being emptied is used again", ("store",)),

@@ -14,7 +14,7 @@
     │   ├ RulesTooCostly        403, a QuotaExceeded
     │   ├ MessageLockLost       410   ├ SessionLockLost      410   ├ SessionCannotBeLocked 410
     │   ├ ConsumerLeaseHeld     409   ├ NotSupported         501   ├ InvalidField    400
-    │   ├ SubscriptionInUse     409
+    │   ├ SubscriptionInUse     409   ├ NamespaceNotFound    404
     │   ├ TransactionUnknown    404   ├ TransactionRolledBack 409  ├ TransactionTimedOut 408
     │   └ FilterError           a rule and a message that do not fit    -> dead-letter, .reason
     ├ Unavailable               503, try again
@@ -62,6 +62,7 @@ __all__ = [
     "MessagesInTransit",
     "MethodNotAllowed",
     "NestingTooDeep",
+    "NamespaceNotFound",
     "NotSupported",
     "OperationTimeout",
     "PartitionMoved",
@@ -237,6 +238,13 @@ class MessageNotFound(RequestError):
 
 class RuleNotFound(RequestError):
     """No authorization rule of that name."""
+
+    condition = "amqp:not-found"
+    status = 404
+
+
+class NamespaceNotFound(RequestError):
+    """No namespace of that name is served."""
 
     condition = "amqp:not-found"
     status = 404

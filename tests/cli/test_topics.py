@@ -100,3 +100,22 @@ def test_dead_letters_of_a_subscription_are_sent_to_its_topic_again(
     assert "Because" in bendybus("dead-letter", "list", path).stdout
     assert bendybus_json("dead-letter", "resubmit", path) == {"entity": path, "to": topic, "resubmitted": 1}
     assert bendybus_json("purge", path, "--state", "active", "--yes")["purged"] == 1
+
+
+@pytest.mark.row("B-05")
+def test_messages_that_no_subscription_takes_are_caught_and_forwarded(
+    bendybus: Bendybus, bendybus_json: BendybusJson, topic: str, partitioned: str
+) -> None:
+    bendybus("topic", "create", topic)
+    bendybus("subscription", "create", topic, "big")
+    bendybus("rule", "update", topic, "big", "$Default", "--filter-sql", "size > 5")
+    caught = ("--catch-unmatched", "--forward-to", partitioned)
+    assert bendybus_json("subscription", "create", topic, "rest", *caught)["catchUnmatched"] is True
+    for size in (3, 7):
+        bendybus("send", topic, "--body", str(size), "-p", f"size:={size}")
+    assert json.loads(bendybus("receive", partitioned, "-o", "json").stdout)["body"] == "3"
+    assert json.loads(bendybus("receive", f"{topic}/Subscriptions/big", "-o", "json").stdout)["body"] == "7"
+    bendybus("subscription", "update", topic, "rest", "--no-catch-unmatched")
+    assert "catchUnmatched" not in bendybus_json("subscription", "show", topic, "rest")
+    bendybus("send", topic, "--body", "9", "-p", "size:=9")
+    assert json.loads(bendybus("receive", partitioned, "-o", "json").stdout)["body"] == "9"

@@ -68,6 +68,10 @@ REST: Final = {
     Operation.RENEW: Asked("POST", f"q/messages/{LOCK}", "Listen"),
     Operation.UNLOCK: Asked("PUT", f"q/messages/{LOCK}", "Listen"),
     Operation.COMPLETE: Asked("DELETE", f"q/messages/{LOCK}", "Listen"),
+    Operation.DEFER: Asked("POST", f"q/messages/{LOCK}/defer", "Listen"),
+    Operation.DEAD_LETTER: Asked("POST", f"q/messages/{LOCK}/deadletter", "Listen"),
+    Operation.LOCK_DEFERRED: Asked("POST", "q/messages/deferred/1", "Listen"),
+    Operation.TAKE_DEFERRED: Asked("DELETE", "q/messages/deferred/1", "Listen"),
 }
 RULES: Final = [
     Asked("GET", "q/$authorizationRules", "Manage"),
@@ -115,6 +119,11 @@ PIPELINES: Final = [
 METRICS: Final = [Asked("GET", "metrics", "Listen"), Asked("GET", "metrics?partitions=1", "Listen")]
 # For the operator alone: the root key itself is not enough.
 BACKUPS: Final = [Asked("GET", "$backup", "operator"), Asked("POST", "$backup", "operator")]
+NAMESPACES: Final = [
+    Asked("GET", "$namespaces", "operator"),
+    Asked("PUT", "$namespaces/shop", "operator"),
+    Asked("DELETE", "$namespaces/shop", "operator"),
+]
 MANAGEMENT: Final = [
     Asked("GET", "q", "Manage"),
     Asked("HEAD", "q", "Manage"),
@@ -140,6 +149,7 @@ EVERYTHING: Final = [
     *PIPELINES,
     *METRICS,
     *BACKUPS,
+    *NAMESPACES,
 ]
 
 # What the application is made of -> what is asked of it here. The first tells how the server is, not what
@@ -153,6 +163,8 @@ ROUTES: Final[dict[str, list[Asked] | None]] = {
     "/$faults/stores GET,HEAD": FAULTS[:1],
     "/$faults/stores/{name} DELETE,PUT": FAULTS[1:],
     "/$backup GET,HEAD,POST": BACKUPS,
+    "/$namespaces GET,HEAD": NAMESPACES[:1],
+    "/$namespaces/{name} DELETE,PUT": NAMESPACES[1:],
     "/$stores GET,HEAD,POST": STORES[:2],
     "/$stores/{name} DELETE,GET,HEAD,PUT": STORES[2:],
     "/$brokers GET,HEAD": BROKERS[:1],
@@ -220,6 +232,8 @@ MANAGEMENT_RIGHTS: Final = {
     "bendybus:complete-up-to": "Listen",
     "bendybus:complete-numbers": "Listen",
     "bendybus:consumer-lease": "Listen",
+    "bendybus:peek": "Listen",
+    "bendybus:purge": "Listen",
 }
 
 SENDS, RECEIVES = True, False
@@ -365,7 +379,7 @@ def strangers(guarded: GuardedServer, right: str, scope: str) -> Iterator[tuple[
 
 @pytest.mark.parametrize("asked", EVERYTHING, ids=str)
 def test_no_stranger_gets_through_an_http_route(guarded: GuardedServer, asked: Asked) -> None:
-    ours = (*FAULTS, *STORES, *BROKERS, *CONNECTIONS, *BACKUPS, *OVERVIEW, *PIPELINES)
+    ours = (*FAULTS, *STORES, *BROKERS, *CONNECTIONS, *BACKUPS, *NAMESPACES, *OVERVIEW, *PIPELINES)
     of_entity = asked.path.startswith("q")
     scope = "" if asked in (*OF_THE_NAMESPACE, *METRICS, *ours) and not of_entity else "q"
     refusal = b'{"error":' if asked in ours else b"<Error><Code>401</Code>"

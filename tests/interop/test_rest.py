@@ -190,6 +190,50 @@ def test_a_lock_can_be_renewed_by_message_id_too(rest: Rest) -> None:
     refused(rest.ask("POST", place), 404)
 
 
+@pytest.mark.row("B-06")
+def test_a_message_is_deferred_and_received_by_its_number(rest: Rest) -> None:
+    for body in ("complete me", "delete me"):
+        rest.send(body)
+    numbers = {}
+    for _ in range(2):
+        locked = rest.peek_lock()
+        assert rest.ask("POST", f"{locked.place}/defer").status == 200
+        numbers[locked.body] = locked.broker_properties["SequenceNumber"]
+    assert rest.receive(0).status == 204
+    place = f"/{rest.queue}/messages/deferred"
+    again = rest.ask("POST", f"{place}/{numbers[b'complete me']}")
+    assert (again.status, again.body) == (201, b"complete me")
+    # Under lock: it cannot be had twice.
+    refused(rest.ask("POST", f"{place}/{numbers[b'complete me']}"), 404)
+    assert rest.ask("DELETE", again.place).status == 200
+    deleted = rest.ask("DELETE", f"{place}/{numbers[b'delete me']}")
+    assert (deleted.status, deleted.body, "location" in deleted.headers) == (200, b"delete me", False)
+    refused(rest.ask("DELETE", f"{place}/{numbers[b'delete me']}"), 404)
+    refused(rest.ask("POST", f"{place}/{1 << 62}"), 404)
+
+
+@pytest.mark.row("B-06")
+def test_a_message_is_dead_lettered_with_a_reason(rest: Rest) -> None:
+    rest.send("bad")
+    locked = rest.peek_lock()
+    why = "reason=Late&description=by%20a%20day"
+    assert rest.ask("POST", f"{locked.place}/DeadLetter?{why}").status == 200
+    letter = rest.receive(below="/$DeadLetterQueue")
+    assert letter.body == b"bad"
+    assert letter.headers["DeadLetterReason"] == '"Late"'
+    assert letter.headers["DeadLetterErrorDescription"] == '"by a day"'
+
+
+@pytest.mark.row("B-02")
+def test_a_message_is_unlocked_with_a_delay(rest: Rest) -> None:
+    rest.send("later")
+    locked = rest.peek_lock()
+    refused(rest.ask("PUT", f"{locked.place}?delay=soon"), 400, "delay")
+    assert rest.ask("PUT", f"{locked.place}?delay=0.3").status == 200
+    assert rest.peek_lock(0).status == 204
+    assert rest.receive().body == b"later"
+
+
 def test_a_lock_belongs_to_its_message(rest: Rest) -> None:
     rest.send("x", {"MessageId": "m"})
     locked = rest.peek_lock()

@@ -251,6 +251,8 @@ def shown_properties(
     for row in description.PROPERTIES:
         value = (instead or {}).get(row, getattr(description, row.field))
         said = value is not None or row.type is ValueType.DURATION_OR_UNLIMITED
+        if row.ours:
+            said = value != row.default
         if said and api_version >= row.since:
             yield row.name, _as_sent(description, row, value) or row.written(value)
         yield from after.get(row, ())

@@ -38,6 +38,9 @@ SCHEDULED_ENQUEUE_TIME: Final = "x-opt-scheduled-enqueue-time"
 DELIVERY_TIME: Final = "x-opt-delivery-time"
 DELIVERY_DELAY: Final = "x-opt-delivery-delay"
 
+# Set by a receiver that abandons a message; of ours.
+RETRY_DELAY: Final = "x-opt-retry-delay"
+
 # Set by the broker.
 DEAD_LETTER_SOURCE: Final = "x-opt-deadletter-source"
 ENQUEUED_TIME: Final = "x-opt-enqueued-time"

@@ -19,7 +19,7 @@ from bendybus.broker.partition_port import PartitionPort, PartitionStatus, Store
 from bendybus.domain.entities import EntityDescription, normalise_path
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.routing import RoundRobin, key_of, partition_of
-from bendybus.errors import PreconditionFailed, StoreUnavailable
+from bendybus.errors import BrokerError, PreconditionFailed, StoreUnavailable
 from bendybus.names import (
     PARTITION_SHIFT,
     EntityPath,
@@ -87,6 +87,10 @@ class Entity(ABC, Generic[H, L, D]):
         self.updated_at = Instant(0)
         self.accessed_at = Instant(0)
         """When messages were last sent or requested since the server started; 0 for never."""
+        self.refused = 0
+        """Messages that clients of this broker sent and that were refused for good."""
+        self.throttled = 0
+        """Messages that clients of this broker were told to send again later."""
         self._turn = RoundRobin([PartitionNumber(number) for number in range(partition_count)])
         self._ready = _Ready(self.hosts)
 
@@ -162,6 +166,13 @@ class Entity(ABC, Generic[H, L, D]):
     @abstractmethod
     def refuse_sending(self, subqueue: SubQueue = SubQueue.MAIN) -> None:
         """Raise if messages cannot be sent or scheduled here."""
+
+    def count_refused(self, reason: BrokerError, messages: int = 1) -> None:
+        """Clients are told to send these messages again, or that they will never be accepted."""
+        if reason.retryable:
+            self.throttled += messages
+        else:
+            self.refused += messages
 
     def refuse_updated_since(self, read_at: Instant | None) -> None:
         """`PreconditionFailed` if `updated_at` is not what a client has read. None: no condition."""

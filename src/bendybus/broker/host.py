@@ -26,7 +26,7 @@ from bendybus.broker.stores import AttachedStore
 from bendybus.broker.transactions import commit_here
 from bendybus.broker.uncertain import UncertainSends
 from bendybus.broker.writer import OnCommitted, Share
-from bendybus.domain.commands import Command, Enqueued, Peek, Reply, Tick
+from bendybus.domain.commands import Command, Enqueue, Enqueued, Peek, Reply, Tick
 from bendybus.domain.effects import DurableEffect
 from bendybus.errors import BrokerError, EntityNotFound
 from bendybus.names import Epoch, Instant, SequenceNumber
@@ -104,9 +104,15 @@ class Host(PartitionLifecycle[P]):
                 self.fail(failure)
             done(self._unavailable(failure))
             return
+        self._count(command, reply)
         done(reply)
         if isinstance(reply, Enqueued) and partition is self._held:
             self._stored(partition, command, reply)
+
+    def _count(self, command: Command, reply: Reply) -> None:
+        """Count accepted messages. Those that leave for another entity are counted there."""
+        if isinstance(command, Enqueue) and isinstance(reply, Enqueued) and command.destination is None:
+            self.tally.incoming += reply.count
 
     @abstractmethod
     def _stored(self, partition: P, command: Command, reply: Enqueued) -> None:

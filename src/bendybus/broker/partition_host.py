@@ -82,7 +82,11 @@ class PartitionHost(PartitionReads):
     def _built(self, snapshot: Snapshot) -> Partition:
         queue = self.queue
         partition = Partition(
-            self.number, queue.description, snapshot.next_sequence_number, queue.partition_count
+            self.number,
+            queue.description,
+            snapshot.next_sequence_number,
+            queue.partition_count,
+            self.tally,
         )
         sessions = [(each.session_id, each.size, each.updated_at) for each in snapshot.sessions]
         partition.restore(snapshot.messages, snapshot.identities, snapshot.transferred, sessions)

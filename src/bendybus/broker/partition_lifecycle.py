@@ -32,6 +32,7 @@ from bendybus.broker.uncertain import UncertainSends
 from bendybus.broker.writer import Share
 from bendybus.domain.effects import DurableEffect, RemoveMessages
 from bendybus.domain.messages import Message
+from bendybus.domain.tally import Tally
 from bendybus.errors import BrokerError, EntityNotFound, StoreUnavailable
 from bendybus.names import EntityPath, Epoch, Instant, PartitionNumber, SequenceNumber
 from bendybus.store.protocol import PartitionKey, Snapshot
@@ -77,6 +78,8 @@ class PartitionLifecycle(ABC, Generic[P]):
     ) -> None:
         self._entity = entity
         self.number = number
+        self.tally = Tally()
+        """What the partition has done since the server started, however often it was loaded."""
         self.store = store
         self.state = PartitionState.LOADING
         self.availability = Availability.LOADING

@@ -132,6 +132,7 @@ class TopicHost(Host[TopicPartition]):
         if not own and not published:
             if isinstance(reply, Enqueued):
                 self._confirm(partition, reply)
+            self._count(command, reply)
             done(reply)
             return
         shares = [share for share, _ in published]

@@ -20,6 +20,7 @@ import asyncio
 import copy
 import logging
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,7 +42,7 @@ from bendybus.errors import StoreCorrupted, StoreUnavailable
 from bendybus.names import Epoch, SequenceNumber
 from bendybus.store.protocol import MessagingStore, PartitionChanges, PartitionKey, SessionState
 
-__all__ = ["OnCommitted", "OnDamage", "OnFailed", "Share", "StoreWriter"]
+__all__ = ["COMMIT_BOUNDS_S", "OnCommitted", "OnDamage", "OnFailed", "Share", "StoreWriter"]
 
 OnCommitted: TypeAlias = Callable[[Exception | None], None]
 OnFailed: TypeAlias = Callable[[StoreUnavailable], None]
@@ -60,6 +61,9 @@ TIDY_AFTER_S: Final = 1.0
 # If a recent commit was this quick, the next one should be too. Only requests within a tenth
 # of a second after a fault began can be delayed by it.
 PROMPT_S: Final = 0.1
+
+# For the histogram of commits: from a fast disk to a store that is nearly away.
+COMMIT_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 # How long the end of the process waits for a call that the store has not finished.
 STOP_TIMEOUT_S: Final = 5.0
@@ -138,6 +142,9 @@ class StoreWriter:
         self._idle.set()
         self._thread = threading.Thread(target=self._run, name=f"writer-{store.name}", daemon=True)
         self.commits = 0
+        self.commit_counts = [0] * (len(COMMIT_BOUNDS_S) + 1)
+        """How many commits took so long: up to each bound, and longer than the last."""
+        self.commit_sum_s = 0.0
         self.messages_stored = 0
 
     def start(self) -> None:
@@ -258,6 +265,8 @@ class StoreWriter:
 
     def _committed(self, group: _Group, took_s: float) -> None:
         self.commits += 1
+        self.commit_counts[bisect_left(COMMIT_BOUNDS_S, took_s)] += 1
+        self.commit_sum_s += took_s
         if took_s < PROMPT_S:
             self._answered_at = self._loop.time()
         self.messages_stored += sum(len(changes.stored) for changes in group.changes.values())

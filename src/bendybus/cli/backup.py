@@ -7,30 +7,24 @@ restores, without a server.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import click
 
-from bendybus.auth.connection_strings import ConnectionString
 from bendybus.cli.command import output_option, told_errors
+from bendybus.cli.operated import Ask, operated
 from bendybus.cli.options import data_option
 from bendybus.cli.output import OutputFormat, note, show_one
 from bendybus.cli.tables import progress
-from bendybus.cli.target import find_certificate
 from bendybus.errors import ConfigError, StoreUnavailable
-from bendybus.management.json_api import ask_json
-from bendybus.server.announcement import find_operated
 from bendybus.server.restore import restore as make_data_folder
 
 __all__ = ["backup", "restore"]
 
 # How often the server is asked how far it has come.
 ASK_EVERY_S: Final = 0.1
-
-Ask: TypeAlias = Callable[..., dict[str, Any]]
 
 NO_KEYS: Final = (
     "The root key is not in the backup: the server was given it in BENDYBUS_SAS_KEY. Keep it safe elsewhere."
@@ -53,24 +47,12 @@ def backup(folder: Path, data: Path, output: OutputFormat) -> None:
     """
     with told_errors():
         folder = folder.absolute()
-        ask = _operated(data)
+        ask = operated(data)
         made = _follow(ask, ask("POST", "/$backup", {"folder": str(folder)}))
         if made["state"] != "done" or made["folder"] != str(folder):
             why = made.get("error", "somebody has begun another one since")
             raise StoreUnavailable(f"No backup was made in {folder}: {why}")
         _show(made, f"{folder}: {_counted(made)}, {made['bytes']} bytes", output)
-
-
-def _operated(data: Path) -> Ask:
-    """A client of the server that runs on this data folder."""
-    found = find_operated(data)
-    if found is None:
-        raise ConfigError(
-            f"no server runs on the data folder '{data}': name the folder of one that does by --data, "
-            "or start it"
-        )
-    certificate = find_certificate(None, data, {})
-    return partial(ask_json, ConnectionString.parse(found), certificate=certificate)
 
 
 def _follow(ask: Ask, answer: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ if the command is interrupted in between.
 from __future__ import annotations
 
 import uuid
+from itertools import islice
 from typing import Final
 
 import click
@@ -15,22 +16,26 @@ import click
 from bendybus.cli.bus import bus_client
 from bendybus.cli.command import Command, server_command
 from bendybus.cli.counts import message_count, seen_entity
-from bendybus.cli.options import confirm, entity_argument, max_option, yes_option
+from bendybus.cli.options import (
+    confirm,
+    dry_run_option,
+    entity_argument,
+    max_option,
+    selector_option,
+    yes_option,
+)
 from bendybus.cli.output import note, show_one
-from bendybus.cli.purge import purge_messages
+from bendybus.cli.purge import count_messages, purge_messages
 from bendybus.cli.receive import from_option, show_peeked
 from bendybus.cli.tables import progress
-from bendybus.client import ReceivedMessage, Sender
+from bendybus.client import ReceivedMessage
 from bendybus.errors import InvalidOperation
-from bendybus.operations.copies import copy_of
-from bendybus.operations.peeking import State
+from bendybus.operations.moving import Move
+from bendybus.operations.peeking import State, peeked, refuse_ignored_filters, selector_filter
 
 __all__ = ["app"]
 
 DEAD_LETTERS: Final = "$DeadLetterQueue"
-BATCH: Final = 100
-# See purge.py.
-WAIT_S: Final = 0.3
 
 # Properties that dead-lettering has added.
 ADDED: Final = ("DeadLetterReason", "DeadLetterErrorDescription")
@@ -45,10 +50,13 @@ def app() -> None:
 @entity_argument
 @max_option(10)
 @from_option
+@selector_option
 @server_command
-def list_dead_letters(command: Command, entity: str, max_count: int, first: int) -> None:
+def list_dead_letters(
+    command: Command, entity: str, max_count: int, first: int, selector: str | None
+) -> None:
     """Show dead letters and why they are there, without taking them."""
-    show_peeked(command, entity, f"{entity}/{DEAD_LETTERS}", max_count, first)
+    show_peeked(command, entity, f"{entity}/{DEAD_LETTERS}", max_count, first, selector=selector)
 
 
 @app.command
@@ -58,43 +66,71 @@ def list_dead_letters(command: Command, entity: str, max_count: int, first: int)
 @click.option(
     "--new-ids", is_flag=True, help="Give each a new message id, so that none is taken for a duplicate."
 )
+@selector_option
+@dry_run_option
 @server_command
-def resubmit(command: Command, entity: str, to: str | None, max_count: int | None, new_ids: bool) -> None:
+def resubmit(
+    command: Command,
+    entity: str,
+    to: str | None,
+    max_count: int | None,
+    new_ids: bool,
+    selector: str | None,
+    dry_run: bool,
+) -> None:
     """Send dead letters again, to where they came from or to another entity."""
-    destination = to or _origin(entity)
+    source, destination = f"{entity}/{DEAD_LETTERS}", to or _origin(entity)
     if not new_ids:
         _refuse_duplicate_detection(command, destination)
+    if dry_run:
+        _report(command, entity, destination, _matching(command, source, selector, max_count), dry_run=True)
+        return
     if max_count is None:
         # Messages that are dead-lettered again meanwhile are left alone.
-        max_count = message_count(command, f"{entity}/{DEAD_LETTERS}")
-    sent = 0
-    with bus_client(command) as client, progress() as bar:
-        receiver = client.receiver(f"{entity}/{DEAD_LETTERS}")
-        sender = client.sender(destination)
+        max_count = message_count(command, source)
+    moving = Move(source, destination, max_count, _new_id if new_ids else lambda _: None, without=ADDED)
+    with bus_client(command) as client, bus_client(command) as target, progress() as bar:
+        sender = target.sender(destination)
+        # A misspelt destination is found before the first letter is locked.
+        sender.check()
+        filters = None if selector is None else selector_filter(selector)
+        receiver = client.receiver(source, filters=filters)
+        if filters is not None:
+            refuse_ignored_filters(receiver, filters)
         task = bar.add_task(f"Resubmitting to {destination}", total=max_count)
-        while max_count is None or sent < max_count:
-            wanted = BATCH if max_count is None else min(BATCH, max_count - sent)
-            messages = receiver.receive(wanted, timeout_s=WAIT_S)
-            if not messages:
-                break
-            _send_again(sender, messages, new_ids)
-            receiver.complete(messages)
-            sent += len(messages)
-            bar.update(task, completed=sent)
+        moving.tell = lambda: bar.update(task, completed=moving.moved)
+        moving.run(receiver, sender)
+    _report(command, entity, destination, moving.moved, dry_run=False)
+
+
+def _matching(command: Command, source: str, selector: str | None, max_count: int | None) -> int:
+    with bus_client(command) as client:
+        found = peeked(client.management(source), selector=selector, without_body=True)
+        return sum(1 for _ in islice(found, max_count))
+
+
+def _report(command: Command, entity: str, destination: str, count: int, *, dry_run: bool) -> None:
     if command.as_json:
-        show_one({"entity": entity, "to": destination, "resubmitted": sent}, command.output)
-    else:
-        note(f"Resubmitted {sent} dead letter{'' if sent == 1 else 's'} of '{entity}' to '{destination}'.")
+        done = {"matching": count, "resubmitted": 0} if dry_run else {"resubmitted": count}
+        show_one({"entity": entity, "to": destination, **done}, command.output)
+        return
+    what = "Would resubmit" if dry_run else "Resubmitted"
+    note(f"{what} {count} dead letter{'' if count == 1 else 's'} of '{entity}' to '{destination}'.")
 
 
 @app.command("purge")
 @entity_argument
+@dry_run_option
 @yes_option
 @server_command
-def purge_dead_letters(command: Command, entity: str, yes: bool) -> None:
+def purge_dead_letters(command: Command, entity: str, dry_run: bool, yes: bool) -> None:
     """Delete all dead letters."""
+    path, states = f"{entity}/{DEAD_LETTERS}", [State.ACTIVE, State.DEFERRED]
+    if dry_run:
+        count_messages(command, path, states)
+        return
     confirm(f"Delete the dead letters of '{entity}'?", yes)
-    purge_messages(command, f"{entity}/{DEAD_LETTERS}", [State.ACTIVE, State.DEFERRED])
+    purge_messages(command, path, states)
 
 
 def _origin(entity: str) -> str:
@@ -114,9 +150,5 @@ def _refuse_duplicate_detection(command: Command, destination: str) -> None:
         )
 
 
-def _send_again(sender: Sender, messages: list[ReceivedMessage], new_ids: bool) -> None:
-    for message in messages:
-        # Each for itself: letters of one batch may have different keys, which a batch may not.
-        new_id = str(uuid.uuid4()) if new_ids else None
-        sender.post([copy_of(message, message_id=new_id, without=ADDED)])
-    sender.flush()
+def _new_id(message: ReceivedMessage) -> str:
+    return str(uuid.uuid4())

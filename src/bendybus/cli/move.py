@@ -17,7 +17,6 @@ from typing import Final
 
 import click
 
-from bendybus.amqp.types import Described, ULong
 from bendybus.cli.bus import bus_client
 from bendybus.cli.command import EXIT_FAILED, Command, server_command
 from bendybus.cli.completion import entity_names
@@ -25,20 +24,17 @@ from bendybus.cli.counts import message_count, seen_entity, split_path
 from bendybus.cli.output import note, show_one
 from bendybus.cli.tables import progress
 from bendybus.client import BusClient, ReceivedMessage, Receiver, Sender
-from bendybus.errors import (
-    ConfigError,
-    InvalidOperation,
-    NotSupported,
-    OperationTimeout,
-)
+from bendybus.errors import ConfigError, InvalidOperation, OperationTimeout
 from bendybus.management.entries import Entry
 from bendybus.operations.moving import Move, NewId
-from bendybus.operations.peeking import SESSION_WAIT_MIN_S, session_filter
+from bendybus.operations.peeking import (
+    SESSION_WAIT_MIN_S,
+    refuse_ignored_filters,
+    selector_filter,
+    session_filter,
+)
 
 __all__ = ["move"]
-
-SELECTOR: Final = "apache.org:selector-filter:string"
-SELECTOR_CODE: Final = 0x0000_468C_0000_0004
 
 # For messages without an id: an id is derived from their position in the source.
 _IDS: Final = uuid.UUID("c6c9e0a8-4a39-4f7b-9b0e-6d7d3ad1c5f1")
@@ -102,7 +98,9 @@ def move(
                 _move_sessions(command, moving, sender)
             else:
                 with bus_client(command) as client:
-                    filters = session_filter(session_id) if session_id is not None else _selector(selector)
+                    filters = None if selector is None else selector_filter(selector)
+                    if session_id is not None:
+                        filters = session_filter(session_id)
                     moving.run(_receiver(client, source, filters), sender)
     _report(command, moving, everything=count is None and selector is None and session_id is None)
 
@@ -110,18 +108,11 @@ def move(
 # -- which messages -----------------------------------------------------------------
 
 
-def _selector(text: str | None) -> Mapping[str, object] | None:
-    return None if text is None else {SELECTOR: Described(ULong(SELECTOR_CODE), text)}
-
-
 def _receiver(client: BusClient, source: str, filters: Mapping[str, object] | None) -> Receiver:
-    """`NotSupported` where the server does not take the filter: then it would give every message."""
     receiver = client.receiver(source, filters=filters)
     receiver.check()
-    if filters is not None and not filters.keys() <= receiver.filters_in_place:
-        raise NotSupported(
-            f"The server does not offer {', '.join(filters)} at '{source}'; nothing was moved."
-        )
+    if filters is not None:
+        refuse_ignored_filters(receiver, filters)
     return receiver
 
 

@@ -24,11 +24,13 @@ __all__ = [
     "Duration",
     "confirm",
     "data_option",
+    "dry_run_option",
     "entity_argument",
     "max_option",
     "property_option",
     "read_property",
     "running_data_option",
+    "selector_option",
     "topic_argument",
     "yes_option",
 ]
@@ -66,6 +68,10 @@ entity_argument = click.argument(
     "entity",
     help="A queue, a topic, TOPIC/Subscriptions/NAME, or the /$DeadLetterQueue of one.",
     shell_complete=entity_names,
+)
+dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing; say what would be done.")
+selector_option = click.option(
+    "--selector", metavar="TEXT", help='Only messages that this JMS selector matches, such as "size > 5".'
 )
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 

@@ -73,6 +73,7 @@ COMMANDS: Final[dict[int, type]] = {
     21: range_commands.Browse,
     22: range_commands.DiscardThrough,
     23: range_commands.Discard,
+    24: range_commands.Purge,
 }
 
 LOCAL_COMMANDS: Final[frozenset[type]] = frozenset(
@@ -99,6 +100,7 @@ REPLIES: Final[dict[int, type]] = {
     10: range_commands.Surveyed,
     11: range_commands.Browsed,
     12: range_commands.Discarded,
+    13: range_commands.Purged,
 }
 
 _KINDS: Final = {each: kind for table in (COMMANDS, REPLIES) for kind, each in table.items()}

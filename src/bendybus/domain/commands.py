@@ -159,10 +159,14 @@ class Complete:
 
 @dataclass(slots=True)
 class Abandon:
-    """Return messages as failed deliveries. The delivery count grows; at its limit they are dead-lettered."""
+    """Return messages as failed deliveries. The delivery count grows; at its limit they are dead-lettered.
+
+    `delay_ms`: they are not handed out again before; None: as the entity says (resting.py).
+    """
 
     lock_tokens: Sequence[LockToken]
     properties: bytes | None = None
+    delay_ms: int | None = None
 
 
 @dataclass(slots=True)

@@ -183,6 +183,9 @@ class QueueDescription:
     forward_dead_lettered_to: EntityPath | None = None
     status: EntityStatus = EntityStatus.ACTIVE
     user_metadata: str | None = None
+    retry_delay_s: float = 0
+    retry_delay_factor: int = 2
+    retry_delay_max_s: float = 600
     authorization_rules: tuple[AuthorizationRule, ...] = ()
     exact_keys: bool = False
     """Whether session ids and other keys are case-sensitive. True only for entities created that way."""

@@ -4,7 +4,8 @@ A message is decoded once, however many rules read it, and not at all if no rule
 does. Unchanged copies share one `Origin`, and so one stored body; a copy that a
 rule's action has changed has its own. If a rule fails and the subscription is configured
 for it, a copy goes to the subscription's dead-letter queue. If an action gives a copy the
-key of another partition, the copy is posted into the outbox and moved there (P-13).
+key of another partition, the copy is posted into the outbox and moved there (P-13). A
+subscription may catch the messages that no other one takes (B-05).
 The rules themselves: filters/.
 """
 
@@ -71,7 +72,7 @@ class FanOut:
     """The rules of a topic's subscriptions, sorted once and evaluated for every message."""
 
     __slots__ = (
-        *("_contents", "_new_id", "_partition_count", "_plans", "_filters", "_subscriptions"),
+        *("_catchers", "_contents", "_new_id", "_partition_count", "_plans", "_filters", "_subscriptions"),
         *("_weights", "work"),
     )
 
@@ -84,7 +85,14 @@ class FanOut:
     ) -> None:
         self._partition_count = partition_count
         self._subscriptions = subscriptions
-        self._plans = [_takes_everything(subscription) for subscription in subscriptions]
+        self._catchers = [
+            index for index, subscription in enumerate(subscriptions) if subscription.catch_unmatched
+        ]
+        """The subscriptions that take what no other takes. They are asked last, and only then."""
+        self._plans = [
+            False if subscription.catch_unmatched else _takes_everything(subscription)
+            for subscription in subscriptions
+        ]
         self._filters = [_plain_filters(subscription) for subscription in subscriptions]
         self._contents = contents
         self._new_id = new_id
@@ -135,6 +143,8 @@ class FanOut:
         """
         takings = [Enqueue([]) for _ in self._subscriptions]
         for message in messages:
+            if self._catchers and self._catch(message, latest, number, takings, evaluated):
+                continue
             answers = None if evaluated is None else evaluated.answers.get(id(message))
             if answers is not None:
                 self._take_evaluated(message, answers, latest, takings, number)
@@ -156,6 +166,40 @@ class FanOut:
                 elif everything:
                     _give(subscription, _copy(message, origin), taking)
         return [taking if taking.messages else None for taking in takings]
+
+    def _catch(
+        self,
+        message: Message,
+        latest: Instant,
+        number: PartitionNumber,
+        takings: Sequence[Enqueue],
+        evaluated: Evaluated | None,
+    ) -> bool:
+        """Give a message that no ordinary subscription takes to those that catch such messages."""
+        answers = None if evaluated is None else evaluated.answers.get(id(message))
+        reading: Reading | FilterError | None = None
+        for index, everything in enumerate(self._plans):
+            if everything is None and answers is not None:
+                answer = answers.get(index, False)
+                if isinstance(answer, RuleResult):
+                    everything = _comes_to_something(self._subscriptions[index], answer.outcome)
+                else:
+                    everything = answer
+            elif everything is None:
+                reading = self._read(message) if reading is None else reading
+                everything = _takes_some(self._subscriptions[index], self._filters[index], reading)
+            if everything:
+                return False
+        origin = _origin(message)
+        for index in self._catchers:
+            subscription = self._subscriptions[index]
+            if _takes_everything(subscription):
+                _give(subscription, _copy(message, origin), takings[index])
+                continue
+            reading = self._read(message) if reading is None else reading
+            result = RuleResult(_outcome(subscription, reading))
+            self._give_result(subscription, message, origin, result, latest, takings[index], number)
+        return True
 
     def _read(self, message: Message) -> Reading | FilterError:
         try:
@@ -261,6 +305,22 @@ class FanOut:
             session_id=session_id,
             origin=_origin(message, keeps_body=False),
         )
+
+
+def _takes_some(
+    subscription: SubscriptionDescription,
+    filters: tuple[Callable[[Reading], bool], ...],
+    reading: Reading | FilterError,
+) -> bool:
+    """Whether a subscription takes copies of a message, or dead letters about it."""
+    wanted = _is_wanted(filters, reading)
+    if wanted is not None:
+        return wanted
+    return _comes_to_something(subscription, _outcome(subscription, reading))
+
+
+def _comes_to_something(subscription: SubscriptionDescription, outcome: Outcome) -> bool:
+    return bool(outcome.copies or (outcome.failures and subscription.dead_letter_on_filter_errors))
 
 
 def _outcome(subscription: SubscriptionDescription, reading: Reading | FilterError) -> Outcome:

@@ -34,6 +34,7 @@ from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.parts import Parts
 from bendybus.domain.session_commands import SessionLock, SetSessionState
 from bendybus.domain.shelf import Counts
+from bendybus.domain.tally import Tally
 from bendybus.errors import InvalidOperation
 from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber, SessionId
 
@@ -49,9 +50,11 @@ class Partition:
         description: QueueDescription,
         next_sequence_number: SequenceNumber | None = None,
         partition_count: int = 1,
+        tally: Tally | None = None,
     ) -> None:
+        """`tally` counts what the partition does; the host has one that outlives the partition."""
         self.number = number
-        self._parts = Parts(number, description, next_sequence_number, partition_count)
+        self._parts = Parts(number, description, next_sequence_number, partition_count, tally or Tally())
 
     @property
     def description(self) -> QueueDescription:
@@ -100,6 +103,12 @@ class Partition:
     def scheduled_count(self) -> int:
         return len(self._parts.stock.shelves[SubQueue.MAIN].scheduled)
 
+    @property
+    def session_counts(self) -> tuple[int, int] | None:
+        """How many sessions have a holder, and how many wait for one; None without sessions."""
+        locks = self._parts.stock.session_locks
+        return None if locks is None else (locks.held, locks.sessions.offered)
+
     def available(self, subqueue: SubQueue = SubQueue.MAIN) -> int:
         """How many messages can be locked, including some that may have expired.
 
@@ -138,7 +147,9 @@ class Partition:
         """`fitting` for the messages of a session; 0 if its lock is lost."""
         locks = self._parts.stock.session_locks
         session = None if locks is None else locks.find_held(lock)
-        return 0 if session is None else session.waiting.fitting(count, size_max)
+        if session is None or session.rests_until:
+            return 0
+        return session.waiting.fitting(count, size_max)
 
     def locked(self, token: LockToken) -> Message | None:
         """The message that is locked under this token. The lock may have expired."""

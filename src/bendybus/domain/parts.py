@@ -8,6 +8,7 @@ from bendybus.domain.intake import Intake
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.outbox import TransferOutbox
 from bendybus.domain.stock import Stock
+from bendybus.domain.tally import Tally
 from bendybus.names import PartitionNumber, SequenceNumber
 
 __all__ = ["Parts"]
@@ -22,9 +23,10 @@ class Parts:
         description: QueueDescription,
         next_number: SequenceNumber | None,
         partition_count: int,
+        tally: Tally,
     ) -> None:
         self.expiry = ExpiryWatch()
-        self.stock = Stock(number, description, self.expiry)
+        self.stock = Stock(number, description, self.expiry, tally)
         self.intake = Intake(
             number, description, next_number, self.stock.shelves[SubQueue.MAIN], self.expiry, partition_count
         )

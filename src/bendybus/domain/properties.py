@@ -96,6 +96,8 @@ class Property:
     """Whether Config.json has this property."""
     since: str = ""
     """The first version of the management API that shows this property."""
+    ours: bool = False
+    """Azure does not have it: it is shown only where it is set."""
 
     def check(self, label: str, value: object) -> None:
         """`ArgumentError` for a value that no entity may have; `label` names the entity."""
@@ -360,6 +362,52 @@ USER_METADATA: Final = Property(
     removable=True,
 )
 
+RETRY_DELAY: Final = Property(
+    name="RetryDelay",
+    field="retry_delay_s",
+    type=ValueType.DURATION,
+    default=0,
+    least_s=0,
+    most_s=86_400,
+    option="retry-delay",
+    help="How long an abandoned message rests before it is handed out again.",
+    metavar="DURATION",
+    ours=True,
+)
+RETRY_DELAY_FACTOR: Final = Property(
+    name="RetryDelayFactor",
+    field="retry_delay_factor",
+    type=ValueType.INTEGER,
+    default=2,
+    allowed=range(1, 101),
+    option="retry-delay-factor",
+    help="By how much the rest grows with each further delivery.",
+    metavar="N",
+    ours=True,
+)
+RETRY_DELAY_MAX: Final = Property(
+    name="RetryDelayMax",
+    field="retry_delay_max_s",
+    type=ValueType.DURATION,
+    default=600,
+    least_s=1,
+    most_s=7 * 86_400,
+    option="retry-delay-max",
+    help="The longest rest of an abandoned message.",
+    metavar="DURATION",
+    ours=True,
+)
+
+CATCH_UNMATCHED: Final = Property(
+    name="CatchUnmatched",
+    field="catch_unmatched",
+    type=ValueType.BOOLEAN,
+    default=False,
+    option="catch-unmatched",
+    help="Take only messages that no other subscription of the topic takes.",
+    ours=True,
+)
+
 # In the order used by help and the reference page.
 ALL: Final[Properties] = (
     ENABLE_PARTITIONING,
@@ -380,6 +428,10 @@ ALL: Final[Properties] = (
     ENABLE_EXPRESS,
     ENABLE_BATCHED_OPERATIONS,
     USER_METADATA,
+    RETRY_DELAY,
+    RETRY_DELAY_FACTOR,
+    RETRY_DELAY_MAX,
+    CATCH_UNMATCHED,
 )
 
 # Each kind in the order in which the real service writes its properties.
@@ -401,6 +453,9 @@ QUEUE: Final[Properties] = (
     FORWARD_DEAD_LETTERED_TO,
     ENABLE_EXPRESS,
     MAX_MESSAGE_SIZE,
+    RETRY_DELAY,
+    RETRY_DELAY_FACTOR,
+    RETRY_DELAY_MAX,
 )
 TOPIC: Final[Properties] = (
     DEFAULT_MESSAGE_TTL,
@@ -428,4 +483,8 @@ SUBSCRIPTION: Final[Properties] = (
     USER_METADATA,
     FORWARD_DEAD_LETTERED_TO,
     AUTO_DELETE_ON_IDLE,
+    RETRY_DELAY,
+    RETRY_DELAY_FACTOR,
+    RETRY_DELAY_MAX,
+    CATCH_UNMATCHED,
 )

@@ -19,6 +19,8 @@ __all__ = [
     "Discard",
     "DiscardThrough",
     "Discarded",
+    "Purge",
+    "Purged",
     "RangeCommand",
     "RangeReply",
     "Survey",
@@ -66,6 +68,35 @@ class Discard:
     subqueue: SubQueue = SubQueue.MAIN
 
 
+@dataclass(slots=True)
+class Purge:
+    """Remove up to `count` messages that pass this filter and that nobody has locked.
+
+    `numbers`: only these. `dead_letters`: do not remove them but move them to the dead-letter queue, with
+    this reason and description.
+    """
+
+    count: int
+    states: Collection[MessageState]
+    subqueue: SubQueue = SubQueue.MAIN
+    session_id: SessionId | None = None
+    enqueued_from: Instant | None = None
+    enqueued_before: Instant | None = None
+    numbers: Sequence[SequenceNumber] | None = None
+    dead_letters: bool = False
+    reason: str | None = None
+    description: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    count: int
+    locked: int
+    """How many pass the filter and stay, because receivers have locked them."""
+    more: bool
+    """Whether there may be more: as many were taken as the command allows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Surveyed:
     first: SequenceNumber
@@ -88,5 +119,5 @@ class Discarded:
     count: int
 
 
-RangeCommand: TypeAlias = Survey | Browse | DiscardThrough | Discard
-RangeReply: TypeAlias = Surveyed | Browsed | Discarded
+RangeCommand: TypeAlias = Survey | Browse | DiscardThrough | Discard | Purge
+RangeReply: TypeAlias = Surveyed | Browsed | Discarded | Purged

@@ -92,8 +92,12 @@ class Schedule:
 
     def cancel(self, messages: Sequence[Message]) -> None:
         """Cancel waiting messages."""
-        for message in messages:
-            self._waiting.remove(message)
+        if len(messages) > REMOVED_SINGLY_MAX:
+            cancelled = set(map(id, messages))
+            self._waiting.replace([each for each in self._waiting if id(each) not in cancelled])
+        else:
+            for message in messages:
+                self._waiting.remove(message)
         if len(self._agenda) > 2 * len(self._waiting) + STALE_MAX:
             self.restore()
 

@@ -43,6 +43,11 @@ class SessionLocks:
     # -- sessions ------------------------------------------------------------------
 
     @property
+    def held(self) -> int:
+        """How many sessions have a holder."""
+        return len(self._locked)
+
+    @property
     def earliest_end(self) -> Instant:
         """No session is lost before this. It may be too early: a renewal does not move it."""
         return self._earliest_end
@@ -139,6 +144,19 @@ class SessionLocks:
         """The session under this lock. The lock may have expired."""
         session = self._locked.get(lock.key)
         return session if session is not None and session.lock == lock else None
+
+    def rest(self, session: Session, until: Instant) -> None:
+        """Hand out nothing of this session before then. It is offered to nobody."""
+        session.rests_until = until
+        self.sessions.withdraw(session)
+
+    def end_rest(self, session: Session, at: Instant) -> bool:
+        """Whether a session whose rest was to end may be handed out now: it may have a new, longer one."""
+        if not session.rests_until or session.rests_until > at:
+            return False
+        session.rests_until = Instant(0)
+        self.sessions.offer(session)
+        return True
 
     def held_among(self, messages: Iterable[Message]) -> dict[SessionLock, None]:
         """The locks of the sessions of these messages, for sessions that have a holder."""

@@ -44,6 +44,8 @@ class Session:
     """The size of the session state. The state itself is in the store."""
     updated_at: Instant = _UNSET
     """When the state was last set."""
+    rests_until: Instant = _UNSET
+    """Its messages are not handed out before this; 0 if they are (resting.py)."""
 
     @property
     def listed(self) -> bool:
@@ -154,8 +156,8 @@ class Sessions:
             self._known.pop(session.key, None)
 
     def offer(self, session: Session) -> None:
-        """Offer this session to receivers, if it has messages and no holder."""
-        if session.lock is None and session.waiting:
+        """Offer this session to receivers, if it has messages and no holder and does not rest."""
+        if session.lock is None and session.waiting and not session.rests_until:
             self._offered.setdefault(session.key, session)
 
     def withdraw(self, session: Session) -> None:

@@ -8,7 +8,7 @@ What each command does: handlers/.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -18,9 +18,11 @@ from bendybus.domain.entities import QueueDescription
 from bendybus.domain.expiry import ExpiryWatch, split_expired
 from bendybus.domain.locks import LockTable, lock_ended
 from bendybus.domain.messages import Message, MessageState, SubQueue
+from bendybus.domain.resting import Resting
 from bendybus.domain.session_locks import SessionLocks
 from bendybus.domain.sessions import Session, Sessions
 from bendybus.domain.shelf import Shelf, Waiting
+from bendybus.domain.tally import Tally
 from bendybus.names import Instant, LockToken, PartitionNumber, SessionId
 from bendybus.session_ids import OneSession
 
@@ -31,9 +33,14 @@ _MAIN: Final = SubQueue.MAIN
 
 
 class Stock:
-    __slots__ = ("_expiry", "description", "locks", "number", "session_locks", "shelves")
+    __slots__ = (
+        *("_expiry", "description", "locks", "number", "resting", "session_locks", "shelves"),
+        "tally",
+    )
 
-    def __init__(self, number: PartitionNumber, description: QueueDescription, expiry: ExpiryWatch) -> None:
+    def __init__(
+        self, number: PartitionNumber, description: QueueDescription, expiry: ExpiryWatch, tally: Tally
+    ) -> None:
         self.number = number
         self.description = description
         """Replaced when the entity is updated."""
@@ -45,12 +52,16 @@ class Stock:
             self.session_locks = SessionLocks(number, description.path, sessions)
             self.shelves[SubQueue.MAIN] = Shelf(sessions)
         self.locks = LockTable(number)
+        self.resting = Resting()
+        """What was abandoned with a delay."""
         self._expiry = expiry
+        self.tally = tally
 
     def __iter__(self) -> Iterator[Message]:
         yield from self.locks
         if self.session_locks is not None:
             yield from self.session_locks.locked_messages()
+        yield from self.resting
         for shelf in self.shelves.values():
             yield from shelf
 
@@ -98,7 +109,7 @@ class Stock:
     @property
     def earliest_lock_end(self) -> Instant:
         """No lock of a message or a session ends before this."""
-        end = self.locks.earliest_end
+        end = min(self.locks.earliest_end, self.resting.earliest_end)
         return end if self.session_locks is None else min(end, self.session_locks.earliest_end)
 
     def lock_end(self, at: Instant) -> Instant:
@@ -145,6 +156,8 @@ class Stock:
         messages = [message for message in self.locks if message.subqueue is subqueue]
         if self.session_locks is not None and subqueue is SubQueue.MAIN:
             messages += self.session_locks.locked_messages()
+        if subqueue is SubQueue.MAIN:
+            messages += self.resting
         return messages
 
     def locked(self, token: LockToken) -> Message | None:
@@ -180,16 +193,33 @@ class Stock:
         if at >= self.locks.earliest_end:
             ended = self.locks.expire(at)
             if ended:
+                self.tally.lost_locks += len(ended)
                 self.fail_delivery(ended, changes)
         if self.session_locks is not None:
             for session in self.session_locks.overdue(at):
                 assert session.lock is not None
                 changes.sessions.lost.append(session.lock)
                 self.free_session(session, changes, failed=True)
+        if at >= self.resting.earliest_end:
+            self._end_rests(at, changes)
+
+    def _end_rests(self, at: Instant, changes: Changes) -> None:
+        """Hand out again what has rested long enough."""
+        due = self.resting.due(at)
+        self.put_back([each for each in due if isinstance(each, Message)], changes)
+        for session in due:
+            if isinstance(session, Session) and self.session_locks is not None:
+                if not self.session_locks.end_rest(session, at):
+                    continue
+                if session.lock is not None:
+                    changes.sessions.ready[session.lock] = None
+                elif session.waiting:
+                    changes.offer(SubQueue.MAIN)
 
     def move_lock_ends(self, by_ms: int) -> None:
         """The clock was set back by this much."""
         self.locks.move_ends(by_ms)
+        self.resting.move_ends(by_ms)
         if self.session_locks is not None:
             self.session_locks.move_ends(by_ms)
 
@@ -198,6 +228,7 @@ class Stock:
         assert self.session_locks is not None, "the entity has sessions"
         messages = self.session_locks.free(session)
         if failed:
+            self.tally.lost_locks += len(messages)
             self.fail_delivery(messages, changes)
         else:
             self.put_back(messages, changes)
@@ -205,8 +236,16 @@ class Stock:
         if session.waiting:
             changes.offer(SubQueue.MAIN)
 
-    def fail_delivery(self, messages: list[Message], changes: Changes) -> None:
-        """Count a failed delivery. The message goes back, or is dead-lettered after the last attempt."""
+    def fail_delivery(
+        self,
+        messages: list[Message],
+        changes: Changes,
+        rest: Callable[[Message], Instant | None] | None = None,
+    ) -> None:
+        """Count a failed delivery. The message goes back, or is dead-lettered after the last attempt.
+
+        `rest` says until when a message rests before it is handed out again; None for not at all.
+        """
         limit = self.description.max_delivery_count
         for message in messages:
             if message.subqueue is not SubQueue.MAIN:
@@ -216,7 +255,24 @@ class Stock:
             if message.delivery_count >= limit:
                 self._mark_dead_letter(message, delivery_count_exceeded(message.delivery_count))
         changes.update(messages)
+        if rest is not None:
+            messages = [message for message in messages if not self._rests(message, rest(message))]
         self.put_back(messages, changes)
+
+    def _rests(self, message: Message, until: Instant | None) -> bool:
+        """Let a message rest outside of its shelf. In a session, the session rests instead."""
+        if until is None or message.subqueue is not _MAIN:
+            return False
+        if self.session_locks is None:
+            lock_ended(message)
+            self.resting.add(message, until)
+            return True
+        assert message.session_id is not None, "messages without a session are refused"
+        session = self.session_locks.sessions.find_or_make(message.session_id)
+        until = max(until, session.rests_until)
+        self.session_locks.rest(session, until)
+        self.resting.add(session, until)
+        return False
 
     def put_back(self, messages: Iterable[Message], changes: Changes) -> None:
         """Put unlocked messages on the shelves of their sub-queues and states."""
@@ -253,6 +309,7 @@ class Stock:
         self.put_back(messages, changes)
 
     def _mark_dead_letter(self, message: Message, cause: Cause) -> None:
+        self.tally.dead_lettered += 1
         self.move(message, SubQueue.DEAD_LETTER)
         mark(message, cause)
 
@@ -263,6 +320,7 @@ class Stock:
         self.shelves[subqueue].size_bytes += message.size
 
     def expire(self, messages: list[Message], changes: Changes) -> None:
+        self.tally.expired += len(messages)
         if self.description.dead_letter_on_expiry:
             self.dead_letter(messages, TTL_EXPIRED, changes)
         else:

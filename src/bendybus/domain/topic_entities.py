@@ -157,6 +157,7 @@ class SubscriptionDescription(QueueDescription):
     """The topic's, which the broker fills in."""
     enable_partitioning: bool | None = False
     dead_letter_on_filter_errors: bool = True
+    catch_unmatched: bool = False
     rules: tuple[RuleDescription, ...] = (DEFAULT_RULE,)
     shared: bool | None = None
     """Whether a client-scoped subscription has several consumers. None: the first consumer decides."""

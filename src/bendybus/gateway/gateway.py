@@ -83,10 +83,6 @@ class Gateway:
         """All of them, oldest first."""
         return tuple(self._connections)
 
-    def connections_of(self, namespace: Namespace) -> int:
-        """How many connections belong to this namespace."""
-        return sum(connection.client.namespace is namespace for connection in self._connections)
-
     def joined(self, connection: AmqpConnection) -> None:
         self._connections[connection] = None
         self._joined += 1

@@ -125,6 +125,7 @@ class Sender:
                 else:
                     run = keyless
             except BrokerError as error:
+                self._target.count_refused(error)
                 self._link.settle((delivery,), rejection(error))
                 continue
             run.deliveries.append(delivery)
@@ -220,6 +221,8 @@ class Sender:
                 self._enqueue(alone, attempts=1)
             return
         self._connection.holdings.answered(run.size)
+        if isinstance(reply, BrokerError):
+            self._target.count_refused(reply, sum(map(len, run.messages)))
         self._link.settle(run.deliveries, rejection(reply) if isinstance(reply, BrokerError) else Accepted())
         self._connection.flush_soon()
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from bendybus.amqp.annotations import RETRY_DELAY
 from bendybus.amqp.codec import encode
 from bendybus.amqp.performatives import (
     Accepted,
@@ -26,6 +27,7 @@ from bendybus.amqp.performatives import (
 )
 from bendybus.amqp.types import Symbol
 from bendybus.domain.commands import Abandon, Command, Complete, DeadLetter, Defer, Release
+from bendybus.domain.durations import parse_duration
 from bendybus.errors import (
     ArgumentError,
     BrokerError,
@@ -47,6 +49,9 @@ __all__ = [
 ]
 
 
+DELAY_MAX_S: Final = 7 * 86_400
+
+
 def command_for_outcome(tokens: Sequence[LockToken], outcome: DeliveryState | None) -> Command:
     """A delivery state from a link."""
     match outcome:
@@ -57,7 +62,7 @@ def command_for_outcome(tokens: Sequence[LockToken], outcome: DeliveryState | No
         case Modified(undeliverable_here=True, message_annotations=properties):
             return Defer(tokens, encode_properties(properties))
         case Modified(message_annotations=properties):
-            return Abandon(tokens, encode_properties(properties))
+            return _abandon(tokens, properties)
         case Rejected(error=error):
             return _dead_letter(tokens, dict(error.info or {}) if error is not None else {})
         case _:
@@ -73,7 +78,7 @@ def command_for_status(tokens: Sequence[LockToken], body: Mapping[object, object
         case "completed":
             return Complete(tokens)
         case "abandoned":
-            return Abandon(tokens, encoded)
+            return _abandon(tokens, properties)
         case "defered":  # sic: so do all the SDKs
             return Defer(tokens, encoded)
         case "suspended":
@@ -85,6 +90,30 @@ def command_for_status(tokens: Sequence[LockToken], body: Mapping[object, object
             raise ArgumentError(
                 f"'{status}' is not a disposition-status: completed, abandoned, defered or suspended."
             )
+
+
+def _abandon(tokens: Sequence[LockToken], properties: Mapping[str, object] | None) -> Abandon:
+    """A property of ours, which any SDK can set, says how long the message rests."""
+    if not properties or RETRY_DELAY not in properties:
+        return Abandon(tokens, encode_properties(properties))
+    others = {name: value for name, value in properties.items() if name != RETRY_DELAY}
+    return Abandon(tokens, encode_properties(others), _delay_ms(properties[RETRY_DELAY]))
+
+
+def _delay_ms(value: object) -> int:
+    """Seconds as a number, or a duration in ISO 8601."""
+    seconds: object = value
+    if isinstance(value, str):
+        try:
+            seconds = parse_duration(value)
+        except ArgumentError:
+            seconds = None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= DELAY_MAX_S:
+        raise ArgumentError(
+            f"'{RETRY_DELAY}' is {value!r}; it must be a number of seconds up to {DELAY_MAX_S}, or a "
+            "duration such as PT30S."
+        )
+    return round(seconds * 1000)
 
 
 # The properties that say why a message was dead-lettered, and their names in a request.

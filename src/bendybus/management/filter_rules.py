@@ -6,7 +6,7 @@ The server alone decides which SQL is valid: docs/reference/filters.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 from xml.etree.ElementTree import Element
 
@@ -25,6 +25,12 @@ from bendybus.management.properties import shown_name
 __all__ = ["RULE_DESCRIPTION", "correlation_elements", "rule_elements", "shown_rule", "sql_elements"]
 
 _SCHEMA_TYPES: Final[Mapping[type, str]] = {bool: "boolean", int: "long", float: "double"}
+
+_READ_TYPES: Final[Mapping[str, Callable[[str], object]]] = {
+    **dict.fromkeys(("int", "long", "short", "byte"), int),
+    **dict.fromkeys(("double", "float", "decimal"), float),
+    "boolean": lambda text: text.lower() == "true",
+}
 
 _TYPE: Final = f"{{{INSTANCE}}}type"
 
@@ -78,7 +84,7 @@ def _filter(child: Element) -> dict[str, object]:
         name = bare_name(field)
         if name == "Properties":
             fields["properties"] = {
-                pair.findtext(f"{{{SERVICE_BUS}}}Key", ""): pair.findtext(f"{{{SERVICE_BUS}}}Value")
+                pair.findtext(f"{{{SERVICE_BUS}}}Key", ""): _value(pair.find(f"{{{SERVICE_BUS}}}Value"))
                 for pair in field
             }
         elif field.text:
@@ -100,6 +106,17 @@ def _property(item: tuple[str, object]) -> str:
         f'<Value xmlns:d6p1="{SCHEMA}" i:type="d6p1:{kind}">{typed}'
         "</KeyValueOfstringanyType>"
     )
+
+
+def _value(child: Element | None) -> object:
+    """A property that a correlation filter compares, with the type that it has."""
+    if child is None or child.text is None:
+        return None
+    read = _READ_TYPES.get(_kind(child), str)
+    try:
+        return read(child.text)
+    except ValueError:
+        return child.text
 
 
 def _kind(child: Element) -> str:

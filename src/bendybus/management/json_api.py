@@ -1,4 +1,4 @@
-"""The server's own API, which speaks JSON: stores and faults. Azure has nothing like it.
+"""The server's own API, which speaks JSON: stores, faults, policies, connections. Azure has nothing like it.
 
 Management of entities, which Azure has too: client.py.
 """
@@ -9,7 +9,16 @@ import json
 from typing import Any, Final
 
 from bendybus.auth.connection_strings import ConnectionString
-from bendybus.errors import ArgumentError, BrokerError, StoreNotFound, Unauthorized, Unavailable
+from bendybus.errors import (
+    ArgumentError,
+    BrokerError,
+    NotSupported,
+    RuleNotFound,
+    StoreNotFound,
+    Unauthorized,
+    Unavailable,
+)
+from bendybus.management.entries import error_detail
 from bendybus.management.http import HttpClient
 
 __all__ = ["ask_json"]
@@ -17,6 +26,7 @@ __all__ = ["ask_json"]
 _REFUSALS: Final[dict[int, type[BrokerError]]] = {
     401: Unauthorized,
     404: StoreNotFound,
+    501: NotSupported,
     503: Unavailable,
 }
 
@@ -30,10 +40,15 @@ def ask_json(
         given = http.request(method, path, None if body is None else json.dumps(body).encode())
     finally:
         http.close()
+    if given.status == 200 and not given.content:
+        return {}
     try:
         answer = json.loads(given.content.decode("utf-8", "replace"))
     except ValueError:
         answer = None
+    if not isinstance(answer, dict) and given.status >= 400 and (detail := error_detail(given.content)):
+        # Routes that belong to the management API refuse in its words.
+        raise {**_REFUSALS, 404: RuleNotFound}.get(given.status, ArgumentError)(detail.rstrip(".") + ".")
     if not isinstance(answer, dict):
         raise ArgumentError(f"{namespace.netloc} answered {given.status}, and not as a Bendybus server does.")
     if given.status >= 400:

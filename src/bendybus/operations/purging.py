@@ -1,14 +1,16 @@
-"""Deleting messages by their state, a batch at a time.
+"""Deleting messages by their state, session or properties, a batch at a time.
 
-The server deletes active messages or, if it cannot, they are received and deleted. Deferred and
-scheduled messages are found by peeking and removed by their sequence numbers; deferred messages of
-a session while the session is locked. Messages that another client has locked stay.
+Bendybus deletes them itself (`Purging`). Elsewhere the server deletes active messages or, if it cannot, they
+are received and deleted; deferred and scheduled messages are found by peeking and removed by their sequence
+numbers; deferred messages of a session while the session is locked. Messages that another client has locked
+stay.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -22,10 +24,10 @@ from bendybus.errors import (
     OperationTimeout,
     SessionCannotBeLocked,
 )
-from bendybus.names import PARTITION_SHIFT
+from bendybus.operations.deferred import shares
 from bendybus.operations.peeking import State, peeked, session_filter
 
-__all__ = ["LEFT_MAX", "messages_left", "purged"]
+__all__ = ["LEFT_MAX", "Purging", "messages_left", "purged"]
 
 # Azure's limit for one call in the Standard tier.
 BATCH: Final = 500
@@ -41,9 +43,50 @@ WAIT_S: Final = 0.3
 LEFT_MAX: Final = 1000
 
 
+@dataclass(slots=True)
+class Purging:
+    """A purge on the server: of some states, and perhaps of one session or by a selector."""
+
+    client: BusClient
+    entity: str
+    states: Sequence[State]
+    session_id: str | None = None
+    selector: str | None = None
+    dead_letter: tuple[str, str] | None = None
+    """Reason and description, if the messages are not deleted but dead-lettered."""
+    locked: int = 0
+    """How many stay, because receivers have locked them."""
+
+    def run(self) -> Iterator[int]:
+        """Yields how many went, batch after batch. `NotSupported` where the server is not Bendybus."""
+        # Messages that are enqueued later stay. The margin is for a clock that is behind the server's.
+        asked: dict[str, object] = {
+            "states": Array(int, [list(State).index(state) for state in self.states]),
+            "enqueued-before": round((time.time() + GRACE_S) * 1000),
+        }
+        if State.SCHEDULED in self.states:
+            # Those have the time at which they are due.
+            del asked["enqueued-before"]
+        asked |= {} if self.session_id is None else {"session-id": self.session_id}
+        asked |= {} if self.selector is None else {"selector": self.selector}
+        if self.dead_letter is not None:
+            reason, description = self.dead_letter
+            asked |= {"dead-letter": True, "deadletter-reason": reason, "deadletter-description": description}
+        management = self.client.management(self.entity)
+        first: int | None = 0
+        while first is not None:
+            answer = management.request("bendybus:purge", {**asked, "from-sequence-number": first}) or {}
+            self.locked += int(answer.get("locked", 0))
+            first = answer.get("next")
+            yield int(answer.get("removed", 0))
+
+
 def purged(client: BusClient, entity: str, state: State) -> Iterator[int]:
     """Delete all messages in this state. Yields how many, batch after batch."""
-    return _PURGES[state](client, entity)
+    try:
+        yield from Purging(client, entity, [state]).run()
+    except NotSupported:
+        yield from _PURGES[state](client, entity)
 
 
 def messages_left(client: BusClient, entity: str, states: list[State], began_ms: int) -> int:
@@ -126,7 +169,7 @@ def _by_number(
     client: BusClient, entity: str, numbers: list[int], operation: str, also: dict[str, object]
 ) -> Iterator[int]:
     management = client.management(entity)
-    for share in _shares(numbers):
+    for share in shares(numbers, BATCH_BY_NUMBER):
         try:
             management.request(operation, {"sequence-numbers": Array(int, [*share]), **also})
             yield len(share)
@@ -141,19 +184,6 @@ def _one(request: Callable[..., object], operation: str, number: int, also: dict
     except MessageNotFound:
         return 0
     return 1
-
-
-def _shares(numbers: list[int]) -> Iterator[list[int]]:
-    """Batches of numbers, each of one partition: Azure accepts one partition per request."""
-    share: list[int] = []
-    for number in numbers:
-        other = bool(share) and number >> PARTITION_SHIFT != share[0] >> PARTITION_SHIFT
-        if other or len(share) == BATCH_BY_NUMBER:
-            yield share
-            share = []
-        share.append(number)
-    if share:
-        yield share
 
 
 _PURGES: Final[dict[State, Callable[[BusClient, str], Iterator[int]]]] = {

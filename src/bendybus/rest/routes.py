@@ -2,8 +2,8 @@
 
 Every request takes the same path: find the operation (calls.py), check the caller's rights
 (auth/http.py), check that the entity exists and allows it, then perform the operation. A
-refusal is a `BrokerError`, and its answer has an Error body (errors.py). Operations on a locked
-message are here, because they are short. Receiving: receiving.py.
+refusal is a `BrokerError`, and its answer has an Error body (errors.py). Receiving: receiving.py. Locked and
+deferred messages: settling.py.
 """
 
 from __future__ import annotations
@@ -26,25 +26,23 @@ from bendybus.auth.http import authorise
 from bendybus.auth.key_ring import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
-from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import SendTarget
-from bendybus.domain.commands import Abandon, Complete, Enqueue, Renew, Renewed, Settled
+from bendybus.domain.commands import Enqueue
 from bendybus.domain.messages import SubQueue
 from bendybus.errors import (
     ArgumentError,
     BrokerError,
-    MessageNotFound,
     OperationTimeout,
     Unavailable,
 )
 from bendybus.http_bodies import RequestBody
-from bendybus.names import LockToken
 from bendybus.rest.calls import Operation, RestCall
 from bendybus.rest.errors import error_response, fault_response
 from bendybus.rest.headers import HEADER_SPELLINGS
-from bendybus.rest.messages import Admitted, admit_request, message_id
+from bendybus.rest.messages import Admitted, admit_request
 from bendybus.rest.receiving import Received, Reception
+from bendybus.rest.settling import receive_deferred, settle
 
 __all__ = ["RestMessages"]
 
@@ -110,11 +108,24 @@ class RestMessages(BaseRoute):
         await body.read(BODY_MAX, f"A request of this kind has a body of at most {BODY_MAX} bytes.")
         if call.operation in (Operation.PEEK_LOCK, Operation.RECEIVE_AND_DELETE):
             return await self._receive(call, queue, request, body)
-        return await _settle(call, queue)
+        if call.operation in (Operation.LOCK_DEFERRED, Operation.TAKE_DEFERRED):
+            deletes = call.operation is Operation.TAKE_DEFERRED
+            return _answer(request, call, queue, await receive_deferred(call, queue), deletes=deletes)
+        await settle(call, queue, parse_qs(request.url.query))
+        return Response(status_code=200)
 
     # -- operations ---------------------------------------------------------------
 
     async def _send(
+        self, call: RestCall, entity: SendTarget, request: Request, body: RequestBody
+    ) -> Response:
+        try:
+            return await self._enqueue(call, entity, request, body)
+        except BrokerError as refusal:
+            entity.count_refused(refusal)
+            raise
+
+    async def _enqueue(
         self, call: RestCall, entity: SendTarget, request: Request, body: RequestBody
     ) -> Response:
         entity.refuse_sending(call.subqueue)
@@ -151,11 +162,7 @@ class RestMessages(BaseRoute):
         )
         if received is None:
             return Response(status_code=204)
-        response = Response(received.shown.body, status_code=200 if deletes else 201)
-        response.raw_headers.extend(received.shown.headers)
-        if not deletes:
-            response.raw_headers.append((b"Location", _location(request, call, queue, received).encode()))
-        return response
+        return _answer(request, call, queue, received, deletes=deletes)
 
 
 async def _enqueue(entity: SendTarget, admitted: Admitted) -> None:
@@ -173,50 +180,16 @@ async def _enqueue(entity: SendTarget, admitted: Admitted) -> None:
             return
 
 
-async def _settle(call: RestCall, queue: Queue) -> Response:
-    """Renew, unlock or complete the one message that is meant."""
-    host, token = await _find(call, queue)
-    match call.operation:
-        case Operation.RENEW:
-            reply = await host.ask(Renew([token]))
-            assert isinstance(reply, Renewed)
-            lost = None in reply.locked_until
-        case _:
-            reply = await host.ask(
-                Complete([token]) if call.operation is Operation.COMPLETE else Abandon([token])
-            )
-            assert isinstance(reply, Settled)
-            lost = bool(reply.lost)
-    if lost:
-        raise _no_such_lock(call, queue)
-    return Response(status_code=200)
-
-
-async def _find(call: RestCall, queue: Queue) -> tuple[ReceivingPort, LockToken]:
-    """The partition and the lock meant by a message's id or number together with a lock token."""
-    try:
-        token = LockToken(UUID(call.lock_token).bytes_le)
-    except ValueError:
-        raise ArgumentError(f"'{call.lock_token[:60]}' is not a lock token, which is a GUID.") from None
-    host = queue.host_of_token(token)
-    message = None if host is None else await host.find_locked(token)
-    if host is None or message is None or message.subqueue is not call.subqueue:
-        raise _no_such_lock(call, queue)
-    if call.message != str(message.sequence_number):
-        (payload,) = await host.payloads([message])
-        if payload is None or message_id(message, payload) != call.message:
-            raise _no_such_lock(call, queue)
-    return host, token
-
-
-def _no_such_lock(call: RestCall, queue: Queue) -> MessageNotFound:
-    return MessageNotFound(
-        f"'{queue.path}' has no message '{call.message[:128]}' under the lock '{call.lock_token}'. "
-        "Either the lock expired, or the message has already been removed."
-    )
-
-
 # -- requests and answers ---------------------------------------------------------
+
+
+def _answer(request: Request, call: RestCall, queue: Queue, received: Received, *, deletes: bool) -> Response:
+    """A message that was received."""
+    response = Response(received.shown.body, status_code=200 if deletes else 201)
+    response.raw_headers.extend(received.shown.headers)
+    if not deletes:
+        response.raw_headers.append((b"Location", _location(request, call, queue, received).encode()))
+    return response
 
 
 def _timeout_s(request: Request) -> float:

@@ -12,12 +12,14 @@ import gc
 import logging
 import os
 import signal
+import socket
 import ssl
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -46,7 +48,9 @@ from bendybus.server.key_sets import trusted_issuer
 from bendybus.server.local_auth import has_local_auth
 from bendybus.server.logs import start_log
 from bendybus.server.memory_limit import memory_limit
-from bendybus.server.naming import connection_strings, namespace_folders
+from bendybus.server.namespace_keeper import NamespaceKeeper, OpenedNamespace
+from bendybus.server.namespace_routes import namespace_routes, refused_namespace_routes
+from bendybus.server.naming import namespace_folders
 from bendybus.server.portal import (
     PORTAL_PATH,
     Portal,
@@ -76,6 +80,9 @@ logger = logging.getLogger(__name__)
 # Message records are many, long-lived and free of cycles. Scanning them again and again would cost a fifth of
 # the throughput and find nothing. Young objects are still collected.
 GC_THRESHOLDS: Final = (50_000, 50, 1000)
+
+# Hosts that mean every address of the machine.
+EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")
 
 # Closing empties the log into the file, 64 MB at most.
 CLOSE_TIMEOUT_S: Final = 10.0
@@ -122,23 +129,22 @@ class Server:
         else:
             folder.open()
             exits.callback(folder.close)
+            folder.finish_removing()
         issuer = await trusted_issuer(settings, exits)
         wanted = [*(config.name for config in configs), *settings.namespaces]
         folders = namespace_folders(folder, wanted, settings, exits)
         refuse_unknown_names(settings, folders)
         described = {config.name.lower(): config for config in configs}
-        opened: list[tuple[Namespace, AuthorizationRules, StoreKeeper]] = []
+        keeper = NamespaceKeeper(settings, folder, partial(self._open_namespace, provider=issuer))
+        exits.push_async_callback(keeper.close)
         for name, own in folders.items():
-            config = described.get(name.lower(), NamespaceConfig(name))
-            # What the broker does by itself from now on, such as AutoDeleteOnIdle, is done in this context.
-            with audit.acting(audit.Actor(namespace=name)):
-                opened.append(await self._open_namespace(name, config, own, issuer, exits))
-        refuse_unused_partitions(settings, [each.broker.tier for each, *_ in opened])
+            await keeper.open(name, described.get(name.lower(), NamespaceConfig(name)), own)
+        refuse_unused_partitions(settings, [each.namespace.broker.tier for each in keeper.opened])
         if len(folders) > 1:
             folder.record_namespaces(list(folders))
 
-        backed_up = [BackedUp(each.name, each.broker, folders[each.name]) for each, *_ in opened]
-        backups = Backups(settings.data, backed_up, named=len(folders) > 1)
+        backups = Backups(settings.data, lambda: list(map(_backed_up, keeper.opened)))
+        keeper.refuse_deleting = lambda: backups.running
         operator_key = make_key()
         alone = self._member is None
         portal = Portal() if settings.portal and alone else None
@@ -147,7 +153,7 @@ class Server:
             handshake_timeout_s=settings.handshake_timeout_s,
             connections_max=settings.connections_max,
             require_tls=settings.require_tls,
-            operators_routes=self._operators_routes(backups, operator_key, portal),
+            operators_routes=self._operators_routes(backups, keeper, operator_key, portal),
             take_over=None if portal is None else portal.tunnel,
             memory_bytes=self._memory_bytes(),
             member=self._member,
@@ -156,12 +162,11 @@ class Server:
         exits.push_async_callback(backups.stop)
         if portal is not None:
             exits.push_async_callback(portal.close)
-        for namespace, rules, keeper in opened:
-            front.admit(namespace, rules, keeper)
+        for opened in keeper.opened:
+            front.admit(opened.namespace, opened.rules, opened.stores)
         await self._open_ports(front)
-        self.connection_strings = connection_strings(
-            [namespace for namespace, *_ in opened], settings.host, self.ports[0], tls=settings.require_tls
-        )
+        keeper.serve(front, self.ports[0])
+        self.connection_strings = keeper.connection_strings()
         if not isinstance(self._member, ClusterMember):
             announce(
                 settings.data,
@@ -183,11 +188,15 @@ class Server:
         front.ready = True
 
     def _operators_routes(
-        self, backups: Backups, operator_key: str, portal: Portal | None
+        self, backups: Backups, keeper: NamespaceKeeper, operator_key: str, portal: Portal | None
     ) -> Sequence[BaseRoute]:
         if self._member is not None:
-            return [*refused_backup_routes(), refused_portal_route()]
-        return [*backup_routes(backups, operator_key), *([] if portal is None else [portal.route])]
+            return [*refused_backup_routes(), *refused_namespace_routes(), refused_portal_route()]
+        return [
+            *backup_routes(backups, operator_key),
+            *namespace_routes(keeper, operator_key),
+            *([] if portal is None else [portal.route]),
+        ]
 
     def _memory_bytes(self) -> int:
         """The connections' memory. Several brokers share it equally."""
@@ -223,8 +232,9 @@ class Server:
         name: str,
         config: NamespaceConfig,
         folder: DataFolder,
-        provider: TrustedIssuer | None,
         exits: AsyncExitStack,
+        *,
+        provider: TrustedIssuer | None,
     ) -> tuple[Namespace, AuthorizationRules, StoreKeeper]:
         settings, member = self._settings, self._member
         catalog = await self._catalog(folder, exits)
@@ -331,6 +341,10 @@ class Server:
         return server_context(*self_made_certificate(settings.data, names))
 
 
+def _backed_up(opened: OpenedNamespace) -> BackedUp:
+    return BackedUp(opened.namespace.name, opened.namespace.broker, opened.folder)
+
+
 def _close(store: MessagingStore) -> None:
     """Close the store without waiting for one that is stuck: what it has acknowledged is on disk."""
     closing = threading.Thread(target=store.close, name=f"close-{store.name}", daemon=True)
@@ -380,6 +394,11 @@ async def _serve(settings: Settings, membership: Membership | None) -> None:
         sys.stdout.write(f"ready {server.connection_string}\n")
         for name, shown in islice(server.connection_strings.items(), 1, None):
             sys.stdout.write(f"namespace {name} {shown}\n")
+        if settings.host in EVERY_ADDRESS and server.connection_string:
+            # The line above is for this machine; others reach it by its name.
+            own = ConnectionString.parse(server.connection_string, "unused").netloc
+            elsewhere = f"{socket.gethostname()}:{server.ports[0]}"
+            sys.stdout.write(f"network {server.connection_string.replace(own, elsewhere, 1)}\n")
         if server.portal_url:
             sys.stdout.write(f"portal {server.portal_url}\n")
         sys.stdout.flush()

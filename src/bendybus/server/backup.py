@@ -82,24 +82,27 @@ class _Images:
 class Backups:
     """Makes backups, one at a time."""
 
-    def __init__(self, data: Path, namespaces: Sequence[BackedUp], *, named: bool) -> None:
+    def __init__(self, data: Path, namespaces: Callable[[], Sequence[BackedUp]]) -> None:
+        """`namespaces` returns those that the server has now."""
         self._data = data
         self._namespaces = namespaces
-        self._named = named
         self._making: asyncio.Task[None] | None = None
         self._stopping = False
         self._copied_bytes = 0
         self._last: dict[str, object] = {"state": "none"}
 
     @property
+    def running(self) -> bool:
+        return self._making is not None and not self._making.done()
+
+    @property
     def progress(self) -> dict[str, object]:
         """The progress of the current backup, or the result of the last one."""
-        running = self._making is not None and not self._making.done()
-        return {**self._last, "bytes": self._copied_bytes} if running else self._last
+        return {**self._last, "bytes": self._copied_bytes} if self.running else self._last
 
     def begin(self, folder: Path) -> None:
         """Start a backup at this path. Returns at once."""
-        if self._making is not None and not self._making.done():
+        if self.running:
             raise InvalidOperation(f"A backup is being made already, in {self._last['folder']}.")
         self._refuse_place(folder)
         self._copied_bytes = 0
@@ -148,11 +151,12 @@ class Backups:
         draft = Path(tempfile.mkdtemp(prefix=f"{folder.name}.partial-", dir=folder.parent))
         try:
             made_at = datetime.now(UTC).isoformat(timespec="seconds")
+            namespaces = self._namespaces()
             entries = [
                 await self._back_up(namespace, draft, f"namespaces/{number}")
-                for number, namespace in enumerate(self._namespaces)
+                for number, namespace in enumerate(namespaces)
             ]
-            manifest = Manifest(version("bendybus"), made_at, self._named, tuple(entries))
+            manifest = Manifest(version("bendybus"), made_at, len(namespaces) > 1, tuple(entries))
             await _in_own_thread(lambda: self._complete(draft, folder, manifest))
         except asyncio.CancelledError:
             # The server's shutdown does not wait for a disk that is stuck.

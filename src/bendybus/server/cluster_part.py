@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -22,6 +22,7 @@ from bendybus.cluster.items import Call
 from bendybus.cluster.link import PeerLink
 from bendybus.cluster.serving import Calls
 from bendybus.errors import NotSupported, Unavailable
+from bendybus.server.figures import ProcessFigures
 from bendybus.server.forwarded_http import (
     HTTP_CALL,
     ForwardedRequest,
@@ -29,7 +30,6 @@ from bendybus.server.forwarded_http import (
     ForwardingRoute,
     serve_forwarded,
 )
-from bendybus.server.metrics import ProcessFigures
 from bendybus.store.catalog import Catalog
 from bendybus.store.folder import DataFolder
 
@@ -50,7 +50,7 @@ class ClusterPart(ABC):
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._app: ASGIApp | None = None
-        self._figures: Callable[[], ProcessFigures] | None = None
+        self._figures: Callable[[], Awaitable[ProcessFigures]] | None = None
 
     @property
     def has_catalog(self) -> bool:
@@ -80,7 +80,7 @@ class ClusterPart(ABC):
         """Passes management on to the broker that has the catalog, when it is not this one."""
         return ForwardingRoute(lambda: self.cluster.leader)
 
-    def answer_with(self, app: ASGIApp, figures: Callable[[], ProcessFigures]) -> None:
+    def answer_with(self, app: ASGIApp, figures: Callable[[], Awaitable[ProcessFigures]]) -> None:
         """How requests that other brokers pass on are answered, and what this process counts."""
         self._app, self._figures = app, figures
 
@@ -95,7 +95,7 @@ class ClusterPart(ABC):
         return found
 
     async def _serve_figures(self, link: PeerLink, frame: Frame, call: Call) -> ProcessFigures:
-        return () if self._figures is None else self._figures()
+        return () if self._figures is None else await self._figures()
 
     async def _serve_http(self, link: PeerLink, frame: Frame, call: Call) -> ForwardedResponse:
         if self._app is None or not self.has_catalog:

@@ -27,7 +27,8 @@ from bendybus.broker.clock import now
 from bendybus.errors import ArgumentError, BrokerError
 from bendybus.gateway.gateway import Gateway
 from bendybus.namespaces import Namespace, Namespaces
-from bendybus.server.metrics import ProcessFigures, exposition, process_figures
+from bendybus.server.figures import ProcessFigures, process_figures
+from bendybus.server.metrics import exposition
 
 __all__ = ["MetricsPage"]
 
@@ -76,17 +77,19 @@ class MetricsPage:
             gateway = self._gateway
             return await exposition(
                 tuple(self._namespaces),
-                gateway.connection_count,
+                gateway.connections,
                 gateway.budget,
                 by_partition=by_partition,
                 others=() if self._others is None else await self._others(),
             )
         # A namespace's key tells nothing about the clients of others.
-        return await exposition((only,), self._gateway.connections_of(only), by_partition=by_partition)
+        own = [each for each in self._gateway.connections if each.client.namespace is only]
+        return await exposition((only,), own, by_partition=by_partition)
 
-    def of_process(self) -> ProcessFigures:
+    async def of_process(self) -> ProcessFigures:
         """What this process counts, for the page of another."""
-        return process_figures(tuple(self._namespaces), self._gateway.connection_count, self._gateway.budget)
+        gateway = self._gateway
+        return await process_figures(tuple(self._namespaces), gateway.connections, gateway.budget)
 
     def _visible(self, request: Request) -> Namespace | None:
         """The namespace to show, None for all; `Unauthorized` if the client may see none."""

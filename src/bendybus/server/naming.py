@@ -18,7 +18,7 @@ from bendybus.namespaces import NAMESPACE_DEFAULT, Namespace, check_namespace_na
 from bendybus.server.settings import Settings
 from bendybus.store.folder import DataFolder
 
-__all__ = ["connection_strings", "namespace_folders"]
+__all__ = ["connection_strings", "namespace_folders", "refuse_shared_stores"]
 
 
 def namespace_folders(
@@ -31,13 +31,7 @@ def namespace_folders(
         names.setdefault(name.lower(), name)
     if alone and len(names) < 2:
         return {next(iter(names.values()), NAMESPACE_DEFAULT): folder}
-    if settings.store_urls:
-        raise ConfigError("--store and several namespaces exclude each other: give each a server of its own")
-    if settings.allowed_stores:
-        raise ConfigError(
-            "--allow-store and several namespaces exclude each other: the key of one namespace would reach "
-            "the machine that all of them share"
-        )
+    refuse_shared_stores(settings)
     folders: dict[str, DataFolder] = {}
     for name in names.values():
         try:
@@ -49,6 +43,17 @@ def namespace_folders(
             own.open()
             exits.callback(own.close)
     return folders
+
+
+def refuse_shared_stores(settings: Settings) -> None:
+    """`ConfigError` where a second namespace would use what belongs to the first."""
+    if settings.store_urls:
+        raise ConfigError("--store and several namespaces exclude each other: give each a server of its own")
+    if settings.allowed_stores:
+        raise ConfigError(
+            "--allow-store and several namespaces exclude each other: the key of one namespace would reach "
+            "the machine that all of them share"
+        )
 
 
 def connection_strings(

@@ -9,7 +9,8 @@
     catalog.db      what exists (sqlite/catalog.py)
     store-N.db      the messaging stores (sqlite/store.py), each with its log
     *-witness       for each of these files, which commit was acknowledged last (sqlite/witness.py)
-    namespaces.json if there are several: their names, first the one that the files above belong to
+    namespaces.json if there are several: their names, first the one that the files above belong to; and
+                    those that are being deleted
     namespaces/     a folder like this one for each of the others
     server.json     where the server listens, while it runs (server/announcement.py)
 
@@ -24,6 +25,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,11 +123,32 @@ class DataFolder:
                 raise StoreCorrupted(f"the folder {self.of_namespace(name).path} of a namespace is missing")
         return names
 
-    def record_namespaces(self, names: Sequence[str]) -> None:
-        """Record the namespaces, once their folders exist. Names may be added, never removed or moved."""
-        if list(names) != self.namespaces():
-            text = json.dumps({"format": FORMAT_VERSION, "names": list(names)})
-            _write_whole(self._path / "namespaces.json", text.encode("utf-8"))
+    def record_namespaces(self, names: Sequence[str], removing: Sequence[str] = ()) -> None:
+        """Record the namespaces, once their folders exist. The first stays the first.
+
+        `removing` are deleted: `finish_removing` removes their folders, at the next start if not before.
+        """
+        if removing or list(names) != self.namespaces():
+            self._write_namespaces(names, removing)
+
+    def _write_namespaces(self, names: Sequence[str], removing: Sequence[str]) -> None:
+        content = {"format": FORMAT_VERSION, "names": list(names), "removing": list(removing)}
+        _write_whole(self._path / "namespaces.json", json.dumps(content).encode("utf-8"))
+
+    def finish_removing(self) -> None:
+        """Remove the folders of namespaces that were deleted."""
+        names = self.namespaces()
+        if not names:
+            return
+        removing = json.loads((self._path / "namespaces.json").read_bytes()).get("removing") or ()
+        for name in removing:
+            self.of_namespace(str(name)).remove()
+        if removing:
+            self._write_namespaces(names, ())
+
+    def remove(self) -> None:
+        """Remove the folder with all that is in it."""
+        shutil.rmtree(self._path, ignore_errors=True)
 
     def of_namespace(self, name: str) -> DataFolder:
         """The folder of a namespace other than the first. It has to be opened separately."""

@@ -18,8 +18,8 @@ from bendybus.cli.send import _post
 from bendybus.client import ReceivedMessage
 from bendybus.errors import ArgumentError, ConfigError
 from bendybus.operations.copies import copy_of
+from bendybus.operations.deferred import shares
 from bendybus.operations.drafts import Draft, draft_from_json, instant, milliseconds, shown_message
-from bendybus.operations.purging import _shares
 
 texts = st.dictionaries(
     st.sampled_from(
@@ -172,8 +172,8 @@ def test_dead_letters_of_a_subscription_go_back_to_its_topic() -> None:
 
 def test_sequence_numbers_are_asked_for_partition_by_partition() -> None:
     numbers = [*range(1, 151), 1 << 48 | 1]
-    assert [len(share) for share in _shares(numbers)] == [100, 50, 1]
-    assert list(_shares([])) == []
+    assert [len(share) for share in shares(numbers, 100)] == [100, 50, 1]
+    assert list(shares([], 100)) == []
 
 
 def test_a_row_holds_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bendybus.domain.evaluation import Evaluated
 from bendybus.domain.fanout import FanOut
 from bendybus.domain.filters import (
     DEFAULT_RULE,
@@ -178,3 +180,64 @@ def test_a_message_forwarded_to_the_topic_keeps_where_it_came_from() -> None:
     ((copy,),) = take([message], subscription("a", DEFAULT_RULE))
     assert copy.origin is not None
     assert (copy.origin.sequence_number, copy.origin.hops) == (77, 2)
+
+
+# -- what nobody takes ------------------------------------------------------------------
+
+
+def catching(name: str = "rest", *rules: RuleDescription, **properties: object) -> SubscriptionDescription:
+    return SubscriptionDescription.of(
+        "t", name, rules=rules or (DEFAULT_RULE,), catch_unmatched=True, **properties
+    )
+
+
+def takers(fan_out: FanOut, messages: list[Message], evaluated: Evaluated | None = None) -> list[list[bytes]]:
+    takings = fan_out.take(messages, NEVER, evaluated=evaluated)
+    return [[] if each is None else [message.payload for message in each.messages] for each in takings]
+
+
+@pytest.mark.row("B-05")
+@pytest.mark.parametrize("beforehand", [False, True])
+def test_a_message_that_no_subscription_takes_is_caught(beforehand: bool) -> None:
+    small = RuleDescription("small", SqlFilter("n < 3"))
+    changed = RuleDescription("changed", SqlFilter("n = 5"), SqlRuleAction("SET x = 1"))
+    fan_out = FanOut(
+        [
+            SubscriptionDescription.of("t", "small", rules=(small,)),
+            catching(),
+            SubscriptionDescription.of("t", "changed", rules=(changed,)),
+        ],
+        Numbers(),
+        lambda: UUID(int=0),
+    )
+    messages = numbered(b"1", b"4", b"5", b"7")
+    evaluated = None
+    if beforehand:
+        evaluated = Evaluated(fan_out)
+        for message in messages:
+            for _ in fan_out.evaluate(message, message, evaluated):
+                pass
+    assert takers(fan_out, messages, evaluated) == [[b"1"], [b"4", b"7"], [b"5!"]]
+
+
+def test_rules_of_the_catching_subscription_count_too() -> None:
+    seven = RuleDescription("seven", SqlFilter("n = 7"))
+    fan_out = FanOut([catching("rest", seven), catching("all")], Numbers(), lambda: UUID(int=0))
+    assert takers(fan_out, numbered(b"4", b"7")) == [[b"7"], [b"4", b"7"]]
+
+
+def test_what_a_subscription_dead_letters_counts_as_taken() -> None:
+    failing = RuleDescription("fails", SqlFilter("n > 'text'"))
+    for dead_letters in (True, False):
+        fan_out = FanOut(
+            [
+                SubscriptionDescription.of(
+                    "t", "fails", rules=(failing,), dead_letter_on_filter_errors=dead_letters
+                ),
+                catching(),
+            ],
+            Numbers(),
+            lambda: UUID(int=0),
+        )
+        failed, caught = takers(fan_out, numbered(b"4"))
+        assert (len(failed), len(caught)) == ((1, 0) if dead_letters else (0, 1))

@@ -50,7 +50,8 @@ def test_a_subscription_has_what_a_queue_has_but_for_what_is_its_topics() -> Non
     topics_own = {row for row in QUEUE if row not in SUBSCRIPTION}
     assert topics_own <= set(TOPIC)
     assert {row.name for row in SUBSCRIPTION if row not in QUEUE} == {
-        "DeadLetteringOnFilterEvaluationExceptions"
+        "CatchUnmatched",
+        "DeadLetteringOnFilterEvaluationExceptions",
     }
 
 

@@ -34,6 +34,24 @@ def test_an_operation_is_found_by_verb_and_path(method, path, operation, entity,
 
 
 @pytest.mark.parametrize(
+    ("method", "path", "operation", "message"),
+    [
+        ("POST", "/q/messages/m/TOKEN/Defer", Operation.DEFER, "m"),
+        ("POST", "/q/messages/m/TOKEN/deadletter", Operation.DEAD_LETTER, "m"),
+        ("POST", "/q/messages/deferred/12", Operation.LOCK_DEFERRED, "12"),
+        ("DELETE", "/q/Messages/Deferred/12", Operation.TAKE_DEFERRED, "12"),
+        # A message may have that id.
+        ("POST", "/q/messages/deferred/TOKEN", Operation.RENEW, "deferred"),
+    ],
+)
+def test_what_azure_does_not_have_is_found_too(method, path, operation, message):
+    call = RestCall.parse(method, path)
+    assert call is not None
+    assert (call.operation, call.entity, call.message) == (operation, "q", message)
+    assert call.lock_token in ("TOKEN", "")
+
+
+@pytest.mark.parametrize(
     ("method", "operation"),
     [("POST", Operation.RENEW), ("PUT", Operation.UNLOCK), ("DELETE", Operation.COMPLETE)],
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
+from datetime import timedelta
 from http.client import HTTPConnection
 from types import SimpleNamespace
 
@@ -14,8 +16,13 @@ from starlette.requests import Request
 
 from bendybus.auth.sas import make_token
 from bendybus.broker import turns
-from bendybus.server import metrics
-from bendybus.server.metrics import FAMILIES, exposition
+from bendybus.client import BusClient, ClientSettings, encode
+from bendybus.domain.tally import Tally
+from bendybus.errors import InvalidOperation, MessageLockLost, MessageSizeExceeded
+from bendybus.operations.peeking import session_filter
+from bendybus.server import figures
+from bendybus.server.metric_families import FAMILIES
+from bendybus.server.metrics import exposition
 from bendybus.server.metrics_page import _from_this_machine
 from bendybus.testing import Server
 from fix_client import Endpoint
@@ -94,6 +101,123 @@ def test_an_entity_is_counted_as_a_whole_unless_partitions_are_asked_for(server,
     assert len(samples(apart, "bendybus_partition_available")) == 17
 
 
+def counts(text: str, namespace, entity: str) -> dict[str, float]:
+    """What an entity has counted, by the middle of the metric's name."""
+    where = labels(namespace=namespace.name, entity=entity)
+    names = (
+        *("incoming_messages", "outgoing_messages", "completed_messages", "abandoned_messages"),
+        *("dead_lettered_messages", "expired_messages", "lost_locks", "refused_sends", "throttled_sends"),
+    )
+    found = {name: samples(text, f"bendybus_{name}_total").get(where) for name in names}
+    return {name: value for name, value in found.items() if value}
+
+
+def test_what_happens_to_messages_is_counted(server, shop):
+    shop.create_queue("brief", default_message_ttl_s=60, dead_letter_on_expiry=True, lock_duration_s=30)
+    with BusClient(ClientSettings.from_connection_string(shop.connection_string)) as client:
+        client.sender("brief").send([encode(b"x")] * 7)
+        receiver = client.receiver("brief")
+        one, two, three, four = receiver.receive(4)
+        receiver.complete([one])
+        receiver.abandon([two])
+        receiver.dead_letter([three], "why")
+        shop.clock.advance(timedelta(seconds=31))
+        with pytest.raises(MessageLockLost):
+            receiver.complete([four])
+        shop.clock.advance(timedelta(seconds=31))
+        with pytest.raises(MessageSizeExceeded):
+            client.sender("brief").send([encode(b"x" * 300_000)])
+        deleting = client.receiver("brief/$DeadLetterQueue", deletes=True)
+        assert len(deleting.receive(10)) == 6
+        text = get(server.port)[1]
+    assert counts(text, shop, "brief") == {
+        "incoming_messages": 7,
+        "outgoing_messages": 4,
+        "completed_messages": 1,
+        "abandoned_messages": 1,
+        "lost_locks": 1,
+        "expired_messages": 5,
+        "dead_lettered_messages": 6,
+    }
+
+
+def test_a_send_that_is_refused_is_counted(server, shop):
+    shop.create_queue("sessions", requires_session=True)
+    settings = ClientSettings.from_connection_string(shop.connection_string)
+    with BusClient(settings) as client, pytest.raises(InvalidOperation):
+        client.sender("sessions").send([encode(b"x")])
+    assert counts(get(server.port)[1], shop, "sessions") == {"refused_sends": 1}
+
+
+def test_topics_and_subscriptions_are_counted(server, shop):
+    shop.create_topic("news")
+    shop.create_subscription("news", "all")
+    shop.create_subscription("news", "none")
+    with BusClient(ClientSettings.from_connection_string(shop.connection_string)) as client:
+        client.sender("news").send([encode(b"x")] * 3)
+        receiver = client.receiver("news/Subscriptions/all")
+        receiver.complete(receiver.receive(2))
+        text = get(server.port)[1]
+    assert counts(text, shop, "news") == {"incoming_messages": 3}
+    assert counts(text, shop, "news/Subscriptions/none") == {"incoming_messages": 3}
+    assert counts(text, shop, "news/Subscriptions/all") == {
+        "incoming_messages": 3,
+        "outgoing_messages": 2,
+        "completed_messages": 2,
+    }
+
+
+def test_a_partition_has_counters_of_its_own_if_asked_for(server, shop):
+    with BusClient(ClientSettings.from_connection_string(shop.connection_string)) as client:
+        client.sender("orders").send([encode(b"x", partition_key="k")] * 3, "k")
+    counted = samples(get(server.port, "/metrics?partitions=1")[1], "bendybus_incoming_messages_total")
+    by_partition = [
+        value for each, value in counted.items() if {("entity", "orders"), ("namespace", shop.name)} <= each
+    ]
+    assert sorted(by_partition) == [0.0] * 15 + [3.0]
+
+
+def test_times_are_shown_as_histograms(server, shop):
+    with BusClient(ClientSettings.from_connection_string(shop.connection_string)) as client:
+        client.sender("plain").send([encode(b"x")] * 2)
+        shop.clock.advance(timedelta(seconds=20))
+        client.sender("plain").send([encode(b"x")])
+        client.receiver("plain").receive(3)
+        text = get(server.port)[1]
+    where = {"namespace": shop.name, "entity": "plain"}
+    buckets = samples(text, "bendybus_delivery_seconds_bucket")
+    assert buckets[labels(**where, le="5")] == 1
+    assert buckets[labels(**where, le="30")] == buckets[labels(**where, le="+Inf")] == 3
+    assert samples(text, "bendybus_delivery_seconds_count")[labels(**where)] == 3
+    assert 40 <= samples(text, "bendybus_delivery_seconds_sum")[labels(**where)] < 45
+    commits = samples(text, "bendybus_store_commit_seconds_count")
+    assert sum(value for each, value in commits.items() if ("namespace", shop.name) in each) > 0
+
+
+def test_links_and_sessions_are_counted(server, shop):
+    shop.create_queue("sessions", requires_session=True)
+    with BusClient(ClientSettings.from_connection_string(shop.connection_string)) as client:
+        for session in ("a", "b"):
+            client.sender("sessions").send([encode(b"x", session_id=session)], session)
+        client.receiver("sessions", filters=session_filter("a")).check()
+        text = get(server.port)[1]
+    where = {"namespace": shop.name, "entity": "sessions"}
+    assert samples(text, "bendybus_links")[labels(**where, role="receiver")] == 1
+    assert samples(text, "bendybus_links")[labels(**where, role="sender")] == 2
+    sessions = samples(text, "bendybus_sessions")
+    assert (sessions[labels(**where, state="held")], sessions[labels(**where, state="waiting")]) == (1, 1)
+
+
+def test_the_process_shows_what_it_uses(server, shop):
+    text = get(server.port)[1]
+    for name in ("process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"):
+        assert samples(text, name)[frozenset()] > 0
+    assert 0 < time.time() - samples(text, "process_start_time_seconds")[frozenset()] < 86_400
+    # A namespace's key tells nothing about the process.
+    with server.namespace() as other:
+        assert "process_" not in get(server.port, Authorization=token(other))[1]
+
+
 def test_every_family_has_one_heading_and_its_samples_below_it(server, shop):
     for path in ("/metrics", "/metrics?partitions=1"):
         lines = get(server.port, path)[1].splitlines()
@@ -103,7 +227,7 @@ def test_every_family_has_one_heading_and_its_samples_below_it(server, shop):
 
 
 def test_names_are_escaped():
-    assert metrics.escaped('a"b\\c\nd') == 'a\\"b\\\\c\\nd'
+    assert figures.escaped('a"b\\c\nd') == 'a\\"b\\\\c\\nd'
 
 
 @pytest.mark.parametrize("query", ["partitions=2", "partitions=yes", "partition=1"])
@@ -186,17 +310,36 @@ async def test_others_have_their_turn_while_the_page_is_made(monkeypatch):
     partition = SimpleNamespace(size_bytes=1, counts=lambda subqueue: counts)
     hosts = [
         SimpleNamespace(
-            number=number, figures=partition, availability=None, store=SimpleNamespace(name="store-0")
+            number=number,
+            figures=partition,
+            availability=None,
+            store=SimpleNamespace(name="store-0"),
+            tally=Tally(),
         )
         for number in range(16)
     ]
+    own = dict(enumerate(hosts))
 
     async def refresh() -> None:
         """The figures are up to date."""
 
-    queues = [SimpleNamespace(path=f"q{number}", hosts=hosts, refresh=refresh) for number in range(50)]
+    class Entity(SimpleNamespace):
+        __hash__ = object.__hash__
+
+    queues = [
+        Entity(path=f"q{number}", hosts=hosts, own=own, refresh=refresh, refused=0, throttled=0)
+        for number in range(50)
+    ]
     cache = SimpleNamespace(used_bytes=0)
-    entities = SimpleNamespace(sources=lambda: queues)
+
+    class Entities:
+        def sources(self) -> list[SimpleNamespace]:
+            return [*queues]
+
+        def __iter__(self) -> Iterator[SimpleNamespace]:
+            return iter(queues)
+
+    entities = Entities()
     broker = SimpleNamespace(cache=cache, stores=[], entities=entities)
     taken = 0
 
@@ -207,7 +350,7 @@ async def test_others_have_their_turn_while_the_page_is_made(monkeypatch):
             taken += 1
 
     beside = asyncio.create_task(bystander())
-    pieces = await exposition([SimpleNamespace(name="n", broker=broker)], 0, by_partition=True)
+    pieces = await exposition([SimpleNamespace(name="n", broker=broker)], (), by_partition=True)
     assert sum(piece.count(b"\n") for piece in pieces) > 50 * 16 * 14
     beside.cancel()
     assert taken >= 50 * 16

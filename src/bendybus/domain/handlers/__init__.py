@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from bendybus.domain import commands, range_commands, session_commands
 from bendybus.domain.commands import Reply
-from bendybus.domain.handlers import ranges, receiving, sending, sessions, settling, ticks, transfers
+from bendybus.domain.handlers import purging, ranges, receiving, sending, sessions, settling, ticks, transfers
 
 __all__ = ["HANDLERS", "Handler"]
 
@@ -55,4 +55,5 @@ HANDLERS: Final[dict[type[object], Handler]] = {
     range_commands.Browse: ranges.browse,
     range_commands.DiscardThrough: ranges.discard_through,
     range_commands.Discard: ranges.discard,
+    range_commands.Purge: purging.purge,
 }

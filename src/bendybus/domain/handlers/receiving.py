@@ -45,6 +45,8 @@ def lock(parts: Parts, command: Lock, at: Instant, changes: Changes) -> Given:
     stock.end_locks(at, changes)
     messages = stock.take(command.count, command.subqueue, at, changes)
     stock.grant(messages, command.entropy, at)
+    if command.subqueue is SubQueue.MAIN:
+        stock.tally.give(messages, at)
     return Given(messages)
 
 
@@ -54,6 +56,9 @@ def receive(parts: Parts, command: Receive, at: Instant, changes: Changes) -> Gi
     stock.end_locks(at, changes)
     messages = stock.take(command.count, command.subqueue, at, changes)
     stock.remove(messages, changes)
+    if command.subqueue is SubQueue.MAIN:
+        stock.tally.give(messages, at)
+        stock.tally.completed += len(messages)
     return Given(messages)
 
 
@@ -101,6 +106,7 @@ def lock_these(parts: Parts, command: LockThese, at: Instant, changes: Changes) 
     messages = available.take_these(command.sequence_numbers)
     if subqueue is SubQueue.MAIN:
         messages = stock.expire_among(messages, at, changes)
+        stock.tally.give(messages, at)
     stock.grant(messages, command.entropy, at)
     return Given(messages)
 

@@ -129,8 +129,11 @@ def lock_messages(parts: Parts, command: LockInSession, at: Instant, changes: Ch
     locks = _locks_of(stock)
     session = locks.holding(command.lock, at)
     stock.end_locks(at, changes)
+    if session.rests_until:
+        return Given([])
     messages = stock.take_alive(session.waiting, command.count, at, changes)
     locks.grant(session, messages, command.entropy)
+    stock.tally.give(messages, at)
     return Given(messages)
 
 

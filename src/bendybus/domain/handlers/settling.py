@@ -7,6 +7,7 @@ are settled or none: `refuse_lost` ensures that. What happens when a lock expire
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from bendybus.domain.changes import Changes
@@ -14,6 +15,7 @@ from bendybus.domain.commands import Abandon, Complete, DeadLetter, Defer, Relea
 from bendybus.domain.deadletter import Cause
 from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
 from bendybus.domain.parts import Parts
+from bendybus.domain.resting import delay_ms
 from bendybus.domain.stock import Stock
 from bendybus.errors import ArgumentError, InvalidOperation, MessageLockLost
 from bendybus.names import Instant, LockToken
@@ -38,6 +40,8 @@ AMENDMENT_BYTES_MAX: Final = 64 * 1024
 def complete(parts: Parts, command: Complete, at: Instant, changes: Changes) -> Settled:
     stock = parts.stock
     messages, lost = stock.unlock(command.lock_tokens, at, changes)
+    if messages and messages[0].subqueue is SubQueue.MAIN:
+        stock.tally.completed += len(messages)
     stock.remove(messages, changes)
     return Settled(lost)
 
@@ -47,8 +51,19 @@ def abandon(parts: Parts, command: Abandon, at: Instant, changes: Changes) -> Se
     refuse_large_amendments(stock, command.lock_tokens, command.properties)
     messages, lost = stock.unlock(command.lock_tokens, at, changes)
     _amend(messages, command.properties)
-    stock.fail_delivery(messages, changes)
+    if messages and messages[0].subqueue is SubQueue.MAIN:
+        stock.tally.abandoned += len(messages)
+    if command.delay_ms is None and not stock.description.retry_delay_s:
+        stock.fail_delivery(messages, changes)
+    else:
+        stock.fail_delivery(messages, changes, partial(_rest_until, stock, command.delay_ms, at))
     return Settled(lost)
+
+
+def _rest_until(stock: Stock, asked_ms: int | None, at: Instant, message: Message) -> Instant | None:
+    """Until when an abandoned message rests: as its receiver asks, or as its entity says (resting.py)."""
+    delay = delay_ms(stock.description, message.delivery_count) if asked_ms is None else asked_ms
+    return Instant(at + delay) if delay > 0 else None
 
 
 def release(parts: Parts, command: Release, at: Instant, changes: Changes) -> Settled:

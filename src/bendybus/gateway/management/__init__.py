@@ -5,6 +5,7 @@
     messages: peek, receive by sequence number, batch delete    locks: renew, settle
     scheduling: schedule, cancel      sessions: locks, states, the list of them
     filter_rules: add, remove, enumerate     extensions: those that Service Bus does not have
+    filtering: messages that a filter matches
 
 Each module has its operations in a table, `OPERATIONS`, by their names on the wire. Arrays are
 AMQP arrays, and numbers have the width that the SDKs require.

@@ -7,7 +7,7 @@ is, and why it can be trusted: domain/handlers/ranges.py. Who may consume: domai
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from bendybus.amqp.types import Timestamp
@@ -27,7 +27,14 @@ from bendybus.domain.range_commands import (
 )
 from bendybus.envelope import render_browsed
 from bendybus.errors import ArgumentError, InvalidOperation
-from bendybus.gateway.management.fields import Body, array, sequence_numbers, session_id_of, whole_number
+from bendybus.gateway.management.fields import (
+    Body,
+    sequence_numbers,
+    session_id_of,
+    states_of,
+    time_of,
+    whole_number,
+)
 from bendybus.gateway.management.operation import Answer, Managed, Operation
 from bendybus.names import Instant, SequenceNumber
 
@@ -88,11 +95,11 @@ async def _peek_range(managed: Managed, body: Body) -> Answer:
         SequenceNumber(last),
         min(max(1, whole_number(body, "message-count", RANGE_COUNT_MAX)), RANGE_COUNT_MAX),
         size_max,
-        _states(body),
+        states_of(body),
         subqueue,
         session_id,
-        _time(body, "enqueued-from"),
-        _time(body, "enqueued-before"),
+        time_of(body, "enqueued-from"),
+        time_of(body, "enqueued-before"),
     )
     browsed = await host.ask(command)
     assert isinstance(browsed, Browsed)
@@ -109,7 +116,7 @@ async def _peek_range(managed: Managed, body: Body) -> Answer:
 async def _complete_up_to(managed: Managed, body: Body) -> Answer:
     queue, subqueue = managed.queue, managed.subqueue
     consumer = _consumer(body)
-    states = _states(body)
+    states = states_of(body)
     if MessageState.SCHEDULED in states:
         raise ArgumentError("Scheduled messages are not completed by ranges; cancel them.")
     if subqueue is not SubQueue.MAIN:
@@ -173,25 +180,8 @@ def _host(queue: Queue, number: int) -> ReceivingPort:
     return host
 
 
-def _time(body: Body, name: str) -> Instant | None:
-    return None if body.get(name) is None else Instant(whole_number(body, name))
-
-
 def _consumer(body: Body) -> str:
     consumer = body.get("consumer")
     if not isinstance(consumer, str) or not 0 < len(consumer) <= CONSUMER_LENGTH_MAX:
         raise ArgumentError(f"'consumer' must be a name of up to {CONSUMER_LENGTH_MAX} characters.")
     return consumer
-
-
-def _states(body: Body) -> Collection[MessageState]:
-    """Active ones only, unless others are asked for."""
-    if body.get("states") is None:
-        return (MessageState.ACTIVE,)
-    asked = array(body, "states")
-    states = frozenset(state for state in MessageState if state in asked)
-    if len(states) < len(asked):
-        raise ArgumentError(
-            "'states' holds something else than 0 active, 1 deferred, 2 scheduled, each once."
-        )
-    return states

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
 from bendybus.amqp.types import Array
+from bendybus.domain.messages import MessageState
 from bendybus.errors import ArgumentError
-from bendybus.names import LockToken, SequenceNumber, SessionId
+from bendybus.names import Instant, LockToken, SequenceNumber, SessionId
 
-__all__ = ["Body", "array", "flag", "lock_tokens", "sequence_numbers", "session_id_of", "whole_number"]
+__all__ = [
+    "Body",
+    "array",
+    "flag",
+    "lock_tokens",
+    "sequence_numbers",
+    "session_id_of",
+    "states_of",
+    "time_of",
+    "whole_number",
+]
 
 Body: TypeAlias = Mapping[object, object]
 
@@ -42,6 +53,26 @@ def array(body: Body, name: str) -> Sequence[object]:
     if not isinstance(values, list) or not values:
         raise ArgumentError(f"'{name}' must be an array with at least one element.")
     return values
+
+
+def states_of(
+    body: Body, default: Collection[MessageState] = (MessageState.ACTIVE,)
+) -> Collection[MessageState]:
+    """Active ones only, unless others are asked for."""
+    if body.get("states") is None:
+        return default
+    asked = array(body, "states")
+    states = frozenset(state for state in MessageState if state in asked)
+    if len(states) < len(asked):
+        raise ArgumentError(
+            "'states' holds something else than 0 active, 1 deferred, 2 scheduled, each once."
+        )
+    return states
+
+
+def time_of(body: Body, name: str) -> Instant | None:
+    """In milliseconds since 1970, as a number or a timestamp; None where nothing is said."""
+    return None if body.get(name) is None else Instant(whole_number(body, name))
 
 
 def flag(body: Body, name: str) -> bool:

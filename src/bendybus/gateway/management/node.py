@@ -21,7 +21,15 @@ from bendybus.broker.topics import Topics
 from bendybus.domain.session_commands import SessionLock
 from bendybus.errors import ArgumentError, BrokerError, InvalidOperation, NotSupported, Unauthorized
 from bendybus.gateway.addresses import Address
-from bendybus.gateway.management import extensions, filter_rules, locks, messages, scheduling, sessions
+from bendybus.gateway.management import (
+    extensions,
+    filter_rules,
+    filtering,
+    locks,
+    messages,
+    scheduling,
+    sessions,
+)
 from bendybus.gateway.management.fields import Body
 from bendybus.gateway.management.operation import Answer, Managed, Operation
 from bendybus.gateway.requests import Request, Response
@@ -37,6 +45,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     **sessions.OPERATIONS,
     **filter_rules.OPERATIONS,
     **extensions.OPERATIONS,
+    **filtering.OPERATIONS,
 }
 
 
