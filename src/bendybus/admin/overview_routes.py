@@ -3,7 +3,8 @@
     GET  /[{entity}/]$rights        what the request's key may do, in the namespace or on an entity
     GET  /$overview                 queues and topics with counts, sizes and availability: a page of them
                                     ?search=TEXT&sort=FIELD&descending=true&skip=0&top=50
-    GET  /{entity}/$partitions      each partition's store, state, counts and oldest message
+    GET  /{entity}/$partitions      each partition's store, state, counts and oldest message; for a topic also
+                                    a page of its subscriptions with their counts: ?skip=0&top=50
 
 `/$rights` needs a key of the namespace, and the others Listen, as metrics do: they show how many messages
 wait, and no key or message. Rates are differences of `arrived`, which counts the numbers that a partition
@@ -125,7 +126,7 @@ class _OverviewApi:
         sort = asked.get("sort", "name")
         if sort not in SORTS:
             raise ArgumentError(f"'sort' is '{sort[:60]}'; it must be one of {', '.join(SORTS)}.")
-        skip, top = _number(asked, "skip", 0), min(_number(asked, "top", PAGE_DEFAULT), PAGE_MAX)
+        skip, top = _page(asked)
         found = [
             entity
             for entity in (*self._broker.queues, *self._broker.topics)
@@ -168,7 +169,17 @@ class _OverviewApi:
         else:
             _refuse_several_brokers(entity)
             partitions = [_shown_partition(host) for host in entity.own.values()]
-        return {"name": entity.path, "kind": _kind(entity), "at": entity.now(), "partitions": partitions}
+        shown = {"name": entity.path, "kind": _kind(entity), "at": entity.now(), "partitions": partitions}
+        if not isinstance(entity, Topic):
+            return shown
+        skip, top = _page(request.query_params)
+        found = entity.subscriptions
+        turns = Turns()
+        subscriptions: list[dict[str, object]] = []
+        for subscription in found[skip : skip + top]:
+            subscriptions.append(_shown_subscription(subscription))
+            await turns.next()
+        return shown | {"subscriptions": subscriptions, "subscriptionCount": len(found)}
 
 
 def _kind(entity: object) -> str:
@@ -219,6 +230,20 @@ def _shown_entity(entity: Queue | Topic) -> dict[str, object]:
     return shown
 
 
+def _shown_subscription(subscription: Subscription) -> dict[str, object]:
+    totals, description = Totals.of(subscription), subscription.description
+    return {
+        "name": subscription.name,
+        "status": str(description.status),
+        "limited": totals.limited,
+        "active": totals.active,
+        "deadLetters": totals.dead_letters,
+        "sessions": description.requires_session,
+        "maxDeliveryCount": description.max_delivery_count,
+        "forwardTo": description.forward_to,
+    }
+
+
 def _shown_topic_partition(host: TopicHost) -> dict[str, object]:
     partition = host.partition
     if partition is None:
@@ -263,6 +288,11 @@ def _located(host: Host[Any]) -> dict[str, object]:
 def _arrived(following: SequenceNumber) -> int:
     """How many numbers the partition has given: to messages that arrived and to scheduled ones twice."""
     return max(0, (following & _COUNTER) - 1)
+
+
+def _page(asked: Mapping[str, str]) -> tuple[int, int]:
+    """How many to leave out, and how many to show."""
+    return _number(asked, "skip", 0), min(_number(asked, "top", PAGE_DEFAULT), PAGE_MAX)
 
 
 def _number(asked: Mapping[str, str], name: str, default: int) -> int:
