@@ -97,7 +97,7 @@ COVERS = {
     "cli/test_moving.py": "cli/counts cli/move operations/moving",
     "cli/test_pipelines.py": "cli/pipeline cli/pipelines cli/pipeline_runs",
     "cli/test_trust.py": "cli/trust",
-    "cli/test_stores.py": "cli/stores server/json_nodes management/json_api",
+    "cli/test_stores.py": "cli/stores server/json_nodes",
     "unit/cli/test_messages.py": "cli/deadletter cli/options cli/purge cli/send operations/copies "
     "operations/drafts operations/peeking operations/purging",
     "unit/cli/test_main.py": "cli/lazy",
