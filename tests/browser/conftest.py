@@ -23,6 +23,10 @@ if not ASKED_FOR:
 else:
     from playwright.sync_api import Browser, Page, sync_playwright
 
+    from fix_jwt import ISSUER, Provider
+
+    PROVIDER: Final = Provider("RS256", "first")
+
 CHROMIUM: Final = "/usr/bin/chromium"
 ROOT: Final = Path(__file__).parents[2]
 # Pictures differ a little from run to run, so those of the guide are made anew only on request.
@@ -70,8 +74,10 @@ RULES: Final = [
 class Portal:
     """A server, and its portal's addresses."""
 
-    def __init__(self, server: ServerProcess) -> None:
+    def __init__(self, server: ServerProcess, more_stores: Path) -> None:
         self.server = server
+        self.more_stores = more_stores
+        """Where stores may be attached."""
 
     @property
     def url(self) -> str:
@@ -103,9 +109,14 @@ def chromium() -> Iterator[Browser]:
 def portal(tmp_path: Path) -> Iterator[Portal]:
     config = namespace(QUEUES, {"": RULES}, TOPICS)
     config["UserConfig"]["Namespaces"][0]["Name"] = "shop"
-    server = ServerProcess(tmp_path, config, ["--development"])
+    more_stores = tmp_path / "more"
+    more_stores.mkdir()
+    (tmp_path / "keys.json").write_text(PROVIDER.document)
+    options = ["--development", "--allow-store", str(more_stores)]
+    options += ["--jwt-issuer", ISSUER, "--jwt-keys", str(tmp_path / "keys.json")]
+    server = ServerProcess(tmp_path, config, options)
     server.start()
-    yield Portal(server)
+    yield Portal(server, more_stores)
     if server.running:
         server.stop()
 

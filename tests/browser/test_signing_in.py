@@ -7,6 +7,9 @@ import time
 
 from playwright.sync_api import expect
 
+from browser.conftest import PROVIDER
+from fix_jwt import OWNER, RECEIVER, Provider
+
 LISTENS = ("Listens", "key-of-those-who-listen")
 SENDS = ("Sends", "key-of-those-who-send")
 
@@ -92,3 +95,26 @@ def test_a_page_comes_back_by_itself_when_the_server_restarts(portal, visit):
     portal.server.start()
     portal.send("orders", 2)
     expect(page.locator(".stat", has_text="Active")).to_contain_text("5", timeout=40_000)
+
+
+def test_a_token_of_an_identity_provider_signs_in_with_its_roles(portal, chromium):
+    portal.send("orders", 3)
+    page = chromium.new_context().new_page()
+    page.goto(portal.url)
+    page.fill("#secret", Provider("RS256", "first").token(OWNER))
+    page.click("button[type=submit]")
+    expect(page.get_by_role("alert")).to_contain_text("does not accept this token")
+    token = PROVIDER.token(RECEIVER, preferred_username="ada@example.org")
+    page.fill("#secret", token)
+    page.click("button[type=submit]")
+    expect(page.locator("h1")).to_have_text("shop")
+    expect(page.locator(".who")).to_contain_text("ada@example.org")
+    expect(page.get_by_role("button", name="Create")).to_have_count(0)
+    # Over HTTP and over AMQP.
+    page.get_by_role("link", name="orders").click()
+    expect(page.locator(".partition")).to_have_count(16)
+    page.goto(portal.url + "messages?path=orders")
+    expect(page.locator("tbody tr")).to_have_count(3)
+    expect(page.get_by_role("button", name="Send", exact=True)).to_have_count(0)
+    assert token not in page.content()
+    page.context.close()

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from nicegui import ui
 
 from bendybus.errors import BrokerError
-from bendybus_portal.components.live import markup
-from bendybus_portal.markup import Child, icon, tag
+from bendybus_portal.components.markup_element import markup
+from bendybus_portal.markup import EMPTY, Child, icon, tag
 
 __all__ = ["FormDialog", "choice", "confirm", "field", "form_dialog", "switch"]
 
@@ -78,7 +78,7 @@ class FormDialog:
                 self._button.props("no-caps unelevated").classes("button primary")
 
     def open(self) -> None:
-        self._problem.set_content("")
+        self._problem.put(EMPTY)
         self._dialog.open()
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class FormDialog:
             self._button.enable()
 
     def refuse(self, reason: str) -> None:
-        self._problem.set_content(tag("div", icon("error_outline"), tag("span", reason), class_="banner bad"))
+        self._problem.put(tag("div", icon("error_outline"), tag("span", reason), class_="banner bad"))
 
 
 @contextmanager

@@ -9,11 +9,12 @@ from nicegui import ui
 
 from bendybus.client import ReceivedMessage
 from bendybus.names import PARTITION_SHIFT
-from bendybus_portal.components.live import markup
+from bendybus_portal.components.markup_element import markup
 from bendybus_portal.components.table import Column, action_button, table
 from bendybus_portal.layout import button
 from bendybus_portal.markup import EMPTY, Html, badge, join, tag
-from bendybus_portal.messages import reason_of, shown_fields
+from bendybus_portal.messages import shown_fields
+from bendybus_portal.peeking import reason_of
 from bendybus_portal.shown import body_of, clock_time, plural, size, words
 
 __all__ = ["message_dialog", "message_markup", "message_table"]
@@ -60,7 +61,8 @@ def message_table(
         columns.insert(0, Column(unseen, lambda each: _box(each, each.sequence_number in chosen)))
     if not letters:
         columns.append(Column("State", _state, narrow=False))
-    if actions:
+    # A column for what no message on the page can do would be empty.
+    if actions and any(_possible(each, actions) for each in messages):
         columns.append(Column("Actions", lambda each: _row_actions(each, actions)))
     return table("Messages", columns, messages)
 
@@ -108,11 +110,14 @@ def _state(message: ReceivedMessage) -> Html:
 
 def _row_actions(message: ReceivedMessage, actions: Mapping[str, str]) -> Html:
     shown = [
-        action_button(label, name, message.sequence_number)
-        for name, label in actions.items()
-        if {"cancel": SCHEDULED, "fetch": DEFERRED}.get(name, message.state) == message.state
+        action_button(actions[name], name, message.sequence_number) for name in _possible(message, actions)
     ]
     return tag("span", *shown, class_="row-actions")
+
+
+def _possible(message: ReceivedMessage, actions: Mapping[str, str]) -> list[str]:
+    only = {"cancel": SCHEDULED, "fetch": DEFERRED}
+    return [name for name in actions if only.get(name, message.state) == message.state]
 
 
 def message_markup(message: ReceivedMessage) -> Html:

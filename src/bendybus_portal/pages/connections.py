@@ -7,7 +7,7 @@ from typing import Any
 
 from bendybus_portal.access import in_thread
 from bendybus_portal.components.dialogs import confirm
-from bendybus_portal.components.live import Live, put, tell, told_errors
+from bendybus_portal.components.live import Live, tell, told_errors
 from bendybus_portal.components.table import (
     ClickedAction,
     Column,
@@ -46,7 +46,7 @@ async def connections_page(visit: Visit) -> None:
     async def refresh() -> None:
         told = await in_thread(session.access.ask, "GET", "/$connections")
         at = monotonic()
-        put(listed, _listed(told, at, counters))
+        listed.put(_listed(told, at, counters))
 
     live.add(refresh)
     await live.start()

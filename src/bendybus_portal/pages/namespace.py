@@ -12,7 +12,8 @@ from bendybus_portal.access import in_thread
 from bendybus_portal.components.charts import bar
 from bendybus_portal.components.create_entity import create_entity_dialog
 from bendybus_portal.components.import_export import export, import_dialog
-from bendybus_portal.components.live import Live, go_to, markup, put
+from bendybus_portal.components.live import Live, go_to
+from bendybus_portal.components.markup_element import markup
 from bendybus_portal.components.table import Column, empty_state, pager, table
 from bendybus_portal.layout import Visit, button, portal_page, title_bar
 from bendybus_portal.markup import EMPTY, Html, badge, icon, join, link, page_url, tag
@@ -89,8 +90,8 @@ async def _entities(visit: Visit) -> None:
         )
         at = monotonic()
         rates = {each["name"]: counters.rate(each["name"], at, each["arrived"]) for each in found.entities}
-        put(cards, _cards(found))
-        put(listed, _listed(found, rates, wanted, sort, descending, skip))
+        cards.put(_cards(found))
+        listed.put(_listed(found, rates, wanted, sort, descending, skip))
 
     async def searched() -> None:
         ui.navigate.history.replace(page_url("", search=field.value, sort=_unless(sort, "name")))

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from bendybus_portal.access import in_thread
 from bendybus_portal.components.charts import bar, column_chart
-from bendybus_portal.components.live import Live, markup, put
+from bendybus_portal.components.live import Live
+from bendybus_portal.components.markup_element import markup
 from bendybus_portal.components.table import Column, empty_state, table
 from bendybus_portal.layout import Visit, card, portal_page, title_bar
 from bendybus_portal.markup import EMPTY, Html, badge, join, link, tag
@@ -35,15 +36,15 @@ async def pipelines_page(visit: Visit) -> None:
 
         async def refresh_one() -> None:
             run = await in_thread(session.access.ask, "GET", f"/$pipelines/{chosen}")
-            put(shown, _details(run))
-            put(plots, _plots(run["summary"]))
+            shown.put(_details(run))
+            plots.put(_plots(run["summary"]))
 
         live.add(refresh_one)
     else:
         listed = markup()
 
         async def refresh() -> None:
-            put(listed, _listed(await in_thread(session.access.ask, "GET", "/$pipelines")))
+            listed.put(_listed(await in_thread(session.access.ask, "GET", "/$pipelines")))
 
         live.add(refresh)
     await live.start()

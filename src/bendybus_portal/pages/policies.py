@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -12,7 +14,7 @@ from bendybus.errors import ArgumentError
 from bendybus_portal.access import in_thread
 from bendybus_portal.components.dialogs import confirm, field, form_dialog, switch
 from bendybus_portal.components.entity_frame import entity_frame
-from bendybus_portal.components.live import put, tell, told_errors
+from bendybus_portal.components.live import tell, told_errors
 from bendybus_portal.components.table import (
     ClickedAction,
     Column,
@@ -68,7 +70,7 @@ async def policies_page(visit: Visit) -> None:
 
     async def refresh() -> None:
         told = await in_thread(session.access.ask, "GET", rules)
-        put(listed, _listed(told["rules"]))
+        listed.put(_listed(told["rules"]))
 
     with told_errors():
         await refresh()
@@ -95,12 +97,17 @@ async def _act(session: Session, clicked: ClickedAction, rules: str, entity: str
         case "delete":
             text = f"Applications that use {name} are refused from now on."
             if await confirm(f"Delete {name}?", text, "Delete"):
-                await in_thread(_delete, session, path)
+                again = await in_thread(_delete, session, path)
+                session.undos.offer(f"The policy {name} is deleted.", again)
 
 
-def _delete(session: Session, path: str) -> None:
+def _delete(session: Session, path: str) -> Callable[[], object]:
+    """Returns what creates it again, with the same keys."""
+    rule = session.access.ask("GET", path)
     with session.access.management() as management:
         management.delete(path.lstrip("/"))
+    kept = {name: rule[name] for name in ("rights", "primaryKey", "secondaryKey")}
+    return partial(session.access.ask, "PUT", path, None, kept)
 
 
 def _listed(rules: list[dict[str, Any]]) -> Html:

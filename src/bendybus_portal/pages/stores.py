@@ -11,7 +11,7 @@ from bendybus.errors import BrokerError
 from bendybus_portal.access import in_thread
 from bendybus_portal.components.charts import bar
 from bendybus_portal.components.dialogs import confirm, field, form_dialog
-from bendybus_portal.components.live import Live, put, tell, told_errors
+from bendybus_portal.components.live import Live, tell, told_errors
 from bendybus_portal.components.table import ClickedAction, Column, action_button, actions_of, table
 from bendybus_portal.layout import Visit, button, portal_page, title_bar
 from bendybus_portal.markup import EMPTY, Html, badge, join, tag
@@ -54,7 +54,7 @@ async def stores_page(visit: Visit) -> None:
         if session.rights.development:
             told = await in_thread(session.access.ask, "GET", "/$faults/stores")
             faults = {each["name"]: each["fault"] for each in told["stores"]}
-        put(listed, _listed(stores, faults))
+        listed.put(_listed(stores, faults))
 
     live.add(refresh)
     await live.start()
