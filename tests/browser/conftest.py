@@ -25,8 +25,6 @@ else:
 
     from fix_jwt import ISSUER, Provider
 
-    PROVIDER: Final = Provider("RS256", "first")
-
 CHROMIUM: Final = "/usr/bin/chromium"
 ROOT: Final = Path(__file__).parents[2]
 # Pictures differ a little from run to run, so those of the guide are made anew only on request.
@@ -74,10 +72,12 @@ RULES: Final = [
 class Portal:
     """A server, and its portal's addresses."""
 
-    def __init__(self, server: ServerProcess, more_stores: Path) -> None:
+    def __init__(self, server: ServerProcess, more_stores: Path, provider: Provider) -> None:
         self.server = server
         self.more_stores = more_stores
         """Where stores may be attached."""
+        self.provider = provider
+        """The identity provider that the server trusts."""
 
     @property
     def url(self) -> str:
@@ -111,12 +111,13 @@ def portal(tmp_path: Path) -> Iterator[Portal]:
     config["UserConfig"]["Namespaces"][0]["Name"] = "shop"
     more_stores = tmp_path / "more"
     more_stores.mkdir()
-    (tmp_path / "keys.json").write_text(PROVIDER.document)
+    provider = Provider("ES256", "first")
+    (tmp_path / "keys.json").write_text(provider.document)
     options = ["--development", "--allow-store", str(more_stores)]
     options += ["--jwt-issuer", ISSUER, "--jwt-keys", str(tmp_path / "keys.json")]
     server = ServerProcess(tmp_path, config, options)
     server.start()
-    yield Portal(server, more_stores)
+    yield Portal(server, more_stores, provider)
     if server.running:
         server.stop()
 

@@ -7,7 +7,6 @@ import time
 
 from playwright.sync_api import expect
 
-from browser.conftest import PROVIDER
 from fix_jwt import OWNER, RECEIVER, Provider
 
 LISTENS = ("Listens", "key-of-those-who-listen")
@@ -101,10 +100,10 @@ def test_a_token_of_an_identity_provider_signs_in_with_its_roles(portal, chromiu
     portal.send("orders", 3)
     page = chromium.new_context().new_page()
     page.goto(portal.url)
-    page.fill("#secret", Provider("RS256", "first").token(OWNER))
+    page.fill("#secret", Provider("ES256", "first").token(OWNER))
     page.click("button[type=submit]")
     expect(page.get_by_role("alert")).to_contain_text("does not accept this token")
-    token = PROVIDER.token(RECEIVER, preferred_username="ada@example.org")
+    token = portal.provider.token(RECEIVER, preferred_username="ada@example.org")
     page.fill("#secret", token)
     page.click("button[type=submit]")
     expect(page.locator("h1")).to_have_text("shop")

@@ -31,14 +31,15 @@ COVERS = {
     "interop/test_administration.py": "admin/totals",
     "interop/test_topic_administration.py": "broker/entity",
     "unit/admin/test_connections.py": "admin/connection_routes gateway/connection_list",
-    "unit/admin/test_overview.py": "admin/overview_routes",
+    "unit/admin/test_overview.py": "admin/overview_routes admin/pages",
     "unit/admin/test_pipelines.py": "admin/pipeline_routes management/run_reports",
     "browser/test_pipelines.py": "bendybus_portal/pages/pipelines",
     # The portal: in a process of its own, and in a browser.
     "unit/server/test_portal.py": "server/portal_passing cli/portal bendybus_portal/access "
     "bendybus_portal/serving bendybus_portal/signing_in",
     "unit/portal/test_shown.py": "bendybus_portal/series",
-    "unit/portal/test_markup.py": "bendybus_portal/components/charts bendybus_portal/components/table",
+    "unit/portal/test_markup.py": "bendybus_portal/components/charts bendybus_portal/components/stats "
+    "bendybus_portal/components/table",
     "browser/test_entity.py": "bendybus_portal/components/entity_frame "
     "bendybus_portal/components/partition_panel bendybus_portal/pages/entity bendybus_portal/pages/settings",
     "unit/portal/test_messages.py": "bendybus_portal/holding",

@@ -14,7 +14,7 @@ has given. All partitions of all entities are visited for an overview, in turns 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -22,6 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
+from bendybus.admin.pages import page_of
 from bendybus.admin.totals import Totals
 from bendybus.auth.http import authorise
 from bendybus.auth.rights import Right
@@ -40,9 +41,6 @@ from bendybus.names import PARTITION_SHIFT, SequenceNumber
 from bendybus.namespaces import Namespace
 
 __all__ = ["overview_routes"]
-
-PAGE_DEFAULT: Final = 50
-PAGE_MAX: Final = 200
 
 SORTS: Final = ("name", "active", "deadLetters", "scheduled", "sizeBytes", "arrived")
 
@@ -126,7 +124,7 @@ class _OverviewApi:
         sort = asked.get("sort", "name")
         if sort not in SORTS:
             raise ArgumentError(f"'sort' is '{sort[:60]}'; it must be one of {', '.join(SORTS)}.")
-        skip, top = _page(asked)
+        skip, top = page_of(asked)
         found = [
             entity
             for entity in (*self._broker.queues, *self._broker.topics)
@@ -172,7 +170,7 @@ class _OverviewApi:
         shown = {"name": entity.path, "kind": _kind(entity), "at": entity.now(), "partitions": partitions}
         if not isinstance(entity, Topic):
             return shown
-        skip, top = _page(request.query_params)
+        skip, top = page_of(request.query_params)
         found = entity.subscriptions
         turns = Turns()
         subscriptions: list[dict[str, object]] = []
@@ -288,15 +286,3 @@ def _located(host: Host[Any]) -> dict[str, object]:
 def _arrived(following: SequenceNumber) -> int:
     """How many numbers the partition has given: to messages that arrived and to scheduled ones twice."""
     return max(0, (following & _COUNTER) - 1)
-
-
-def _page(asked: Mapping[str, str]) -> tuple[int, int]:
-    """How many to leave out, and how many to show."""
-    return _number(asked, "skip", 0), min(_number(asked, "top", PAGE_DEFAULT), PAGE_MAX)
-
-
-def _number(asked: Mapping[str, str], name: str, default: int) -> int:
-    text = asked.get(name, str(default))
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise ArgumentError(f"'{name}' must be a number, not '{text[:60]}'.")
-    return int(text)

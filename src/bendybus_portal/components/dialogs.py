@@ -15,13 +15,21 @@ __all__ = ["FormDialog", "choice", "confirm", "field", "form_dialog", "switch"]
 
 
 def field(
-    label: str, value: str = "", *, hint: str = "", area: bool = False, secret: bool = False
+    label: str,
+    value: str = "",
+    *,
+    hint: str = "",
+    example: str = "",
+    area: bool = False,
+    secret: bool = False,
 ) -> ui.input:
-    """A text field; the label stays above it."""
+    """A text field; the label stays above it. `example` is shown while it is empty."""
     made = ui.textarea(label, value=value) if area else ui.input(label, value=value, password=secret)
     made.props('outlined dense stack-label autocomplete="off" spellcheck="false"').classes("field")
     if hint:
         made.props.update(hint=hint)
+    if example:
+        made.props.update(placeholder=example)
     return made
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final
 
 from nicegui import ui
@@ -148,7 +148,9 @@ def _details(values: Mapping[str, Any]) -> Html:
     return tag("dl", *pairs, class_="details")
 
 
-def message_dialog(message: ReceivedMessage, actions: Mapping[str, Any]) -> None:
+def message_dialog(
+    message: ReceivedMessage, actions: Mapping[str, Any], closed: Callable[[], None] = lambda: None
+) -> None:
     """Open the message; `actions` are handlers by their labels, called when the dialog has been closed."""
     with ui.dialog(value=True) as dialog, ui.element("div").classes("dialog wide"):
         dialog.props('aria-label="Message"')
@@ -164,4 +166,9 @@ def message_dialog(message: ReceivedMessage, actions: Mapping[str, Any]) -> None
 
                 button(label, act)
             button("Close", dialog.close, kind="primary")
-    dialog.on("hide", dialog.delete)
+
+    def hidden() -> None:
+        closed()
+        dialog.delete()
+
+    dialog.on("hide", hidden)

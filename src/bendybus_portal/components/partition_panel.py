@@ -88,7 +88,8 @@ def _partition(
         ("Dead letters", number(each.get("deadLetters"))),
         ("Oldest", age(at - oldest) if oldest else "–"),
         ("Size", size(each.get("sizeBytes"))),
-        ("Arriving / s" if flowing else "Share", rate(load) if flowing else percent(share)),
+        ("Arriving / s", rate(load if flowing else 0.0)),
+        ("Share of traffic" if flowing else "Share", percent(share)),
     ]
     return tag(
         "article",

@@ -50,6 +50,7 @@ class _DeadLetters:
         self._path = f"{info.path}/{DEAD_LETTERS}"
         self._reason = visit.query.get("reason", "")
         self._first = visit.query.get("from", "")
+        self._wanted = visit.query.get("message", "")
         self._reasons = Reasons()
         self._picked: set[int] = set()
 
@@ -69,6 +70,8 @@ class _DeadLetters:
         self._listed = actions_of(self._act)
         with told_errors():
             await self.refresh()
+            if self._wanted.isdigit():
+                self._open(await in_thread(find_message, self._session.access, self._path, int(self._wanted)))
 
     async def refresh(self) -> None:
         access = self._session.access
@@ -113,12 +116,9 @@ class _DeadLetters:
             actions = {"resubmit": "Resubmit", "edit": "Edit…"}
         after = EMPTY
         if found.following is not None:
-            url = page_url(
-                "dead-letters", path=self._info.path, reason=self._reason, **{"from": found.following}
-            )
-            after = tag(
-                "nav", tag("a", "Next", icon("chevron_right"), href=url), class_="pager", aria_label="Pages"
-            )
+            following = tag("a", "Next", icon("chevron_right"), href=self._url(found.following))
+            begin = tag("a", icon("first_page"), "First", href=self._url()) if self._first else EMPTY
+            after = tag("nav", begin, following, class_="pager", aria_label="Pages")
         chosen = self._picked if actions else None
         return join(message_table(found.messages, letters=True, actions=actions, chosen=chosen), after)
 
@@ -137,9 +137,17 @@ class _DeadLetters:
             if clicked.action == "edit":
                 await self._edit(message)
             else:
-                message_dialog(
-                    message, {"Edit and resubmit…": self._edit} if self._session.rights.send else {}
-                )
+                self._open(message)
+
+    def _open(self, message: ReceivedMessage) -> None:
+        actions = {"Edit and resubmit…": self._edit} if self._session.rights.send else {}
+        ui.navigate.history.replace(self._url(self._first, message.sequence_number))
+        message_dialog(message, actions, lambda: ui.navigate.history.replace(self._url(self._first)))
+
+    def _url(self, first: str = "", message: int | None = None) -> str:
+        return page_url(
+            "dead-letters", path=self._info.path, reason=self._reason, message=message, **{"from": first}
+        )
 
     def _choose(self, number: int, wanted: bool) -> None:
         if wanted:

@@ -15,6 +15,7 @@ from bendybus_portal.components.entity_frame import entity_frame, entity_title
 from bendybus_portal.components.live import Live
 from bendybus_portal.components.markup_element import Markup, markup
 from bendybus_portal.components.partition_panel import partition_panel
+from bendybus_portal.components.stats import stat
 from bendybus_portal.components.table import Column, empty_state, pager, table
 from bendybus_portal.history import EntityHistory
 from bendybus_portal.layout import Visit, button, card, portal_page
@@ -74,16 +75,6 @@ async def entity_page(visit: Visit) -> None:
     await live.start()
 
 
-def _stat(label: str, value: str, detail: str = "", tone: str = "") -> Html:
-    return tag(
-        "div",
-        tag("span", label, class_="stat-label"),
-        tag("span", value, class_="stat-value"),
-        tag("span", detail, class_="soft") if detail else EMPTY,
-        class_=f"stat {tone}".strip(),
-    )
-
-
 def _cards(info: EntityInfo, told: list[dict[str, Any]]) -> Html:
     def total(name: str) -> int:
         return sum(each.get(name) or 0 for each in told)
@@ -93,14 +84,14 @@ def _cards(info: EntityInfo, told: list[dict[str, Any]]) -> Html:
     letters = total("deadLetters")
     queue = info.kind != "topic"
     return join(
-        _stat("Active", number(total("active")), f"{number(total('locked'))} locked") if queue else EMPTY,
-        _stat("Dead letters", number(letters), "", "warn" if letters else "") if queue else EMPTY,
-        _stat("Scheduled", number(total("scheduled"))),
-        _stat("Deferred", number(total("deferred"))) if queue else EMPTY,
-        _stat("Size", size(held), f"{percent(held / most)} of {size(most)}" if most else ""),
-        _stat("Availability", "Limited", f"{away} of {len(told)} partitions away", "bad")
+        stat("Active", number(total("active")), f"{number(total('locked'))} locked") if queue else EMPTY,
+        stat("Dead letters", number(letters), "", "warn" if letters else "") if queue else EMPTY,
+        stat("Scheduled", number(total("scheduled"))),
+        stat("Deferred", number(total("deferred"))) if queue else EMPTY,
+        stat("Size", size(held), f"{percent(held / most)} of {size(most)}" if most else ""),
+        stat("Availability", "Limited", f"{away} of {len(told)} partitions away", "bad")
         if away
-        else _stat(
+        else stat(
             "Availability", "Available", f"{len(told)} partition{'s' if len(told) > 1 else ''}", "good"
         ),
     )
@@ -110,11 +101,11 @@ def _cards_of_description(info: EntityInfo) -> Html:
     counts = info.counts
     limited = info.values.get("entityAvailabilityStatus") == "Limited"
     return join(
-        _stat("Active", number(counts.get("activeMessageCount", 0))),
-        _stat("Dead letters", number(counts.get("deadLetterMessageCount", 0))),
-        _stat("Scheduled", number(counts.get("scheduledMessageCount", 0))),
-        _stat("Size", size(info.values.get("sizeInBytes", 0))),
-        _stat("Availability", "Limited" if limited else "Available", "", "bad" if limited else "good"),
+        stat("Active", number(counts.get("activeMessageCount", 0))),
+        stat("Dead letters", number(counts.get("deadLetterMessageCount", 0))),
+        stat("Scheduled", number(counts.get("scheduledMessageCount", 0))),
+        stat("Size", size(info.values.get("sizeInBytes", 0))),
+        stat("Availability", "Limited" if limited else "Available", "", "bad" if limited else "good"),
     )
 
 

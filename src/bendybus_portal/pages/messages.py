@@ -74,10 +74,11 @@ class _Messages:
             states = {"": "All states", "active": "Active", "deferred": "Deferred", "scheduled": "Scheduled"}
             state = query.get("state", "")
             self._state = choice("State", states, state if state in states else "").classes("slim")
-            self._partition = field("Partition", query.get("partition", "")).classes("slim")
-            self._in_session = field("Session", query.get("session", "")).classes("slim")
-            self._since = field("Enqueued within", query.get("since", "")).classes("slim")
-            self._text = field("Text in body or properties", query.get("text", "")).classes("search")
+            self._partition = field("Partition", query.get("partition", ""), example="any").classes("slim")
+            self._in_session = field("Session", query.get("session", ""), example="any").classes("slim")
+            self._since = field("Enqueued within", query.get("since", ""), example="as 30m").classes("slim")
+            self._text = field("Text in body or properties", query.get("text", ""), example="as region=eu")
+            self._text.classes("search")
             button("Look", self._look, "search")
         for each in (self._partition, self._in_session, self._since, self._text):
             each.on("keydown.enter", self._look)
@@ -104,7 +105,7 @@ class _Messages:
             since_ms=round(time.time() * 1000) - milliseconds(since) if since else 0,
         )
 
-    def _url(self, first: str = "") -> str:
+    def _url(self, first: str = "", message: int | None = None) -> str:
         return page_url(
             "messages",
             path=self._info.path,
@@ -113,7 +114,8 @@ class _Messages:
             session=self._in_session.value.strip(),
             since=self._since.value.strip(),
             text=self._text.value.strip(),
-            **({"from": first} if first else {}),
+            message=message,
+            **{"from": first},
         )
 
     async def _look(self) -> None:
@@ -175,7 +177,8 @@ class _Messages:
                 await self._send.open_copy(chosen)
 
             actions["Send a copy…"] = copy
-        message_dialog(message, actions)
+        ui.navigate.history.replace(self._url(self._first, number))
+        message_dialog(message, actions, lambda: ui.navigate.history.replace(self._url(self._first)))
 
     # -- all of them --------------------------------------------------------------
 
@@ -190,12 +193,27 @@ class _Messages:
             )
             if sure:
                 access = self._session.access
-                self._session.jobs.start(f"Purging {path}", lambda job: purge_work(access, path, states, job))
+                self._session.jobs.start(
+                    f"Purging {path}",
+                    lambda job: purge_work(access, path, states, job),
+                    self._held_in(states),
+                )
 
         path = self._info.path
         with form_dialog(f"Purge {path}", "Purge", purge) as form:
             boxes = {state: switch(state.capitalize(), state is State.ACTIVE) for state in State}
         return form
+
+    def _held_in(self, states: list[State]) -> int | None:
+        """How many messages there were in these states when the page was opened; None if that is not told."""
+        names = {State.ACTIVE: "activeMessageCount", State.SCHEDULED: "scheduledMessageCount"}
+        total = 0
+        for state in states:
+            count = self._info.counts.get(names.get(state, ""))
+            if count is None:
+                return None
+            total += count
+        return total or None
 
     def _move_dialog(self) -> Any:
         async def move() -> None:

@@ -14,6 +14,7 @@ from bendybus_portal.components.create_entity import create_entity_dialog
 from bendybus_portal.components.import_export import export, import_dialog
 from bendybus_portal.components.live import Live, go_to
 from bendybus_portal.components.markup_element import markup
+from bendybus_portal.components.stats import stat
 from bendybus_portal.components.table import Column, empty_state, pager, table
 from bendybus_portal.layout import Visit, button, portal_page, title_bar
 from bendybus_portal.markup import EMPTY, Html, badge, icon, join, link, page_url, tag
@@ -113,26 +114,16 @@ def _cards(found: Overview) -> Html:
     whole = len(found.entities) == found.queues + found.topics
     scope = "" if whole else "on this page"
     health = (
-        _stat("Availability", "Limited", f"{number(limited)} with partitions away", "bad")
+        stat("Availability", "Limited", f"{number(limited)} with partitions away", "bad")
         if limited
-        else _stat("Availability", "Available", "every partition answers" if whole else scope, "good")
+        else stat("Availability", "Available", "every partition answers" if whole else scope, "good")
     )
     return join(
-        _stat("Queues", number(found.queues), ""),
-        _stat("Topics", number(found.topics), ""),
-        _stat("Active messages", number(active), scope),
-        _stat("Dead letters", number(letters), scope, "warn" if letters else ""),
+        stat("Queues", number(found.queues), ""),
+        stat("Topics", number(found.topics), ""),
+        stat("Active messages", number(active), scope),
+        stat("Dead letters", number(letters), scope, "warn" if letters else ""),
         health,
-    )
-
-
-def _stat(label: str, value: str, detail: str, tone: str = "") -> Html:
-    return tag(
-        "div",
-        tag("span", label, class_="stat-label"),
-        tag("span", value, class_="stat-value"),
-        tag("span", detail, class_="soft") if detail else EMPTY,
-        class_=f"stat {tone}".strip(),
     )
 
 

@@ -115,6 +115,17 @@ def test_a_topic_shows_a_page_of_its_subscriptions_with_their_counts(shop):
     assert "subscriptions" not in ask(shop, "/orders/$partitions")[1]
 
 
+def test_a_store_tells_which_partitions_it_keeps(shop):
+    for name, others in (("store-0", "store-1"), ("store-1", "store-0")):
+        told = ask(shop, f"/$stores/{name}")[1]
+        assert others != told["name"] == name
+        placed = {each["entity"]: each["partitions"] for each in told["placement"]}
+        assert len(placed["orders"]) == 8
+        assert told["entityCount"] == len(placed)
+        assert sum(map(len, placed.values())) == told["partitions"]
+    assert len(ask(shop, "/$stores/store-0?top=1")[1]["placement"]) == 1
+
+
 def test_a_key_is_told_its_rights(shop):
     assert ask(shop, "/$rights")[1]["rights"] == ["Send", "Listen", "Manage"]
     assert ask(shop, "/$rights", key=("RootManageSharedAccessKey", "wrong"))[0] == 401
