@@ -194,7 +194,7 @@ class SignIn:
 <label for="secret">Connection string, key or token</label>
 <input id="secret" name="secret" type="password" autofocus required autocomplete="off" spellcheck="false"
  placeholder="Endpoint=sb://…">
-<details{opened}><summary>With a key or token instead of a connection string</summary>
+<details{opened}><summary>Sign in with a key or a token</summary>
 <label for="policy">Name of the shared access policy</label>
 <input id="policy" name="policy" value="{escape(form.policy)}" autocomplete="off" spellcheck="false">
 <label for="entity">Queue or topic <span class="hint">if the policy belongs to one</span></label>

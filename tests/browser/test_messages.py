@@ -71,6 +71,19 @@ def test_a_body_is_shown_as_what_it_is(portal, visit):
         expect(page.locator("pre.body")).to_have_count(0)
 
 
+def test_an_open_message_has_an_address(portal, visit):
+    portal.send("orders", 3)
+    page = visit("messages?path=orders&text=number")
+    page.locator("tr", has_text="orders-1").locator("button").first.click()
+    expect(page.locator("pre.body")).to_contain_text('"number": 1')
+    expect(page).to_have_url(re.compile(r"text=number&message=\d+"))
+    shared = page.url
+    page.locator(".dialog:visible").get_by_role("button", name="Close").click()
+    expect(page).not_to_have_url(re.compile("message="))
+    page.goto(shared)
+    expect(page.locator("pre.body")).to_contain_text('"number": 1')
+
+
 def test_a_message_that_tries_to_inject_script_is_shown_and_nothing_more(portal, visit):
     evil = '"><img src=x onerror="window.hacked=1"><script>window.hacked=1</script>{{ 1 + 1 }}'
     with portal.client() as client:

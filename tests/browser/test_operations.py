@@ -63,6 +63,8 @@ def test_a_store_is_attached_another_drained_with_progress_and_retired(portal, v
     page.get_by_role("alertdialog").get_by_role("button", name="Retire").click()
     expect(drained).to_have_count(0)
     expect(extra.locator("td").nth(4)).not_to_have_text("0")
+    extra.get_by_role("link", name="extra").click()
+    expect(page.locator("tr", has_text="orders").locator(".badge").first).to_be_visible()
     page.goto(portal.url + "entity?path=orders")
     expect(page.locator(".stat", has_text="Active")).to_contain_text("4,000")
     expect(page.locator(".partition", has_text="extra").first).to_be_visible()
@@ -100,8 +102,8 @@ def test_a_policy_is_created_its_key_replaced_and_its_connection_string_copied(p
     assert "SharedAccessKeyName=reader;SharedAccessKey=" in copied
     key = copied.split("SharedAccessKey=")[1].split(";")[0]
     assert key not in page.content()
-    row.get_by_role("button", name="New primary").click()
-    page.get_by_role("alertdialog").get_by_role("button", name="Make a new key").click()
+    row.get_by_role("button", name="New key").click()
+    page.locator(".dialog:visible").get_by_role("button", name="Make a new key").click()
     expect(page.locator(".toast", has_text="new primary key")).to_be_visible()
     row.get_by_role("button", name="Copy connection string").click()
     page.wait_for_function("async (old) => await navigator.clipboard.readText() !== old", arg=copied)

@@ -42,6 +42,9 @@ from bendybus.namespaces import Namespace
 
 __all__ = ["overview_routes"]
 
+# A topic's totals visit all partitions of all its subscriptions. Of a topic with more they are left out.
+TOTALLED_MAX: Final = 200
+
 SORTS: Final = ("name", "active", "deadLetters", "scheduled", "sizeBytes", "arrived")
 
 _COUNTER: Final = (1 << PARTITION_SHIFT) - 1
@@ -177,7 +180,20 @@ class _OverviewApi:
         for subscription in found[skip : skip + top]:
             subscriptions.append(_shown_subscription(subscription))
             await turns.next()
-        return shown | {"subscriptions": subscriptions, "subscriptionCount": len(found)}
+        shown |= {"subscriptions": subscriptions, "subscriptionCount": len(found)}
+        if len(found) <= TOTALLED_MAX:
+            totals = Totals.of_topic(entity)
+            for subscription in found:
+                of_subscription = Totals.of(subscription)
+                totals.active += of_subscription.active
+                totals.dead_letters += of_subscription.dead_letters
+                await turns.next()
+            shown |= {
+                "active": totals.active,
+                "deadLetters": totals.dead_letters,
+                "sizeBytes": totals.size_bytes,
+            }
+        return shown
 
 
 def _kind(entity: object) -> str:

@@ -75,9 +75,9 @@ def create_entity_dialog(session: Session) -> FormDialog:
         size = choice("Maximum size", {str(gb): f"{gb} GB" for gb in _SIZES[tier]}, "1")
         meaning = markup(classes="meaning")
         with ui.element("div").classes("columns"):
-            life = field("Time to live", hint="as 14d or PT1H; empty: unlimited")
-            lock = field("Lock duration", hint="as 30s; empty: 1 minute")
-            deliveries = field("Maximum delivery count", hint="empty: 10")
+            life = field("Time to live", example="unlimited")
+            lock = field("Lock duration", example="1m")
+            deliveries = field("Maximum delivery count", example="10")
         sessions = switch("Sessions")
         duplicates = switch("Duplicate detection")
         letters = switch("Dead-letter messages that expire")

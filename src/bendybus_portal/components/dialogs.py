@@ -26,6 +26,8 @@ def field(
     """A text field; the label stays above it. `example` is shown while it is empty."""
     made = ui.textarea(label, value=value) if area else ui.input(label, value=value, password=secret)
     made.props('outlined dense stack-label autocomplete="off" spellcheck="false"').classes("field")
+    if area:
+        made.props("rows=4")
     if hint:
         made.props.update(hint=hint)
     if example:

@@ -44,25 +44,26 @@ def message_table(
     chosen: Container[int] | None = None,
 ) -> Html:
     """`actions` are label by name, for each row; `letters`: show the reason; `chosen`: with boxes to tick."""
+    # A column for what no message on the page can do would be empty.
+    acts = bool(actions) and any(_possible(each, actions or {}) for each in messages)
     columns = [
         Column("Sequence number", _number, numeric=True),
         *([] if letters else [Column("Partition", _partition, numeric=True, narrow=False)]),
         Column("Enqueued (UTC)", _enqueued, narrow=False),
         Column("Message id", lambda each: _clipped(str(each.message_id or "–"), 20)),
-        Column("Reason", lambda each: _clipped(reason_of(each), 24))
+        Column("Reason", lambda each: _clipped(reason_of(each), 22))
         if letters
         else Column(
             "Key", lambda each: _clipped(each.session_id or each.partition_key or "–", 16), narrow=False
         ),
-        Column("Body", lambda each: _body(each, 18 if actions else 32), narrow=False),
+        Column("Body", lambda each: _body(each, 16 if acts else 32), narrow=False),
     ]
     if chosen is not None:
         unseen = tag("span", "Choose", class_="visually-hidden")
         columns.insert(0, Column(unseen, lambda each: _box(each, each.sequence_number in chosen)))
     if not letters:
         columns.append(Column("State", _state, narrow=False))
-    # A column for what no message on the page can do would be empty.
-    if actions and any(_possible(each, actions) for each in messages):
+    if actions and acts:
         columns.append(Column("Actions", lambda each: _row_actions(each, actions)))
     return table("Messages", columns, messages)
 

@@ -22,7 +22,7 @@ from bendybus_portal.layout import Visit, button, card, portal_page
 from bendybus_portal.markup import EMPTY, Html, badge, join, link, tag
 from bendybus_portal.reading import PAGE, EntityInfo, describe, partitions
 from bendybus_portal.sessions import Session
-from bendybus_portal.shown import number, percent, size
+from bendybus_portal.shown import number, percent, plural, size
 
 __all__: list[str] = []
 
@@ -45,16 +45,16 @@ async def entity_page(visit: Visit) -> None:
     cards = markup(classes="stats")
     if session.rights.extensions:
         charts = markup(classes="chart-row")
+        listed = _subscriptions(session, info, live) if info.kind == "topic" else None
         with card("Partitions"):
             panel = markup()
-        listed = _subscriptions(session, info, live) if info.kind == "topic" else None
         history = session.memory.setdefault(f"history:{info.path}", EntityHistory())
 
         async def refresh_partitions() -> None:
             told = await in_thread(partitions, session.access, info.path, skip)
             at = monotonic() - STARTED
             history.add(at, told)
-            cards.put(_cards(info, told["partitions"]))
+            cards.put(_cards(info, told))
             charts.put(_charts(history, at, topic=info.kind == "topic"))
             panel.put(partition_panel(told, history, session.access.namespace.netloc))
             if listed is not None:
@@ -75,25 +75,28 @@ async def entity_page(visit: Visit) -> None:
     await live.start()
 
 
-def _cards(info: EntityInfo, told: list[dict[str, Any]]) -> Html:
-    def total(name: str) -> int:
-        return sum(each.get(name) or 0 for each in told)
+def _cards(info: EntityInfo, told: dict[str, Any]) -> Html:
+    partitions, topic = told["partitions"], info.kind == "topic"
 
-    away = sum(not each["available"] for each in told)
+    def total(name: str) -> int | None:
+        """A topic's are those of its subscriptions, and may be missing."""
+        return told.get(name) if topic else sum(each.get(name) or 0 for each in partitions)
+
+    away = sum(not each["available"] for each in partitions)
     held, most = total("sizeBytes"), int(str(info.values.get("maxSizeInMegabytes") or 0)) * 1024 * 1024
-    letters = total("deadLetters")
-    queue = info.kind != "topic"
+    letters, scheduled = total("deadLetters"), sum(each.get("scheduled") or 0 for each in partitions)
+    locked = "in all subscriptions" if topic else f"{number(total('locked'))} locked"
     return join(
-        stat("Active", number(total("active")), f"{number(total('locked'))} locked") if queue else EMPTY,
-        stat("Dead letters", number(letters), "", "warn" if letters else "") if queue else EMPTY,
-        stat("Scheduled", number(total("scheduled"))),
-        stat("Deferred", number(total("deferred"))) if queue else EMPTY,
-        stat("Size", size(held), f"{percent(held / most)} of {size(most)}" if most else ""),
-        stat("Availability", "Limited", f"{away} of {len(told)} partitions away", "bad")
-        if away
-        else stat(
-            "Availability", "Available", f"{len(told)} partition{'s' if len(told) > 1 else ''}", "good"
+        stat("Active", number(total("active")), locked),
+        stat("Dead letters", number(letters), "", "warn" if letters else ""),
+        stat("Scheduled", number(scheduled)),
+        EMPTY if topic else stat("Deferred", number(total("deferred"))),
+        stat(
+            "Size", size(held), f"{percent(held / most)} of {size(most)}" if most and held is not None else ""
         ),
+        stat("Availability", "Limited", f"{away} of {len(partitions)} partitions away", "bad")
+        if away
+        else stat("Availability", "Available", plural(len(partitions), "partition"), "good"),
     )
 
 
@@ -115,7 +118,7 @@ def _charts(history: EntityHistory, at: float, *, topic: bool) -> Html:
     return join(
         line_chart("Messages", "/ s", [("Arriving", history.arriving), ("Leaving", history.leaving)], at),
         line_chart("Waiting messages", "", [("Active", history.depth)], at),
-        line_chart("Latency", "s", [("Oldest message", history.oldest_s), ("Mean wait", history.wait_s)], at),
+        line_chart("Latency", "s", [("Oldest", history.oldest_s), ("Mean wait", history.wait_s)], at),
     )
 
 

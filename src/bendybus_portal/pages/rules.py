@@ -207,7 +207,7 @@ def _listed(rules: list[dict[str, object]]) -> Html:
         Column("Filter", lambda each: KINDS.get(str(each.get("filterType")), "")),
         Column("Selects", _selects),
         Column("Action", lambda each: tag("code", each.get("action") or "–"), narrow=False),
-        Column("Actions", lambda each: action_button("Delete", "delete", each["name"], tone="danger")),
+        Column("Actions", lambda each: action_button("Delete…", "delete", each["name"], tone="danger")),
     ]
     return table("Rules", columns, rules)
 

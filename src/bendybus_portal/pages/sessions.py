@@ -73,7 +73,7 @@ class _Sessions:
             url = page_url("sessions", path=self._path, skip=self._skip + PAGE)
             after = tag("a", "Next", icon("chevron_right"), href=url)
         pages = tag("nav", before, after, class_="pager", aria_label="Pages") if before or after else EMPTY
-        return join(table("Sessions", columns, found[:PAGE]), pages)
+        return join(table("Sessions", columns, sorted(found[:PAGE])), pages)
 
     async def _act(self, clicked: ClickedAction) -> None:
         access, path, chosen = self._session.access, self._path, clicked.subject

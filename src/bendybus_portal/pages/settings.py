@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -39,6 +40,7 @@ _EDITED = {
     *("UserMetadata", "DeadLetteringOnFilterEvaluationExceptions", "Status"),
 }
 _DURATIONS = (ValueType.DURATION, ValueType.DURATION_OR_UNLIMITED)
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z")
 _STATUS = ["Active", "Disabled", "SendDisabled", "ReceiveDisabled"]
 
 
@@ -67,6 +69,8 @@ def _shown(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     text = str(value)
+    if _TIME.fullmatch(text):
+        return f"{text[:10]} {text[11:19]} UTC"
     return shown_duration(text) if text[:1] == "P" and any(letter.isdigit() for letter in text) else text
 
 

@@ -112,6 +112,7 @@ def test_a_topic_shows_a_page_of_its_subscriptions_with_their_counts(shop):
     (billing,) = told["subscriptions"]
     assert (billing["name"], billing["active"], billing["deadLetters"]) == ("Billing", 4, 0)
     assert (billing["maxDeliveryCount"], billing["forwardTo"], billing["status"]) == (3, None, "Active")
+    assert (told["active"], told["deadLetters"]) == (12, 0) and told["sizeBytes"] > 0
     assert "subscriptions" not in ask(shop, "/orders/$partitions")[1]
 
 
