@@ -1,14 +1,19 @@
-"""An element of a page with markup of ours in it. When the markup changes, only what is new is sent."""
+"""An element of a page with markup of ours in it. When the markup changes, only what is new is sent.
+
+What changes together is sent together: a browser lays out and paints a page once for each message.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Self
+from typing import Final, Self
+from weakref import WeakKeyDictionary
 
-from nicegui import ui
+from nicegui import Client, ui
 
 from bendybus_portal.markup import EMPTY, Html
-from bendybus_portal.patches import Pieces, changes_between, pieces_of
+from bendybus_portal.patches import Changes, Pieces, changes_between, pieces_of
 
 __all__ = ["Markup", "markup"]
 
@@ -37,8 +42,7 @@ class Markup(ui.element, component="markup.js"):
             self.update()
         else:
             self._tell_props()
-            told = json.dumps([self._whole, self._revision, changes])
-            self.client.run_javascript(f"runMethod({self.id}, 'change', {told})")
+            _send_soon(self.client, (self.id, self._whole, self._revision, changes))
         return self
 
     def _tell_props(self) -> None:
@@ -46,6 +50,22 @@ class Markup(ui.element, component="markup.js"):
             self._props["innerHTML"] = self.content
             self._props["whole"] = self._whole
             self._props["revision"] = self._revision
+
+
+# Of each page: the changes since the loop last had its turn.
+_waiting: Final[WeakKeyDictionary[Client, list[tuple[int, int, int, Changes]]]] = WeakKeyDictionary()
+
+
+def _send_soon(client: Client, change: tuple[int, int, int, Changes]) -> None:
+    waiting = _waiting.setdefault(client, [])
+    waiting.append(change)
+    if len(waiting) == 1:
+        asyncio.get_running_loop().call_soon(_send, client)
+
+
+def _send(client: Client) -> None:
+    told = json.dumps(_waiting.pop(client, []))
+    client.run_javascript(f"for (const [id, ...change] of {told}) runMethod(id, 'change', change)")
 
 
 def markup(content: Html = EMPTY, *, classes: str = "") -> Markup:

@@ -112,5 +112,7 @@ def _partition(
         bar(of_most, f"{percent(share)} of the {'traffic' if flowing else 'messages'}"),
         tag("dl", *(Html(tag("dt", name) + tag("dd", value)) for name, value in facts), class_="figures"),
         class_=f"partition {tone}".strip(),
+        # Its height is known, so that a figure that changes moves nothing else on the page.
+        style=f"--facts:{len(facts)}",
         data_partition=each["partition"],
     )
