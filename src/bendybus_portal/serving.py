@@ -28,8 +28,8 @@ __all__ = ["PortalSettings", "make_app", "run_alone", "run_for_server"]
 
 THREADS_MAX: Final = 32
 
-# Below the broker, which shares the machine: with both cores busy, the portal gets about a tenth of one.
-NICENESS: Final = 10
+# Below the broker, which shares the machine: of a busy core the portal gets a third of what the broker gets.
+NICENESS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,8 +188,12 @@ def _name(each: dict[str, Any]) -> Html:
         marks = Html(marks + badge(f"{number(each['subscriptions'])} subscriptions"))
     return tag(
         "span",
-        tag("span", icon("campaign" if topic else "move_to_inbox"), class_="kind", title=kind),
-        link(each["name"], "entity", path=each["name"]),
+        tag(
+            "span",
+            tag("span", icon("campaign" if topic else "move_to_inbox"), class_="kind", title=kind),
+            link(each["name"], "entity", path=each["name"]),
+            class_="entity-link",
+        ),
         marks,
         class_="entity-name",
     )
