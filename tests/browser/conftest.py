@@ -21,9 +21,12 @@ ASKED_FOR: Final = os.environ.get("BENDYBUS_BROWSER") == "1"
 if not ASKED_FOR:
     collect_ignore_glob = ["test_*.py"]
 else:
-    from playwright.sync_api import Browser, Page, sync_playwright
+    from playwright.sync_api import Browser, Page, expect, sync_playwright
 
     from fix_jwt import ISSUER, Provider
+
+    # What a page shows in the end is what counts. A machine that is busy needs longer than Playwright's 5 s.
+    expect.set_options(timeout=30_000)
 
 CHROMIUM: Final = "/usr/bin/chromium"
 ROOT: Final = Path(__file__).parents[2]
@@ -136,7 +139,7 @@ def visit(chromium: Browser, portal: Portal) -> Iterator[Visit]:
         page = chromium.new_context(**{"viewport": size, **context}).new_page()
         pages.append(page)
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)
         page.goto(f"{portal.url}sign-in")
         if key is None:
             page.fill("#secret", portal.server.connection_string)
