@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from bendybus.auth.key_ring import KeyRing
@@ -55,6 +56,8 @@ class Namespace:
     keys: KeyRing
     faults: StoreFaults | None = None
     """The switches of its stores, if they may be made to fail."""
+    runs_folder: Path | None = None
+    """Where the runs of pipelines are remembered; None: in memory."""
 
     @property
     def for_development(self) -> bool:

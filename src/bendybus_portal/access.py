@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, ParamSpec, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -15,7 +15,7 @@ from bendybus.auth.connection_strings import ConnectionString
 from bendybus.client import BusClient, ClientSettings
 from bendybus.errors import ArgumentError, Unauthorized
 from bendybus.management.client import NAMESPACE, ManagementClient
-from bendybus.management.json_api import ask_json
+from bendybus.management.json_api import JsonApi
 
 __all__ = ["Access", "Rights", "find_rights", "in_thread"]
 
@@ -37,6 +37,14 @@ class Access:
 
     namespace: ConnectionString
     certificate: str | None = None
+    _api: JsonApi = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_api", JsonApi(self.namespace, self.certificate))
+
+    def close(self) -> None:
+        """Close what is kept open for the next request."""
+        self._api.close()
 
     def management(self) -> ManagementClient:
         return ManagementClient(self.namespace, self.certificate)
@@ -46,7 +54,7 @@ class Access:
     ) -> dict[str, Any]:
         """One request to the server's own API. Azure has none of it, and then `ArgumentError` is raised."""
         url = quote(path, safe="/$") + (f"?{urlencode(query)}" if query else "")
-        return ask_json(self.namespace, method, url, body, self.certificate)
+        return self._api.ask(method, url, body)
 
     def bus(self, *, timeout_s: float = TIMEOUT_S, retries: int = RETRIES) -> BusClient:
         settings = replace(ClientSettings.of(self.namespace), certificate=self.certificate)

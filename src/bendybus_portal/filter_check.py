@@ -13,7 +13,7 @@ from bendybus.client import ReceivedMessage
 from bendybus.domain.filters import Reading, SqlRuleAction, SystemProperty, Value, sql_filter
 from bendybus.errors import BrokerError
 from bendybus_portal.access import Access
-from bendybus_portal.messages import Filters, peek_page
+from bendybus_portal.peeking import Filters, peek_page
 
 __all__ = ["Checked", "check_action", "check_filter", "recent_messages"]
 

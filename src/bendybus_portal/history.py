@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from bendybus_portal.series import Counters, Series
@@ -19,10 +19,13 @@ class EntityHistory:
         self.leaving = Series()
         self.depth = Series()
         self.oldest_s = Series()
+        self.wait_s = Series()
+        """How long a message waits on average."""
         self.rates: dict[int, float] = {}
         """Messages that arrive per second, by partition."""
         self._counters = Counters()
-        self._before: tuple[float, int] | None = None
+        self._before: tuple[float, int, Set[int]] | None = None
+        """When, how many messages, and of which partitions."""
 
     def add(self, at: float, told: Mapping[str, Any]) -> None:
         """One reading of `/{entity}/$partitions`."""
@@ -36,14 +39,19 @@ class EntityHistory:
         held = sum(
             each.get(name) or 0 for each in up for name in ("active", "deferred", "scheduled", "deadLetters")
         )
+        depth = sum(each.get("active") or 0 for each in up)
         if known:
             arriving = sum(known.values())
             self.arriving.add(at, arriving)
             # While a store comes or goes, the counts of its partitions do too.
-            if self._before is not None and len(known) == len(up):
-                before_at, before = self._before
-                self.leaving.add(at, max(0.0, arriving - (held - before) / max(0.001, at - before_at)))
-        self._before = (at, held)
-        self.depth.add(at, sum(each.get("active") or 0 for each in up))
+            if self._before is not None and self._before[2] == known.keys() == rates.keys():
+                before_at, before, _ = self._before
+                leaving = max(0.0, arriving - (held - before) / max(0.001, at - before_at))
+                self.leaving.add(at, leaving)
+                # Little's law: on average, as many wait as arrive in the time that one of them waits.
+                if leaving > 0 and self.depth.last is not None:
+                    self.wait_s.add(at, (self.depth.last + depth) / 2 / leaving)
+        self._before = (at, held, rates.keys())
+        self.depth.add(at, depth)
         oldest = [each["oldestEnqueuedAt"] for each in up if each.get("oldestEnqueuedAt")]
         self.oldest_s.add(at, max(0.0, (told["at"] - min(oldest)) / 1000) if oldest else 0.0)

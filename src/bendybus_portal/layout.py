@@ -12,7 +12,7 @@ from nicegui import ui
 
 from bendybus.errors import BrokerError
 from bendybus_portal.components.jobs_panel import jobs_panel
-from bendybus_portal.components.live import markup
+from bendybus_portal.components.markup_element import markup
 from bendybus_portal.markup import EMPTY, Child, Html, icon, join, tag
 from bendybus_portal.sessions import Session
 from bendybus_portal.theme import ACCENT, LOGO, PORTAL_CSS
@@ -30,6 +30,7 @@ document.addEventListener('keydown', (event) => {
   const search = document.querySelector('.search input');
   if (search) { event.preventDefault(); search.focus(); }
 });
+document.addEventListener('visibilitychange', () => emitEvent('visibility', document.visibilityState));
 function toggleTheme() {
   const dark = !document.body.classList.contains('body--dark');
   document.cookie = 'THEME=' + (dark ? 'dark' : 'light') + '; path=/portal; max-age=31536000; SameSite=Lax';

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from bendybus.amqp.annotations import SCHEDULED_ENQUEUE_TIME
 from bendybus.amqp.types import Array, Described, Int, Timestamp, ULong
-from bendybus.client import BusClient, Management, ReceivedMessage
+from bendybus.client import BusClient, ReceivedMessage
 from bendybus.errors import ArgumentError, MessageNotFound
 from bendybus.names import PARTITION_SHIFT
 from bendybus.operations.copies import copy_of
@@ -20,18 +20,15 @@ from bendybus.operations.peeking import SESSION_WAIT_MIN_S, State, session_filte
 from bendybus.operations.purging import purged
 from bendybus_portal.access import Access
 from bendybus_portal.jobs import Job
+from bendybus_portal.peeking import batches, find_message, reason_of
 
 __all__ = [
     "DEAD_LETTERS",
-    "Filters",
-    "PeekedPage",
     "Reasons",
-    "find_message",
+    "move_work",
     "origin_of",
     "parse_properties",
-    "peek_page",
     "purge_work",
-    "reason_of",
     "remove_numbers",
     "resubmit_work",
     "scan_reasons",
@@ -40,11 +37,6 @@ __all__ = [
 
 DEAD_LETTERS: Final = "$DeadLetterQueue"
 
-# On a page.
-PAGE: Final = 50
-# Looked at for one page, however few match: a second or two.
-SCANNED_MAX: Final = 5000
-PEEK_BATCH: Final = 250
 # Grouped by reason, without their bodies.
 REASONS_SCANNED_MAX: Final = 20_000
 
@@ -55,98 +47,7 @@ SELECTOR: Final = "apache.org:selector-filter:string"
 SELECTOR_CODE: Final = 0x0000_468C_0000_0004
 
 
-@dataclass(frozen=True, slots=True)
-class Filters:
-    """Which messages; what is empty does not matter."""
-
-    state: str = ""
-    partition: int | None = None
-    session_id: str = ""
-    text: str = ""
-    """In the body, the id, the subject or a property."""
-    reason: str = ""
-    """Of dead letters."""
-    since_ms: int = 0
-
-    def matches(self, message: ReceivedMessage) -> bool:
-        if self.state and self.state != ("active", "deferred", "scheduled")[message.state]:
-            return False
-        if self.reason and self.reason != reason_of(message):
-            return False
-        if self.since_ms and message.enqueued_time_ms < self.since_ms:
-            return False
-        return not self.text or self.text.lower() in _searched(message)
-
-
-def _searched(message: ReceivedMessage) -> str:
-    properties = [f"{name}={value}" for name, value in message.application_properties.items()]
-    texts = (message.message_id, message.subject, message.correlation_id, *properties)
-    return "\n".join(
-        [message.body.decode("utf-8", "replace"), *(str(text) for text in texts if text)]
-    ).lower()
-
-
-@dataclass(frozen=True, slots=True)
-class PeekedPage:
-    messages: list[ReceivedMessage]
-    following: int | None
-    """The sequence number to continue from; None at the end."""
-    scanned: int
-
-
-def _peeked(
-    management: Management, first: int, session_id: str = "", *, without_body: bool = False
-) -> Iterator[list[ReceivedMessage]]:
-    while True:
-        asked: dict[str, object] = {"from-sequence-number": first, "message-count": Int(PEEK_BATCH)}
-        if session_id:
-            asked["session-id"] = session_id
-        if without_body:
-            asked["omit-message-body"] = True
-        answer = management.request("com.microsoft:peek-message", asked)
-        if answer is None:
-            return
-        messages = [ReceivedMessage(found["message"]) for found in answer["messages"]]
-        yield messages
-        first = max(message.sequence_number for message in messages) + 1
-
-
-def peek_page(access: Access, path: str, filters: Filters, first: int = 0) -> PeekedPage:
-    """Messages in the order of their numbers, and so partition after partition."""
-    partition = filters.partition
-    if partition is not None:
-        first = max(first, partition << PARTITION_SHIFT)
-    found: list[ReceivedMessage] = []
-    scanned = 0
-    with access.bus() as client:
-        for batch in _peeked(client.management(path), first, filters.session_id):
-            for message in batch:
-                if partition is not None and message.sequence_number >> PARTITION_SHIFT != partition:
-                    return PeekedPage(found, None, scanned)
-                if len(found) == PAGE or scanned >= SCANNED_MAX:
-                    return PeekedPage(found, message.sequence_number, scanned)
-                scanned += 1
-                if filters.matches(message):
-                    found.append(message)
-    return PeekedPage(found, None, scanned)
-
-
-def find_message(access: Access, path: str, number: int) -> ReceivedMessage:
-    """`MessageNotFound` if it has gone."""
-    asked = {"from-sequence-number": number, "message-count": Int(1)}
-    with access.bus() as client:
-        answer = client.management(path).request("com.microsoft:peek-message", asked)
-    found = [] if answer is None else [ReceivedMessage(each["message"]) for each in answer["messages"]]
-    if not found or found[0].sequence_number != number:
-        raise MessageNotFound(f"The message {number} is no longer in '{path}'.")
-    return found[0]
-
-
 # -- dead letters -------------------------------------------------------------------
-
-
-def reason_of(message: ReceivedMessage) -> str:
-    return str(message.application_properties.get("DeadLetterReason") or "no reason")
 
 
 @dataclass(slots=True)
@@ -160,7 +61,7 @@ def scan_reasons(access: Access, path: str) -> Reasons:
     """How many dead letters have which reason."""
     reasons = Reasons()
     with access.bus() as client:
-        for batch in _peeked(client.management(f"{path}/{DEAD_LETTERS}"), 0, without_body=True):
+        for batch in batches(client.management(f"{path}/{DEAD_LETTERS}"), without_body=True):
             reasons.counts.update(map(reason_of, batch))
             reasons.scanned += len(batch)
             if reasons.scanned >= REASONS_SCANNED_MAX:
@@ -175,6 +76,14 @@ def origin_of(path: str) -> str:
     return path if at < 0 else path[:at]
 
 
+def _new_id(message: ReceivedMessage) -> str | None:
+    return str(uuid.uuid4())
+
+
+def _same_id(message: ReceivedMessage) -> str | None:
+    return None
+
+
 def resubmit_work(access: Access, path: str, to: str, reason: str, new_ids: bool, job: Job) -> None:
     """Send dead letters again and complete them: all, or those with one reason."""
     filters = None
@@ -183,9 +92,7 @@ def resubmit_work(access: Access, path: str, to: str, reason: str, new_ids: bool
         condition = f"DeadLetterReason = '{quoted}'" if reason != "no reason" else "DeadLetterReason IS NULL"
         filters = {SELECTOR: Described(ULong(SELECTOR_CODE), condition)}
 
-    def new_id(message: ReceivedMessage) -> str | None:
-        return str(uuid.uuid4()) if new_ids else None
-
+    new_id = _new_id if new_ids else _same_id
     move = Move(f"{path}/{DEAD_LETTERS}", to, job.total, new_id, without=ADDED)
 
     def tell() -> None:
@@ -206,19 +113,39 @@ def resubmit_work(access: Access, path: str, to: str, reason: str, new_ids: bool
     job.done = move.moved
 
 
-def move_work(access: Access, source: str, target: str, job: Job) -> None:
-    """Move the messages that are there, to another entity."""
-    move = Move(source, target, job.total, lambda message: None)
+def move_work(
+    access: Access,
+    source: str,
+    target: str,
+    job: Job,
+    *,
+    sessions: bool = False,
+    session_id: str = "",
+    new_ids: bool = False,
+) -> None:
+    """Move the messages that are there, to another entity; of one session, if it is named.
+
+    `sessions`: the source has sessions, which are moved one after the other. One that others hold stays.
+    """
+    move = Move(source, target, job.total, _new_id if new_ids else _same_id)
 
     def tell() -> None:
         job.done = move.moved
         move.stopped = move.stopped or job.stopping
 
     move.tell = tell
-    with access.bus(timeout_s=60) as from_client, access.bus(timeout_s=60) as to_client:
+    # The server answers an attach to the next free session when there is one: this long and no longer.
+    patience = (
+        {"timeout_s": SESSION_WAIT_MIN_S, "retries": 0} if sessions else {"timeout_s": 60, "retries": 1}
+    )
+    with access.bus(**patience) as from_client, access.bus(timeout_s=60) as to_client:
         sender = to_client.sender(target)
         sender.check()
-        move.run(from_client.receiver(source), sender)
+        if sessions and not session_id:
+            move.run_sessions(from_client, sender)
+        else:
+            filters = session_filter(session_id) if session_id else None
+            move.run(from_client.receiver(source, filters=filters), sender)
     job.done = move.moved
 
 
@@ -279,11 +206,22 @@ def send_work(access: Access, path: str, draft: Draft, count: int, job: Job) -> 
         job.done = sender.sent
 
 
-def cancel_scheduled(access: Access, path: str, number: int) -> None:
+def cancel_scheduled(access: Access, path: str, number: int) -> ReceivedMessage:
+    """Returns the message, which is gone."""
+    message = find_message(access, path, number)
     with access.bus() as client:
         client.management(path).request(
             "com.microsoft:cancel-scheduled-message", {"sequence-numbers": Array(int, [number])}
         )
+    return message
+
+
+def schedule_again(access: Access, path: str, message: ReceivedMessage) -> None:
+    """The same message for the same time, under a new number."""
+    with access.bus() as client:
+        due = message.annotation(SCHEDULED_ENQUEUE_TIME)
+        key = message.session_id or message.partition_key
+        client.sender(path).send([copy_of(message, scheduled_at=due)], key)
 
 
 def parse_properties(text: str) -> dict[str, object]:

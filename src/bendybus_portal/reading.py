@@ -10,13 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bendybus.errors import EntityNotFound
+from bendybus.errors import ArgumentError, EntityNotFound
 from bendybus.management.client import QUEUES, TOPICS
 from bendybus.management.entries import Entry
 from bendybus.management.properties import shown_values
 from bendybus_portal.access import Access, Rights
 
-__all__ = ["PAGE", "EntityInfo", "Overview", "describe", "overview", "partitions", "split_entity"]
+__all__ = [
+    "PAGE",
+    "EntityInfo",
+    "Overview",
+    "describe",
+    "overview",
+    "partitions",
+    "refuse_duplicates",
+    "split_entity",
+]
 
 PAGE: Final = 50
 
@@ -107,8 +116,18 @@ def describe(access: Access, rights: Rights, path: str) -> EntityInfo:
     return EntityInfo(path, "subscription" if split_entity(path)[1] else "queue", None, {})
 
 
-def partitions(access: Access, path: str) -> dict[str, Any]:
+def refuse_duplicates(access: Access, rights: Rights, target: str) -> None:
+    """`ArgumentError` if messages that are sent again could be dropped there. Needs Manage."""
+    if describe(access, rights, target).values.get("requiresDuplicateDetection") is True:
+        raise ArgumentError(
+            f"{target} has duplicate detection and would drop messages whose ids it remembers. "
+            "Give each a new message id."
+        )
+
+
+def partitions(access: Access, path: str, skip: int = 0) -> dict[str, Any]:
+    """With a page of the subscriptions, if it is a topic."""
     try:
-        return access.ask("GET", f"/{path}/$partitions")
+        return access.ask("GET", f"/{path}/$partitions", {"skip": skip, "top": PAGE} if skip else None)
     except LookupError:
         raise EntityNotFound(path) from None

@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,6 +27,9 @@ from bendybus.auth.connection_strings import ConnectionString
 __all__ = ["PortalSettings", "make_app", "run_alone", "run_for_server"]
 
 THREADS_MAX: Final = 32
+
+# Below the broker, which shares the machine: of a busy core the portal gets a third of what the broker gets.
+NICENESS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +93,23 @@ def run_for_server() -> None:
         server.should_exit = True
 
     threading.Thread(target=wait, name="until-the-server-ends", daemon=True).start()
-    asyncio.run(_serve(server, _say_ready))
+    asyncio.run(_serve(server, _begin))
 
 
-def _say_ready() -> None:
+def _begin() -> None:
+    _yield_to_the_broker()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
+
+
+def _yield_to_the_broker() -> None:
+    """Only now: somebody waits for the first page. Threads that this one starts are as modest."""
+    with suppress(OSError):
+        os.nice(NICENESS)
+    if hasattr(os, "SCHED_BATCH"):
+        with suppress(OSError):
+            # Waking up does not interrupt the broker.
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def run_alone(settings: PortalSettings, host: str, port: int, tell: Callable[[int], None]) -> None:

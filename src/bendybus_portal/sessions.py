@@ -1,8 +1,9 @@
 """Who is signed in. A session lives in a cookie that only this portal can read, so it survives a restart.
 
-The cookie holds the key and the time of its end, encrypted and authenticated. The secret for that is derived
-from the server's root key: when the root key is replaced, every session ends. Scripts cannot read the cookie,
-and nothing in it is shown. What a session has in memory (its jobs) is found again by the cookie's own number.
+The cookie holds the key or token and the time of its end, encrypted and authenticated. The secret for that is
+derived from the server's root key: when the root key is replaced, every session ends. Scripts cannot read the
+cookie, and nothing in it is shown. What a session has in memory (its jobs) is found again by the cookie's own
+number. A token that is too long for a cookie is in memory only: its session ends with the portal's process.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import time
 from typing import Any, Final, Protocol, runtime_checkable
@@ -23,6 +24,8 @@ from bendybus.auth.connection_strings import ConnectionString, local_connection_
 from bendybus.errors import ArgumentError
 from bendybus_portal.access import Access, Rights
 from bendybus_portal.jobs import Jobs
+from bendybus_portal.tokens import facts_of
+from bendybus_portal.undo import Undos
 
 __all__ = ["SESSION_LIFE_S", "Session", "Sessions"]
 
@@ -31,6 +34,9 @@ SESSION_LIFE_S: Final = 12 * 3600.0
 
 # More than this many people at a time are not expected; the oldest sessions are forgotten first.
 SESSIONS_MAX: Final = 1000
+
+# Browsers keep no longer ones, name and attributes included.
+COOKIE_MAX: Final = 3900
 
 _PURPOSE: Final = b"bendybus portal sessions"
 
@@ -51,6 +57,7 @@ class Session:
     """In seconds since 1970."""
     clock: Callable[[], float] = time
     jobs: Jobs = field(default_factory=Jobs)
+    undos: Undos = field(default_factory=Undos)
     memory: dict[str, Any] = field(default_factory=dict)
     """What pages of the session keep between visits: histories, held messages."""
     ended: bool = False
@@ -64,10 +71,12 @@ class Session:
         for kept in list(self.memory.values()):
             if isinstance(kept, Releasable):
                 kept.release()
+        self.access.close()
 
     @property
     def key_name(self) -> str:
-        return self.access.namespace.key_name or "token"
+        namespace = self.access.namespace
+        return facts_of(namespace.signature).name if namespace.signature else namespace.key_name
 
     @property
     def entity(self) -> str | None:
@@ -90,28 +99,42 @@ class Sessions:
         self._ended: dict[str, float] = {}
         """Signed out, and when their cookies would have ended."""
 
-    def access(self, key_name: str, key: str, entity: str | None = None) -> Access:
-        """The portal's own server with somebody's key."""
+    def access(self, key_name: str, key: str, entity: str | None = None, token: str = "") -> Access:
+        """The portal's own server with somebody's key, or with a token in its place."""
         target = self.target
-        text = local_connection_string(target.host, target.port or 0, key, key_name, tls=target.tls)
+        text = local_connection_string(
+            target.host, target.port or 0, None if token else key, key_name, tls=target.tls
+        )
         if target.port is None:
             text = text.replace(f"{target.host}:0", target.host)
         text += f";EntityPath={entity}" if entity else ""
-        return Access(ConnectionString.parse(text), self._certificate)
+        return Access(ConnectionString.parse(text, token), self._certificate)
 
     def begin(self, access: Access, rights: Rights) -> tuple[Session, str]:
         """The session, and the value of its cookie."""
         number = secrets.token_urlsafe(16)
-        session = Session(number, access, rights, self._clock() + SESSION_LIFE_S, self._clock)
+        ends_at = self._clock() + SESSION_LIFE_S
+        token = access.namespace.signature
+        token_ends_at = facts_of(token).ends_at if token else None
+        if token_ends_at is not None:
+            ends_at = min(ends_at, token_ends_at)
+        session = Session(number, access, rights, ends_at, self._clock)
         self._remember(session)
         content = {
             "number": number,
             "key_name": access.namespace.key_name,
             "key": access.namespace.key,
+            "token": token,
             "entity": access.namespace.entity,
             "ends_at": session.ends_at,
         }
-        return session, self._seal.encrypt(json.dumps(content).encode()).decode()
+        cookie = self._sealed(content)
+        if len(cookie) > COOKIE_MAX:
+            cookie = self._sealed({"number": number, "ends_at": session.ends_at})
+        return session, cookie
+
+    def _sealed(self, content: Mapping[str, object]) -> str:
+        return self._seal.encrypt(json.dumps(content).encode()).decode()
 
     def find(self, cookie: str | None) -> Session | None:
         """The live session of a cookie that has been used before in this process."""
@@ -126,7 +149,8 @@ class Sessions:
             return None
         try:
             entity = None if content["entity"] is None else str(content["entity"])
-            access = self.access(str(content["key_name"]), str(content["key"]), entity)
+            token = str(content["token"])
+            access = self.access(str(content["key_name"]), str(content["key"]), entity, token)
             return access, str(content["number"]), float(str(content["ends_at"]))
         except (KeyError, ValueError, ArgumentError):
             return None
@@ -154,7 +178,7 @@ class Sessions:
 
     def _opened(self, cookie: str | None) -> dict[str, object]:
         """What is in a cookie of ours that has not ended; empty otherwise."""
-        if not cookie or len(cookie) > 4096:
+        if not cookie or len(cookie) > COOKIE_MAX:
             return {}
         try:
             content = json.loads(self._seal.decrypt(cookie.encode()))

@@ -8,7 +8,19 @@ from typing import Final
 from xml.dom import minidom
 from xml.parsers.expat import ExpatError
 
-__all__ = ["Body", "age", "body_of", "clock_time", "number", "percent", "plural", "rate", "size", "words"]
+__all__ = [
+    "Body",
+    "age",
+    "body_of",
+    "clock_time",
+    "duration",
+    "number",
+    "percent",
+    "plural",
+    "rate",
+    "size",
+    "words",
+]
 
 _SIZES: Final = ("bytes", "KB", "MB", "GB", "TB", "PB")
 _AGES: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -61,6 +73,10 @@ def age(milliseconds: float) -> str:
         if seconds >= unit_s:
             return f"{int(seconds // unit_s)} {name}"
     return "now"
+
+
+def duration(milliseconds: float) -> str:
+    return "< 1 s" if milliseconds < 1000 else age(milliseconds)
 
 
 def clock_time(milliseconds: object) -> str:

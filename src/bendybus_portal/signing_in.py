@@ -13,7 +13,7 @@ import hmac
 from collections import deque
 from dataclasses import dataclass, replace
 from html import escape
-from time import monotonic
+from time import monotonic, time
 from typing import Final
 from urllib.parse import parse_qs, quote
 
@@ -27,12 +27,16 @@ from bendybus_portal.access import Access, find_rights, in_thread
 from bendybus_portal.guard import ROOT, SIGN_IN, cookie_name
 from bendybus_portal.sessions import SESSION_LIFE_S, Sessions
 from bendybus_portal.theme import ICON_URL, LOGO, SIGN_IN_CSS
+from bendybus_portal.tokens import is_token
 
 __all__ = ["SignIn"]
 
 # A connection string and a path.
 FORM_BYTES_MAX: Final = 16 * 1024
 POLICY_DEFAULT: Final = "RootManageSharedAccessKey"
+
+WRONG_KEY: Final = "The server does not accept this key. Check the key and the policy's name."
+WRONG_TOKEN: Final = "The server does not accept this token. It may have expired or belong to another server."
 
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
@@ -89,17 +93,16 @@ class SignIn:
             return self._page(request, form, "Too many wrong keys. Wait a minute and try again.", 429)
         try:
             access = self._access(form)
+        except ArgumentError as error:
+            return self._page(request, form, str(error), 400)
+        try:
             return await self._begin(request, access, _next(request))
         except ArgumentError as error:
             return self._page(request, form, str(error), 400)
         except Unauthorized:
             self._failed(peer)
-            return self._page(
-                request,
-                form,
-                "The server does not accept this key. Check the key and the policy's name.",
-                401,
-            )
+            refused = WRONG_TOKEN if access.namespace.signature else WRONG_KEY
+            return self._page(request, form, refused, 401)
         except BrokerError as error:
             return self._page(request, form, str(error), 503)
 
@@ -115,34 +118,36 @@ class SignIn:
     def _access(self, form: _Form) -> Access:
         secret = form.secret.strip()
         if not secret:
-            raise ArgumentError("Enter a connection string or a key.")
+            raise ArgumentError("Enter a connection string, a key or a token.")
+        token = secret.removeprefix("Bearer ").strip()
+        if is_token(token):
+            return self._sessions.access("", "", form.entity.strip() or None, token)
         if "endpoint=" not in secret.lower():
             return self._sessions.access(
                 form.policy.strip() or POLICY_DEFAULT, secret, form.entity.strip() or None
             )
         given = ConnectionString.parse(secret)
         target = self._sessions.target
-        if not given.key:
-            raise ArgumentError("The connection string needs SharedAccessKeyName and SharedAccessKey.")
         # A server that is told a loopback address does not know under which names others reach it.
         if target.host not in LOOPBACK and given.host.lower() != target.host.lower():
             raise ArgumentError(
                 f"This portal belongs to {target.netloc}, and the connection string names another server. "
                 "Run 'bendybus portal --connection-string ...' for that one."
             )
-        return self._sessions.access(given.key_name, given.key, given.entity or form.entity.strip() or None)
+        entity = given.entity or form.entity.strip() or None
+        return self._sessions.access(given.key_name, given.key, entity, given.signature)
 
     async def _begin(self, request: Request, access: Access, to: str) -> Response:
         async with self._trying:
             rights = await in_thread(find_rights, access)
-        _, cookie = self._sessions.begin(access, rights)
+        session, cookie = self._sessions.begin(access, rights)
         if access.namespace.entity and to == f"{ROOT}/":
             to = f"{ROOT}/entity?path={quote(access.namespace.entity, safe='')}"
         response = RedirectResponse(to, 303)
         response.set_cookie(
             cookie_name(request.headers.get("host")),
             cookie,
-            max_age=int(SESSION_LIFE_S),
+            max_age=max(1, int(session.ends_at - time())),
             path=ROOT,
             httponly=True,
             secure=request.headers.get("x-forwarded-proto", request.url.scheme) == "https",
@@ -186,10 +191,10 @@ class SignIn:
 <p class="lead">to <strong>{escape(self._sessions.target.netloc)}</strong></p>
 {alert}
 <form method="post" action="{action}" autocomplete="off">
-<label for="secret">Connection string or key</label>
+<label for="secret">Connection string, key or token</label>
 <input id="secret" name="secret" type="password" autofocus required autocomplete="off" spellcheck="false"
  placeholder="Endpoint=sb://…">
-<details{opened}><summary>With a key instead of a connection string</summary>
+<details{opened}><summary>Sign in with a key or a token</summary>
 <label for="policy">Name of the shared access policy</label>
 <input id="policy" name="policy" value="{escape(form.policy)}" autocomplete="off" spellcheck="false">
 <label for="entity">Queue or topic <span class="hint">if the policy belongs to one</span></label>
@@ -197,8 +202,9 @@ class SignIn:
 </details>
 <button type="submit">Sign in</button>
 </form>
-<p class="hint">The server prints a connection string when it starts. What the key may not do is not offered.
-You are signed out after {SESSION_LIFE_S / 3600:.0f} hours.</p>
+<p class="hint">The server prints a connection string when it starts. A token comes from an identity provider
+that the server trusts. What you may not do is not offered. You are signed out after
+{SESSION_LIFE_S / 3600:.0f} hours.</p>
 </main>
 </body>
 </html>"""

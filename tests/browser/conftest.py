@@ -21,7 +21,12 @@ ASKED_FOR: Final = os.environ.get("BENDYBUS_BROWSER") == "1"
 if not ASKED_FOR:
     collect_ignore_glob = ["test_*.py"]
 else:
-    from playwright.sync_api import Browser, Page, sync_playwright
+    from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+    from fix_jwt import ISSUER, Provider
+
+    # What a page shows in the end is what counts. A machine that is busy needs longer than Playwright's 5 s.
+    expect.set_options(timeout=30_000)
 
 CHROMIUM: Final = "/usr/bin/chromium"
 ROOT: Final = Path(__file__).parents[2]
@@ -70,8 +75,12 @@ RULES: Final = [
 class Portal:
     """A server, and its portal's addresses."""
 
-    def __init__(self, server: ServerProcess) -> None:
+    def __init__(self, server: ServerProcess, more_stores: Path, provider: Provider) -> None:
         self.server = server
+        self.more_stores = more_stores
+        """Where stores may be attached."""
+        self.provider = provider
+        """The identity provider that the server trusts."""
 
     @property
     def url(self) -> str:
@@ -103,9 +112,15 @@ def chromium() -> Iterator[Browser]:
 def portal(tmp_path: Path) -> Iterator[Portal]:
     config = namespace(QUEUES, {"": RULES}, TOPICS)
     config["UserConfig"]["Namespaces"][0]["Name"] = "shop"
-    server = ServerProcess(tmp_path, config, ["--development"])
+    more_stores = tmp_path / "more"
+    more_stores.mkdir()
+    provider = Provider("ES256", "first")
+    (tmp_path / "keys.json").write_text(provider.document)
+    options = ["--development", "--allow-store", str(more_stores)]
+    options += ["--jwt-issuer", ISSUER, "--jwt-keys", str(tmp_path / "keys.json")]
+    server = ServerProcess(tmp_path, config, options)
     server.start()
-    yield Portal(server)
+    yield Portal(server, more_stores, provider)
     if server.running:
         server.stop()
 
@@ -124,7 +139,7 @@ def visit(chromium: Browser, portal: Portal) -> Iterator[Visit]:
         page = chromium.new_context(**{"viewport": size, **context}).new_page()
         pages.append(page)
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)
         page.goto(f"{portal.url}sign-in")
         if key is None:
             page.fill("#secret", portal.server.connection_string)

@@ -7,6 +7,12 @@ from playwright.sync_api import expect
 from bendybus.auth.connection_strings import ConnectionString
 from bendybus.management.json_api import ask_json
 
+# As a browser tells a page that its tab is hidden, or shown again.
+SHOWN = """(state) => {
+  Object.defineProperty(document, 'visibilityState', {value: state, configurable: true});
+  document.dispatchEvent(new Event('visibilitychange'));
+}"""
+
 
 def fault(portal, method: str, store: str, body: object = None) -> None:
     namespace = ConnectionString.parse(portal.server.connection_string)
@@ -66,6 +72,52 @@ def test_settings_are_shown_edited_and_the_entity_is_deleted(portal, visit):
     dialog.get_by_role("button", name="Delete").click()
     expect(page.locator("h1")).to_have_text("shop")
     expect(page.locator("tbody")).not_to_contain_text("orders")
+
+
+def test_a_change_of_settings_can_be_undone(portal, visit):
+    page = visit("settings?path=orders")
+    before = page.locator("dl").inner_text()
+    page.get_by_role("button", name="Edit").click()
+    dialog = page.locator(".dialog:visible")
+    dialog.get_by_label("Lock duration").fill("45s")
+    dialog.get_by_label("Forward to", exact=True).fill("payments")
+    dialog.get_by_role("button", name="Save").click()
+    expect(page.locator("dl")).to_contain_text("45s")
+    # The offer goes with the person.
+    page.goto(portal.url + "connections")
+    undo = page.locator(".undo")
+    expect(undo).to_contain_text("The settings of orders are saved.")
+    page.goto(portal.url + "settings?path=orders")
+    undo.get_by_role("button", name="Undo").click()
+    expect(page.locator("dl")).not_to_contain_text("45s")
+    expect(undo).to_have_count(0)
+    after = page.locator("dl").inner_text()
+    # When it was changed is another matter.
+    assert [line for line in after.splitlines() if ":" not in line] == [
+        line for line in before.splitlines() if ":" not in line
+    ]
+
+
+def test_a_page_that_nobody_sees_asks_for_nothing(portal, visit):
+    page = visit("entity?path=orders")
+    active = page.locator(".stat", has_text="Active")
+    expect(active).to_contain_text("0")
+    page.evaluate(SHOWN, "hidden")
+    page.wait_for_timeout(2500)  # a refresh that was under way
+    portal.send("orders", 7)
+    page.wait_for_timeout(4500)
+    expect(active).to_contain_text("0 locked")
+    assert active.locator(".stat-value").inner_text() == "0"
+    page.evaluate(SHOWN, "visible")
+    expect(active.locator(".stat-value")).to_have_text("7")
+
+
+def test_the_focus_stays_where_it_is_when_a_page_is_refreshed(portal, visit):
+    page = visit("entity?path=events")
+    page.get_by_role("link", name="audit").focus()
+    portal.send("events", 5)
+    expect(page.locator("tr", has_text="audit").locator("td").nth(1)).to_have_text("5")
+    expect(page.get_by_role("link", name="audit")).to_be_focused()
 
 
 def test_an_entity_that_is_not_there_is_an_error_with_a_way_back(visit):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 from playwright.sync_api import expect
 
@@ -33,6 +34,22 @@ def test_messages_are_peeked_filtered_and_the_view_has_an_address(portal, visit)
     expect(page.locator("tbody tr").first.locator("td").nth(1)).to_have_text("3")
 
 
+def test_messages_of_all_partitions_are_listed_in_the_order_of_enqueueing(portal, visit):
+    with portal.client() as client:
+        sender = client.sender("orders")
+        for number in range(60):
+            sender.send([encode(b"x", message_id=f"m-{number:02}", partition_key=f"key-{number * 7 % 23}")])
+            time.sleep(0.003)  # the times of two have to differ
+    page = visit("messages?path=orders")
+    expect(page.locator("tbody tr")).to_have_count(50)
+    seen = page.locator("tbody tr td:nth-child(4)").all_inner_texts()
+    page.click(".pager >> text=Next")
+    expect(page.locator("tbody tr")).to_have_count(10)
+    seen += page.locator("tbody tr td:nth-child(4)").all_inner_texts()
+    assert seen == [f"m-{number:02}" for number in range(60)]
+    assert len(set(page.locator("tbody tr td:nth-child(2)").all_inner_texts())) > 1
+
+
 def test_a_body_is_shown_as_what_it_is(portal, visit):
     bodies = {
         "json": '{"name":"Zoë 李 🚌"}'.encode(),
@@ -52,6 +69,19 @@ def test_a_body_is_shown_as_what_it_is(portal, visit):
         expect(page.locator("pre.body")).to_contain_text(shown)
         page.locator(".dialog:visible").get_by_role("button", name="Close").click()
         expect(page.locator("pre.body")).to_have_count(0)
+
+
+def test_an_open_message_has_an_address(portal, visit):
+    portal.send("orders", 3)
+    page = visit("messages?path=orders&text=number")
+    page.locator("tr", has_text="orders-1").locator("button").first.click()
+    expect(page.locator("pre.body")).to_contain_text('"number": 1')
+    expect(page).to_have_url(re.compile(r"text=number&message=\d+"))
+    shared = page.url
+    page.locator(".dialog:visible").get_by_role("button", name="Close").click()
+    expect(page).not_to_have_url(re.compile("message="))
+    page.goto(shared)
+    expect(page.locator("pre.body")).to_contain_text('"number": 1')
 
 
 def test_a_message_that_tries_to_inject_script_is_shown_and_nothing_more(portal, visit):
@@ -107,6 +137,39 @@ def test_a_message_is_sent_with_its_properties_and_many_at_once(portal, visit):
     expect(page.locator(".job")).to_have_attribute("data-state", "done")
 
 
+def test_a_template_of_ones_own_is_kept_in_this_browser(portal, visit):
+    page = visit("messages?path=orders")
+    page.get_by_role("button", name="Send").click()
+    dialog = page.get_by_role("dialog", name="Send to orders")
+    dialog.get_by_label("Body").fill('{"hello": 1}')
+    dialog.get_by_label("Subject").fill("greeting")
+    dialog.get_by_label("Application properties").fill("region=eu")
+    dialog.get_by_role("button", name="Save as").click()
+    naming = page.get_by_role("dialog", name="Save as a template")
+    naming.get_by_label("Name").fill("JSON")
+    naming.get_by_role("button", name="Save").click()
+    expect(naming.locator(".banner.bad")).to_contain_text("Choose another name")
+    naming.get_by_label("Name").fill("hello <b>")
+    naming.get_by_role("button", name="Save").click()
+    expect(page.locator(".toast")).to_contain_text("kept in this browser")
+    # Another entity, another visit.
+    page.goto(portal.url + "messages?path=invoices")
+    page.get_by_role("button", name="Send").click()
+    dialog = page.get_by_role("dialog", name="Send to invoices")
+    dialog.get_by_label("Template").click()
+    page.get_by_role("option", name="hello <b>").click()
+    expect(dialog.get_by_label("Body")).to_have_value('{"hello": 1}')
+    expect(dialog.get_by_label("Application properties")).to_have_value("region=eu")
+    dialog.get_by_role("button", name="Send", exact=True).click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    with portal.client() as client:
+        (message,) = client.receiver("invoices").receive(1, timeout_s=5)
+    assert (message.subject, message.application_properties) == ("greeting", {"region": "eu"})
+    page.get_by_role("button", name="Send", exact=True).first.click()
+    dialog.get_by_role("button", name="Delete").click()
+    assert page.evaluate("localStorage.getItem('bendybus-portal-templates')") == "{}"
+
+
 def test_messages_are_received_and_settled(portal, visit):
     portal.send("invoices", 4)
     page = visit("messages?path=invoices")
@@ -150,6 +213,8 @@ def test_a_scheduled_message_is_cancelled(portal, visit):
     expect(row).to_contain_text("Scheduled")
     row.get_by_role("button", name="Cancel").click()
     expect(page.locator(".empty")).to_contain_text("No messages")
+    page.locator(".undo").get_by_role("button", name="Undo").click()
+    expect(row).to_contain_text("Scheduled")
 
 
 def test_messages_are_moved_and_purged_with_progress(portal, visit):

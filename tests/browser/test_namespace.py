@@ -45,6 +45,19 @@ def test_a_new_queue_is_partitioned_unless_one_says_otherwise(portal, visit):
     expect(page.locator(".partition")).to_have_count(16)
 
 
+def test_what_cannot_be_is_refused_with_the_reason(portal, visit):
+    page = visit()
+    page.click("text=Create")
+    dialog = page.locator(".dialog")
+    dialog.get_by_label("Name").fill("parcels")
+    dialog.get_by_label("Lock duration").fill("10m")
+    dialog.get_by_role("button", name="Create").click()
+    expect(dialog.locator(".banner.bad")).to_contain_text("LockDuration")
+    dialog.get_by_label("Lock duration").fill("a while")
+    dialog.get_by_role("button", name="Create").click()
+    expect(dialog.locator(".banner.bad")).to_contain_text("a while")
+
+
 def test_a_name_that_is_taken_is_refused_in_the_dialog(portal, visit):
     page = visit()
     page.click("text=Create")

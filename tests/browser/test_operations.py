@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
@@ -37,17 +39,35 @@ def test_a_store_is_made_to_fail_and_heals(portal, visit):
     portal.server.take_fresh_log()
 
 
-def test_a_store_is_drained_and_retired(portal, visit):
-    portal.send("orders", 40)
+def test_a_store_is_attached_another_drained_with_progress_and_retired(portal, visit):
+    portal.send("orders", 4000, body=b"x" * 1000)
     page = visit("stores")
-    row = page.locator("tr", has_text="store-1")
-    row.get_by_role("button", name="Drain").click()
+    page.get_by_role("button", name="Attach a store").click()
+    dialog = page.locator(".dialog:visible")
+    dialog.get_by_label("URL").fill("sqlite:////etc/not-allowed.db")
+    dialog.get_by_role("button", name="Attach").click()
+    expect(dialog.locator(".banner.bad")).to_contain_text("--allow-store")
+    dialog.get_by_label("URL").fill(f"sqlite:///{portal.more_stores}/extra.db")
+    dialog.get_by_label("Name").fill("extra")
+    dialog.get_by_role("button", name="Attach").click()
+    extra, drained = page.locator("tr", has_text="extra"), page.locator("tr", has_text="store-1")
+    expect(extra).to_contain_text("Available")
+    expect(extra.locator("td").nth(4)).to_have_text("0")
+    drained.get_by_role("button", name="Drain").click()
     page.get_by_role("alertdialog").get_by_role("button", name="Drain").click()
-    row.get_by_role("button", name="Retire").click(timeout=60_000)
+    expect(drained).to_contain_text("Draining")
+    expect(drained.get_by_role("img").first).to_have_attribute(
+        "aria-label", re.compile(r"[1-9]\d* of \d+ partitions moved"), timeout=60_000
+    )
+    drained.get_by_role("button", name="Retire").click(timeout=60_000)
     page.get_by_role("alertdialog").get_by_role("button", name="Retire").click()
-    expect(row).to_have_count(0)
+    expect(drained).to_have_count(0)
+    expect(extra.locator("td").nth(4)).not_to_have_text("0")
+    extra.get_by_role("link", name="extra").click()
+    expect(page.locator("tr", has_text="orders").locator(".badge").first).to_be_visible()
     page.goto(portal.url + "entity?path=orders")
-    expect(page.locator(".stat", has_text="Active")).to_contain_text("40")
+    expect(page.locator(".stat", has_text="Active")).to_contain_text("4,000")
+    expect(page.locator(".partition", has_text="extra").first).to_be_visible()
 
 
 def test_an_entity_has_policies_of_its_own(portal, visit):
@@ -68,6 +88,14 @@ def test_an_entity_has_policies_of_its_own(portal, visit):
     expect(page.locator(".tabs")).not_to_contain_text("Settings")
 
 
+def copied_string(page, row) -> str:
+    page.evaluate("navigator.clipboard.writeText('')")
+    row.get_by_role("button", name="Copy connection string").click()
+    while not (copied := page.evaluate("navigator.clipboard.readText()")):
+        page.wait_for_timeout(50)
+    return copied
+
+
 def test_a_policy_is_created_its_key_replaced_and_its_connection_string_copied(portal, visit):
     page = visit("policies", permissions=["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Create a policy").click()
@@ -76,15 +104,17 @@ def test_a_policy_is_created_its_key_replaced_and_its_connection_string_copied(p
     dialog.get_by_role("button", name="Create").click()
     row = page.locator("tr", has_text="reader")
     expect(row).to_contain_text("Listen")
-    row.get_by_role("button", name="Copy connection string").click()
-    expect(page.locator(".toast")).to_contain_text("on your clipboard")
-    copied = page.evaluate("navigator.clipboard.readText()")
+    copied = copied_string(page, row)
     assert "SharedAccessKeyName=reader;SharedAccessKey=" in copied
     key = copied.split("SharedAccessKey=")[1].split(";")[0]
     assert key not in page.content()
-    row.get_by_role("button", name="New primary").click()
-    page.get_by_role("alertdialog").get_by_role("button", name="Make a new key").click()
+    row.get_by_role("button", name="New key").click()
+    page.locator(".dialog:visible").get_by_role("button", name="Make a new key").click()
     expect(page.locator(".toast", has_text="new primary key")).to_be_visible()
+    before = copied_string(page, row)
+    assert before != copied
     row.get_by_role("button", name="Delete").click()
     page.get_by_role("alertdialog").get_by_role("button", name="Delete").click()
     expect(row).to_have_count(0)
+    page.locator(".undo").get_by_role("button", name="Undo").click()
+    assert copied_string(page, row) == before

@@ -29,6 +29,7 @@ PAGES = {
     "settings": ("settings?path=orders", "dl"),
     "connections": ("connections", "tbody tr"),
     "stores": ("stores", "tbody tr"),
+    "store": ("stores?store=store-0", "tbody tr"),
     "policies": ("policies", "tbody tr"),
     "pipelines": ("pipelines", "tbody tr"),
     "pipeline": ("pipelines?run=2", "figure"),

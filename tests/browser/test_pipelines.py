@@ -23,6 +23,16 @@ def test_a_run_is_seen_while_it_goes_on_and_when_it_has_ended(portal, visit):
     expect(page.locator("dl")).to_contain_text("Seconds3")
 
 
+def test_runs_outlive_the_server(portal, visit):
+    report_runs(portal)
+    portal.server.stop()
+    portal.server.start()
+    page = visit("pipelines")
+    expect(page.locator("tbody tr")).to_have_count(2)
+    page.get_by_role("link", name="Report").click()
+    expect(page.locator("figure")).to_have_count(3)
+
+
 def test_a_report_has_its_plots(portal, visit):
     report_runs(portal)
     page = visit("pipelines?run=2")

@@ -42,3 +42,6 @@ def test_sql_is_checked_as_it_is_typed_and_tells_which_recent_messages_match(por
     row.get_by_role("button", name="Delete").click()
     page.get_by_role("alertdialog").get_by_role("button", name="Delete").click()
     expect(row).to_have_count(0)
+    page.locator(".undo").get_by_role("button", name="Undo").click()
+    expect(row).to_contain_text("amount >= 80")
+    expect(row).to_contain_text("SET checked = 1")

@@ -18,6 +18,11 @@ def test_a_session_is_looked_into_and_its_state_is_kept(portal, visit):
     row.get_by_role("button", name="State").click()
     expect(page.locator(".dialog:visible").get_by_label("State")).to_have_value('{\n  "step": 2\n}')
     page.locator(".dialog:visible").get_by_role("button", name="Cancel").click()
+    page.locator(".undo").get_by_role("button", name="Undo").click()
+    expect(page.locator(".undo")).to_have_count(0)
+    row.get_by_role("button", name="State").click()
+    expect(page.locator(".dialog:visible").get_by_label("State")).to_have_value("")
+    page.locator(".dialog:visible").get_by_role("button", name="Cancel").click()
     row.get_by_role("link", name="customer-1").click()
     expect(page.locator("tbody tr")).to_have_count(4)
 
@@ -30,3 +35,17 @@ def test_a_whole_session_is_dead_lettered(portal, visit):
     expect(page.locator(".job")).to_have_attribute("data-state", "done")
     page.goto(portal.url + "entity?path=workflows")
     expect(page.locator(".stat", has_text="Dead letters")).to_contain_text("4")
+
+
+def test_the_messages_of_all_sessions_are_moved(portal, visit):
+    portal.send("workflows", 12, session_id=lambda number: f"customer-{number % 3}")
+    page = visit("messages?path=workflows")
+    page.get_by_role("button", name="Move").click()
+    dialog = page.locator(".dialog:visible")
+    dialog.get_by_label("To the queue or topic").fill("payments")
+    dialog.get_by_role("button", name="Move").click()
+    expect(page.locator(".job")).to_contain_text("12 of 12")
+    expect(page.locator(".job")).to_have_attribute("data-state", "done", timeout=30_000)
+    page.goto(portal.url + "messages?path=payments")
+    expect(page.locator("tbody tr")).to_have_count(12)
+    expect(page.locator("tbody tr", has_text="customer-2")).to_have_count(4)

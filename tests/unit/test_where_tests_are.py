@@ -31,20 +31,22 @@ COVERS = {
     "interop/test_administration.py": "admin/totals",
     "interop/test_topic_administration.py": "broker/entity",
     "unit/admin/test_connections.py": "admin/connection_routes gateway/connection_list",
-    "unit/admin/test_overview.py": "admin/overview_routes",
+    "unit/admin/test_overview.py": "admin/overview_routes admin/pages",
     "unit/admin/test_pipelines.py": "admin/pipeline_routes management/run_reports",
     "browser/test_pipelines.py": "bendybus_portal/pages/pipelines",
     # The portal: in a process of its own, and in a browser.
     "unit/server/test_portal.py": "server/portal_passing cli/portal bendybus_portal/access "
     "bendybus_portal/serving bendybus_portal/signing_in",
     "unit/portal/test_shown.py": "bendybus_portal/series",
-    "unit/portal/test_markup.py": "bendybus_portal/components/charts bendybus_portal/components/table",
-    "browser/test_entity.py": "bendybus_portal/history bendybus_portal/components/entity_frame "
+    "unit/portal/test_markup.py": "bendybus_portal/components/charts bendybus_portal/components/stats "
+    "bendybus_portal/components/table",
+    "browser/test_entity.py": "bendybus_portal/components/entity_frame "
     "bendybus_portal/components/partition_panel bendybus_portal/pages/entity bendybus_portal/pages/settings",
     "unit/portal/test_messages.py": "bendybus_portal/holding",
     "unit/portal/test_reading.py": "bendybus_portal/config_file",
     "browser/test_messages.py": "bendybus_portal/components/held_panel "
     "bendybus_portal/components/message_view bendybus_portal/components/send_form "
+    "bendybus_portal/components/own_templates "
     "bendybus_portal/pages/messages",
     "browser/test_dead_letters.py": "bendybus_portal/pages/dead_letters",
     "browser/test_sessions.py": "bendybus_portal/pages/sessions",
@@ -54,7 +56,8 @@ COVERS = {
     "browser/test_config_file.py": "bendybus_portal/components/import_export",
     "browser/test_namespace.py": "bendybus_portal/layout "
     "bendybus_portal/components/create_entity bendybus_portal/components/dialogs "
-    "bendybus_portal/components/jobs_panel bendybus_portal/components/live bendybus_portal/pages/namespace",
+    "bendybus_portal/components/jobs_panel bendybus_portal/components/live bendybus_portal/pages/namespace "
+    "bendybus_portal/components/markup_element",
     "unit/admin/test_authorization_rules.py": "admin/authorization_rule_routes",
     "interop/test_outages.py": "admin/fault_routes admin/store_routes cli/fault",
     # AMQP: values and frames by the tests of the codec, the engine by the chapters of the standard.
@@ -107,7 +110,7 @@ COVERS = {
     "cli/test_moving.py": "cli/counts cli/move operations/moving",
     "cli/test_pipelines.py": "cli/pipeline cli/pipelines cli/pipeline_runs",
     "cli/test_trust.py": "cli/trust",
-    "cli/test_stores.py": "cli/stores server/json_nodes management/json_api",
+    "cli/test_stores.py": "cli/stores server/json_nodes",
     "unit/cli/test_messages.py": "cli/deadletter cli/options cli/purge cli/send operations/copies "
     "operations/drafts operations/peeking operations/purging",
     "unit/cli/test_main.py": "cli/lazy",

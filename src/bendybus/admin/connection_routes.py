@@ -1,6 +1,7 @@
 """The AMQP connections of a namespace over HTTP: list them, and close one.
 
-    GET     /$connections         all of them: who, from where, links, credit, messages so far
+    GET     /$connections         a page of them: who, from where, links, credit, messages so far
+                                  ?skip=0&top=50
     DELETE  /$connections/{id}    close one; the client is told that an operator did, and may connect again
 
 Manage on the whole namespace is needed. Answers are JSON.
@@ -15,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from bendybus import audit
+from bendybus.admin.pages import page_of
 from bendybus.auth.http import authorise
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
@@ -48,7 +50,10 @@ def connection_routes(namespace: Namespace, keeper: ConnectionKeeper | None) -> 
                     "This server has several brokers, and a broker cannot show the connections of others yet."
                 )
             if request.method == "GET":
-                return JSONResponse({"at": now(), "connections": keeper.list(namespace)})
+                skip, top = page_of(request.query_params)
+                found = keeper.list(namespace)
+                shown = found[skip : skip + top]
+                return JSONResponse({"at": now(), "count": len(found), "connections": shown})
             number = request.path_params["number"]
             client = keeper.close(namespace, number)
             if client is None:

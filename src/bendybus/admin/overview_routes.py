@@ -3,7 +3,8 @@
     GET  /[{entity}/]$rights        what the request's key may do, in the namespace or on an entity
     GET  /$overview                 queues and topics with counts, sizes and availability: a page of them
                                     ?search=TEXT&sort=FIELD&descending=true&skip=0&top=50
-    GET  /{entity}/$partitions      each partition's store, state, counts and oldest message
+    GET  /{entity}/$partitions      each partition's store, state, counts and oldest message; for a topic also
+                                    a page of its subscriptions with their counts: ?skip=0&top=50
 
 `/$rights` needs a key of the namespace, and the others Listen, as metrics do: they show how many messages
 wait, and no key or message. Rates are differences of `arrived`, which counts the numbers that a partition
@@ -13,7 +14,7 @@ has given. All partitions of all entities are visited for an overview, in turns 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -21,6 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
+from bendybus.admin.pages import page_of
 from bendybus.admin.totals import Totals
 from bendybus.auth.http import authorise
 from bendybus.auth.rights import Right
@@ -40,8 +42,8 @@ from bendybus.namespaces import Namespace
 
 __all__ = ["overview_routes"]
 
-PAGE_DEFAULT: Final = 50
-PAGE_MAX: Final = 200
+# A topic's totals visit all partitions of all its subscriptions. Of a topic with more they are left out.
+TOTALLED_MAX: Final = 200
 
 SORTS: Final = ("name", "active", "deadLetters", "scheduled", "sizeBytes", "arrived")
 
@@ -125,7 +127,7 @@ class _OverviewApi:
         sort = asked.get("sort", "name")
         if sort not in SORTS:
             raise ArgumentError(f"'sort' is '{sort[:60]}'; it must be one of {', '.join(SORTS)}.")
-        skip, top = _number(asked, "skip", 0), min(_number(asked, "top", PAGE_DEFAULT), PAGE_MAX)
+        skip, top = page_of(asked)
         found = [
             entity
             for entity in (*self._broker.queues, *self._broker.topics)
@@ -168,7 +170,30 @@ class _OverviewApi:
         else:
             _refuse_several_brokers(entity)
             partitions = [_shown_partition(host) for host in entity.own.values()]
-        return {"name": entity.path, "kind": _kind(entity), "at": entity.now(), "partitions": partitions}
+        shown = {"name": entity.path, "kind": _kind(entity), "at": entity.now(), "partitions": partitions}
+        if not isinstance(entity, Topic):
+            return shown
+        skip, top = page_of(request.query_params)
+        found = entity.subscriptions
+        turns = Turns()
+        subscriptions: list[dict[str, object]] = []
+        for subscription in found[skip : skip + top]:
+            subscriptions.append(_shown_subscription(subscription))
+            await turns.next()
+        shown |= {"subscriptions": subscriptions, "subscriptionCount": len(found)}
+        if len(found) <= TOTALLED_MAX:
+            totals = Totals.of_topic(entity)
+            for subscription in found:
+                of_subscription = Totals.of(subscription)
+                totals.active += of_subscription.active
+                totals.dead_letters += of_subscription.dead_letters
+                await turns.next()
+            shown |= {
+                "active": totals.active,
+                "deadLetters": totals.dead_letters,
+                "sizeBytes": totals.size_bytes,
+            }
+        return shown
 
 
 def _kind(entity: object) -> str:
@@ -219,6 +244,20 @@ def _shown_entity(entity: Queue | Topic) -> dict[str, object]:
     return shown
 
 
+def _shown_subscription(subscription: Subscription) -> dict[str, object]:
+    totals, description = Totals.of(subscription), subscription.description
+    return {
+        "name": subscription.name,
+        "status": str(description.status),
+        "limited": totals.limited,
+        "active": totals.active,
+        "deadLetters": totals.dead_letters,
+        "sessions": description.requires_session,
+        "maxDeliveryCount": description.max_delivery_count,
+        "forwardTo": description.forward_to,
+    }
+
+
 def _shown_topic_partition(host: TopicHost) -> dict[str, object]:
     partition = host.partition
     if partition is None:
@@ -263,10 +302,3 @@ def _located(host: Host[Any]) -> dict[str, object]:
 def _arrived(following: SequenceNumber) -> int:
     """How many numbers the partition has given: to messages that arrived and to scheduled ones twice."""
     return max(0, (following & _COUNTER) - 1)
-
-
-def _number(asked: Mapping[str, str], name: str, default: int) -> int:
-    text = asked.get(name, str(default))
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise ArgumentError(f"'{name}' must be a number, not '{text[:60]}'.")
-    return int(text)

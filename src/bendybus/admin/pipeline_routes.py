@@ -5,21 +5,21 @@
     PUT  /$pipelines/{id}    {"pipeline": "capture", "about": "orders", "state": "running", "phase": "...",
                               "messages": 12, "total": 100, "error": "", "summary": {...}}
 
-Listen on the whole namespace is needed, as for the messages that a pipeline reads. Runs are kept in memory,
-so many and so large as the constants say, and are forgotten when the server stops: a run that goes on reports
-again. A run that has said nothing for a while may have been killed. Who reports: cli/pipeline_runs.py.
+Listen on the whole namespace is needed, as for the messages that a pipeline reads. The last runs are kept
+(pipeline_runs.py). A run that has said nothing for a while may have been killed. Who reports:
+cli/pipeline_runs.py.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from bendybus.admin.pipeline_runs import PipelineRuns
 from bendybus.auth.http import authorise
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
@@ -29,8 +29,6 @@ from bendybus.namespaces import Namespace
 
 __all__ = ["pipeline_routes"]
 
-# Together at most 6 MB for a namespace.
-RUNS_MAX: Final = 100
 RUN_BYTES_MAX: Final = 64 * 1024
 ID_LENGTH_MAX: Final = 64
 
@@ -51,7 +49,7 @@ def pipeline_routes(namespace: Namespace) -> list[BaseRoute]:
 class _PipelineApi:
     def __init__(self, namespace: Namespace) -> None:
         self._keys = namespace.keys
-        self._runs: dict[str, dict[str, object]] = {}
+        self._runs = PipelineRuns(namespace.runs_folder)
 
     async def serve(self, request: Request) -> Response:
         body = RequestBody(request.receive, request.headers.get("content-length"))
@@ -67,24 +65,17 @@ class _PipelineApi:
     async def _answer(self, request: Request, body: RequestBody) -> Response:
         name = request.path_params.get("run")
         if name is None:
-            newest = reversed(self._runs.values())
+            newest = await self._runs.newest_first()
             shown = [{key: each[key] for key in each if key != "summary"} for each in newest]
             return JSONResponse({"at": now(), "runs": shown})
         if request.method == "PUT":
             if len(name) > ID_LENGTH_MAX:
                 raise ArgumentError(f"A run's id has at most {ID_LENGTH_MAX} characters.")
-            self._put(name, _read(await body.read_document(RUN_BYTES_MAX)))
-        found = self._runs.get(name)
+            await self._runs.put(name, _read(await body.read_document(RUN_BYTES_MAX)), now())
+        found = await self._runs.find(name)
         if found is None:
             return JSONResponse({"error": f"There is no run '{name[:ID_LENGTH_MAX]}'."}, 404)
         return JSONResponse(found)
-
-    def _put(self, name: str, told: Mapping[str, object]) -> None:
-        before = self._runs.get(name, {})
-        started = before.get("startedAt", now())
-        self._runs[name] = {"id": name, "startedAt": started, **told, "updatedAt": now()}
-        while len(self._runs) > RUNS_MAX:
-            self._runs.pop(next(iter(self._runs)))
 
 
 def _read(content: bytes) -> dict[str, object]:

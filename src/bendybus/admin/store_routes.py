@@ -2,7 +2,7 @@
 
     GET     /$stores           all stores: kind, state, what they keep, how far one that drains has come
     POST    /$stores           {"url": "sqlite:///...", "name": "..."}    attach; the name may be left out
-    GET     /$stores/{name}    one store
+    GET     /$stores/{name}    one store, and which partitions of which entities it keeps: ?skip=0&top=50
     PUT     /$stores/{name}    {"draining": true}    empty it; false: use it again
     DELETE  /$stores/{name}    retire; only when it keeps nothing
     DELETE  /$stores/{name}?forget=true    give it up with everything in it; only while it is away
@@ -24,12 +24,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from bendybus import audit
+from bendybus.admin.pages import page_of
 from bendybus.auth.http import authorise
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.forgetting import Loss, loss_of
 from bendybus.broker.lifecycle import StoreState
 from bendybus.broker.stores import AttachedStore
+from bendybus.domain.entities import normalise_path
 from bendybus.errors import ArgumentError, BrokerError, InvalidOperation, StoreNotAllowed
 from bendybus.http_bodies import json_body
 from bendybus.namespaces import Namespace, Namespaces
@@ -86,7 +88,16 @@ class _StoreApi:
         return {"stores": [self._shown(store) for store in self._broker.stores]}, HTTPStatus.OK
 
     async def _show(self, request: Request) -> tuple[object, HTTPStatus]:
-        return self._shown(self._broker.stores[request.path_params["name"]]), HTTPStatus.OK
+        store = self._broker.stores[request.path_params["name"]]
+        skip, top = page_of(request.query_params)
+        placed: dict[str, list[int]] = {}
+        for resident in store.residents:
+            placed.setdefault(resident.path, []).append(int(resident.number))
+        entities = sorted(placed, key=normalise_path)
+        placement = [
+            {"entity": entity, "partitions": sorted(placed[entity])} for entity in entities[skip : skip + top]
+        ]
+        return self._shown(store) | {"placement": placement, "entityCount": len(placed)}, HTTPStatus.OK
 
     async def _attach(self, request: Request) -> tuple[object, HTTPStatus]:
         if self._namespaces.only is None:

@@ -47,6 +47,8 @@ class Drains:
         self._moving: tuple[AttachedStore, str, Move] | None = None
         """The source, the partition, and the move that is under way."""
         self._problem = ""
+        self._began_with: dict[str, int] = {}
+        """Store -> the partitions that it had when it began to drain, or when somebody first asked."""
         self.changes = StateChanges()
         """A move has begun, ended or failed."""
 
@@ -87,6 +89,7 @@ class Drains:
             self.refuse_last(name)
             if name not in self._stores.draining:
                 await self._keep({**self._stores.draining, name: None})
+                self._began_with[name] = len(self._stores[name].residents)
                 audit.record("store-drain-begun", store=name)
         self._work()
 
@@ -114,7 +117,9 @@ class Drains:
         """The progress of emptying a store, for people."""
         if name not in self._stores.draining:
             return {}
-        shown: dict[str, object] = {}
+        left = len(self._stores[name].residents)
+        began_with = self._began_with.setdefault(name, left)
+        shown: dict[str, object] = {"moved": max(0, began_with - left)}
         if self._moving is not None and self._moving[0].name == name:
             _, shown["moving"], move = self._moving
             shown["copied"] = move.copied

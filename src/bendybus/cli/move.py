@@ -24,7 +24,7 @@ from bendybus.cli.counts import message_count, seen_entity, split_path
 from bendybus.cli.output import note, show_one
 from bendybus.cli.tables import progress
 from bendybus.client import BusClient, ReceivedMessage, Receiver, Sender
-from bendybus.errors import ConfigError, InvalidOperation, OperationTimeout
+from bendybus.errors import ConfigError, InvalidOperation
 from bendybus.management.entries import Entry
 from bendybus.operations.moving import Move, NewId
 from bendybus.operations.peeking import (
@@ -120,14 +120,7 @@ def _move_sessions(command: Command, moving: Move, sender: Sender) -> None:
     """Session after session, as they are free. One that others hold stays."""
     # The server answers an attach to the next session when there is one: this long and no longer.
     with bus_client(command, retries=0, timeout_s=SESSION_WAIT_MIN_S) as client:
-        came = 1
-        while came and moving.wanted:
-            try:
-                receiver = _receiver(client, moving.source, session_filter(None))
-            except OperationTimeout:
-                return
-            came = moving.run(receiver, sender)
-            receiver.close()
+        moving.run_sessions(client, sender)
 
 
 def _has_sessions(command: Command, source: str) -> bool:

@@ -92,13 +92,43 @@ def _filter(child: Element) -> dict[str, object]:
     return fields
 
 
+class _TypedText(str):
+    """A value of a type that JSON does not have: a time, a duration, an id."""
+
+    __slots__ = ("kind",)
+
+    kind: str
+
+
+def _value(found: Element | None) -> object:
+    """As it was given, so that a rule that is shown can be created again."""
+    if found is None or found.text is None:
+        return None
+    kind = _kind(found)
+    try:
+        match kind:
+            case "string" | "":
+                return found.text
+            case "boolean":
+                return found.text.strip().lower() == "true"
+            case "int" | "long":
+                return int(found.text)
+            case "double":
+                return float(found.text)
+    except ValueError:
+        pass
+    text = _TypedText(found.text)
+    text.kind = kind
+    return text
+
+
 def _typed(name: str, kind: str, inside: str) -> str:
     return f'<{name} i:type="{kind}">{inside}</{name}>'
 
 
 def _property(item: tuple[str, object]) -> str:
     name, value = item
-    kind = _SCHEMA_TYPES.get(type(value), "string")
+    kind = value.kind if isinstance(value, _TypedText) else _SCHEMA_TYPES.get(type(value), "string")
     # The type stands in an attribute of the element, with a prefix that is declared there.
     typed = element("Value", value).removeprefix("<Value>")
     return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import replace
 
-from bendybus.amqp.annotations import PARTITION_KEY, PREFIX
+from bendybus.amqp.annotations import PARTITION_KEY, PREFIX, SCHEDULED_ENQUEUE_TIME
 from bendybus.amqp.message import Header, encode_message
 from bendybus.amqp.sections import scan
 from bendybus.client import ReceivedMessage
@@ -14,12 +14,17 @@ __all__ = ["copy_of"]
 
 
 def copy_of(
-    message: ReceivedMessage, *, message_id: str | None = None, without: Container[str] = ()
+    message: ReceivedMessage,
+    *,
+    message_id: str | None = None,
+    without: Container[str] = (),
+    scheduled_at: object = None,
 ) -> bytes:
     """The message with its id, key, properties and body. `message_id` replaces its id.
 
     `without` names application properties to leave out. The lifetime starts again: an expiry time that
-    was computed when the message was first sent would shorten it.
+    was computed when the message was first sent would shorten it. `scheduled_at` is when the copy becomes
+    active, as the original's annotation has it.
     """
     parts, at = message.parts, scan(message.payload)
     properties = replace(parts.properties, absolute_expiry_time=None, creation_time=None)
@@ -31,6 +36,8 @@ def copy_of(
         # Of the annotations of Service Bus only the key is the sender's.
         if name == PARTITION_KEY or not str(name).startswith(PREFIX)
     }
+    if scheduled_at is not None:
+        annotations[SCHEDULED_ENQUEUE_TIME] = scheduled_at
     own = {name: value for name, value in parts.application_properties.items() if name not in without}
     front = encode_message(
         header=Header(durable=True, ttl=parts.header.ttl, priority=parts.header.priority),

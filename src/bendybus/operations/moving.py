@@ -11,9 +11,10 @@ from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from typing import Final
 
-from bendybus.client import ReceivedMessage, Receiver, Sender
-from bendybus.errors import BrokerError, MessageLockLost
+from bendybus.client import BusClient, ReceivedMessage, Receiver, Sender
+from bendybus.errors import BrokerError, MessageLockLost, OperationTimeout
 from bendybus.operations.copies import copy_of
+from bendybus.operations.peeking import session_filter
 
 __all__ = ["Move", "NewId", "by_key"]
 
@@ -67,6 +68,21 @@ class Move:
             self._transfer(receiver, sender, messages)
             self.tell()
         return self.moved - before
+
+    def run_sessions(self, client: BusClient, sender: Sender) -> None:
+        """Session after session, as they are free. One that others hold stays.
+
+        The server waits for a free session as long as the client is patient, which should not be long.
+        """
+        came = 1
+        while came and self.wanted:
+            receiver = client.receiver(self.source, filters=session_filter(None))
+            try:
+                receiver.check()
+            except OperationTimeout:
+                return
+            came = self.run(receiver, sender)
+            receiver.close()
 
     def _transfer(self, receiver: Receiver, sender: Sender, messages: list[ReceivedMessage]) -> None:
         """Complete what the target has acknowledged, and release the rest, whatever happens."""

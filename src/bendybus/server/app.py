@@ -266,7 +266,8 @@ class Server:
         except RequestError as refusal:
             raise ConfigError(f"{settings.config}: {refusal}") from refusal
         refuse_exposed_keys(settings.host, [known for rule in keys for known in rule.keys])
-        return Namespace(name, broker, keys, self.faults.get(name)), authorization_rules, keeper
+        served = Namespace(name, broker, keys, self.faults.get(name), folder.runs_path)
+        return served, authorization_rules, keeper
 
     async def _ensure(self, broker: Broker, config: NamespaceConfig) -> None:
         """Create the entities that the file lists."""

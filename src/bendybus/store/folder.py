@@ -65,6 +65,11 @@ class DataFolder:
     def catalog_path(self) -> Path:
         return self._path / "catalog.db"
 
+    @property
+    def runs_path(self) -> Path:
+        """Runs of pipelines, as they have reported themselves."""
+        return self._path / "pipeline-runs"
+
     def open(self) -> None:
         """`DataFolderInUse` if another process has it, `SchemaTooNew` if a newer Bendybus wrote it."""
         assert self._lock is None, f"{self._path} is open already"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from bendybus_portal.markup import EMPTY, Html, tag
+from bendybus_portal.markup import Html, join, tag
 from bendybus_portal.series import Series
 from bendybus_portal.shown import rate
 
@@ -18,40 +18,44 @@ SPAN_LEAST_S: Final = 30.0
 
 
 def line_chart(title: str, unit: str, lines: Sequence[tuple[str, Series]], at: float) -> Html:
-    """Up to two lines over the last five minutes at most; the second is drawn dashed."""
+    """Up to two lines over the last five minutes at most; the second is drawn dashed.
+
+    Lines are drawn in seconds and in their own unit, and what is seen of them is a matter of the view box. So
+    a line only grows from one reading to the next.
+    """
     began = min((series.points[0][0] for _, series in lines if series.points), default=at)
     span_s = min(SPAN_S, max(SPAN_LEAST_S, at - began))
-    most = max((value for _, series in lines for _, value in series.points), default=0.0)
-    top = _round_up(most)
-    paths = EMPTY
-    for place, (_, series) in enumerate(lines):
-        points = [
-            f"{WIDTH * (1 - (at - when) / span_s):.1f},{HEIGHT * (1 - value / top):.1f}"
-            for when, value in series.points
-            if at - when <= span_s
-        ]
-        if len(points) > 1:
-            drawn = tag("polyline", points=" ".join(points), class_=f"line line-{place}", fill="none")
-            paths = Html(paths + drawn)
-    now = ", ".join(f"{label} {rate(series.last)} {unit}" for label, series in lines)
+    seen = [value for _, series in lines for when, value in series.points if at - when <= span_s]
+    top = _round_up(max(seen, default=0.0))
+    paths = tag(
+        "svg",
+        *(
+            tag("polyline", points=series.drawn, class_=f"line line-{place}", fill="none")
+            for place, (_, series) in enumerate(lines)
+        ),
+        # A line along an edge is half outside of it.
+        viewBox=f"{at - span_s:.1f} {-1.03 * top:g} {span_s:.1f} {1.06 * top:g}",
+        preserveAspectRatio="none",
+        width="100%",
+        height="100%",
+    )
+    now = ", ".join(f"{label} {rate(series.recent(at))} {unit}" for label, series in lines)
     legend = [
         tag(
             "span",
             tag("span", class_=f"swatch swatch-{place}", aria_hidden="true"),
             label,
-            tag("strong", rate(series.last)),
+            tag("strong", rate(series.recent(at))),
             tag("span", unit, class_="soft"),
             class_="legend-item",
         )
         for place, (label, series) in enumerate(lines)
     ]
-    grid = Html("".join(tag("line", x1=0, x2=WIDTH, y1=y, y2=y, class_="grid") for y in (0, 60, 120)))
+    grid = join(*(tag("line", x1=0, x2="100%", y1=y, y2=y, class_="grid") for y in ("3%", "50%", "97%")))
     svg = tag(
         "svg",
         grid,
         paths,
-        viewBox=f"0 -4 {WIDTH} {HEIGHT + 8}",
-        preserveAspectRatio="none",
         role="img",
         aria_label=f"{title}, last {_span(span_s)}: {now}",
         class_="chart",

@@ -10,7 +10,8 @@ from bendybus.management.durations import read_duration
 from bendybus.management.properties import QUEUE, TOPIC, new_elements
 from bendybus_portal.access import in_thread
 from bendybus_portal.components.dialogs import FormDialog, choice, field, form_dialog, switch
-from bendybus_portal.components.live import go_to, markup, put
+from bendybus_portal.components.live import go_to
+from bendybus_portal.components.markup_element import markup
 from bendybus_portal.markup import Html, icon, page_url, tag
 from bendybus_portal.sessions import Session
 
@@ -74,21 +75,21 @@ def create_entity_dialog(session: Session) -> FormDialog:
         size = choice("Maximum size", {str(gb): f"{gb} GB" for gb in _SIZES[tier]}, "1")
         meaning = markup(classes="meaning")
         with ui.element("div").classes("columns"):
-            life = field("Time to live", hint="as 14d or PT1H; empty: unlimited")
-            lock = field("Lock duration", hint="as 30s; empty: 1 minute")
-            deliveries = field("Maximum delivery count", hint="empty: 10")
+            life = field("Time to live", example="unlimited")
+            lock = field("Lock duration", example="1m")
+            deliveries = field("Maximum delivery count", example="10")
         sessions = switch("Sessions")
         duplicates = switch("Duplicate detection")
         letters = switch("Dead-letter messages that expire")
 
         def explain() -> None:
             text = effective_size(tier, int(size.value), bool(partitioned.value))
-            put(meaning, tag("p", icon("straighten"), tag("span", text)))
+            meaning.put(tag("p", icon("straighten"), tag("span", text)))
             for only_queue in (lock, deliveries, sessions, letters):
                 only_queue.set_visibility(kind.value == "queue")
 
         for each in (kind, partitioned, size):
             each.on_value_change(explain)
-        put(meaning, Html(""))
+        meaning.put(Html(""))
         explain()
     return form

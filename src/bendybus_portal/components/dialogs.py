@@ -8,20 +8,30 @@ from contextlib import contextmanager
 from nicegui import ui
 
 from bendybus.errors import BrokerError
-from bendybus_portal.components.live import markup
-from bendybus_portal.markup import Child, icon, tag
+from bendybus_portal.components.markup_element import markup
+from bendybus_portal.markup import EMPTY, Child, icon, tag
 
 __all__ = ["FormDialog", "choice", "confirm", "field", "form_dialog", "switch"]
 
 
 def field(
-    label: str, value: str = "", *, hint: str = "", area: bool = False, secret: bool = False
+    label: str,
+    value: str = "",
+    *,
+    hint: str = "",
+    example: str = "",
+    area: bool = False,
+    secret: bool = False,
 ) -> ui.input:
-    """A text field; the label stays above it."""
+    """A text field; the label stays above it. `example` is shown while it is empty."""
     made = ui.textarea(label, value=value) if area else ui.input(label, value=value, password=secret)
     made.props('outlined dense stack-label autocomplete="off" spellcheck="false"').classes("field")
+    if area:
+        made.props("rows=4")
     if hint:
         made.props.update(hint=hint)
+    if example:
+        made.props.update(placeholder=example)
     return made
 
 
@@ -78,7 +88,7 @@ class FormDialog:
                 self._button.props("no-caps unelevated").classes("button primary")
 
     def open(self) -> None:
-        self._problem.set_content("")
+        self._problem.put(EMPTY)
         self._dialog.open()
 
     def close(self) -> None:
@@ -95,7 +105,7 @@ class FormDialog:
             self._button.enable()
 
     def refuse(self, reason: str) -> None:
-        self._problem.set_content(tag("div", icon("error_outline"), tag("span", reason), class_="banner bad"))
+        self._problem.put(tag("div", icon("error_outline"), tag("span", reason), class_="banner bad"))
 
 
 @contextmanager

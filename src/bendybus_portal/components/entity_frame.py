@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bendybus_portal.access import in_thread
-from bendybus_portal.components.live import markup
+from bendybus_portal.components.markup_element import markup
 from bendybus_portal.layout import Visit, title_bar
 from bendybus_portal.markup import EMPTY, Html, badge, icon, join, page_url, tag
 from bendybus_portal.reading import EntityInfo, describe, split_entity

@@ -9,7 +9,8 @@ from nicegui import ui
 from bendybus.errors import ArgumentError, BrokerError
 from bendybus_portal.access import in_thread
 from bendybus_portal.components.dialogs import field, form_dialog
-from bendybus_portal.components.live import markup, put, tell, told_errors
+from bendybus_portal.components.live import tell, told_errors
+from bendybus_portal.components.markup_element import markup
 from bendybus_portal.components.message_view import message_dialog, message_table
 from bendybus_portal.components.table import ClickedAction, actions_of
 from bendybus_portal.holding import RECEIVED_MAX, Holding
@@ -54,8 +55,8 @@ class HeldPanel:
     def _show(self) -> None:
         messages = list(self._holding.messages.values())
         self._section.set_visibility(bool(messages))
-        put(self._title, tag("h2", f"Received: {plural(len(messages), 'locked message')}"))
-        put(self._listed, message_table(messages, actions=_ACTIONS) if messages else Html(""))
+        self._title.put(tag("h2", f"Received: {plural(len(messages), 'locked message')}"))
+        self._listed.put(message_table(messages, actions=_ACTIONS) if messages else Html(""))
 
     async def _receive(self) -> None:
         text = self._count.value.strip()

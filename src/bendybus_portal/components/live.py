@@ -1,8 +1,8 @@
 """Views that keep themselves up to date, and the errors of a server as a person sees them.
 
-A view is refreshed every few seconds while its page is open. If the server cannot be reached, a banner says
-so and the view keeps what it showed; when the server is back, the banner goes by itself. When the session has
-ended, the page goes to the sign-in page.
+A view is refreshed every few seconds while its page can be seen: a hidden tab costs nothing. If the server
+cannot be reached, a banner says so and the view keeps what it showed; when the server is back, the banner
+goes by itself. When the session has ended, the page goes to the sign-in page.
 """
 
 from __future__ import annotations
@@ -10,29 +10,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import Final
 
-from nicegui import ui
+from nicegui import events, ui
 
 from bendybus.errors import BrokerError, ConnectionLost, Unavailable
-from bendybus_portal.markup import Html, icon, join, tag
+from bendybus_portal.components.markup_element import markup
+from bendybus_portal.markup import EMPTY, Html, icon, join, tag
 from bendybus_portal.sessions import Session
 
-__all__ = ["Live", "go_to", "markup", "put", "tell", "told_errors"]
+__all__ = ["Live", "go_to", "tell", "told_errors"]
 
 # NiceGUI gives a page three seconds to be built.
 FIRST_WAIT_S: Final = 1.5
 
-
-def markup(content: Html | str = "", *, classes: str = "") -> ui.html:
-    """An element with markup of ours, which is escaped where it has to be (markup.py)."""
-    return ui.html(content, sanitize=False).classes(classes)
-
-
-def put(element: ui.html, content: Html) -> None:
-    """Replace the content, unless it is the same."""
-    if element.content != content:
-        element.set_content(content)
+# A machine that has much to do takes longer for a refresh, and is asked less often: refreshing takes a
+# twentieth of the time at most.
+PAUSE_FACTOR: Final = 20
+EVERY_MAX_S: Final = 10.0
 
 
 def go_to(url: str) -> None:
@@ -67,6 +63,8 @@ class Live:
         self._every_s = every_s
         self._views: list[Callable[[], Awaitable[None]]] = []
         self._running = False
+        self._hidden = False
+        self._timer: ui.timer | None = None
         self._banner = markup(classes="lost-slot").props('role="status" aria-live="polite"')
 
     def add(self, refresh: Callable[[], Awaitable[None]]) -> None:
@@ -76,7 +74,21 @@ class Live:
         """Fill the views now, unless the server is slow, and keep them up to date."""
         first = asyncio.create_task(self.refresh())
         await asyncio.wait((first,), timeout=FIRST_WAIT_S)
-        ui.timer(self._every_s, self.refresh, immediate=False)
+        self._timer = ui.timer(self._every_s, self._tick, immediate=False)
+        ui.on("visibility", self._seen)
+
+    async def _seen(self, event: events.GenericEventArguments) -> None:
+        self._hidden = event.args == "hidden"
+        if not self._hidden:
+            await self.refresh()
+
+    async def _tick(self) -> None:
+        if not self._hidden:
+            began = monotonic()
+            await self.refresh()
+            if self._timer is not None:
+                pause_s = (monotonic() - began) * PAUSE_FACTOR
+                self._timer.interval = min(EVERY_MAX_S, max(self._every_s, pause_s))
 
     async def refresh(self) -> None:
         if not self._session.alive:
@@ -88,11 +100,11 @@ class Live:
         try:
             for view in self._views:
                 await view()
-            put(self._banner, Html(""))
+            self._banner.put(EMPTY)
         except (ConnectionLost, Unavailable) as error:
-            put(self._banner, _lost(str(error)))
+            self._banner.put(_lost(str(error)))
         except BrokerError as error:
-            put(self._banner, _refused(str(error)))
+            self._banner.put(_refused(str(error)))
         finally:
             self._running = False
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final
 
 from nicegui import ui
 
 from bendybus.client import ReceivedMessage
 from bendybus.names import PARTITION_SHIFT
-from bendybus_portal.components.live import markup
+from bendybus_portal.components.markup_element import markup
 from bendybus_portal.components.table import Column, action_button, table
 from bendybus_portal.layout import button
 from bendybus_portal.markup import EMPTY, Html, badge, join, tag
-from bendybus_portal.messages import reason_of, shown_fields
+from bendybus_portal.messages import shown_fields
+from bendybus_portal.peeking import reason_of
 from bendybus_portal.shown import body_of, clock_time, plural, size, words
 
 __all__ = ["message_dialog", "message_markup", "message_table"]
@@ -43,24 +44,26 @@ def message_table(
     chosen: Container[int] | None = None,
 ) -> Html:
     """`actions` are label by name, for each row; `letters`: show the reason; `chosen`: with boxes to tick."""
+    # A column for what no message on the page can do would be empty.
+    acts = bool(actions) and any(_possible(each, actions or {}) for each in messages)
     columns = [
         Column("Sequence number", _number, numeric=True),
         *([] if letters else [Column("Partition", _partition, numeric=True, narrow=False)]),
         Column("Enqueued (UTC)", _enqueued, narrow=False),
         Column("Message id", lambda each: _clipped(str(each.message_id or "–"), 20)),
-        Column("Reason", lambda each: _clipped(reason_of(each), 24))
+        Column("Reason", lambda each: _clipped(reason_of(each), 22))
         if letters
         else Column(
             "Key", lambda each: _clipped(each.session_id or each.partition_key or "–", 16), narrow=False
         ),
-        Column("Body", lambda each: _body(each, 18 if actions else 32), narrow=False),
+        Column("Body", lambda each: _body(each, 16 if acts else 32), narrow=False),
     ]
     if chosen is not None:
         unseen = tag("span", "Choose", class_="visually-hidden")
         columns.insert(0, Column(unseen, lambda each: _box(each, each.sequence_number in chosen)))
     if not letters:
         columns.append(Column("State", _state, narrow=False))
-    if actions:
+    if actions and acts:
         columns.append(Column("Actions", lambda each: _row_actions(each, actions)))
     return table("Messages", columns, messages)
 
@@ -108,11 +111,14 @@ def _state(message: ReceivedMessage) -> Html:
 
 def _row_actions(message: ReceivedMessage, actions: Mapping[str, str]) -> Html:
     shown = [
-        action_button(label, name, message.sequence_number)
-        for name, label in actions.items()
-        if {"cancel": SCHEDULED, "fetch": DEFERRED}.get(name, message.state) == message.state
+        action_button(actions[name], name, message.sequence_number) for name in _possible(message, actions)
     ]
     return tag("span", *shown, class_="row-actions")
+
+
+def _possible(message: ReceivedMessage, actions: Mapping[str, str]) -> list[str]:
+    only = {"cancel": SCHEDULED, "fetch": DEFERRED}
+    return [name for name in actions if only.get(name, message.state) == message.state]
 
 
 def message_markup(message: ReceivedMessage) -> Html:
@@ -143,7 +149,9 @@ def _details(values: Mapping[str, Any]) -> Html:
     return tag("dl", *pairs, class_="details")
 
 
-def message_dialog(message: ReceivedMessage, actions: Mapping[str, Any]) -> None:
+def message_dialog(
+    message: ReceivedMessage, actions: Mapping[str, Any], closed: Callable[[], None] = lambda: None
+) -> None:
     """Open the message; `actions` are handlers by their labels, called when the dialog has been closed."""
     with ui.dialog(value=True) as dialog, ui.element("div").classes("dialog wide"):
         dialog.props('aria-label="Message"')
@@ -159,4 +167,9 @@ def message_dialog(message: ReceivedMessage, actions: Mapping[str, Any]) -> None
 
                 button(label, act)
             button("Close", dialog.close, kind="primary")
-    dialog.on("hide", dialog.delete)
+
+    def hidden() -> None:
+        closed()
+        dialog.delete()
+
+    dialog.on("hide", hidden)

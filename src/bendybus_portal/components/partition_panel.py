@@ -39,6 +39,7 @@ def partition_panel(told: Mapping[str, Any], history: EntityHistory, broker: str
             load / most if most else 0.0,
             broker,
             flowing,
+            told["kind"] == "topic",
         )
         for each, load in zip(partitions, loads, strict=True)
     ]
@@ -69,7 +70,14 @@ def _remarks(partitions: list[dict[str, Any]], skew: float | None, flowing: bool
 
 
 def _partition(
-    each: dict[str, Any], at: int, load: float, share: float, of_most: float, broker: str, flowing: bool
+    each: dict[str, Any],
+    at: int,
+    load: float,
+    share: float,
+    of_most: float,
+    broker: str,
+    flowing: bool,
+    topic: bool,
 ) -> Html:
     slow = each["available"] and each["storeState"] != "available"
     tone = "" if each["available"] and not slow else "slow" if slow else "away"
@@ -84,11 +92,19 @@ def _partition(
     facts = [
         ("Store", each["store"]),
         ("Broker", broker),
-        ("Active", number(each.get("active", each.get("scheduled")))),
-        ("Dead letters", number(each.get("deadLetters"))),
-        ("Oldest", age(at - oldest) if oldest else "–"),
+        *(
+            # The messages of a topic are in its subscriptions; those that are scheduled wait in the topic.
+            [("Scheduled", number(each.get("scheduled")))]
+            if topic
+            else [
+                ("Active", number(each.get("active"))),
+                ("Dead letters", number(each.get("deadLetters"))),
+                ("Oldest", age(at - oldest) if oldest else "–"),
+            ]
+        ),
         ("Size", size(each.get("sizeBytes"))),
-        ("Arriving / s" if flowing else "Share", rate(load) if flowing else percent(share)),
+        ("Arriving / s", rate(load if flowing else 0.0)),
+        ("Share", percent(share)),
     ]
     return tag(
         "article",
@@ -96,5 +112,7 @@ def _partition(
         bar(of_most, f"{percent(share)} of the {'traffic' if flowing else 'messages'}"),
         tag("dl", *(Html(tag("dt", name) + tag("dd", value)) for name, value in facts), class_="figures"),
         class_=f"partition {tone}".strip(),
+        # Its height is known, so that a figure that changes moves nothing else on the page.
+        style=f"--facts:{len(facts)}",
         data_partition=each["partition"],
     )

@@ -13,25 +13,20 @@ from bendybus.client import ReceivedMessage
 from bendybus.errors import ArgumentError
 from bendybus.operations.drafts import Draft, instant, milliseconds, shown_message
 from bendybus_portal.access import in_thread
-from bendybus_portal.components.dialogs import FormDialog, choice, field, form_dialog
+from bendybus_portal.components.dialogs import FormDialog, field, form_dialog, switch
 from bendybus_portal.components.live import tell
+from bendybus_portal.components.own_templates import TemplateChoice
 from bendybus_portal.jobs import Job
 from bendybus_portal.messages import ADDED, parse_properties, send_work
 from bendybus_portal.sessions import Session
 from bendybus_portal.shown import plural
+from bendybus_portal.templates import Template
 
 __all__ = ["SendForm"]
 
 COUNT_MAX: Final = 1_000_000
 # Up to this many are sent while the person waits; more are a job.
 AT_ONCE_MAX: Final = 100
-
-TEMPLATES: Final = {
-    "Empty": ("", ""),
-    "JSON": ('{\n  "id": 1,\n  "name": "Ada"\n}', "application/json"),
-    "XML": ("<order>\n  <id>1</id>\n</order>", "application/xml"),
-    "Base64 bytes": ("AAECAwQ=", "application/octet-stream"),
-}
 
 _TEXTS: Final = {
     "message_id": "Message id",
@@ -58,9 +53,10 @@ class SendForm:
         self._afterwards: Callable[[], Awaitable[None]] | None = None
         self.form: FormDialog
         with form_dialog(f"Send to {path}", "Send", self._send) as self.form:
-            self._template = choice("Template", list(TEMPLATES), "Empty")
+            self._templates = TemplateChoice(self._use, self._current)
             self._body = field("Body", area=True)
             self._body.classes("mono")
+            self._encoded = switch("The body is base64")
             self._to = field("Entity", path)
             with ui.element("div").classes("columns"):
                 self._texts = {name: field(label) for name, label in _TEXTS.items()}
@@ -71,14 +67,14 @@ class SendForm:
                 self._life = field("Time to live", hint="as 30s or PT1H")
                 self._due = field("Enqueue later", hint="as 10m, or 2030-01-31T12:00Z")
                 self._count = field("How many", "1")
-        self._template.on_value_change(self._use_template)
 
-    def open(self) -> None:
+    async def open(self) -> None:
         self._afterwards = None
         self._to.set_value(self._path)
         self.form.open()
+        await self._templates.load()
 
-    def open_copy(
+    async def open_copy(
         self,
         message: ReceivedMessage,
         to: str | None = None,
@@ -87,7 +83,8 @@ class SendForm:
         """A copy to edit; `afterwards` runs when it has been accepted."""
         values = shown_message(message)
         encoded = "bodyBase64" in values
-        self._template.set_value("Base64 bytes" if encoded else "Empty")
+        self._templates.start()
+        self._encoded.set_value(encoded)
         self._body.set_value(str(values.get("bodyBase64" if encoded else "body", "")))
         names = {"message_id": "messageId", "session_id": "sessionId", "partition_key": "partitionKey"}
         for name, element in self._texts.items():
@@ -99,11 +96,23 @@ class SendForm:
         self._afterwards = afterwards
         self.form.open()
 
-    def _use_template(self) -> None:
-        body, kind = TEMPLATES[self._template.value]
-        if self._template.value != "Base64 bytes" or not self._body.value:
-            self._body.set_value(body)
-        self._texts["content_type"].set_value(kind)
+    def _use(self, template: Template) -> None:
+        self._body.set_value(template.body)
+        self._encoded.set_value(template.encoded)
+        for name, element in self._texts.items():
+            element.set_value(template.texts.get(name, ""))
+        self._properties.set_value(template.properties)
+        self._life.set_value(template.life)
+
+    def _current(self) -> Template:
+        texts = {name: each.value for name, each in self._texts.items() if each.value}
+        return Template(
+            self._body.value or "",
+            bool(self._encoded.value),
+            texts,
+            self._properties.value or "",
+            self._life.value or "",
+        )
 
     async def _send(self) -> None:
         draft, count = self._draft(), self._number()
@@ -123,7 +132,7 @@ class SendForm:
     def _draft(self) -> Draft:
         text = self._body.value or ""
         body = text.encode()
-        if self._template.value == "Base64 bytes":
+        if self._encoded.value:
             try:
                 body = base64.b64decode(text, validate=True)
             except ValueError:

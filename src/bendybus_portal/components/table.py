@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nicegui import events, ui
+from nicegui import events
 
-from bendybus_portal.components.live import markup
+from bendybus_portal.components.markup_element import Markup, markup
 from bendybus_portal.markup import EMPTY, Child, Html, icon, page_url, tag
 from bendybus_portal.shown import number
 
@@ -132,7 +132,7 @@ _DELEGATED = (
 )
 
 
-def actions_of(handler: Callable[[ClickedAction], Any], *, classes: str = "") -> ui.html:
+def actions_of(handler: Callable[[ClickedAction], Any], *, classes: str = "") -> Markup:
     """An element whose markup has buttons with `data-action`; the handler is told which was used."""
     element = markup(classes=classes)
 

@@ -7,17 +7,19 @@ from typing import Any
 
 from bendybus_portal.access import in_thread
 from bendybus_portal.components.dialogs import confirm
-from bendybus_portal.components.live import Live, put, tell, told_errors
+from bendybus_portal.components.live import Live, tell, told_errors
 from bendybus_portal.components.table import (
     ClickedAction,
     Column,
     action_button,
     actions_of,
     empty_state,
+    pager,
     table,
 )
 from bendybus_portal.layout import Visit, portal_page, title_bar
 from bendybus_portal.markup import EMPTY, Html, badge, icon, join, link, tag
+from bendybus_portal.reading import PAGE
 from bendybus_portal.series import Counters
 from bendybus_portal.shown import age, number, plural, rate
 
@@ -30,7 +32,7 @@ LINKS_SHOWN = 5
 async def connections_page(visit: Visit) -> None:
     session = visit.session
     title_bar("Connections", crumbs=[(session.rights.name, "/portal/")])
-    counters = Counters()
+    counters, skip = Counters(), visit.number("skip")
     live = Live(session)
 
     async def act(clicked: ClickedAction) -> None:
@@ -44,15 +46,14 @@ async def connections_page(visit: Visit) -> None:
     listed = actions_of(act)
 
     async def refresh() -> None:
-        told = await in_thread(session.access.ask, "GET", "/$connections")
-        at = monotonic()
-        put(listed, _listed(told, at, counters))
+        told = await in_thread(session.access.ask, "GET", "/$connections", {"skip": skip, "top": PAGE})
+        listed.put(_listed(told, monotonic(), counters, skip))
 
     live.add(refresh)
     await live.start()
 
 
-def _listed(told: dict[str, Any], at: float, counters: Counters) -> Html:
+def _listed(told: dict[str, Any], at: float, counters: Counters, skip: int) -> Html:
     connections = told["connections"]
     if not connections:
         return empty_state(
@@ -66,8 +67,9 @@ def _listed(told: dict[str, Any], at: float, counters: Counters) -> Html:
         Column("Actions", lambda each: action_button("Close…", "close", each["id"], tone="danger")),
     ]
     return join(
-        tag("p", plural(len(connections), "AMQP connection"), class_="soft above"),
+        tag("p", plural(told["count"], "AMQP connection"), class_="soft above"),
         table("Connections", columns, connections),
+        pager("connections", skip, PAGE, told["count"]),
     )
 
 

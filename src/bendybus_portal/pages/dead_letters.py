@@ -13,7 +13,8 @@ from bendybus.operations.peeking import State
 from bendybus_portal.access import in_thread
 from bendybus_portal.components.dialogs import confirm, field, form_dialog, switch
 from bendybus_portal.components.entity_frame import entity_frame, entity_title
-from bendybus_portal.components.live import markup, put, tell, told_errors
+from bendybus_portal.components.live import tell, told_errors
+from bendybus_portal.components.markup_element import markup
 from bendybus_portal.components.message_view import message_dialog, message_table
 from bendybus_portal.components.send_form import SendForm
 from bendybus_portal.components.table import ClickedAction, actions_of, empty_state
@@ -21,19 +22,16 @@ from bendybus_portal.layout import Visit, button, portal_page
 from bendybus_portal.markup import EMPTY, Html, icon, join, page_url, tag
 from bendybus_portal.messages import (
     DEAD_LETTERS,
-    Filters,
-    PeekedPage,
     Reasons,
-    find_message,
     origin_of,
-    peek_page,
     purge_work,
     remove_numbers,
     resubmit_numbers,
     resubmit_work,
     scan_reasons,
 )
-from bendybus_portal.reading import EntityInfo, describe
+from bendybus_portal.peeking import Filters, PeekedPage, find_message, peek_page
+from bendybus_portal.reading import EntityInfo, describe, refuse_duplicates
 from bendybus_portal.shown import number, plural
 
 __all__: list[str] = []
@@ -51,7 +49,8 @@ class _DeadLetters:
         self._info = info
         self._path = f"{info.path}/{DEAD_LETTERS}"
         self._reason = visit.query.get("reason", "")
-        self._first = int(visit.query["from"]) if visit.query.get("from", "").isdigit() else 0
+        self._first = visit.query.get("from", "")
+        self._wanted = visit.query.get("message", "")
         self._reasons = Reasons()
         self._picked: set[int] = set()
 
@@ -71,13 +70,15 @@ class _DeadLetters:
         self._listed = actions_of(self._act)
         with told_errors():
             await self.refresh()
+            if self._wanted.isdigit():
+                self._open(await in_thread(find_message, self._session.access, self._path, int(self._wanted)))
 
     async def refresh(self) -> None:
         access = self._session.access
         found = await in_thread(peek_page, access, self._path, Filters(reason=self._reason), self._first)
-        put(self._listed, self._shown(found))
+        self._listed.put(self._shown(found))
         self._reasons = await in_thread(scan_reasons, access, self._info.path)
-        put(self._groups, self._grouped(self._reasons))
+        self._groups.put(self._grouped(self._reasons))
 
     def _grouped(self, reasons: Reasons) -> Html:
         if not reasons.scanned:
@@ -115,12 +116,9 @@ class _DeadLetters:
             actions = {"resubmit": "Resubmit", "edit": "Edit…"}
         after = EMPTY
         if found.following is not None:
-            url = page_url(
-                "dead-letters", path=self._info.path, reason=self._reason, **{"from": found.following}
-            )
-            after = tag(
-                "nav", tag("a", "Next", icon("chevron_right"), href=url), class_="pager", aria_label="Pages"
-            )
+            following = tag("a", "Next", icon("chevron_right"), href=self._url(found.following))
+            begin = tag("a", icon("first_page"), "First", href=self._url()) if self._first else EMPTY
+            after = tag("nav", begin, following, class_="pager", aria_label="Pages")
         chosen = self._picked if actions else None
         return join(message_table(found.messages, letters=True, actions=actions, chosen=chosen), after)
 
@@ -139,9 +137,17 @@ class _DeadLetters:
             if clicked.action == "edit":
                 await self._edit(message)
             else:
-                message_dialog(
-                    message, {"Edit and resubmit…": self._edit} if self._session.rights.send else {}
-                )
+                self._open(message)
+
+    def _open(self, message: ReceivedMessage) -> None:
+        actions = {"Edit and resubmit…": self._edit} if self._session.rights.send else {}
+        ui.navigate.history.replace(self._url(self._first, message.sequence_number))
+        message_dialog(message, actions, lambda: ui.navigate.history.replace(self._url(self._first)))
+
+    def _url(self, first: str = "", message: int | None = None) -> str:
+        return page_url(
+            "dead-letters", path=self._info.path, reason=self._reason, message=message, **{"from": first}
+        )
 
     def _choose(self, number: int, wanted: bool) -> None:
         if wanted:
@@ -177,7 +183,7 @@ class _DeadLetters:
             await in_thread(ask)
             tell("The dead letter is resubmitted.")
 
-        self._send.open_copy(message, origin_of(self._info.path), remove)
+        await self._send.open_copy(message, origin_of(self._info.path), remove)
 
     # -- all ----------------------------------------------------------------------
 
@@ -189,7 +195,8 @@ class _DeadLetters:
             session, path, reason = self._session, self._info.path, self._reason
             total: int | None = self._reasons.counts[reason] if reason else None
             if session.rights.manage:
-                await self._refuse_duplicates(target, bool(ids.value))
+                if not ids.value:
+                    await in_thread(refuse_duplicates, session.access, session.rights, target)
                 if not reason:
                     current = await in_thread(describe, session.access, session.rights, path)
                     total = current.counts.get("deadLetterMessageCount")
@@ -204,15 +211,6 @@ class _DeadLetters:
             to = field("To", origin_of(self._info.path))
             ids = switch("Give each a new message id")
         return form
-
-    async def _refuse_duplicates(self, target: str, new_ids: bool) -> None:
-        session = self._session
-        described = await in_thread(describe, session.access, session.rights, target)
-        if described.values.get("requiresDuplicateDetection") is True and not new_ids:
-            raise ArgumentError(
-                f"{target} has duplicate detection and would drop messages whose ids it remembers. "
-                "Give each a new message id."
-            )
 
     async def _purge(self) -> None:
         path = self._path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 from nicegui import ui
 
@@ -12,17 +12,22 @@ from bendybus_portal.access import in_thread
 from bendybus_portal.components.charts import line_chart
 from bendybus_portal.components.dialogs import field, form_dialog, switch
 from bendybus_portal.components.entity_frame import entity_frame, entity_title
-from bendybus_portal.components.live import Live, markup, put
+from bendybus_portal.components.live import Live
+from bendybus_portal.components.markup_element import Markup, markup
 from bendybus_portal.components.partition_panel import partition_panel
-from bendybus_portal.components.table import Column, empty_state, table
+from bendybus_portal.components.stats import stat
+from bendybus_portal.components.table import Column, empty_state, pager, table
 from bendybus_portal.history import EntityHistory
 from bendybus_portal.layout import Visit, button, card, portal_page
 from bendybus_portal.markup import EMPTY, Html, badge, join, link, tag
-from bendybus_portal.reading import EntityInfo, describe, partitions
+from bendybus_portal.reading import PAGE, EntityInfo, describe, partitions
 from bendybus_portal.sessions import Session
-from bendybus_portal.shown import number, percent, size
+from bendybus_portal.shown import number, percent, plural, size
 
 __all__: list[str] = []
+
+# Charts count seconds from here: small numbers are short.
+STARTED: Final = monotonic()
 
 
 @portal_page("/entity", entity_title)
@@ -36,66 +41,62 @@ async def entity_page(visit: Visit) -> None:
             )
         )
         return
+    live, skip = Live(session), visit.number("skip")
     cards = markup(classes="stats")
-    live = Live(session)
     if session.rights.extensions:
         charts = markup(classes="chart-row")
+        listed = _subscriptions(session, info, live) if info.kind == "topic" else None
         with card("Partitions"):
             panel = markup()
         history = session.memory.setdefault(f"history:{info.path}", EntityHistory())
 
         async def refresh_partitions() -> None:
-            told = await in_thread(partitions, session.access, info.path)
-            at = monotonic()
+            told = await in_thread(partitions, session.access, info.path, skip)
+            at = monotonic() - STARTED
             history.add(at, told)
-            put(cards, _cards(info, told["partitions"]))
-            put(charts, _charts(history, at, topic=info.kind == "topic"))
-            put(panel, partition_panel(told, history, session.access.namespace.netloc))
+            cards.put(_cards(info, told))
+            charts.put(_charts(history, at, topic=info.kind == "topic"))
+            panel.put(partition_panel(told, history, session.access.namespace.netloc))
+            if listed is not None:
+                listed.put(_listed(info.path, told["subscriptions"], skip, told["subscriptionCount"]))
 
         live.add(refresh_partitions)
     else:
+        listed = _subscriptions(session, info, live) if info.kind == "topic" else None
 
         async def refresh_counts() -> None:
-            put(
-                cards,
-                _cards_of_description(await in_thread(describe, session.access, session.rights, info.path)),
-            )
+            described = await in_thread(describe, session.access, session.rights, info.path)
+            cards.put(_cards_of_description(described))
+            if listed is not None:
+                found = await in_thread(_subscriptions_elsewhere, session, info.path)
+                listed.put(_listed(info.path, found, 0, len(found)))
 
         live.add(refresh_counts)
-    if info.kind == "topic" and session.rights.manage:
-        live.add(_subscriptions(session, info))
     await live.start()
 
 
-def _stat(label: str, value: str, detail: str = "", tone: str = "") -> Html:
-    return tag(
-        "div",
-        tag("span", label, class_="stat-label"),
-        tag("span", value, class_="stat-value"),
-        tag("span", detail, class_="soft") if detail else EMPTY,
-        class_=f"stat {tone}".strip(),
-    )
+def _cards(info: EntityInfo, told: dict[str, Any]) -> Html:
+    partitions, topic = told["partitions"], info.kind == "topic"
 
+    def total(name: str) -> int | None:
+        """A topic's are those of its subscriptions, and may be missing."""
+        return told.get(name) if topic else sum(each.get(name) or 0 for each in partitions)
 
-def _cards(info: EntityInfo, told: list[dict[str, Any]]) -> Html:
-    def total(name: str) -> int:
-        return sum(each.get(name) or 0 for each in told)
-
-    away = sum(not each["available"] for each in told)
+    away = sum(not each["available"] for each in partitions)
     held, most = total("sizeBytes"), int(str(info.values.get("maxSizeInMegabytes") or 0)) * 1024 * 1024
-    letters = total("deadLetters")
-    queue = info.kind != "topic"
+    letters, scheduled = total("deadLetters"), sum(each.get("scheduled") or 0 for each in partitions)
+    locked = "in all subscriptions" if topic else f"{number(total('locked'))} locked"
     return join(
-        _stat("Active", number(total("active")), f"{number(total('locked'))} locked") if queue else EMPTY,
-        _stat("Dead letters", number(letters), "", "warn" if letters else "") if queue else EMPTY,
-        _stat("Scheduled", number(total("scheduled"))),
-        _stat("Deferred", number(total("deferred"))) if queue else EMPTY,
-        _stat("Size", size(held), f"{percent(held / most)} of {size(most)}" if most else ""),
-        _stat("Availability", "Limited", f"{away} of {len(told)} partitions away", "bad")
-        if away
-        else _stat(
-            "Availability", "Available", f"{len(told)} partition{'s' if len(told) > 1 else ''}", "good"
+        stat("Active", number(total("active")), locked),
+        stat("Dead letters", number(letters), "", "warn" if letters else ""),
+        stat("Scheduled", number(scheduled)),
+        EMPTY if topic else stat("Deferred", number(total("deferred"))),
+        stat(
+            "Size", size(held), f"{percent(held / most)} of {size(most)}" if most and held is not None else ""
         ),
+        stat("Availability", "Limited", f"{away} of {len(partitions)} partitions away", "bad")
+        if away
+        else stat("Availability", "Available", plural(len(partitions), "partition"), "good"),
     )
 
 
@@ -103,11 +104,11 @@ def _cards_of_description(info: EntityInfo) -> Html:
     counts = info.counts
     limited = info.values.get("entityAvailabilityStatus") == "Limited"
     return join(
-        _stat("Active", number(counts.get("activeMessageCount", 0))),
-        _stat("Dead letters", number(counts.get("deadLetterMessageCount", 0))),
-        _stat("Scheduled", number(counts.get("scheduledMessageCount", 0))),
-        _stat("Size", size(info.values.get("sizeInBytes", 0))),
-        _stat("Availability", "Limited" if limited else "Available", "", "bad" if limited else "good"),
+        stat("Active", number(counts.get("activeMessageCount", 0))),
+        stat("Dead letters", number(counts.get("deadLetterMessageCount", 0))),
+        stat("Scheduled", number(counts.get("scheduledMessageCount", 0))),
+        stat("Size", size(info.values.get("sizeInBytes", 0))),
+        stat("Availability", "Limited" if limited else "Available", "", "bad" if limited else "good"),
     )
 
 
@@ -117,14 +118,16 @@ def _charts(history: EntityHistory, at: float, *, topic: bool) -> Html:
     return join(
         line_chart("Messages", "/ s", [("Arriving", history.arriving), ("Leaving", history.leaving)], at),
         line_chart("Waiting messages", "", [("Active", history.depth)], at),
-        line_chart("Age of the oldest message", "s", [("Oldest", history.oldest_s)], at),
+        line_chart("Latency", "s", [("Oldest", history.oldest_s), ("Mean wait", history.wait_s)], at),
     )
 
 
 # -- subscriptions ------------------------------------------------------------------
 
 
-def _subscriptions(session: Session, topic: EntityInfo) -> Any:
+def _subscriptions(session: Session, topic: EntityInfo, live: Live) -> Markup:
+    """The card of a topic's subscriptions. Returns where they are listed."""
+
     async def create() -> None:
         values: dict[str, object] = {"RequiresSession": "true" if sessions.value else None}
         path = subscription_path(topic.path, name.value.strip())
@@ -134,43 +137,51 @@ def _subscriptions(session: Session, topic: EntityInfo) -> Any:
                 management.create(path, SUBSCRIPTION.element, new_elements(SUBSCRIPTION, values))
 
         await in_thread(ask)
-        await refresh()
+        await live.refresh()
 
-    with form_dialog("Create a subscription", "Create", create) as form:
-        name = field("Name")
-        sessions = switch("Sessions")
     with card():
         with ui.element("div").classes("toolbar"):
             markup(tag("h2", "Subscriptions"))
-            button("Create a subscription", form.open, "add").classes("push")
-        listed = markup()
-
-    def read() -> list[dict[str, Any]]:
-        with session.access.management() as management:
-            entries = list(management.list(f"{topic.path}/Subscriptions"))
-        return [shown_values(entry) for entry in entries]
-
-    async def refresh() -> None:
-        put(listed, _listed(topic.path, await in_thread(read)))
-
-    return refresh
+            if session.rights.manage:
+                with form_dialog("Create a subscription", "Create", create) as form:
+                    name = field("Name")
+                    sessions = switch("Sessions")
+                button("Create a subscription", form.open, "add").classes("push")
+        return markup()
 
 
-def _listed(topic: str, subscriptions: list[dict[str, Any]]) -> Html:
+def _subscriptions_elsewhere(session: Session, topic: str) -> list[dict[str, Any]]:
+    """From the ATOM API, which Azure has too."""
+    with session.access.management() as management:
+        entries = [shown_values(entry) for entry in management.list(f"{topic}/Subscriptions")]
+    counts = [counted if isinstance(counted := each.get("countDetails"), dict) else {} for each in entries]
+    return [
+        {
+            **each,
+            "active": counted.get("activeMessageCount"),
+            "deadLetters": counted.get("deadLetterMessageCount"),
+        }
+        for each, counted in zip(entries, counts, strict=True)
+    ]
+
+
+def _listed(topic: str, subscriptions: list[dict[str, Any]], skip: int, total: int) -> Html:
     if not subscriptions:
         return empty_state(
             "mark_email_unread", "No subscriptions", "Messages to this topic are dropped until it has one."
         )
     columns = [
         Column("Name", lambda each: _subscription_name(topic, each)),
-        Column("Active", lambda each: number(_count(each, "activeMessageCount")), numeric=True),
-        Column("Dead letters", lambda each: number(_count(each, "deadLetterMessageCount")), numeric=True),
+        Column("Active", lambda each: number(each["active"]), numeric=True),
+        Column("Dead letters", lambda each: number(each["deadLetters"]), numeric=True),
         Column(
             "Max deliveries", lambda each: number(each.get("maxDeliveryCount")), numeric=True, narrow=False
         ),
         Column("Forwards to", lambda each: each.get("forwardTo") or "–", narrow=False),
     ]
-    return table("Subscriptions", columns, subscriptions)
+    return join(
+        table("Subscriptions", columns, subscriptions), pager("entity", skip, PAGE, total, path=topic)
+    )
 
 
 def _subscription_name(topic: str, each: dict[str, Any]) -> Html:
@@ -178,9 +189,5 @@ def _subscription_name(topic: str, each: dict[str, Any]) -> Html:
     return join(
         link(each["name"], "entity", path=subscription_path(topic, each["name"])),
         badge(status, "warn") if status != "Active" else EMPTY,
+        badge("sessions") if each.get("sessions") or each.get("requiresSession") else EMPTY,
     )
-
-
-def _count(each: dict[str, Any], name: str) -> object:
-    counts = each.get("countDetails")
-    return counts.get(name) if isinstance(counts, dict) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 from nicegui import ui
@@ -14,22 +15,16 @@ from bendybus_portal.access import in_thread
 from bendybus_portal.components.dialogs import choice, confirm, field, form_dialog, switch
 from bendybus_portal.components.entity_frame import entity_frame, entity_title
 from bendybus_portal.components.held_panel import HeldPanel
-from bendybus_portal.components.live import put, tell, told_errors
+from bendybus_portal.components.live import told_errors
+from bendybus_portal.components.markup_element import markup
 from bendybus_portal.components.message_view import message_dialog, message_table
 from bendybus_portal.components.send_form import SendForm
 from bendybus_portal.components.table import ClickedAction, actions_of, empty_state
 from bendybus_portal.layout import Visit, button, portal_page
 from bendybus_portal.markup import EMPTY, Html, icon, join, page_url, tag
-from bendybus_portal.messages import (
-    Filters,
-    PeekedPage,
-    cancel_scheduled,
-    find_message,
-    move_work,
-    peek_page,
-    purge_work,
-)
-from bendybus_portal.reading import EntityInfo
+from bendybus_portal.messages import cancel_scheduled, move_work, purge_work, schedule_again
+from bendybus_portal.peeking import Filters, PeekedPage, find_message, peek_page
+from bendybus_portal.reading import EntityInfo, refuse_duplicates
 from bendybus_portal.sessions import Session
 from bendybus_portal.shown import number, plural
 
@@ -50,7 +45,7 @@ def _only_send(session: Session, info: EntityInfo) -> None:
     what = (
         "A topic's messages are in its subscriptions." if info.kind == "topic" else "This key may only send."
     )
-    ui.html(empty_state("send", "Send messages", what), sanitize=False)
+    markup(empty_state("send", "Send messages", what))
     with ui.element("div").classes("actions"):
         button("Send messages", form.open, "send", "primary")
 
@@ -60,7 +55,7 @@ class _Messages:
         self._visit = visit
         self._session = visit.session
         self._info = info
-        self._first = int(visit.query["from"]) if visit.query.get("from", "").isdigit() else 0
+        self._first = visit.query.get("from", "")
 
     async def build(self) -> None:
         session, path, query = self._session, self._info.path, self._visit.query
@@ -71,7 +66,7 @@ class _Messages:
                 button("Send", self._send.open, "send", "primary")
             self._held = HeldPanel(session, self._info, self.refresh)
             button("Receive", self._held.ask, "move_to_inbox")
-            if rights.send and not self._info.sessions:
+            if rights.send:
                 button("Move…", self._move_dialog().open, "drive_file_move")
             button("Purge…", self._purge_dialog().open, "delete_sweep")
         self._held.build()
@@ -79,10 +74,11 @@ class _Messages:
             states = {"": "All states", "active": "Active", "deferred": "Deferred", "scheduled": "Scheduled"}
             state = query.get("state", "")
             self._state = choice("State", states, state if state in states else "").classes("slim")
-            self._partition = field("Partition", query.get("partition", "")).classes("slim")
-            self._in_session = field("Session", query.get("session", "")).classes("slim")
-            self._since = field("Enqueued within", query.get("since", "")).classes("slim")
-            self._text = field("Text in body or properties", query.get("text", "")).classes("search")
+            self._partition = field("Partition", query.get("partition", ""), example="any").classes("slim")
+            self._in_session = field("Session", query.get("session", ""), example="any").classes("slim")
+            self._since = field("Enqueued within", query.get("since", ""), example="as 30m").classes("slim")
+            self._text = field("Text in body or properties", query.get("text", ""), example="as region=eu")
+            self._text.classes("search")
             button("Look", self._look, "search")
         for each in (self._partition, self._in_session, self._since, self._text):
             each.on("keydown.enter", self._look)
@@ -109,7 +105,7 @@ class _Messages:
             since_ms=round(time.time() * 1000) - milliseconds(since) if since else 0,
         )
 
-    def _url(self, first: int | None = None) -> str:
+    def _url(self, first: str = "", message: int | None = None) -> str:
         return page_url(
             "messages",
             path=self._info.path,
@@ -118,11 +114,12 @@ class _Messages:
             session=self._in_session.value.strip(),
             since=self._since.value.strip(),
             text=self._text.value.strip(),
-            **({"from": first} if first else {}),
+            message=message,
+            **{"from": first},
         )
 
     async def _look(self) -> None:
-        self._first = 0
+        self._first = ""
         ui.navigate.history.replace(self._url())
         with told_errors():
             await self.refresh()
@@ -131,7 +128,7 @@ class _Messages:
         found = await in_thread(
             peek_page, self._session.access, self._info.path, self._filters(), self._first
         )
-        put(self._listed, self._shown(found))
+        self._listed.put(self._shown(found))
 
     def _shown(self, found: PeekedPage) -> Html:
         if not found.messages:
@@ -161,8 +158,11 @@ class _Messages:
             if clicked.action == "open":
                 await self._open(int(clicked.subject))
             elif clicked.action == "cancel":
-                await in_thread(cancel_scheduled, self._session.access, self._info.path, int(clicked.subject))
-                tell("The scheduled message is cancelled.")
+                access, path = self._session.access, self._info.path
+                cancelled = await in_thread(cancel_scheduled, access, path, int(clicked.subject))
+                self._session.undos.offer(
+                    "The scheduled message is cancelled.", partial(schedule_again, access, path, cancelled)
+                )
                 await self.refresh()
             elif clicked.action == "fetch":
                 await self._held.fetch(int(clicked.subject))
@@ -174,10 +174,11 @@ class _Messages:
         if self._session.rights.send:
 
             async def copy(chosen: Any) -> None:
-                self._send.open_copy(chosen)
+                await self._send.open_copy(chosen)
 
             actions["Send a copy…"] = copy
-        message_dialog(message, actions)
+        ui.navigate.history.replace(self._url(self._first, number))
+        message_dialog(message, actions, lambda: ui.navigate.history.replace(self._url(self._first)))
 
     # -- all of them --------------------------------------------------------------
 
@@ -192,23 +193,49 @@ class _Messages:
             )
             if sure:
                 access = self._session.access
-                self._session.jobs.start(f"Purging {path}", lambda job: purge_work(access, path, states, job))
+                self._session.jobs.start(
+                    f"Purging {path}",
+                    lambda job: purge_work(access, path, states, job),
+                    self._held_in(states),
+                )
 
         path = self._info.path
         with form_dialog(f"Purge {path}", "Purge", purge) as form:
             boxes = {state: switch(state.capitalize(), state is State.ACTIVE) for state in State}
         return form
 
+    def _held_in(self, states: list[State]) -> int | None:
+        """How many messages there were in these states when the page was opened; None if that is not told."""
+        names = {State.ACTIVE: "activeMessageCount", State.SCHEDULED: "scheduledMessageCount"}
+        total = 0
+        for state in states:
+            count = self._info.counts.get(names.get(state, ""))
+            if count is None:
+                return None
+            total += count
+        return total or None
+
     def _move_dialog(self) -> Any:
         async def move() -> None:
             target, access, source = to.value.strip(), self._session.access, self._info.path
             if not target or target.lower() == source.lower():
                 raise ArgumentError("Name another queue or topic.")
-            total = self._info.counts.get("activeMessageCount")
+            chosen, new_ids = one.value.strip(), bool(ids.value)
+            if self._session.rights.manage and not new_ids:
+                await in_thread(refuse_duplicates, access, self._session.rights, target)
+            total = None if chosen else self._info.counts.get("activeMessageCount")
             self._session.jobs.start(
-                f"Moving {source} to {target}", lambda job: move_work(access, source, target, job), total
+                f"Moving {chosen or source} to {target}",
+                lambda job: move_work(
+                    access, source, target, job, sessions=sessions, session_id=chosen, new_ids=new_ids
+                ),
+                total,
             )
 
+        sessions = self._info.sessions
         with form_dialog(f"Move the messages of {self._info.path}", "Move", move) as form:
             to = field("To the queue or topic")
+            one = field("Session id", hint="empty: all sessions; a session that a receiver holds stays")
+            one.set_visibility(sessions)
+            ids = switch("Give each a new message id")
         return form

@@ -12,7 +12,9 @@ from bendybus_portal.access import in_thread
 from bendybus_portal.components.charts import bar
 from bendybus_portal.components.create_entity import create_entity_dialog
 from bendybus_portal.components.import_export import export, import_dialog
-from bendybus_portal.components.live import Live, go_to, markup, put
+from bendybus_portal.components.live import Live, go_to
+from bendybus_portal.components.markup_element import markup
+from bendybus_portal.components.stats import stat
 from bendybus_portal.components.table import Column, empty_state, pager, table
 from bendybus_portal.layout import Visit, button, portal_page, title_bar
 from bendybus_portal.markup import EMPTY, Html, badge, icon, join, link, page_url, tag
@@ -89,8 +91,8 @@ async def _entities(visit: Visit) -> None:
         )
         at = monotonic()
         rates = {each["name"]: counters.rate(each["name"], at, each["arrived"]) for each in found.entities}
-        put(cards, _cards(found))
-        put(listed, _listed(found, rates, wanted, sort, descending, skip))
+        cards.put(_cards(found))
+        listed.put(_listed(found, rates, wanted, sort, descending, skip))
 
     async def searched() -> None:
         ui.navigate.history.replace(page_url("", search=field.value, sort=_unless(sort, "name")))
@@ -112,26 +114,16 @@ def _cards(found: Overview) -> Html:
     whole = len(found.entities) == found.queues + found.topics
     scope = "" if whole else "on this page"
     health = (
-        _stat("Availability", "Limited", f"{number(limited)} with partitions away", "bad")
+        stat("Availability", "Limited", f"{number(limited)} with partitions away", "bad")
         if limited
-        else _stat("Availability", "Available", "every partition answers" if whole else scope, "good")
+        else stat("Availability", "Available", "every partition answers" if whole else scope, "good")
     )
     return join(
-        _stat("Queues", number(found.queues), ""),
-        _stat("Topics", number(found.topics), ""),
-        _stat("Active messages", number(active), scope),
-        _stat("Dead letters", number(letters), scope, "warn" if letters else ""),
+        stat("Queues", number(found.queues), ""),
+        stat("Topics", number(found.topics), ""),
+        stat("Active messages", number(active), scope),
+        stat("Dead letters", number(letters), scope, "warn" if letters else ""),
         health,
-    )
-
-
-def _stat(label: str, value: str, detail: str, tone: str = "") -> Html:
-    return tag(
-        "div",
-        tag("span", label, class_="stat-label"),
-        tag("span", value, class_="stat-value"),
-        tag("span", detail, class_="soft") if detail else EMPTY,
-        class_=f"stat {tone}".strip(),
     )
 
 
@@ -196,8 +188,12 @@ def _name(each: dict[str, Any]) -> Html:
         marks = Html(marks + badge(f"{number(each['subscriptions'])} subscriptions"))
     return tag(
         "span",
-        tag("span", icon("campaign" if topic else "move_to_inbox"), class_="kind", title=kind),
-        link(each["name"], "entity", path=each["name"]),
+        tag(
+            "span",
+            tag("span", icon("campaign" if topic else "move_to_inbox"), class_="kind", title=kind),
+            link(each["name"], "entity", path=each["name"]),
+            class_="entity-link",
+        ),
         marks,
         class_="entity-name",
     )

@@ -6,11 +6,12 @@ from typing import Any, Final
 
 from bendybus_portal.access import in_thread
 from bendybus_portal.components.charts import bar, column_chart
-from bendybus_portal.components.live import Live, markup, put
+from bendybus_portal.components.live import Live
+from bendybus_portal.components.markup_element import markup
 from bendybus_portal.components.table import Column, empty_state, table
 from bendybus_portal.layout import Visit, card, portal_page, title_bar
 from bendybus_portal.markup import EMPTY, Html, badge, join, link, tag
-from bendybus_portal.shown import age, clock_time, number, percent, size, words
+from bendybus_portal.shown import age, clock_time, duration, number, percent, size, words
 
 __all__: list[str] = []
 
@@ -25,8 +26,11 @@ async def pipelines_page(visit: Visit) -> None:
     session, chosen = visit.session, visit.query.get("run", "")
     crumbs = [(session.rights.name, "/portal/")]
     if chosen:
-        crumbs.append(("Pipelines", "/portal/pipelines"))
-    title_bar("A run" if chosen else "Pipelines", crumbs=crumbs)
+        run = await in_thread(session.access.ask, "GET", f"/$pipelines/{chosen}")
+        about = f" of {run['about']}" if run["about"] else ""
+        title_bar(words(run["pipeline"]) + about, crumbs=[*crumbs, ("Pipelines", "/portal/pipelines")])
+    else:
+        title_bar("Pipelines", crumbs=crumbs)
     live = Live(session)
     if chosen:
         with card():
@@ -35,15 +39,15 @@ async def pipelines_page(visit: Visit) -> None:
 
         async def refresh_one() -> None:
             run = await in_thread(session.access.ask, "GET", f"/$pipelines/{chosen}")
-            put(shown, _details(run))
-            put(plots, _plots(run["summary"]))
+            shown.put(_details(run))
+            plots.put(_plots(run["summary"]))
 
         live.add(refresh_one)
     else:
         listed = markup()
 
         async def refresh() -> None:
-            put(listed, _listed(await in_thread(session.access.ask, "GET", "/$pipelines")))
+            listed.put(_listed(await in_thread(session.access.ask, "GET", "/$pipelines")))
 
         live.add(refresh)
     await live.start()
@@ -62,7 +66,9 @@ def _listed(told: dict[str, Any]) -> Html:
         Column("Progress", _progress, narrow=False),
         Column("Messages", lambda each: number(each["messages"]), numeric=True),
         Column("Started (UTC)", lambda each: _when(each["startedAt"]), narrow=False),
-        Column("Took", lambda each: age(each["updatedAt"] - each["startedAt"]), numeric=True, narrow=False),
+        Column(
+            "Took", lambda each: duration(each["updatedAt"] - each["startedAt"]), numeric=True, narrow=False
+        ),
     ]
     return table("Runs of pipelines", columns, told["runs"])
 

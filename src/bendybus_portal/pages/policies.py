@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -10,9 +12,10 @@ from nicegui import ui
 from bendybus.auth.connection_strings import local_connection_string
 from bendybus.errors import ArgumentError
 from bendybus_portal.access import in_thread
-from bendybus_portal.components.dialogs import confirm, field, form_dialog, switch
+from bendybus_portal.components.dialogs import FormDialog, choice, confirm, field, form_dialog, switch
 from bendybus_portal.components.entity_frame import entity_frame
-from bendybus_portal.components.live import put, tell, told_errors
+from bendybus_portal.components.live import tell, told_errors
+from bendybus_portal.components.markup_element import markup
 from bendybus_portal.components.table import (
     ClickedAction,
     Column,
@@ -22,7 +25,7 @@ from bendybus_portal.components.table import (
     table,
 )
 from bendybus_portal.layout import Visit, button, portal_page, title_bar
-from bendybus_portal.markup import Html, badge, join, tag
+from bendybus_portal.markup import Html, badge, tag
 from bendybus_portal.reading import split_entity
 from bendybus_portal.sessions import Session
 
@@ -68,7 +71,7 @@ async def policies_page(visit: Visit) -> None:
 
     async def refresh() -> None:
         told = await in_thread(session.access.ask, "GET", rules)
-        put(listed, _listed(told["rules"]))
+        listed.put(_listed(told["rules"]))
 
     with told_errors():
         await refresh()
@@ -87,20 +90,35 @@ async def _act(session: Session, clicked: ClickedAction, rules: str, entity: str
             # It goes to the clipboard alone: no element of the page ever holds it.
             ui.clipboard.write(text)
             tell(f"The connection string of {name} is on your clipboard.")
-        case "primary" | "secondary" as which:
-            text = f"Applications that use the {which} key of {name} are refused until they get the new one."
-            if await confirm(f"Make a new {which} key?", text, "Make a new key"):
-                await in_thread(session.access.ask, "POST", f"{path}/regenerateKey", None, {"which": which})
-                tell(f"{name} has a new {which} key.")
+        case "key":
+            _new_key_dialog(session, name, path).open()
         case "delete":
             text = f"Applications that use {name} are refused from now on."
             if await confirm(f"Delete {name}?", text, "Delete"):
-                await in_thread(_delete, session, path)
+                again = await in_thread(_delete, session, path)
+                session.undos.offer(f"The policy {name} is deleted.", again)
 
 
-def _delete(session: Session, path: str) -> None:
+def _new_key_dialog(session: Session, name: str, path: str) -> FormDialog:
+    async def make() -> None:
+        which = str(chosen.value)
+        await in_thread(session.access.ask, "POST", f"{path}/regenerateKey", None, {"which": which})
+        tell(f"{name} has a new {which} key.")
+
+    with form_dialog(f"New key for {name}", "Make a new key", make) as form:
+        text = "Applications that use the old key are refused until they get the new one."
+        markup(tag("p", text, " Move them to the other key first."))
+        chosen = choice("Key", {"primary": "Primary", "secondary": "Secondary"}, "primary")
+    return form
+
+
+def _delete(session: Session, path: str) -> Callable[[], object]:
+    """Returns what creates it again, with the same keys."""
+    rule = session.access.ask("GET", path)
     with session.access.management() as management:
         management.delete(path.lstrip("/"))
+    kept = {name: rule[name] for name in ("rights", "primaryKey", "secondaryKey")}
+    return partial(session.access.ask, "PUT", path, None, kept)
 
 
 def _listed(rules: list[dict[str, Any]]) -> Html:
@@ -109,7 +127,7 @@ def _listed(rules: list[dict[str, Any]]) -> Html:
         return empty_state("vpn_key", "No policies", advice)
     columns = [
         Column("Policy", lambda each: tag("strong", each["name"])),
-        Column("Rights", lambda each: join(*(badge(right) for right in each["rights"]))),
+        Column("Rights", lambda each: tag("span", *map(badge, each["rights"]), class_="badges")),
         Column("Changed (UTC)", _changed, narrow=False),
         Column("Actions", _actions),
     ]
@@ -126,8 +144,7 @@ def _actions(each: dict[str, Any]) -> Html:
     return tag(
         "span",
         action_button("Copy connection string", "copy", name, "content_copy"),
-        action_button("New primary…", "primary", name),
-        action_button("New secondary…", "secondary", name),
+        action_button("New key…", "key", name, "autorenew"),
         None if root else action_button("Delete…", "delete", name, tone="danger"),
         class_="row-actions",
     )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from nicegui import ui
 
+from bendybus.atom import CORRELATION_ELEMENTS
 from bendybus.client import ReceivedMessage
 from bendybus.errors import ArgumentError, BrokerError
 from bendybus.management.filter_rules import (
@@ -15,10 +18,12 @@ from bendybus.management.filter_rules import (
     shown_rule,
     sql_elements,
 )
+from bendybus.management.properties import shown_name
 from bendybus_portal.access import in_thread
 from bendybus_portal.components.dialogs import choice, confirm, field, form_dialog
 from bendybus_portal.components.entity_frame import entity_frame, entity_title
-from bendybus_portal.components.live import markup, put, told_errors
+from bendybus_portal.components.live import told_errors
+from bendybus_portal.components.markup_element import markup
 from bendybus_portal.components.table import (
     ClickedAction,
     Column,
@@ -42,7 +47,16 @@ KINDS = {
     "TrueFilter": "Everything",
     "FalseFilter": "Nothing",
 }
-_FIELDS = {"correlation_id": "Correlation id", "message_id": "Message id", "label": "Subject", "to": "To"}
+_FIELDS = {
+    "correlation_id": "Correlation id",
+    "message_id": "Message id",
+    "label": "Subject",
+    "to": "To",
+    "reply_to": "Reply to",
+    "session_id": "Session id",
+    "reply_to_session_id": "Reply to session id",
+    "content_type": "Content type",
+}
 
 
 @portal_page("/rules", lambda visit: f"Rules of {entity_title(visit)}")
@@ -71,19 +85,28 @@ class _Rules:
             with self._session.access.management() as management:
                 return [shown_rule(entry) for entry in management.list(f"{self._path}/Rules")]
 
-        put(self._listed, _listed(await in_thread(read)))
+        self._listed.put(_listed(await in_thread(read)))
 
     async def _act(self, clicked: ClickedAction) -> None:
         text = f"The rule “{clicked.subject}” will no longer select messages for this subscription."
-        if clicked.action == "delete" and await confirm("Delete the rule?", text, "Delete"):
+        if clicked.action != "delete" or not await confirm("Delete the rule?", text, "Delete"):
+            return
+        name, path = clicked.subject, f"{self._path}/Rules/{clicked.subject}"
 
-            def ask() -> None:
-                with self._session.access.management() as management:
-                    management.delete(f"{self._path}/Rules/{clicked.subject}")
+        def delete() -> dict[str, Any]:
+            with self._session.access.management() as management:
+                rule = shown_rule(management.get(path))
+                management.delete(path)
+                return rule
 
-            with told_errors():
-                await in_thread(ask)
-                await self.refresh()
+        def create(rule: dict[str, Any]) -> None:
+            with self._session.access.management() as management:
+                management.create(path, RULE_DESCRIPTION, list(elements_of(rule)))
+
+        with told_errors():
+            deleted = await in_thread(delete)
+            self._session.undos.offer(f"The rule “{name}” is deleted.", partial(create, deleted))
+            await self.refresh()
 
     # -- the form -----------------------------------------------------------------
 
@@ -133,7 +156,7 @@ class _Rules:
                 shown = tag("div", icon("check_circle_outline"), tag("span", told), class_="banner info")
         if problem:
             shown = join(shown, tag("div", icon("error_outline"), tag("span", problem), class_="banner bad"))
-        put(self._checked, shown)
+        self._checked.put(shown)
 
     async def _add(self) -> None:
         name = self._name.value.strip()
@@ -159,6 +182,21 @@ class _Rules:
         await self.refresh()
 
 
+def elements_of(rule: Mapping[str, Any]) -> Iterator[str]:
+    """What creates this rule again."""
+    kind = str(rule.get("filterType"))
+    if kind == "CorrelationFilter":
+        fields = {
+            name: str(rule[shown_name(shown)])
+            for name, shown in CORRELATION_ELEMENTS.items()
+            if shown_name(shown) in rule
+        }
+        made = correlation_elements(fields, rule.get("properties") or {})
+    else:
+        made = sql_elements(kind, str(rule.get("sqlExpression") or "1=1"))
+    return rule_elements(str(rule["name"]), made, rule.get("action"))
+
+
 def _listed(rules: list[dict[str, object]]) -> Html:
     if not rules:
         return empty_state(
@@ -169,7 +207,7 @@ def _listed(rules: list[dict[str, object]]) -> Html:
         Column("Filter", lambda each: KINDS.get(str(each.get("filterType")), "")),
         Column("Selects", _selects),
         Column("Action", lambda each: tag("code", each.get("action") or "–"), narrow=False),
-        Column("Actions", lambda each: action_button("Delete", "delete", each["name"], tone="danger")),
+        Column("Actions", lambda each: action_button("Delete…", "delete", each["name"], tone="danger")),
     ]
     return table("Rules", columns, rules)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from nicegui import ui
@@ -9,7 +10,7 @@ from nicegui import ui
 from bendybus_portal.access import in_thread
 from bendybus_portal.components.dialogs import confirm, field, form_dialog
 from bendybus_portal.components.entity_frame import entity_frame, entity_title
-from bendybus_portal.components.live import put, tell, told_errors
+from bendybus_portal.components.live import told_errors
 from bendybus_portal.components.table import (
     ClickedAction,
     Column,
@@ -41,6 +42,7 @@ class _Sessions:
         self._path = info.path
         self._skip = visit.number("skip")
         self._chosen = ""
+        self._before: bytes | None = None
 
     async def build(self) -> None:
         with ui.element("div").classes("actions"):
@@ -54,7 +56,7 @@ class _Sessions:
 
     async def refresh(self) -> None:
         found = await in_thread(list_sessions, self._session.access, self._path, self._skip, PAGE + 1)
-        put(self._listed, self._shown(found))
+        self._listed.put(self._shown(found))
 
     def _shown(self, found: list[str]) -> Html:
         if not found:
@@ -71,14 +73,14 @@ class _Sessions:
             url = page_url("sessions", path=self._path, skip=self._skip + PAGE)
             after = tag("a", "Next", icon("chevron_right"), href=url)
         pages = tag("nav", before, after, class_="pager", aria_label="Pages") if before or after else EMPTY
-        return join(table("Sessions", columns, found[:PAGE]), pages)
+        return join(table("Sessions", columns, sorted(found[:PAGE])), pages)
 
     async def _act(self, clicked: ClickedAction) -> None:
         access, path, chosen = self._session.access, self._path, clicked.subject
         with told_errors():
             if clicked.action == "state":
                 state = await in_thread(session_state, access, path, chosen)
-                self._chosen = chosen
+                self._chosen, self._before = chosen, state
                 self._state.set_value(body_of(state).text if state else "")
                 self._form.open()
             elif clicked.action == "dead-letter":
@@ -91,8 +93,12 @@ class _Sessions:
 
     async def _save(self) -> None:
         state = (self._state.value or "").encode() or None
-        await in_thread(set_session_state, self._session.access, self._path, self._chosen, state)
-        tell("The state is saved.")
+        access, path, chosen, before = self._session.access, self._path, self._chosen, self._before
+        await in_thread(set_session_state, access, path, chosen, state)
+        self._session.undos.offer(
+            f"The state of the session “{chosen}” is saved.",
+            partial(set_session_state, access, path, chosen, before),
+        )
 
 
 def _actions(session_id: Any) -> Html:

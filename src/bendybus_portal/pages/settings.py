@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from nicegui import ui
@@ -13,7 +16,8 @@ from bendybus.management.properties import QUEUE, SUBSCRIPTION, TOPIC, changed_e
 from bendybus_portal.access import in_thread
 from bendybus_portal.components.dialogs import FormDialog, choice, field, form_dialog, switch
 from bendybus_portal.components.entity_frame import entity_frame, entity_title
-from bendybus_portal.components.live import go_to, markup, tell
+from bendybus_portal.components.live import go_to
+from bendybus_portal.components.markup_element import markup
 from bendybus_portal.layout import Visit, button, card, portal_page
 from bendybus_portal.markup import Html, page_url, tag
 from bendybus_portal.reading import EntityInfo, split_entity
@@ -36,6 +40,7 @@ _EDITED = {
     *("UserMetadata", "DeadLetteringOnFilterEvaluationExceptions", "Status"),
 }
 _DURATIONS = (ValueType.DURATION, ValueType.DURATION_OR_UNLIMITED)
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z")
 _STATUS = ["Active", "Disabled", "SendDisabled", "ReceiveDisabled"]
 
 
@@ -64,6 +69,8 @@ def _shown(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     text = str(value)
+    if _TIME.fullmatch(text):
+        return f"{text[:10]} {text[11:19]} UTC"
     return shown_duration(text) if text[:1] == "P" and any(letter.isdigit() for letter in text) else text
 
 
@@ -78,13 +85,15 @@ def _edit_dialog(session: Session, info: EntityInfo) -> FormDialog:
             if row.name in fields:
                 given[row.name] = _given(row.type, fields[row.name].value)
 
-        def ask() -> None:
+        def change(wanted: Mapping[str, object]) -> Mapping[str, object]:
+            """Returns what was there before."""
             with session.access.management() as management:
                 current = management.get(info.path)
-                management.update(info.path, kind.element, changed_elements(kind, current, given))
+                management.update(info.path, kind.element, changed_elements(kind, current, wanted))
+            return {name: current.text(name) or "" for name in wanted}
 
-        await in_thread(ask)
-        tell("The settings are saved.")
+        before = await in_thread(change, given)
+        session.undos.offer(f"The settings of {info.path} are saved.", partial(change, before))
         go_to(page_url("settings", path=info.path))
 
     with form_dialog(f"Edit {info.path}", "Save", save) as form:

@@ -11,12 +11,23 @@ from bendybus.errors import BrokerError
 from bendybus_portal.access import in_thread
 from bendybus_portal.components.charts import bar
 from bendybus_portal.components.dialogs import confirm, field, form_dialog
-from bendybus_portal.components.live import Live, put, tell, told_errors
-from bendybus_portal.components.table import ClickedAction, Column, action_button, actions_of, table
+from bendybus_portal.components.live import Live, tell, told_errors
+from bendybus_portal.components.markup_element import markup
+from bendybus_portal.components.stats import stat
+from bendybus_portal.components.table import (
+    ClickedAction,
+    Column,
+    action_button,
+    actions_of,
+    empty_state,
+    pager,
+    table,
+)
 from bendybus_portal.layout import Visit, button, portal_page, title_bar
-from bendybus_portal.markup import EMPTY, Html, badge, join, tag
+from bendybus_portal.markup import EMPTY, Html, badge, join, link, tag
+from bendybus_portal.reading import PAGE
 from bendybus_portal.sessions import Session
-from bendybus_portal.shown import clock_time, number, size
+from bendybus_portal.shown import clock_time, number, plural, size
 
 __all__: list[str] = []
 
@@ -26,6 +37,9 @@ _TONES = {"available": "good", "slow": "warn", "damaged": "warn", "away": "bad"}
 @portal_page("/stores", lambda visit: "Stores")
 async def stores_page(visit: Visit) -> None:
     session = visit.session
+    if visit.query.get("store"):
+        await _one_store(visit, visit.query["store"])
+        return
     title_bar("Messaging stores", crumbs=[(session.rights.name, "/portal/")])
     live = Live(session)
 
@@ -54,7 +68,7 @@ async def stores_page(visit: Visit) -> None:
         if session.rights.development:
             told = await in_thread(session.access.ask, "GET", "/$faults/stores")
             faults = {each["name"]: each["fault"] for each in told["stores"]}
-        put(listed, _listed(stores, faults))
+        listed.put(_listed(stores, faults))
 
     live.add(refresh)
     await live.start()
@@ -93,7 +107,7 @@ async def _act(session: Session, clicked: ClickedAction) -> None:
 def _listed(stores: list[dict[str, Any]], faults: dict[str, str]) -> Html:
     held = sum(each["bytes"] for each in stores) or 1
     columns = [
-        Column("Store", lambda each: tag("strong", each["name"])),
+        Column("Store", lambda each: link(each["name"], "stores", store=each["name"])),
         Column("Kind", lambda each: str(each["kind"]), narrow=False),
         Column("State", _state),
         Column("Since (UTC)", lambda each: clock_time(each["since"]), narrow=False),
@@ -106,13 +120,65 @@ def _listed(stores: list[dict[str, Any]], faults: dict[str, str]) -> Html:
     return table("Messaging stores", columns, stores)
 
 
+# -- one store ----------------------------------------------------------------------
+
+
+async def _one_store(visit: Visit, name: str) -> None:
+    """What it keeps: the partitions of each entity."""
+    session, skip = visit.session, visit.number("skip")
+    title_bar(name, crumbs=[(session.rights.name, "/portal/"), ("Messaging stores", "/portal/stores")])
+    live = Live(session)
+    facts = markup(classes="stats")
+    placed = markup()
+
+    async def refresh() -> None:
+        told = await in_thread(session.access.ask, "GET", f"/$stores/{name}", {"skip": skip, "top": PAGE})
+        facts.put(
+            join(
+                stat(
+                    "State", told["state"].capitalize(), told.get("reason", ""), _TONES.get(told["state"], "")
+                ),
+                stat("Kind", str(told["kind"])),
+                stat("Partitions", number(told["partitions"])),
+                stat("Size", size(told["bytes"])),
+            )
+        )
+        placed.put(_placement(told, skip))
+
+    live.add(refresh)
+    await live.start()
+
+
+def _placement(told: dict[str, Any], skip: int) -> Html:
+    if not told["placement"]:
+        advice = "New entities, and stores that are drained, bring partitions here."
+        return empty_state("storage", "Nothing is kept here", advice)
+    columns = [
+        Column("Entity", lambda each: link(each["entity"], "entity", path=each["entity"])),
+        Column(
+            "Partitions", lambda each: tag("span", *map(_number_badge, each["partitions"]), class_="numbers")
+        ),
+    ]
+    return join(
+        table("What the store keeps", columns, told["placement"]),
+        pager("stores", skip, PAGE, told["entityCount"], store=told["name"]),
+    )
+
+
+def _number_badge(partition: int) -> Html:
+    return badge(str(partition))
+
+
 def _state(each: dict[str, Any]) -> Html:
     shown = badge(each["state"].capitalize(), _TONES.get(each["state"], "neutral"))
     if each["draining"]:
         done, total = each.get("moved", 0), each.get("moved", 0) + each["partitions"]
         progress = bar(done / total if total else 1.0, f"{done} of {total} partitions moved")
         shown = join(shown, badge("Draining", "warn"), progress)
-    reason = each.get("reason")
+        if each.get("moving"):
+            text = f"{each['moving']}: {plural(each.get('copied', 0), 'message')} copied"
+            shown = join(shown, tag("div", text, class_="soft"))
+    reason = each.get("problem") or each.get("reason")
     return join(shown, tag("div", reason, class_="soft") if reason else EMPTY)
 
 

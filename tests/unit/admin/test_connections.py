@@ -35,6 +35,18 @@ def test_a_connection_shows_who_it_is_and_its_links(shop):
     assert link["credit"] > 0
 
 
+def test_connections_are_shown_a_page_at_a_time(shop):
+    settings = ClientSettings.from_connection_string(shop.connection_string)
+    with BusClient(settings) as one, BusClient(settings) as two, BusClient(settings) as three:
+        for client in (one, two, three):
+            client.sender("orders").check()
+        pages = [ask(shop, f"/$connections?skip={skip}&top=2")[1] for skip in (0, 2)]
+        assert [told["count"] for told in pages] == [3, 3]
+        seen = [each["id"] for told in pages for each in told["connections"]]
+        assert len(set(seen)) == len(seen) == 3
+        assert ask(shop, "/$connections?skip=x")[0] == 400
+
+
 def test_a_closed_connection_is_told_why_and_may_come_back(shop):
     settings = ClientSettings.from_connection_string(shop.connection_string)
     with BusClient(settings) as client:

@@ -101,6 +101,32 @@ def test_each_partition_shows_its_store_its_state_and_its_oldest_message(shop):
     assert ask(shop, "/nothing/$partitions")[0] == 404
 
 
+def test_a_topic_shows_a_page_of_its_subscriptions_with_their_counts(shop):
+    shop.create_topic("events")
+    for name in ("audit", "Billing", "shipping"):
+        shop.create_subscription("events", name, max_delivery_count=3)
+    send(shop, "events", 4)
+    status, told = ask(shop, "/events/$partitions?skip=1&top=1")
+    assert status == 200
+    assert (told["kind"], told["subscriptionCount"]) == ("topic", 3)
+    (billing,) = told["subscriptions"]
+    assert (billing["name"], billing["active"], billing["deadLetters"]) == ("Billing", 4, 0)
+    assert (billing["maxDeliveryCount"], billing["forwardTo"], billing["status"]) == (3, None, "Active")
+    assert (told["active"], told["deadLetters"]) == (12, 0) and told["sizeBytes"] > 0
+    assert "subscriptions" not in ask(shop, "/orders/$partitions")[1]
+
+
+def test_a_store_tells_which_partitions_it_keeps(shop):
+    for name, others in (("store-0", "store-1"), ("store-1", "store-0")):
+        told = ask(shop, f"/$stores/{name}")[1]
+        assert others != told["name"] == name
+        placed = {each["entity"]: each["partitions"] for each in told["placement"]}
+        assert len(placed["orders"]) == 8
+        assert told["entityCount"] == len(placed)
+        assert sum(map(len, placed.values())) == told["partitions"]
+    assert len(ask(shop, "/$stores/store-0?top=1")[1]["placement"]) == 1
+
+
 def test_a_key_is_told_its_rights(shop):
     assert ask(shop, "/$rights")[1]["rights"] == ["Send", "Listen", "Manage"]
     assert ask(shop, "/$rights", key=("RootManageSharedAccessKey", "wrong"))[0] == 401

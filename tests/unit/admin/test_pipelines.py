@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bendybus.admin import pipeline_routes
+from bendybus.admin import pipeline_routes, pipeline_runs
 from bendybus.auth.connection_strings import ConnectionString
 from bendybus.errors import ArgumentError, BrokerError
 from bendybus.management.json_api import ask_json
@@ -75,7 +75,7 @@ def test_a_report_that_makes_no_sense_is_refused(namespace, told):
 
 
 def test_only_the_last_runs_are_kept_and_none_is_large(namespace, monkeypatch):
-    monkeypatch.setattr(pipeline_routes, "RUNS_MAX", 3)
+    monkeypatch.setattr(pipeline_runs, "RUNS_MAX", 3)
     for number in range(5):
         ask_json(namespace, "PUT", f"/$pipelines/{number}", {"state": "running"})
     kept = [run["id"] for run in ask_json(namespace, "GET", "/$pipelines")["runs"]]

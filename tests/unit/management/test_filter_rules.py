@@ -60,3 +60,18 @@ def test_a_correlation_names_the_type_of_each_property() -> None:
     assert 'xmlns:d6p1="http://www.w3.org/2001/XMLSchema"' in made
     assert shown_rule(entry) | {"correlationId": "<c>", "label": "s"} == shown_rule(entry)
     assert ElementTree.tostring(entry.description)
+
+
+def test_a_correlation_that_is_shown_can_be_put_again_with_its_types() -> None:
+    own = {"text": "5", "number": 5, "yes": True, "part": 0.5}
+    made = correlation_elements({}, own).replace("d6p1:double", "d6p1:dateTime", 1)
+    shown = shown_rule(entry_of(made))["properties"]
+    assert isinstance(shown, dict)
+    assert {name: shown[name] for name in ("text", "number", "yes")} == {
+        "text": "5",
+        "number": 5,
+        "yes": True,
+    }
+    # A time is shown as text, and is still a time when it is put again.
+    assert shown["part"] == "0.5"
+    assert correlation_elements({}, shown) == made

@@ -5,27 +5,25 @@ from __future__ import annotations
 import pytest
 
 from bendybus.auth.connection_strings import ConnectionString
-from bendybus.client import BusClient, ClientSettings, ReceivedMessage, encode
-from bendybus.errors import ArgumentError, MessageNotFound
+from bendybus.client import BusClient, ClientSettings, encode
+from bendybus.errors import ArgumentError
 from bendybus.operations.drafts import Draft
-from bendybus.operations.peeking import State
+from bendybus.operations.peeking import session_filter
 from bendybus.testing import Server
 from bendybus_portal.access import Access
 from bendybus_portal.holding import Holding
 from bendybus_portal.jobs import Job
 from bendybus_portal.messages import (
     DEAD_LETTERS,
-    Filters,
-    find_message,
+    move_work,
     origin_of,
     parse_properties,
-    peek_page,
-    purge_work,
     resubmit_numbers,
     resubmit_work,
     scan_reasons,
     send_work,
 )
+from bendybus_portal.peeking import Filters, peek_page
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +34,16 @@ def server():
 
 @pytest.fixture
 def shop(server):
-    with server.namespace(queues={"orders": {"enable_partitioning": True}}) as made:
+    queues = {"orders": {"enable_partitioning": True}, "workflows": {"requires_session": True}, "other": {}}
+    with server.namespace(queues=queues) as made:
         yield made
 
 
 @pytest.fixture
 def access(shop):
-    return Access(ConnectionString.parse(shop.connection_string))
+    opened = Access(ConnectionString.parse(shop.connection_string))
+    yield opened
+    opened.close()
 
 
 def dead_letter(access: Access, reasons: list[str]) -> None:
@@ -65,33 +66,6 @@ def test_properties_are_read_a_line_at_a_time():
     for wrong in ("novalue", "=x", "a:=[1]", "a:=nope"):
         with pytest.raises(ArgumentError):
             parse_properties(wrong)
-
-
-def test_filters_look_at_the_body_and_the_properties():
-    message = ReceivedMessage(
-        encode("Zoë".encode(), subject="Order", application_properties={"region": "EU"})
-    )
-    assert Filters().matches(message)
-    for text in ("zoë", "order", "region=eu"):
-        assert Filters(text=text).matches(message)
-    assert not Filters(text="us").matches(message)
-    assert not Filters(state="deferred").matches(message)
-    assert not Filters(since_ms=1).matches(message)
-
-
-def test_a_page_ends_where_the_next_begins(access):
-    job = Job(1, "", 60)
-    send_work(access, "orders", Draft(b"x"), 60, job)
-    assert job.done == 60
-    first = peek_page(access, "orders", Filters())
-    assert len(first.messages) == 50 and first.following is not None
-    rest = peek_page(access, "orders", Filters(), first.following)
-    numbers = [each.sequence_number for each in (*first.messages, *rest.messages)]
-    assert len(set(numbers)) == 60 and rest.following is None
-    assert find_message(access, "orders", numbers[7]).sequence_number == numbers[7]
-    purge_work(access, "orders", [State.ACTIVE], job)
-    with pytest.raises(MessageNotFound):
-        find_message(access, "orders", numbers[7])
 
 
 def test_dead_letters_go_back_by_reason_by_number_and_all(access):
@@ -132,3 +106,28 @@ def test_received_and_deferred_messages_are_settled(access):
 def test_dead_letters_of_a_subscription_go_back_to_its_topic():
     assert origin_of("events/Subscriptions/audit") == "events"
     assert origin_of("orders") == "orders"
+
+
+def test_messages_of_sessions_are_moved_one_session_or_all(access):
+    with BusClient(ClientSettings.of(access.namespace)) as client:
+        sender = client.sender("workflows")
+        for number in range(12):
+            session = f"s-{number % 3}"
+            sender.send([encode(b"x", message_id=str(number), session_id=session)], session)
+    move_work(access, "workflows", "other", job := Job(1, "", None), sessions=True, session_id="s-1")
+    assert job.done == 4
+    assert [each.message_id for each in peek_page(access, "other", Filters()).messages] == [
+        "1",
+        "4",
+        "7",
+        "10",
+    ]
+    with BusClient(ClientSettings.of(access.namespace)) as client:
+        held = client.receiver("workflows", filters=session_filter("s-0"))
+        held.check()
+        move_work(access, "workflows", "other", job := Job(1, "", 8), sessions=True)
+        assert job.done == 4
+    move_work(access, "workflows", "other", job := Job(1, "", 8), sessions=True)
+    assert job.done == 4
+    moved = peek_page(access, "other", Filters()).messages
+    assert sorted(each.session_id for each in moved) == ["s-0"] * 4 + ["s-1"] * 4 + ["s-2"] * 4

@@ -70,6 +70,7 @@ def test_a_namespace_is_exported_and_imported(shop, server):
         import_work(target, read_config(text), job)
         assert job.done == 1
         assert describe(target, find_rights(target), "orders").values["enablePartitioning"] is True
+        target.close()
     for wrong in ("", "[]", '{"UserConfig": {}}', '{"UserConfig": {"Namespaces": [1]}}'):
         with pytest.raises(ArgumentError):
             read_config(wrong)

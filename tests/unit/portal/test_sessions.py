@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bendybus.auth.connection_strings import ConnectionString
+from bendybus.auth.sas import make_token
 from bendybus_portal.access import Rights
-from bendybus_portal.sessions import SESSION_LIFE_S, Sessions
+from bendybus_portal.sessions import COOKIE_MAX, SESSION_LIFE_S, Sessions
 
 ROOT = "Endpoint=sb://127.0.0.1:5672;SharedAccessKeyName=Root;SharedAccessKey={};UseDevelopmentEmulator=true"
 LISTENS = Rights(
@@ -79,3 +80,25 @@ def test_another_process_reopens_a_session_and_another_root_key_does_not():
     assert again.find(cookie) is session
     assert again.resume(number, access, LISTENS, ends_at) is session
     assert sessions("k2").reopened(cookie) is None
+
+
+def test_a_session_with_a_token_ends_with_the_token_and_survives_a_restart():
+    clock = Clock()
+    made = sessions(clock=clock)
+    token = make_token("sb://127.0.0.1/", "reader", "some-key", 1600)
+    session, cookie = made.begin(made.access("", "", None, token), LISTENS)
+    assert token not in cookie and token not in repr(session)
+    assert (session.key_name, session.ends_at) == ("reader", 1600.0)
+    found = sessions(clock=clock).reopened(cookie)
+    assert found is not None
+    assert (found[0].namespace.signature, found[2]) == (token, 1600.0)
+    clock.now = 1600.0
+    assert made.find(cookie) is None and sessions(clock=clock).reopened(cookie) is None
+
+
+def test_a_token_that_is_too_long_for_a_cookie_is_in_memory_only():
+    made = sessions()
+    session, cookie = made.begin(made.access("", "", None, "eyJ." + "x" * 4000), LISTENS)
+    assert len(cookie) < COOKIE_MAX
+    assert made.find(cookie) is session
+    assert sessions().find(cookie) is None and sessions().reopened(cookie) is None
