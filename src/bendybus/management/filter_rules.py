@@ -27,9 +27,10 @@ __all__ = ["RULE_DESCRIPTION", "correlation_elements", "rule_elements", "shown_r
 _SCHEMA_TYPES: Final[Mapping[type, str]] = {bool: "boolean", int: "long", float: "double"}
 
 _READ_TYPES: Final[Mapping[str, Callable[[str], object]]] = {
-    **dict.fromkeys(("int", "long", "short", "byte"), int),
-    **dict.fromkeys(("double", "float", "decimal"), float),
-    "boolean": lambda text: text.lower() == "true",
+    **dict.fromkeys(("", "string"), str),
+    **dict.fromkeys(("int", "long"), int),
+    "double": float,
+    "boolean": lambda text: text.strip().lower() == "true",
 }
 
 _TYPE: Final = f"{{{INSTANCE}}}type"
@@ -105,18 +106,11 @@ def _value(found: Element | None) -> object:
     if found is None or found.text is None:
         return None
     kind = _kind(found)
-    try:
-        match kind:
-            case "string" | "":
-                return found.text
-            case "boolean":
-                return found.text.strip().lower() == "true"
-            case "int" | "long":
-                return int(found.text)
-            case "double":
-                return float(found.text)
-    except ValueError:
-        pass
+    if kind in _READ_TYPES:
+        try:
+            return _READ_TYPES[kind](found.text)
+        except ValueError:
+            pass
     text = _TypedText(found.text)
     text.kind = kind
     return text
@@ -136,17 +130,6 @@ def _property(item: tuple[str, object]) -> str:
         f'<Value xmlns:d6p1="{SCHEMA}" i:type="d6p1:{kind}">{typed}'
         "</KeyValueOfstringanyType>"
     )
-
-
-def _value(child: Element | None) -> object:
-    """A property that a correlation filter compares, with the type that it has."""
-    if child is None or child.text is None:
-        return None
-    read = _READ_TYPES.get(_kind(child), str)
-    try:
-        return read(child.text)
-    except ValueError:
-        return child.text
 
 
 def _kind(child: Element) -> str:
