@@ -125,3 +125,20 @@ def test_a_namespaces_key_is_not_enough(own: ServerProcess) -> None:
     """The routes are for the operator's key, which is in the data folder alone."""
     with pytest.raises(Unauthorized):
         ask_json(ConnectionString.parse(own.connection_string), "GET", "/$namespaces")
+
+
+def test_a_command_uses_the_namespace_that_it_names(own: ServerProcess, tmp_path: Path) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return run_bendybus(*arguments, "--data", str(own.data), environment={}, folder=tmp_path)
+
+    assert run("namespace", "create", "shop").returncode == 0
+    assert run("queue", "create", "parcels", "--namespace", "Shop").returncode == 0
+    assert run("send", "parcels", "--body", "hello", "--namespace", "shop").returncode == 0
+    assert "hello" in run("receive", "parcels", "--namespace", "shop").stdout
+    assert "parcels" not in run("queue", "list").stdout
+    unknown = run("queue", "list", "--namespace", "nowhere")
+    assert unknown.returncode == 2
+    assert "the server has no namespace 'nowhere'; it has" in unknown.stderr
+    both = run("queue", "list", "--namespace", "shop", "--connection-string", own.connection_string)
+    assert both.returncode == 2
+    assert "a connection string has its own" in both.stderr

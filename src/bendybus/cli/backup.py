@@ -15,7 +15,7 @@ import click
 
 from bendybus.cli.command import output_option, told_errors
 from bendybus.cli.operated import Ask, operated
-from bendybus.cli.options import data_option
+from bendybus.cli.options import running_data_option
 from bendybus.cli.output import OutputFormat, note, show_one
 from bendybus.cli.tables import progress
 from bendybus.errors import ConfigError, StoreUnavailable
@@ -37,9 +37,9 @@ NO_KEYS: Final = (
     type=click.Path(path_type=Path),
     help="The backup to make: a new folder on the server's machine.",
 )
-@data_option("Data folder of the server, which is running.")
+@running_data_option
 @output_option
-def backup(folder: Path, data: Path, output: OutputFormat) -> None:
+def backup(folder: Path, data: Path | None, output: OutputFormat) -> None:
     """Back up a running server.
 
     All namespaces with their entities, messages, keys and certificates, as they are at one moment. May be

@@ -1,6 +1,6 @@
-"""What all commands against a server share: three options, and errors in one line.
+"""What all commands against a server share: four options, and errors in one line.
 
-`server_command` gives a function the options `--connection-string`, `--data` and
+`server_command` gives a function the options `--connection-string`, `--data`, `--namespace` and
 `--output`, and passes it a `Command` made of them. Each of our errors becomes one line on stderr
 and exit code 1, or 2 if the call itself was wrong; never a traceback.
 """
@@ -8,6 +8,7 @@ and exit code 1, or 2 if the call itself was wrong; never a traceback.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,10 +17,11 @@ from typing import Any, Concatenate, Final
 import click
 
 from bendybus.auth.connection_strings import ConnectionString
+from bendybus.cli.operated import connection_string_of
 from bendybus.cli.options import Choices, running_data_option
 from bendybus.cli.output import OutputFormat, tell_error
 from bendybus.cli.target import TOKEN_VARIABLE, find_certificate, find_namespace
-from bendybus.errors import BrokerError, ConnectionLost, EntityNotFound, SetupError, Unauthorized
+from bendybus.errors import BrokerError, ConfigError, ConnectionLost, EntityNotFound, SetupError, Unauthorized
 from bendybus.management.client import ManagementClient
 from bendybus.management.json_api import ask_json
 
@@ -59,9 +61,20 @@ class Command:
     Commands that manage entities use `management`; those that move messages use bus.py.
     """
 
-    def __init__(self, connection_string: str | None, data: Path | None, output: OutputFormat) -> None:
+    def __init__(
+        self,
+        connection_string: str | None,
+        data: Path | None,
+        output: OutputFormat,
+        namespace: str | None = None,
+    ) -> None:
+        if connection_string and namespace:
+            raise ConfigError(
+                "--namespace names one of a server on this machine; a connection string has its own"
+            )
         self._connection_string = connection_string
         self._data = data
+        self._namespace = namespace
         self.output = output
 
     @property
@@ -69,11 +82,17 @@ class Command:
         return self.output is OutputFormat.JSON
 
     def namespace(self) -> ConnectionString:
-        return find_namespace(self._connection_string, self._data)
+        return find_namespace(self._named(), self._data)
+
+    def _named(self) -> str | None:
+        if self._namespace is None:
+            return self._connection_string
+        return connection_string_of(self._namespace, self._data)
 
     def certificate(self) -> str | None:
         """A file to trust besides the system's certificates: that of the server on this machine."""
-        return find_certificate(self._connection_string, self._data)
+        environment = os.environ if self._namespace is None else {}
+        return find_certificate(self._connection_string, self._data, environment)
 
     def ask_json(self, method: str, path: str, body: object = None) -> dict[str, Any]:
         """One request to the server's own API: stores and faults."""
@@ -88,11 +107,18 @@ def server_command(function: Callable[Concatenate[Command, ...], None]) -> Calla
 
     @connection_string_option
     @running_data_option
+    @click.option("--namespace", metavar="NAME", help="One of several namespaces of the server on --data.")
     @output_option
     @functools.wraps(function)
-    def run(connection_string: str | None, data: Path | None, output: OutputFormat, **arguments: Any) -> None:
+    def run(
+        connection_string: str | None,
+        data: Path | None,
+        namespace: str | None,
+        output: OutputFormat,
+        **arguments: Any,
+    ) -> None:
         with told_errors():
-            function(Command(connection_string, data, output), **arguments)
+            function(Command(connection_string, data, output, namespace), **arguments)
 
     return run
 

@@ -9,8 +9,8 @@ from urllib.parse import quote
 import click
 
 from bendybus.cli.command import Command, output_option, server_command, told_errors
-from bendybus.cli.operated import operated
-from bendybus.cli.options import Choices, confirm, data_option, dry_run_option, yes_option
+from bendybus.cli.operated import namespaces, operated
+from bendybus.cli.options import Choices, confirm, dry_run_option, running_data_option, yes_option
 from bendybus.cli.output import OutputFormat, note, show_many, show_one
 from bendybus.domain.entities import Tier
 from bendybus.errors import NamespaceNotFound
@@ -20,8 +20,6 @@ from bendybus.management.properties import shown_values
 __all__ = ["app"]
 
 COLUMNS: Final = ("Name", "Tier", "Queues", "Topics", "Connection string")
-
-_data_option = data_option("Data folder of the server, which is running.")
 
 
 @click.group("namespace", no_args_is_help=True)
@@ -42,12 +40,12 @@ def show(command: Command) -> None:
 
 
 @app.command("list")
-@_data_option
+@running_data_option
 @output_option
-def list_namespaces(data: Path, output: OutputFormat) -> None:
+def list_namespaces(data: Path | None, output: OutputFormat) -> None:
     """List the namespaces of a server on this machine, with their connection strings."""
     with told_errors():
-        found = operated(data)("GET", "/$namespaces")["namespaces"]
+        found = namespaces(data)
     names = ("name", "tier", "queues", "topics", "connectionString")
     rows = ([each[name] for name in names] for each in found)
     show_many(COLUMNS, rows, found if output is OutputFormat.JSON else None)
@@ -62,9 +60,11 @@ def list_namespaces(data: Path, output: OutputFormat) -> None:
     type=click.Choice(["1", "2", "4"]),
     help="Partitions of each entity in the premium tier.",
 )
-@_data_option
+@running_data_option
 @output_option
-def create(name: str, tier: Tier | None, partitions: str | None, data: Path, output: OutputFormat) -> None:
+def create(
+    name: str, tier: Tier | None, partitions: str | None, data: Path | None, output: OutputFormat
+) -> None:
     """Create a namespace in a running server, for good.
 
     Its connection string is printed. A server that keeps its stores elsewhere has one namespace only.
@@ -84,22 +84,21 @@ def create(name: str, tier: Tier | None, partitions: str | None, data: Path, out
 @click.argument("name", help="As 'bendybus namespace list' shows it.")
 @dry_run_option
 @yes_option
-@_data_option
+@running_data_option
 @output_option
-def delete(name: str, dry_run: bool, yes: bool, data: Path, output: OutputFormat) -> None:
+def delete(name: str, dry_run: bool, yes: bool, data: Path | None, output: OutputFormat) -> None:
     """Delete a namespace of a running server, with all its entities and messages.
 
     Its clients are disconnected. The first namespace of a data folder cannot be deleted.
     """
     with told_errors():
-        ask = operated(data)
-        found = [each for each in ask("GET", "/$namespaces")["namespaces"] if _same(each["name"], name)]
+        found = [each for each in namespaces(data) if _same(each["name"], name)]
         if not found:
             raise NamespaceNotFound(f"There is no namespace '{name}'.")
         held = f"{found[0]['queues']} queues and {found[0]['topics']} topics"
         if not dry_run:
             confirm(f"Delete the namespace '{name}' with {held} and all their messages?", yes)
-            ask("DELETE", _path(name))
+            operated(data)("DELETE", _path(name))
     if output is OutputFormat.JSON:
         show_one({"name": found[0]["name"], "deleted": not dry_run}, output)
     else:
