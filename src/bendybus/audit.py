@@ -101,6 +101,7 @@ EVENTS: Final[Mapping[str, Event]] = {
         ("store", "partitions", "messages", "uncounted"),
     ),
     "fault-switched": Event("a fault of a messaging store was switched on or off", ("store", "fault")),
+    "entity-fault-switched": Event("a test made an entity fail, or healed it", ("entity", "fault")),
     "backup-begun": Event("a backup was begun", ("folder",)),
     "backup-completed": Event("a backup is complete", ("folder",)),
     "backup-failed": Event("a backup could not be made", ("folder",)),

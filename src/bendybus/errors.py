@@ -372,6 +372,12 @@ class ServerBusy(Unavailable):
     pass
 
 
+class LinkDetached(Unavailable):
+    """The link has ended and nothing else: SDKs attach again."""
+
+    condition = "amqp:link:detach-forced"
+
+
 class MemoryLimitReached(Unavailable):
     """The server's memory for connections is used up, and this connection holds more of it than others.
 

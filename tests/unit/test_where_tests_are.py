@@ -109,6 +109,7 @@ COVERS = {
     "cli/test_messages.py": "cli/completion cli/receive cli/tables",
     "cli/test_moving.py": "cli/counts cli/move operations/moving",
     "cli/test_pipelines.py": "cli/pipeline cli/pipelines cli/pipeline_runs",
+    "testing/test_entity_faults.py": "broker/entity_faults",
     "cli/test_trust.py": "cli/trust",
     "cli/test_stores.py": "cli/stores server/json_nodes",
     "unit/cli/test_messages.py": "cli/deadletter cli/options cli/purge cli/send operations/copies "

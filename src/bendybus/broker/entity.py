@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, Final, Generic, TypeVar
 
 from bendybus.broker.clock import Clock
+from bendybus.broker.entity_faults import EntityFaults
 from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import Availability, StoreState
 from bendybus.broker.partition_port import PartitionPort, PartitionStatus, StoreView
@@ -87,6 +88,8 @@ class Entity(ABC, Generic[H, L, D]):
         self.updated_at = Instant(0)
         self.accessed_at = Instant(0)
         """When messages were last sent or requested since the server started; 0 for never."""
+        self.faults: EntityFaults | None = None
+        """What a test has made wrong with it."""
         self.refused = 0
         """Messages that clients of this broker sent and that were refused for good."""
         self.throttled = 0

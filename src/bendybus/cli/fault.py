@@ -1,4 +1,4 @@
-"""`bendybus fault`: make a messaging store of a development server fail, and heal it again (B-09)."""
+"""`bendybus fault`: make stores and entities of a development server fail, and heal them again (B-09)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from urllib.parse import quote
 import click
 
 from bendybus.cli.command import Command, server_command
-from bendybus.cli.options import Choices
+from bendybus.cli.options import Choices, entity_argument
 from bendybus.cli.output import note, show_one
+from bendybus.errors import ConfigError
 
 __all__ = ["app"]
 
@@ -23,7 +24,7 @@ class Switch(StrEnum):
 
 @click.group("fault", no_args_is_help=True)
 def app() -> None:
-    """Faults, for those who test their applications: store."""
+    """Faults, for those who test their applications: store, entity, detach, lose-locks."""
 
 
 @app.command
@@ -50,3 +51,69 @@ def store(command: Command, name: str, switch: Switch, delay_ms: int, reason: st
         show_one(answer, command.output)
     else:
         note(f"{name}: {'healed' if switch is Switch.HEAL else switch.value}")
+
+
+@app.command
+@entity_argument
+@click.option(
+    "--busy",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    metavar="SHARE",
+    help="This share of sends and requests is answered with server-busy: 0.2.",
+)
+@click.option(
+    "--latency-ms",
+    type=click.IntRange(min=0),
+    default=0,
+    help="How much later each send and request is handled.",
+)
+@click.option(
+    "--throttle",
+    type=click.IntRange(min=0),
+    multiple=True,
+    metavar="PARTITION",
+    help="Messages with a key of this partition are answered with server-busy; may be repeated.",
+)
+@click.option("--heal", is_flag=True, help="Nothing is wrong with it any more.")
+@server_command
+def entity(
+    command: Command, entity: str, busy: float, latency_ms: int, throttle: tuple[int, ...], heal: bool
+) -> None:
+    """Make an entity busy, slow or throttled for its clients, or heal it (needs serve --development)."""
+    if heal is bool(busy or latency_ms or throttle):
+        raise ConfigError("name what shall be wrong (--busy, --latency-ms, --throttle), or --heal")
+    body = {"busyShare": busy, "latencyMs": latency_ms, "throttledPartitions": list(throttle)}
+    answer = command.ask_json("PUT", _path(entity), body)
+    if command.as_json:
+        show_one(answer, command.output)
+    else:
+        note(f"{entity}: {'healed' if heal else 'faulty'}")
+
+
+@app.command
+@entity_argument
+@server_command
+def detach(command: Command, entity: str) -> None:
+    """Detach all links of clients to an entity; they may attach again (needs serve --development)."""
+    _act(command, entity, "detach", "links detached")
+
+
+@app.command("lose-locks")
+@entity_argument
+@server_command
+def lose_locks(command: Command, entity: str) -> None:
+    """End all locks of messages and sessions, as if their time was over (needs serve --development)."""
+    _act(command, entity, "lose-locks", "locks ended")
+
+
+def _act(command: Command, entity: str, action: str, done: str) -> None:
+    answer = command.ask_json("POST", _path(entity), {"action": action})
+    if command.as_json:
+        show_one(answer, command.output)
+    else:
+        note(f"{entity}: {done}")
+
+
+def _path(entity: str) -> str:
+    return f"/$faults/entities/{quote(entity)}"

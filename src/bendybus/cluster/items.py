@@ -83,6 +83,8 @@ LOCAL_COMMANDS: Final[frozenset[type]] = frozenset(
         # The owner's own work: time, durability, forwarding.
         *(commands.Confirm, commands.Tick, commands.MoveLockEnds, commands.Publish),
         *(commands.Post, commands.Reassign, commands.Transferred, commands.Undeliverable),
+        # A test asks each broker for its own partitions.
+        commands.LoseLocks,
     }
 )
 """Commands that only the owner of a partition gives."""

@@ -177,6 +177,11 @@ class Release:
 
 
 @dataclass(slots=True)
+class LoseLocks:
+    """End all locks of messages and sessions, as if their time was over."""
+
+
+@dataclass(slots=True)
 class Defer:
     """Set messages aside. From now on they can be received only by sequence number."""
 
@@ -301,6 +306,7 @@ Command: TypeAlias = (
     | Complete
     | Abandon
     | Release
+    | LoseLocks
     | Defer
     | DeadLetter
     | Renew

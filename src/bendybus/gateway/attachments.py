@@ -60,6 +60,8 @@ class Attachment:
             return
         if entity.deleted:
             raise EntityNotFound(entity.path)
+        if entity.faults is not None:
+            entity.faults.refuse_link(entity.path)
         if isinstance(self.node, Sender):
             entity.refuse_sending()
         elif isinstance(entity, Queue) and isinstance(self.node, Receiver | Browser):

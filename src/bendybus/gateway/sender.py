@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from bendybus.amqp.performatives import Accepted, Target, TransactionalState
 from bendybus.amqp.types import ULong
+from bendybus.broker.entity_faults import EntityFaults
 from bendybus.broker.partition_port import PartitionPort
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import SendTarget
@@ -29,6 +30,7 @@ from bendybus.errors import (
     InvalidOperation,
     MessageSizeExceeded,
     QuotaExceeded,
+    ServerBusy,
     Unavailable,
 )
 from bendybus.gateway.settlement import rejection
@@ -89,10 +91,35 @@ class Sender:
         # Outside of a transaction nothing has to be done together: through a topic it goes straight there.
         self._outbox = via if isinstance(via, Queue) else None
         """Where the messages wait to be forwarded to the target, if they do not go straight to it."""
+        self._closed = False
         self._detects_duplicates = self._outbox is None and target.description.requires_duplicate_detection
 
     def deliveries(self, deliveries: Sequence[Delivery]) -> None:
         """Everything that one socket read brought on this link."""
+        if self._target.faults is None:
+            self._take(deliveries)
+        else:
+            self._take_faulty(self._target.faults, deliveries)
+
+    def _take_faulty(self, faults: EntityFaults, deliveries: Sequence[Delivery]) -> None:
+        """`_take` with what a test has asked for."""
+        taken: list[Delivery] = []
+        for delivery in deliveries:
+            try:
+                faults.refuse_operation(self._target.path)
+                taken.append(delivery)
+            except ServerBusy as busy:
+                self._target.count_refused(busy)
+                self._link.settle((delivery,), rejection(busy))
+        self._connection.spawn(self._take_later(faults, taken))
+
+    async def _take_later(self, faults: EntityFaults, deliveries: Sequence[Delivery]) -> None:
+        await faults.delay()
+        if not self._closed:
+            self._take(deliveries)
+            self._connection.flush_soon()
+
+    def _take(self, deliveries: Sequence[Delivery]) -> None:
         keyless: _Run | None = None
         keyed: dict[PartitionPort, _Run] = {}
         target = self._outbox or self._target
@@ -140,6 +167,7 @@ class Sender:
 
     def close(self) -> None:
         """Nothing is held for a sender."""
+        self._closed = True
 
     def _enlist(self, delivery: Delivery, at: Instant) -> None:
         """A part of a transaction: nothing happens before that is committed."""
@@ -200,6 +228,12 @@ class Sender:
         identities = [each for found in run.identities for each in found] if run.identities else None
         destination = None if self._outbox is None else self._target.path
         command = Enqueue(messages, identities, destination=destination)
+        if self._target.faults is not None:
+            try:
+                self._target.faults.refuse_partition(self._target.path, run.host.number)
+            except ServerBusy as busy:
+                self._enqueued(run, attempts, busy)
+                return
         run.host.submit(command, partial(self._enqueued, run, attempts))
 
     def _enqueued(self, run: _Run, attempts: int, reply: Reply | BrokerError) -> None:

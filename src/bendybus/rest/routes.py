@@ -104,6 +104,7 @@ class RestMessages(BaseRoute):
         if call.operation is Operation.SEND:
             return await self._send(call, self._broker.find_target(call.entity), request, body)
         queue = self._broker.find(call.entity)
+        await _suffer(queue)
         queue.refuse_receiver(call.subqueue, sessionful=False)
         await body.read(BODY_MAX, f"A request of this kind has a body of at most {BODY_MAX} bytes.")
         if call.operation in (Operation.PEEK_LOCK, Operation.RECEIVE_AND_DELETE):
@@ -129,6 +130,7 @@ class RestMessages(BaseRoute):
         self, call: RestCall, entity: SendTarget, request: Request, body: RequestBody
     ) -> Response:
         entity.refuse_sending(call.subqueue)
+        await _suffer(entity)
         timeout_s = _timeout_s(request) or TIMEOUT_DEFAULT_S
         description = entity.description
         limit = description.max_message_bytes
@@ -171,7 +173,10 @@ async def _enqueue(entity: SendTarget, admitted: Admitted) -> None:
     messages = admitted.messages
     for attempts_left in reversed(range(len(entity.hosts))):
         try:
-            await entity.host_for(key).ask(Enqueue(messages, admitted.identities))
+            host = entity.host_for(key)
+            if entity.faults is not None:
+                entity.faults.refuse_partition(entity.path, host.number)
+            await host.ask(Enqueue(messages, admitted.identities))
         except Unavailable:
             if key is not None or not attempts_left:
                 raise
@@ -228,3 +233,10 @@ def _location(request: Request, call: RestCall, queue: Queue, received: Received
     token = UUID(bytes_le=received.lock_token)
     entity = quote(queue.path).replace("/Subscriptions/", "/subscriptions/") + subqueue
     return f"{request.url.scheme}://{host}/{entity}/messages/{received.sequence_number}/{token}"
+
+
+async def _suffer(entity: SendTarget) -> None:
+    """Be as late and as busy as a test has asked for."""
+    if entity.faults is not None:
+        entity.faults.refuse_operation(entity.path)
+        await entity.faults.delay()

@@ -40,6 +40,7 @@ from bendybus.store.catalog import Catalog
 from bendybus.store.faults import StoreFaults
 from bendybus.store.protocol import MessagingStore
 from bendybus.testing.clock import TimeMachine
+from bendybus.testing.faulty_entities import FaultyEntities
 from bendybus.testing.seen_messages import SeenMessage, seen
 
 __all__ = ["NamespaceStorage", "Namespace"]
@@ -68,7 +69,7 @@ class NamespaceStorage:
         self.catalog.close()
 
 
-class Namespace:
+class Namespace(FaultyEntities):
     """Created by `Server.namespace`. As a context manager, it closes the namespace at the end."""
 
     def __init__(
@@ -245,6 +246,8 @@ class Namespace:
     async def _reset(self) -> None:
         broker = self._open.broker
         self.faults.heal_all()
+        for entity in broker.entities:
+            entity.faults = None
         await broker.recovered()
         described = self._described
         first: list[EntityDescription] = [

@@ -35,6 +35,7 @@ HANDLERS: Final[dict[type[object], Handler]] = {
     commands.Complete: settling.complete,
     commands.Abandon: settling.abandon,
     commands.Release: settling.release,
+    commands.LoseLocks: settling.lose_locks,
     commands.Defer: settling.defer,
     commands.DeadLetter: settling.dead_letter,
     commands.Renew: settling.renew,

@@ -11,8 +11,20 @@ from functools import partial
 from typing import Final
 
 from bendybus.domain.changes import Changes
-from bendybus.domain.commands import Abandon, Complete, DeadLetter, Defer, Release, Renew, Renewed, Settled
+from bendybus.domain.commands import (
+    Abandon,
+    Complete,
+    DeadLetter,
+    Defer,
+    Done,
+    LoseLocks,
+    Release,
+    Renew,
+    Renewed,
+    Settled,
+)
 from bendybus.domain.deadletter import Cause
+from bendybus.domain.expiry import NEVER
 from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
 from bendybus.domain.parts import Parts
 from bendybus.domain.resting import delay_ms
@@ -26,6 +38,7 @@ __all__ = [
     "complete",
     "dead_letter",
     "defer",
+    "lose_locks",
     "refuse_dead_letters",
     "refuse_large_amendments",
     "refuse_lost",
@@ -64,6 +77,19 @@ def _rest_until(stock: Stock, asked_ms: int | None, at: Instant, message: Messag
     """Until when an abandoned message rests: as its receiver asks, or as its entity says (resting.py)."""
     delay = delay_ms(stock.description, message.delivery_count) if asked_ms is None else asked_ms
     return Instant(at + delay) if delay > 0 else None
+
+
+def lose_locks(parts: Parts, command: LoseLocks, at: Instant, changes: Changes) -> Done:
+    stock = parts.stock
+    ended = stock.locks.expire(NEVER)
+    stock.tally.lost_locks += len(ended)
+    stock.fail_delivery(ended, changes)
+    if stock.session_locks is not None:
+        for session in stock.session_locks.overdue(NEVER):
+            assert session.lock is not None
+            changes.sessions.lost.append(session.lock)
+            stock.free_session(session, changes, failed=True)
+    return Done()
 
 
 def release(parts: Parts, command: Release, at: Instant, changes: Changes) -> Settled:

@@ -80,6 +80,9 @@ class ManagementNode:
             self._entity.accessed_at = self._entity.now()
             if not isinstance(request.body, Mapping):
                 raise ArgumentError(f"'{request.operation}' needs a map as its body.")
+            if (faults := self._entity.faults) is not None:
+                faults.refuse_operation(self._entity.path)
+                await faults.delay()
             asked = self._with_session(request, request.body)
             with audit.acting(actor):
                 body = await self._run(request, operation, asked)
