@@ -26,7 +26,7 @@ COMMAND_TIMEOUT_S: Final = 60
 
 # A child may have other values of these than its parent: they are read when the command is called. Where
 # anything else differs (a path, the terminal's width), the command is started from nothing.
-OWN_VARIABLES: Final = ("BENDYBUS_", "SERVICEBUS_", "AZURE_", "PYTEST_")
+OWN_VARIABLES: Final = ("BENDYBUS_", "SERVICEBUS_", "AZURE_", "PYTEST_", "XDG_STATE_HOME")
 
 
 class ForkedProcess:
