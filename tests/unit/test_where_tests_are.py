@@ -120,6 +120,7 @@ COVERS = {
     "client/sender",
     "client/test_extensions.py": "client/management client/requests gateway/management/extensions",
     # The domain: a partition is tested by commands and what comes of them.
+    "unit/domain/test_properties.py": "domain/property",
     "unit/domain/test_partition_flow.py": "domain/changes domain/intake domain/messages domain/stock "
     "domain/handlers/receiving domain/handlers/sending",
     "unit/domain/test_partition_settlement.py": "domain/handlers/settling",

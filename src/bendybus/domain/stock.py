@@ -24,7 +24,6 @@ from bendybus.domain.sessions import Session, Sessions
 from bendybus.domain.shelf import Shelf, Waiting
 from bendybus.domain.tally import Tally
 from bendybus.names import Instant, LockToken, PartitionNumber, SessionId
-from bendybus.session_ids import OneSession
 
 __all__ = ["Stock"]
 
@@ -86,13 +85,7 @@ class Stock:
         self.shelves[_MAIN].available.extend(messages)
         changes.offer(_MAIN)
         if self.session_locks is not None:
-            self._tell_holders(self.session_locks, messages, changes)
-
-    @staticmethod
-    def _tell_holders(locks: SessionLocks, messages: list[Message], changes: Changes) -> None:
-        ready = locks.held_among(messages)
-        if ready:
-            changes.sessions.ready |= ready
+            _tell_holders(self.session_locks, messages, changes)
 
     def available(self, subqueue: SubQueue) -> int:
         """How many messages can be locked; with sessions, how many sessions with messages can be."""
@@ -148,9 +141,6 @@ class Stock:
             if expired:
                 waiting.replace(alive)
                 self.expire(expired, changes)
-
-    def one_session(self, session_id: SessionId) -> OneSession:
-        return OneSession(session_id, exact=self.description.exact_keys)
 
     def locked_messages(self, subqueue: SubQueue) -> list[Message]:
         messages = [message for message in self.locks if message.subqueue is subqueue]
@@ -288,7 +278,7 @@ class Stock:
             if state is MessageState.ACTIVE and subqueue is SubQueue.MAIN:
                 self._expiry.expect_all(group)
                 if self.session_locks is not None:
-                    self._tell_holders(self.session_locks, group, changes)
+                    _tell_holders(self.session_locks, group, changes)
 
     # -- leaving ------------------------------------------------------------------
 
@@ -339,3 +329,9 @@ class Stock:
             available.replace(alive)
             self.expire(expired, changes)
         self._expiry.swept(at, chain(alive, arriving))
+
+
+def _tell_holders(locks: SessionLocks, messages: list[Message], changes: Changes) -> None:
+    ready = locks.held_among(messages)
+    if ready:
+        changes.sessions.ready |= ready

@@ -20,6 +20,7 @@ from bendybus.domain.shelf import Waiting
 from bendybus.domain.stock import Stock
 from bendybus.errors import InvalidOperation
 from bendybus.names import Instant
+from bendybus.session_ids import OneSession
 
 __all__ = ["purge"]
 
@@ -52,7 +53,11 @@ def purge(parts: Parts, command: Purge, at: Instant, changes: Changes) -> Purged
 
 
 def _filter(stock: Stock, command: Purge) -> _Passes:
-    session = None if command.session_id is None else stock.one_session(command.session_id)
+    session = (
+        None
+        if command.session_id is None
+        else OneSession(command.session_id, exact=stock.description.exact_keys)
+    )
     numbers = None if command.numbers is None else frozenset(command.numbers)
     states, since, before = command.states, command.enqueued_from, command.enqueued_before
 

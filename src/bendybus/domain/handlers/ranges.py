@@ -61,7 +61,11 @@ def survey(parts: Parts, command: Survey, at: Instant, changes: Changes) -> Surv
 def browse(parts: Parts, command: Browse, at: Instant, changes: Changes) -> Browsed:
     stock = parts.stock
     shelf, locked = stock.shelves[command.subqueue], stock.locked_messages(command.subqueue)
-    session = None if command.session_id is None else stock.one_session(command.session_id)
+    session = (
+        None
+        if command.session_id is None
+        else OneSession(command.session_id, exact=stock.description.exact_keys)
+    )
     chunk = shelf.peek(command.first, min(max(1, command.count), SCANNED_MAX), locked)
     found: list[Message] = []
     size = scanned = 0

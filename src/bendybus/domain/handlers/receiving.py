@@ -72,7 +72,7 @@ def delete_oldest(parts: Parts, command: DeleteOldest, at: Instant, changes: Cha
             stock.shelves[command.subqueue].put(MessageState.ACTIVE, younger)
         messages = [message for message in taken if message.enqueued_at < before]
     else:
-        wanted = stock.one_session(command.session_id)
+        wanted = OneSession(command.session_id, exact=stock.description.exact_keys)
         messages = _take_of_session(stock, wanted, command.count, before, command.subqueue)
     stock.remove(messages, changes)
     return Deleted(len(messages))
@@ -178,7 +178,11 @@ def peek(parts: Parts, command: Peek, at: Instant, changes: Changes) -> Given:
     shelf, locked = stock.shelves[command.subqueue], stock.locked_messages(command.subqueue)
     if command.session_id is None:
         return Given(shelf.peek(start, count, locked))
-    return Given(shelf.peek_session(stock.one_session(command.session_id), start, count, locked))
+    return Given(
+        shelf.peek_session(
+            OneSession(command.session_id, exact=stock.description.exact_keys), start, count, locked
+        )
+    )
 
 
 # -- refusing ---------------------------------------------------------------------
