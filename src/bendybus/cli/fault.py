@@ -24,7 +24,7 @@ class Switch(StrEnum):
 
 @click.group("fault", no_args_is_help=True)
 def app() -> None:
-    """Faults, for tests of applications: stores, entities, links, locks."""
+    """Faults, for tests of applications."""
 
 
 @app.command

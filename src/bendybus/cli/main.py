@@ -53,7 +53,7 @@ _COMMANDS: Final = {
     "top": ("top", "top", "Show the rates of messages by entity or partition, until Ctrl+C."),
     "store": ("stores", "app", "Messaging stores: list, attach, drain, retire, forget."),
     "broker": ("brokers", "app", "The brokers of a server that has several: list, show."),
-    "fault": ("fault", "app", "Faults, for tests of applications: stores, entities, links, locks."),
+    "fault": ("fault", "app", "Faults, for tests of applications."),
     "pipeline": ("pipeline", "app", "Data pipelines on Spark, local or on a cluster."),
 }
 
