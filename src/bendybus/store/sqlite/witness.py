@@ -26,9 +26,9 @@ __all__ = ["CHECK_EVERY_S", "Witness", "log_of", "refuse_lost_commits"]
 logger = logging.getLogger(__name__)
 
 # Checking the files takes 10 us, but next to a busy loop each system call waits for the interpreter's
-# lock, 5 ms or more, and makes the loop wait for it too. So the next check is due after this many times the
-# duration of the last one: 5 ms later on an idle server, and after CHECK_EVERY_S at the latest.
-CHECK_COST_SHARE: Final = 500
+# lock, 5 ms or more. So the next check is due after this many times the duration of the last one: usually
+# with the next commit, at the cost of a fiftieth of the writer's time, and after this long at the latest.
+CHECK_COST_SHARE: Final = 50
 CHECK_EVERY_S: Final = 0.25
 
 
