@@ -90,7 +90,7 @@ async def test_a_portal_that_does_not_start_is_an_error_and_is_not_started_again
         answers = Answers()
         await portal.handle(scope(), no_body, answers.send)
         assert answers.status == 503
-    assert sum("could not be started" in record.message for record in caplog.records) == 1
+    assert sum("could not be started" in record.getMessage() for record in caplog.records) == 1
     await portal.close()
 
 
