@@ -84,8 +84,9 @@ class ClusterNode(ClusterPart):
         catalog.open()
         exits.callback(catalog.close)
         shared = catalog.secrets
-        for which, key in zip(("primary", "secondary"), shared.root_keys, strict=True):
-            folder.keep_root_key(which, key)  # type: ignore[arg-type]  # the two names there are
+        primary, secondary = shared.root_keys
+        folder.keep_root_key("primary", primary)
+        folder.keep_root_key("secondary", secondary)
         me = Identity(shared.cluster, self._name, shared.secret)
         self.cluster = cluster = Cluster(me, dict.fromkeys(self._stores), (), "", owners_change=True)
         cluster.namespace = catalog.namespace
