@@ -41,6 +41,8 @@ RECEIVERS: Final = 4
 QUEUE: Final = "steps"
 BRISK: Final = {"retry_total": 1, "retry_backoff_factor": 0.05, "retry_backoff_max": 0.1}
 PATIENCE_S: Final = 120.0
+# A receiver that kept one session for good would leave the others' receivers nothing to compete for.
+BATCHES_MAX: Final = 20
 
 
 class Load:
@@ -93,12 +95,16 @@ class Load:
                     self._client() as client,
                     client.get_queue_receiver(QUEUE, session_id=str(session)) as receiver,
                 ):
-                    asked_at = time.monotonic()
-                    for message in receiver.receive_messages(50, max_wait_time=1):
-                        number = int(str(message).partition("/")[2])
-                        self._received(session, number, asked_at)
-                        receiver.complete_message(message)
-                        self.completed[session].setdefault(number, time.monotonic())
+                    for _ in range(BATCHES_MAX):
+                        asked_at = time.monotonic()
+                        messages = receiver.receive_messages(50, max_wait_time=1)
+                        if not messages:
+                            break
+                        for message in messages:
+                            number = int(str(message).partition("/")[2])
+                            self._received(session, number, asked_at)
+                            receiver.complete_message(message)
+                            self.completed[session].setdefault(number, time.monotonic())
             except (ServiceBusError, AzureError, OSError, ValueError):
                 time.sleep(0.1)
 
