@@ -60,7 +60,8 @@ def load(
 ) -> Measured:
     """Moves `count` messages and returns what was measured; LoadFailed unless each arrived exactly once."""
     port = endpoint.tls_port if shape.tls and endpoint.tls_port else endpoint.port
-    command = [str(PROGRAM), "--host", endpoint.host, "--port", str(port), "--address", address]
+    command = [str(PROGRAM), "--host", endpoint.host, "--address", address]
+    command += [part for each in (port, *endpoint.further_ports) for part in ("--port", str(each))]
     command += ["--user", endpoint.user, "--password", endpoint.password, "--mode", mode]
     command += ["--count", str(count), "--window", str(window), "--size", str(body_bytes)]
     command += ["--timeout", str(timeout_s), *shape.arguments()]

@@ -37,13 +37,17 @@ class BrokerFailed(Exception):
 
 @dataclass(slots=True, frozen=True)
 class Endpoint:
-    """Where and as whom the load generator connects. `tls_port`: None if TLS has no port of its own."""
+    """Where and as whom the load generator connects. `tls_port`: None if TLS has no port of its own.
+
+    `further_ports`: of further brokers that serve the same queues; connections take turns.
+    """
 
     port: int
     user: str
     password: str
     host: str = "127.0.0.1"
     tls_port: int | None = None
+    further_ports: tuple[int, ...] = ()
 
 
 class Broker:

@@ -102,14 +102,15 @@ static size_t copy_batches(peer *p, const char *from, size_t size) {
 
 static bool open_socket(peer *p) {
   struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
-  int problem = getaddrinfo(options.host, options.port, &hints, &found);
+  const char *port = options.ports[(size_t)(p - p->role->peers) % options.port_count];
+  int problem = getaddrinfo(options.host, port, &hints, &found);
   if (problem) {
-    fail(p->role, "%s:%s: %s", options.host, options.port, gai_strerror(problem));
+    fail(p->role, "%s:%s: %s", options.host, port, gai_strerror(problem));
     return false;
   }
   p->fd = socket(found->ai_family, found->ai_socktype, found->ai_protocol);
   bool connected = p->fd >= 0 && connect(p->fd, found->ai_addr, found->ai_addrlen) == 0;
-  if (!connected) fail(p->role, "%s:%s: %s", options.host, options.port, strerror(errno));
+  if (!connected) fail(p->role, "%s:%s: %s", options.host, port, strerror(errno));
   freeaddrinfo(found);
   if (!connected) return false;
   int on = 1;

@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SOURCES_MAX = 64, PROPERTIES_MAX = 10, TRANSACTIONS_MAX = 1024 };
+enum { PORTS_MAX = 16, SOURCES_MAX = 64, PROPERTIES_MAX = 10, TRANSACTIONS_MAX = 1024 };
 /* A message is its body plus header, message-id and properties: well under this. */
 enum { OVERHEAD_BYTES = 2048 };
 /* The body opens with the sequence number and the time of sending, 8 bytes each. */
@@ -27,7 +27,9 @@ typedef enum { SEND = 1, RECEIVE = 2, BOTH = SEND | RECEIVE, DRAIN = 4, TRANSACT
 
 typedef struct {
   run_mode mode;
-  const char *mode_name, *host, *port, *user, *password;
+  const char *mode_name, *host, *user, *password;
+  const char *ports[PORTS_MAX];     /* of several brokers; connections take turns */
+  size_t port_count;
   const char *address;              /* sent to, and received from unless `sources` says otherwise */
   const char *sources[SOURCES_MAX]; /* each gets every message: a queue, or the subscriptions of a topic */
   size_t source_count;

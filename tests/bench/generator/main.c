@@ -23,7 +23,7 @@
 
 static const uint64_t SECOND_NS = 1000000000u;
 
-load_options options = {.mode = BOTH, .mode_name = "both", .host = "127.0.0.1", .port = "5672", .count = 100000,
+load_options options = {.mode = BOTH, .mode_name = "both", .host = "127.0.0.1", .count = 100000,
                         .body_bytes = 1024, .properties = 2, .transactions = 1, .window = 500, .connections = 1,
                         .links = 1, .timeout_s = 120.0};
 _Atomic uint64_t begin_ns;
@@ -139,7 +139,7 @@ static bool report(role *sender, role *receiver) {
 
 static int usage(const char *program) {
   fprintf(stderr,
-          "usage: %s --address A [--mode send|receive|both|drain|transact] [--host H] [--port P] [--tls]\n"
+          "usage: %s --address A [--mode send|receive|both|drain|transact] [--host H] --port P... [--tls]\n"
           "       [--user U --password W] [--count N] [--size BODY_BYTES] [--window W] [--timeout S]\n"
           "       [--from A]... [--credit N] [--connections N] [--links N] [--settled]\n"
           "       [--keys N] [--sessions N] [--next-session [--keep-session]] [--batch N]\n"
@@ -147,6 +147,7 @@ static int usage(const char *program) {
           "drain receives whatever waits, until the broker says there is no more.\n"
           "transact receives N messages and, in a transaction for each, completes it and sends it on.\n"
           "Without --user the connection is ANONYMOUS; with --tls any certificate will do.\n"
+          "  --port P          repeated: the ports of several brokers, and connections take turns\n"
           "  --from A          receive from here and not from --address; repeated: each gets all messages\n"
           "  --credit N        of each receiver, if not as many as the window\n"
           "  --connections N   so many senders, and so many receivers of each source; a window for each\n"
@@ -183,11 +184,17 @@ static bool add_source(const char *address) {
   return true;
 }
 
+static bool add_port(const char *port) {
+  if (options.port_count == PORTS_MAX) return false;
+  options.ports[options.port_count++] = port;
+  return true;
+}
+
 static bool parse_option(int option, const char *value) {
   switch (option) {
     case 'm': return parse_mode(value);
     case 'h': options.host = value; return true;
-    case 'p': options.port = value; return true;
+    case 'p': return add_port(value);
     case 'a': options.address = value; return true;
     case 'u': options.user = value; return true;
     case 'w': options.password = value; return true;
@@ -216,7 +223,7 @@ static bool parse_option(int option, const char *value) {
 
 /* Whether the options fit together. Those of the side that is not there are allowed, for the caller's ease. */
 static bool options_fit(void) {
-  if (!options.address || !options.count || options.window < 1 || options.credit < 1) return false;
+  if (!options.address || !options.port_count || !options.count || options.window < 1 || options.credit < 1) return false;
   if (options.timeout_s <= 0 || options.body_bytes < STAMP_BYTES || options.properties > PROPERTIES_MAX) return false;
   if (options.connections < 1 || options.links < 1) return false;
   if (options.batch && (options.count % options.batch || options.tls)) return false;

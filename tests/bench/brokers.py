@@ -1,0 +1,315 @@
+"""Several brokers: how the rate of one queue grows with their number.
+
+    python tests/bench/brokers.py [--quick] [--share 0.15] [--kinds sqlite,postgresql] [--rounds 5]
+
+One queue of 16 partitions over four messaging stores is served by one, two and four brokers, and clients are
+spread over all of them. Each broker process gets the same share of a core by a control group, so that a
+machine with two cores shows what more cores would give. PostgreSQL and the load generator share what is left.
+The numbers of brokers stand side by side and take turns.
+
+`sqlite`: `bendybus serve --brokers N`, on one machine. `postgresql`: N times `bendybus serve --cluster`. What
+stands beside several brokers is a server with one broker and the same stores, which pays for no cluster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+import load
+import psycopg
+from bendybus_server import READY, START_TIMEOUT_S, Bendybus, find_command, parse_connection_string
+from measures import PER_MESSAGES
+from process import CACHE, Broker, BrokerFailed, Endpoint
+from rich.console import Console
+from rich.table import Table
+from shape import Shape
+from shape_entities import Entity
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from fix_postgres import Postgres, cluster, programs
+
+RESULTS: Final = Path(__file__).with_name("results") / "brokers.json"
+GROUPS: Final = Path("/sys/fs/cgroup/cpu")
+# Short, so that a broker that has used up its share waits for milliseconds and not for a tenth of a second.
+PERIOD_US: Final = 10_000
+
+QUEUE: Final = "parts16"
+STORES: Final = 4
+NUMBERS: Final = (1, 2, 4)
+KINDS: Final = ("sqlite", "postgresql")
+CONNECTIONS: Final = 8
+WINDOW: Final = 125
+BODY_BYTES: Final = 1024
+SHAPES: Final = {
+    "no key": Shape(connections=CONNECTIONS),
+    "key": Shape(connections=CONNECTIONS, keys=1000),
+}
+COUNT, COUNT_QUICK = 40_000, 10_000
+ROUNDS, ROUNDS_QUICK = 5, 1
+TIMEOUT_S: Final = 180
+# So many times the rate of one broker is the aim (N-06).
+WANTED: Final = {2: 1.8, 4: 3.2}
+
+
+class Deployment(Protocol):
+    """So many brokers that serve the queue."""
+
+    endpoint: Endpoint
+
+    def process_ids(self) -> list[int]:
+        """Of the brokers."""
+
+    def cpu_seconds(self) -> float: ...
+
+
+class OneMachine(Bendybus):
+    """`bendybus serve --brokers N`; with one broker, a plain server."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(STORES, (Entity(QUEUE),))
+        self.number = number
+        self.data = CACHE / f"brokers-{number}-data"
+        self.log = CACHE / f"brokers-{number}.log"
+
+    def store_options(self) -> list[str]:
+        several = ["--brokers", str(self.number)] if self.number > 1 else []
+        return [*super().store_options(), *several]
+
+    def process_ids(self) -> list[int]:
+        assert self._process is not None
+        if self.number == 1:
+            return [self._process.pid]
+        return [child.pid for child in self.children()]
+
+
+class Member(Broker):
+    """One broker on PostgreSQL."""
+
+    def __init__(self, name: str, options: Sequence[str]) -> None:
+        super().__init__()
+        self.name = name
+        self.data = CACHE / f"{name}-data"
+        self.log = CACHE / f"{name}.log"
+        self._options = options
+        self.connection_string = ""
+
+    def start(self) -> Endpoint:
+        self.spawn(
+            [
+                *(find_command(), "serve", "--data", self.clean_data() / "namespace", *self._options),
+                *("--port", "0", "--admin-port", "0"),
+            ]
+        )
+        self.connection_string = self.wait_for_line(READY, START_TIMEOUT_S).partition("ready ")[2]
+        return parse_connection_string(self.connection_string)
+
+    @property
+    def process_id(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+
+class OnPostgres:
+    """A cluster of brokers on one PostgreSQL server; with one broker, a plain server on the same stores."""
+
+    def __init__(self, number: int, postgres: Postgres, exits: ExitStack) -> None:
+        self._postgres = postgres
+        self._database = postgres.new_database()
+        names = [f"{number}-{letter}" for letter in "abcd"[:number]]
+        self._members = [Member(f"member-{name}", self._options(name, number)) for name in names]
+        for member in self._members:
+            exits.enter_context(member)
+        self._create_queue()
+        if number > 1:
+            self._wait_for_owners(number)
+        first, *others = [member.endpoint for member in self._members]
+        self.endpoint = replace(first, further_ports=tuple(other.port for other in others))
+
+    def _options(self, name: str, number: int) -> list[str]:
+        urls = [self._postgres.url(self._database, schema=f"s{n}", name=f"s{n}") for n in range(STORES)]
+        stores = [option for url in urls for option in ("--store", url)]
+        if number == 1:
+            return stores
+        return ["--cluster", self._postgres.url(self._database), "--broker", name, *stores]
+
+    def _create_queue(self) -> None:
+        environment = {**os.environ, "BENDYBUS_CONNECTION_STRING": self._members[0].connection_string}
+        command = [str(find_command()), "queue", "create", QUEUE, "--partitioned", "--lock-duration", "PT5M"]
+        for attempt in range(20):
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            if not done.returncode:
+                return
+            # While no broker leads, or none owns a store, this can be repeated.
+            time.sleep(0.5 * (attempt < 19))
+        raise BrokerFailed(f"the queue was not created: {done.stderr.strip()[-300:]}")
+
+    def _wait_for_owners(self, number: int) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            with psycopg.connect(self._postgres.url(self._database)) as connection:
+                rows = [
+                    connection.execute(f"SELECT broker FROM s{n}.owner").fetchone() for n in range(STORES)
+                ]
+            if len({row[0] for row in rows if row is not None}) == number:
+                return
+            time.sleep(0.1)
+        raise BrokerFailed(f"the stores were not spread over {number} brokers")
+
+    def process_ids(self) -> list[int]:
+        return [member.process_id for member in self._members]
+
+    def cpu_seconds(self) -> float:
+        return sum(member.cpu_seconds() for member in self._members)
+
+
+# -- shares of a core --------------------------------------------------------------
+
+
+@contextmanager
+def limited(deployment: Deployment, share: float) -> Iterator[None]:
+    """Each broker process of the deployment gets this share of a core."""
+    groups: list[Path] = []
+    try:
+        for process_id in deployment.process_ids():
+            group = GROUPS / f"bendybus-bench-{process_id}"
+            group.mkdir()
+            groups.append(group)
+            (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+            (group / "cpu.cfs_quota_us").write_text(str(int(PERIOD_US * share)))
+            (group / "cgroup.procs").write_text(str(process_id))
+        yield
+    finally:
+        for group in groups:
+            for process_id in (group / "cgroup.procs").read_text().split():
+                (GROUPS / "cgroup.procs").write_text(process_id)
+            group.rmdir()
+
+
+def why_not() -> str:
+    """Why brokers cannot be limited here; empty if they can."""
+    if not (GROUPS / "cpu.cfs_quota_us").exists() and not (GROUPS / "cpu.cfs_period_us").exists():
+        return f"there is no {GROUPS} with CPU quotas here"
+    return "" if os.access(GROUPS, os.W_OK) else f"{GROUPS} cannot be written; run this as root"
+
+
+# -- measuring ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Medians of all rounds."""
+
+    kind: str
+    shape: str
+    brokers: int
+    rate: float
+    ratio: float
+    """To one broker, in the same round."""
+    cpu_s: float
+    """Of all brokers, for 100,000 messages."""
+
+
+def measure(kind: str, options: argparse.Namespace, say: Callable[[str], None]) -> list[Row]:
+    with ExitStack() as exits:
+        found = _deployments(kind, exits)
+        for deployment in found.values():
+            load.load(deployment.endpoint, QUEUE, "both", options.count, WINDOW, BODY_BYTES, TIMEOUT_S)
+        rates: dict[tuple[str, int], list[float]] = {}
+        costs: dict[tuple[str, int], list[float]] = {}
+        for number in range(options.rounds):
+            for shape_name, shape in SHAPES.items():
+                for brokers in NUMBERS if number % 2 == 0 else reversed(NUMBERS):
+                    rate, cpu_s = _measure_one(found[brokers], shape, options)
+                    say(f"{kind}, {shape_name}, {brokers}: {rate:,.0f}/s, CPU {cpu_s:.2f} s per 100,000")
+                    rates.setdefault((shape_name, brokers), []).append(rate)
+                    costs.setdefault((shape_name, brokers), []).append(cpu_s)
+    rows: list[Row] = []
+    for (shape_name, brokers), measured in rates.items():
+        ratios = [rate / one for rate, one in zip(measured, rates[shape_name, 1], strict=True)]
+        cpu_s = statistics.median(costs[shape_name, brokers])
+        row = Row(kind, shape_name, brokers, statistics.median(measured), statistics.median(ratios), cpu_s)
+        rows.append(row)
+    return sorted(rows, key=lambda row: (row.shape != "no key", row.brokers))
+
+
+def _deployments(kind: str, exits: ExitStack) -> dict[int, Deployment]:
+    if kind == "sqlite":
+        return {number: exits.enter_context(OneMachine(number)) for number in NUMBERS}
+    if programs() is None:
+        raise BrokerFailed("no PostgreSQL here: neither PyPI's pgserver nor Debian's postgresql")
+    # On the disk that everything else is measured on.
+    postgres = exits.enter_context(cluster(fsync=True, parent=CACHE))
+    return {number: OnPostgres(number, postgres, exits) for number in NUMBERS}
+
+
+def _measure_one(deployment: Deployment, shape: Shape, options: argparse.Namespace) -> tuple[float, float]:
+    with limited(deployment, options.share):
+        before_s = deployment.cpu_seconds()
+        measured = load.load(
+            deployment.endpoint, QUEUE, "both", options.count, WINDOW, BODY_BYTES, TIMEOUT_S, shape
+        )
+        cpu_s = deployment.cpu_seconds() - before_s
+    return measured["rate"], cpu_s / options.count * PER_MESSAGES
+
+
+def table(rows: Sequence[Row], share: float) -> Table:
+    shown = Table(title=f"One queue, brokers with {share:g} of a core each")
+    for heading in ("stores", "messages", "brokers"):
+        shown.add_column(heading)
+    for heading in ("messages a second", "to one broker", "wanted", "CPU s per 100,000"):
+        shown.add_column(heading, justify="right")
+    for row in rows:
+        wanted = WANTED.get(row.brokers)
+        shown.add_row(
+            *(row.kind, row.shape, str(row.brokers), f"{row.rate:,.0f}", f"{row.ratio:.2f}"),
+            *("" if wanted is None else f"{wanted:.1f}", f"{row.cpu_s:.2f}"),
+        )
+    return shown
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--share", type=float, default=0.15, help="of a core, for each broker")
+    parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS))
+    parser.add_argument("--rounds", type=int, default=None)
+    options = parser.parse_args()
+    options.rounds = options.rounds or (ROUNDS_QUICK if options.quick else ROUNDS)
+    options.count = COUNT_QUICK if options.quick else COUNT
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+    reason = why_not()
+    if reason:
+        console.print(f"SKIPPED: several brokers, because {reason}")
+        return 0
+    rows: list[Row] = []
+    try:
+        load.build()
+        for kind in options.kinds:
+            rows += measure(kind, options, console.print)
+    except BrokerFailed as failure:
+        console.print(f"SKIPPED: {failure}")
+    console.print(table(rows, options.share))
+    if not options.quick:
+        RESULTS.write_text(json.dumps([_as_json(row) for row in rows], indent=2) + "\n")
+    return 0
+
+
+def _as_json(row: Row) -> dict[str, object]:
+    return {name: getattr(row, name) for name in Row.__dataclass_fields__}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
