@@ -69,6 +69,9 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
         self.suppliers: list[QueueSupplier] = []
         """One for each other broker that owns partitions of the queue."""
         self._waiting: dict[SubQueue, dict[Waiter, None]] = {subqueue: {} for subqueue in SubQueue}
+        self._borrowing: dict[SubQueue, dict[Waiter, None]] = {subqueue: {} for subqueue in SubQueue}
+        """Those that wait for the receivers of other brokers. They are woken after the receivers here, so a
+        message crosses to another broker only if no receiver here wants it."""
         self._next_to_ask = 0
         self._stocked: dict[SubQueue, dict[ReceivingPort, None]] = {subqueue: {} for subqueue in SubQueue}
         """The partitions that may have something for a receiver. The others have nothing."""
@@ -181,8 +184,15 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
     def wait(self, waiter: Waiter, subqueue: SubQueue) -> None:
         self._waiting[subqueue][waiter] = None
 
+    def wait_to_borrow(self, waiter: Waiter, subqueue: SubQueue) -> None:
+        """`wait`, for the receivers of another broker."""
+        self._borrowing[subqueue][waiter] = None
+
+    def stop_borrowing(self, waiter: Waiter, subqueue: SubQueue) -> None:
+        self._borrowing[subqueue].pop(waiter, None)
+
     def waiting_count(self, subqueue: SubQueue) -> int:
-        """How many receivers wait."""
+        """How many receivers of this broker wait."""
         return len(self._waiting[subqueue])
 
     def stop_waiting(self, waiter: Waiter, subqueue: SubQueue) -> None:
@@ -194,8 +204,9 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
 
     @property
     def awaited(self) -> bool:
-        """Whether a receiver waits for messages of the queue itself or its dead letters."""
-        return bool(self._waiting[SubQueue.MAIN] or self._waiting[SubQueue.DEAD_LETTER])
+        """Whether a receiver of any broker waits for messages of the queue itself or its dead letters."""
+        lines = (self._waiting, self._borrowing)
+        return any(line[SubQueue.MAIN] or line[SubQueue.DEAD_LETTER] for line in lines)
 
     def wake_all(self) -> None:
         """Make all waiters ask again, even though there may be nothing."""
@@ -204,10 +215,10 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
 
     def wake_each(self, subqueue: SubQueue) -> None:
         """`wake_all` for one sub-queue."""
-        waiting = self._waiting[subqueue]
-        for waiter in list(waiting):
-            waiting.pop(waiter, None)
-            waiter.wake()
+        for waiting in (self._waiting[subqueue], self._borrowing[subqueue]):
+            for waiter in list(waiting):
+                waiting.pop(waiter, None)
+                waiter.wake()
         if self.suppliers:
             self._tell_suppliers(subqueue)
 
@@ -218,7 +229,7 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
 
     def wake_after(self, writer: StoreWriter, subqueue: SubQueue) -> None:
         """`wake`, once for all partitions whose messages became durable in one commit of this store."""
-        if subqueue not in self._waking and self._waiting[subqueue]:
+        if subqueue not in self._waking and (self._waiting[subqueue] or self._borrowing[subqueue]):
             self._waking.add(subqueue)
             writer.after_answers(partial(self._wake_now, subqueue))
 
@@ -228,8 +239,8 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
 
     def wake(self, subqueue: SubQueue) -> None:
         """Messages became available. Wake the waiters, first come, first served."""
-        waiting = self._waiting[subqueue]
-        if not waiting:
+        waiting, borrowing = self._waiting[subqueue], self._borrowing[subqueue]
+        if not waiting and not borrowing:
             return
         # A waiter that wants more joins the end of the list again, so iterate over a copy.
         for waiter in list(waiting):
@@ -237,6 +248,11 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
             if not any(host.available(subqueue) for host in hosts):
                 return
             waiting.pop(waiter, None)
+            waiter.wake()
+        for waiter in list(borrowing):
+            if not any(host.available(subqueue) for host in self.own.values()):
+                break
+            borrowing.pop(waiter, None)
             waiter.wake()
         if self.suppliers:
             self._tell_suppliers(subqueue)

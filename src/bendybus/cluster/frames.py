@@ -41,23 +41,27 @@ _MARK: Final = b"BB"
 
 T = TypeVar("T")
 
-_Head = tuple[
-    int | None,  # where the payload begins in the tail; None if only the store has it
-    int,  # its length
-    int,
-    Instant | None,
-    SessionId | None,
-    tuple[SequenceNumber, int, int] | None,
-    SequenceNumber,
-    Instant,
-    int,
-    MessageState,
-    SubQueue,
-    LockToken | None,
-    Instant,
-    Amendment | None,
-    int,
-]
+
+class _Head(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A message without its payload. A structure and not a tuple: msgspec prepares its type only once."""
+
+    payload_at: int | None
+    """Where the payload begins in the tail; None if only the store has it."""
+    payload_size: int
+    size: int
+    expires_at: Instant | None
+    session_id: SessionId | None
+    origin: tuple[SequenceNumber, int, int] | None
+    sequence_number: SequenceNumber
+    enqueued_at: Instant
+    delivery_count: int
+    state: MessageState
+    subqueue: SubQueue
+    lock_token: LockToken | None
+    locked_until: Instant
+    amendment: Amendment | None
+    row_id: int
+
 
 _ERRORS: Final = {
     name: each
@@ -272,17 +276,23 @@ class _Decoders:
             # Plain values, where a type says `object`: those of the settings of an entity.
             return value
         head = msgspec.convert(value, _Head)
-        at, length, size, expires_at, session_id, origin = head[:6]
+        at, origin = head.payload_at, head.origin
         message = Message(
-            None if at is None else payload_at(self._tail, at, length),
-            size,
-            expires_at,
-            session_id,
+            None if at is None else payload_at(self._tail, at, head.payload_size),
+            head.size,
+            head.expires_at,
+            head.session_id,
             origin=None if origin is None else Origin(origin[0], hops=origin[1], body=origin[2]),
         )
-        message.sequence_number, message.enqueued_at, message.delivery_count = head[6:9]
-        message.state, message.subqueue, message.lock_token, message.locked_until = head[9:13]
-        message.amendment, message.row_id = head[13:]
+        message.sequence_number = head.sequence_number
+        message.enqueued_at = head.enqueued_at
+        message.delivery_count = head.delivery_count
+        message.state = head.state
+        message.subqueue = head.subqueue
+        message.lock_token = head.lock_token
+        message.locked_until = head.locked_until
+        message.amendment = head.amendment
+        message.row_id = head.row_id
         return message
 
 

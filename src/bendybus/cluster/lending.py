@@ -1,7 +1,7 @@
 """Messages here for receivers of another broker: the owner's side of a demand.
 
-A borrower stands for the receivers of one queue at one other broker. It waits in the same line as receivers
-here, locks as many messages as the other side has asked for, and sends them with their payloads. They stay
+A borrower stands for the receivers of one queue at one other broker. It gets what the receivers here do not
+want, locks as many messages as the other side has asked for, and sends them with their payloads. They stay
 locked until they are settled or their locks expire, as messages do that were sent to a client. Sessions are
 lent in the same way, and come back when the connection is lost. The other side: supply.py.
 """
@@ -57,9 +57,9 @@ class Borrower:
         while self._limit > self._given and self._lend_pages():
             pass
         if self._limit > self._given:
-            self._queue.wait(self, self._subqueue)
+            self._queue.wait_to_borrow(self, self._subqueue)
         else:
-            self._queue.stop_waiting(self, self._subqueue)
+            self._queue.stop_borrowing(self, self._subqueue)
         self._answer()
 
     def _lend_pages(self) -> bool:
@@ -132,7 +132,7 @@ class Borrower:
 
     def close(self) -> None:
         self._closed = True
-        self._queue.stop_waiting(self, self._subqueue)
+        self._queue.stop_borrowing(self, self._subqueue)
 
 
 class SessionBorrower:
@@ -155,9 +155,9 @@ class SessionBorrower:
         while self._limit > self._given and self._lend_one():
             pass
         if self._limit > self._given:
-            self._queue.wait(self, SubQueue.MAIN)
+            self._queue.wait_to_borrow(self, SubQueue.MAIN)
         else:
-            self._queue.stop_waiting(self, SubQueue.MAIN)
+            self._queue.stop_borrowing(self, SubQueue.MAIN)
 
     def _lend_one(self) -> bool:
         for host in self._queue.own.values():
@@ -176,7 +176,7 @@ class SessionBorrower:
 
     def close(self) -> None:
         self._limit = self._given
-        self._queue.stop_waiting(self, SubQueue.MAIN)
+        self._queue.stop_borrowing(self, SubQueue.MAIN)
 
 
 class LentSession:

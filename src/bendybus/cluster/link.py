@@ -56,6 +56,9 @@ UNANSWERED_MAX: Final = 64 * 1024 * 1024
 # A frame leaves at the end of the turn, or when its payloads are as large as this.
 FRAME_BYTES: Final = 1024 * 1024
 
+_ANSWERS: Final = (Answer, Refusal, Payloads, Figures, Returned)
+_GREETINGS: Final = (Hello, Proof)
+
 T = TypeVar("T")
 _Waiting = Callable[[Frame, Item], None]
 
@@ -201,9 +204,9 @@ class PeerLink(asyncio.Protocol):
             return
         if not self.is_open:
             self._greet(item)
-        elif isinstance(item, Answer | Refusal | Payloads | Figures | Returned):
+        elif isinstance(item, _ANSWERS):
             self._answered(frame, item)
-        elif isinstance(item, Hello | Proof):
+        elif isinstance(item, _GREETINGS):
             raise FrameError("a greeting on a connection that is open")
         elif not isinstance(item, Ping):
             self._user.received(self, frame, item)

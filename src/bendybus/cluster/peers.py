@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 GRACE_S: Final = 5.0
 RECONNECT_S: Final = 0.05
 
+_SUPPLIES: Final = (Supply, SessionSupply, SessionLost, Status)
+
 T = TypeVar("T")
 
 
@@ -381,7 +383,7 @@ class Peers:
         elif isinstance(item, Owns):
             self.by_name[link.peer].owned = item.stores
             self.owns(link.peer, item.stores)
-        elif isinstance(item, Supply | SessionSupply | SessionLost | Status):
+        elif isinstance(item, _SUPPLIES):
             self.by_name[link.peer].received(frame, item)
         elif self.service is not None:
             self.service.received(link, frame, item)

@@ -185,11 +185,28 @@ async def test_a_demand_ends_soon_after_the_last_receiver_had_enough(monkeypatch
         # Its credit is used up by a message of its own broker; the demand is still there.
         taker = Taker(here, 1, [first, own])
         taker.wake()
-        await until(lambda: there.waiting_count(MAIN) == 1)
+        await until(lambda: there.awaited)
         await own.ask(Enqueue(made("one")))
         await taker.has(1)
 
-        await until(lambda: there.waiting_count(MAIN) == 0)
+        await until(lambda: not there.awaited)
+
+
+async def test_a_message_crosses_only_if_no_receiver_of_its_owner_wants_it() -> None:
+    async with members() as cluster:
+        here, there = await queue_at(cluster, "b"), await queue_at(cluster, "a")
+        (first, *_) = remote(here)
+        abroad = Taker(here, 2, [first])
+        abroad.wake()
+        await until(lambda: there.awaited)
+        at_home = Taker(there, 1, [there.own[first.number]])
+        at_home.wake()
+
+        await first.ask(Enqueue(made("one")))
+        await first.ask(Enqueue(made("two")))
+
+        assert texts(await abroad.has(1)) == ["two"]
+        assert texts(at_home.taken) == ["one"]
 
 
 async def test_a_second_receiver_is_not_forgotten_when_the_first_takes_everything() -> None:
