@@ -41,6 +41,8 @@ RECEIVERS: Final = 4
 QUEUE: Final = "steps"
 BRISK: Final = {"retry_total": 1, "retry_backoff_factor": 0.05, "retry_backoff_max": 0.1}
 PATIENCE_S: Final = 120.0
+# The SDK fetches so many ahead. Without that, it releases what arrives between two calls, out of order.
+BATCH: Final = 50
 # A receiver that kept one session for good would leave the others' receivers nothing to compete for.
 BATCHES_MAX: Final = 20
 
@@ -52,7 +54,8 @@ class Load:
         self.acknowledged = [0] * SENDERS
         """How many messages of each session were acknowledged."""
         self.seen: dict[int, int] = defaultdict(int)
-        """The next number of each session that was not received yet."""
+        """The number after the highest one of each session that was received."""
+        self.received: dict[int, set[int]] = defaultdict(set)
         self.completed: dict[int, dict[int, float]] = defaultdict(dict)
         """When the completion of a message was answered, by session and number."""
         self.unexpected: list[str] = []
@@ -93,11 +96,13 @@ class Load:
             try:
                 with (
                     self._client() as client,
-                    client.get_queue_receiver(QUEUE, session_id=str(session)) as receiver,
+                    client.get_queue_receiver(
+                        QUEUE, session_id=str(session), prefetch_count=BATCH
+                    ) as receiver,
                 ):
                     for _ in range(BATCHES_MAX):
                         asked_at = time.monotonic()
-                        messages = receiver.receive_messages(50, max_wait_time=1)
+                        messages = receiver.receive_messages(BATCH, max_wait_time=1)
                         if not messages:
                             break
                         for message in messages:
@@ -115,6 +120,7 @@ class Load:
         elif number > self.seen[session]:
             self.out_of_order.append(f"{session}/{number} before {self.seen[session]}")
         self.seen[session] = max(self.seen[session], number + 1)
+        self.received[session].add(number)
 
     def finish(self) -> int:
         """How many acknowledged messages are lost."""
@@ -123,16 +129,22 @@ class Load:
             thread.join(PATIENCE_S)
         missing, deadline = self._missing(), time.monotonic() + PATIENCE_S
         while missing and time.monotonic() < deadline:
-            time.sleep(0.1)
-            if self._missing() < missing:
-                missing, deadline = self._missing(), time.monotonic() + PATIENCE_S
+            time.sleep(0.5)
+            if (now_missing := self._missing()) < missing:
+                missing, deadline = now_missing, time.monotonic() + PATIENCE_S
         self.ended.set()
         for thread in self._threads:
             thread.join(PATIENCE_S)
         return self._missing()
 
     def _missing(self) -> int:
-        return sum(max(0, self.acknowledged[each] - self.seen[each]) for each in range(SENDERS))
+        # A copy: receivers add to the sets meanwhile.
+        received = {session: set(self.received[session]) for session in range(SENDERS)}
+        return sum(
+            number not in received[session]
+            for session in range(SENDERS)
+            for number in range(self.acknowledged[session])
+        )
 
 
 def fault(cluster: Cluster, postgres: Postgres, chance: random.Random) -> str:
