@@ -181,7 +181,8 @@ class TrustedIssuer:
         """The claims of a good token, and its end."""
         claims = self._proven(text)
         expires_at = self._check_times(claims, now)
-        if claims.get("iss") not in issuer_names(self.issuer):
+        issuer = claims.get("iss")
+        if not isinstance(issuer, str) or issuer not in issuer_names(self.issuer):
             raise Unauthorized("The token is from another issuer.", sub_code=INVALID_SIGNATURE)
         named = claims.get("aud")
         meant = named if isinstance(named, list) else [named]

@@ -77,9 +77,9 @@ class Selector:
         parser = _SelectorParser(text, _WRITING)
         condition = parser.predicate(0)
         parser.end()
+        self._ask = _compile(condition)
         self.cost = ASKING_COST + condition_cost(condition, {})
         """The cost of its evaluation (cost.py)."""
-        self._ask = _compile(condition)
 
     def matches(self, message: MessageView) -> bool:
         """Whether the message matches. False if the result is unknown or the evaluation fails."""
