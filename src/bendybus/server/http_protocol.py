@@ -113,6 +113,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         take_over: TakeOver | None = None,
     ) -> None:
         super().__init__(config, state, app_state={})
+        # uvicorn sets it when a request begins, and a line end may come before the first one.
+        self.url = b""
         self._take_over = take_over
         self._turns = turns
         self._piece_began = 0.0
