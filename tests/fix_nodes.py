@@ -218,7 +218,8 @@ class NodeMember:
             lambda name: StoreView(nodes.stores[name]),
             self.node.compare,
         )
-        self.service = Service(self.broker.entities, following.calls(), self.ownership.terms)
+        calls = {**following.calls(), **self.ownership.calls()}
+        self.service = Service(self.broker.entities, calls, self.ownership.terms)
         self.ownership.service = self.service
         self.cluster.peers.serve(self.service)
         await self.node.serve(following, self.ownership)
@@ -278,6 +279,16 @@ class Nodes:
             for member in self:
                 if not member.silent:
                     await member.node.round()
+            await until(self._are_connected)
+
+    def _are_connected(self) -> bool:
+        """Whether those who know each other have a connection."""
+        members = {member.name: member for member in self if not member.silent}
+        return all(
+            name not in members or member.name not in members[name].cluster.peers.by_name or peer.link
+            for member in members.values()
+            for name, peer in member.cluster.peers.by_name.items()
+        )
 
     async def pass_time(self) -> None:
         """Brokers that do not go on are presumed dead."""

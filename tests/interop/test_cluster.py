@@ -236,6 +236,51 @@ def test_a_broker_that_was_stopped_for_a_while_cannot_write_what_others_own(clus
         each.finish()
 
 
+@pytest.mark.row("N-05")
+def test_brokers_that_join_and_leave_end_no_lock_and_no_session(cluster: Cluster) -> None:
+    cluster.start("a", "b")
+    until(lambda: len(set(cluster.owners())) == 2)
+    with cluster.administration("a") as admin:
+        admin.create_queue("orders", enable_partitioning=True)
+        admin.create_queue("steps", enable_partitioning=True, requires_session=True)
+    sessions = [f"s{number}" for number in range(8)]
+    with ExitStack() as exits:
+        # Clients of the broker that stays; it owns some of the stores.
+        client = exits.enter_context(client_of(cluster["b"]))
+        with client.get_queue_sender("orders") as sender:
+            sender.send_messages([ServiceBusMessage(str(number)) for number in range(64)])
+        receiver = exits.enter_context(client.get_queue_receiver("orders"))
+        locked = []
+        while len(locked) < 64:
+            locked += receiver.receive_messages(64 - len(locked), max_wait_time=20)
+        holders = []
+        with client.get_queue_sender("steps") as sender:
+            for session in sessions:
+                sender.send_messages([ServiceBusMessage(text, session_id=session) for text in "12"])
+                holder = client.get_queue_receiver("steps", session_id=session)
+                holders.append(exits.enter_context(holder))
+        first = [holder.receive_messages(1, max_wait_time=20) for holder in holders]
+
+        cluster.start("c")
+        until(lambda: len(set(cluster.owners())) == 3)
+        assert cluster["a"].stop() == 0
+        until(lambda: not {"a", ""} & set(cluster.owners()))
+
+        for message in locked:
+            receiver.complete_message(message)
+        for holder, (message,), session in zip(holders, first, sessions, strict=True):
+            holder.session.set_state(session)
+            (second,) = holder.receive_messages(1, max_wait_time=20)
+            assert (str(message), str(second)) == ("1", "2")
+            for each in (message, second):
+                holder.complete_message(each)
+            assert holder.session.get_state() == session.encode()
+    with cluster.administration("c") as admin:
+        for name in ("orders", "steps"):
+            assert admin.get_queue_runtime_properties(name).total_message_count == 0
+
+
+@pytest.mark.row("N-05")
 def test_brokers_are_restarted_one_by_one_under_load(cluster: Cluster) -> None:
     cluster.start("a", "b", "c")
     until(lambda: len(set(cluster.owners())) == 3)

@@ -85,6 +85,7 @@ COVERS = {
     "unit/cluster/test_remote.py": "broker/partition_port cluster/lending cluster/peers cluster/serving "
     "cluster/supply",
     "unit/cluster/test_following.py": "broker/elsewhere cluster/cluster",
+    "unit/cluster/test_handing_over.py": "cluster/passing_on",
     "interop/test_cluster.py": "admin/broker_routes cli/brokers server/cluster_node server/cluster_part",
     "store/test_cluster_catalog.py": "store/postgres/catalog store/postgres/roster store/roster",
     "interop/test_brokers.py": "server/broker_process server/cluster_member server/forwarded_http "

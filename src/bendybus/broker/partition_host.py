@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from bendybus.broker.holders import SessionHolder, SessionHolders
 from bendybus.broker.host import ignore
+from bendybus.broker.lifecycle import PartitionState
 from bendybus.broker.mailbox import Mailbox, OnReply
 from bendybus.broker.partition_reads import PartitionReads
 from bendybus.broker.payload_cache import PayloadCache
@@ -45,9 +46,11 @@ from bendybus.domain.partition import Partition
 from bendybus.domain.session_commands import (
     AcceptSession,
     LockInSession,
+    ReleaseSession,
     SessionAccepted,
     SessionLock,
 )
+from bendybus.domain.volatile import VolatileState
 from bendybus.errors import BrokerError, EntityNotFound, SessionLockLost
 from bendybus.names import Epoch, Instant, LockToken, PartitionNumber, SequenceNumber
 from bendybus.store.protocol import PartitionKey, Snapshot
@@ -78,8 +81,20 @@ class PartitionHost(PartitionReads):
         self.holders = SessionHolders()
         self.scans: dict[Scan, None] = {}
         """The receivers with selectors, and their positions."""
+        self._remembered: list[tuple[VolatileState, Instant]] = []
+        """What the last owner has sent, and when it arrived. The first load uses it."""
 
     def _built(self, snapshot: Snapshot) -> Partition:
+        partition = self._restored(snapshot)
+        try:
+            for state, at in self._remembered:
+                partition.recall(state, at)
+        except Exception:
+            logger.exception("%s: what the last owner remembered cannot be used: its locks are lost", self)
+            return self._restored(snapshot)
+        return partition
+
+    def _restored(self, snapshot: Snapshot) -> Partition:
         queue = self.queue
         partition = Partition(
             self.number,
@@ -92,6 +107,39 @@ class PartitionHost(PartitionReads):
         partition.restore(snapshot.messages, snapshot.identities, snapshot.transferred, sessions)
         return partition
 
+    # -- another owner ------------------------------------------------------------
+
+    def remember(self) -> VolatileState:
+        """What the store does not know, for the next owner. Nothing, if the partition is not in memory."""
+        return VolatileState() if self._held is None else self._held.remember(self.now())
+
+    def expect(self, remembered: list[tuple[VolatileState, Instant]]) -> None:
+        """Continue at the first load with what the last owner remembered."""
+        self._remembered = remembered
+
+    def _leave_sessions(self) -> list[tuple[SessionLock, SessionHolder]]:
+        return self.holders.take_all()
+
+    def _serve_waiting(self) -> None:
+        remembered, self._remembered = self._remembered, []
+        super()._serve_waiting()
+        if remembered and self._held is not None:
+            self._meet_holders(remembered)
+
+    def _meet_holders(self, remembered: list[tuple[VolatileState, Instant]]) -> None:
+        """The sessions that the last owner had given away go on with their holders, or are free."""
+        partition = self._held
+        assert partition is not None
+        for lock in list(self.holders):
+            if not partition.has_session(lock):
+                self.holders.lose([lock])
+            else:
+                self.holders.wake([lock])
+        for state, _ in remembered:
+            for held in state.sessions:
+                if self.holders.of(held.lock) is None:
+                    self.submit(ReleaseSession(held.lock), ignore)
+
     def begin_emptying(self) -> None:
         super().begin_emptying()
         self.holders.lose_all()
@@ -99,6 +147,8 @@ class PartitionHost(PartitionReads):
 
     def _tell_refused(self, mailbox: Mailbox, reason: BrokerError) -> None:
         super()._tell_refused(mailbox, reason)
+        if self.state is not PartitionState.LATE:
+            self._remembered = []
         self.holders.lose_all()
         self._restart_scans()
 
@@ -165,6 +215,9 @@ class PartitionHost(PartitionReads):
 
     async def find_locked(self, token: LockToken) -> Message | None:
         """The message that is locked under this token."""
+        if self.state is PartitionState.OWNED_ELSEWHERE:
+            found: Message | None = await self.current.find_locked(token)
+            return found
         return None if self._held is None else self._held.locked(token)
 
     def scan(self, subqueue: SubQueue, matches: Matches) -> Scan:
@@ -209,6 +262,9 @@ class PartitionHost(PartitionReads):
         For links that keep locked messages until they can send them. A lock ends with the memory that
         contains it: nothing that was locked before the partition was loaded again is locked any more.
         """
+        if self.state is PartitionState.OWNED_ELSEWHERE:
+            held: set[LockToken] = self.current.held_among(tokens, at)
+            return held
         return set() if self._held is None else self._held.held_among(tokens, at)
 
     def holds(self, token: LockToken, at: Instant) -> bool:

@@ -122,19 +122,20 @@ class Node:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._say(LEAVING)
+        view = await self._say(LEAVING)
         if self._ownership is not None:
-            await self._ownership.stop()
+            await self._ownership.stop({} if view is None else wanted_owners(view, self._row.stores))
         await self._say(GONE)
         await self._ask(self._roster.close)
         self._thread.shutdown(wait=False)
 
-    async def _say(self, state: str) -> None:
+    async def _say(self, state: str) -> RosterView | None:
         self._row = replace(self._row, state=state)
         try:
-            await self._beat()
+            return await self._beat()
         except BrokerError as reason:
             logger.warning("the others are not told that this broker is %s: %s", state, reason)
+            return None
 
     # -- heartbeats ---------------------------------------------------------------
 

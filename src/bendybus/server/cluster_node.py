@@ -154,7 +154,9 @@ class ClusterNode(ClusterPart):
         following = Following(broker, cluster)
         following.namespace_changed = namespace_changed
         ownership = Ownership(broker, cluster, following, store_named, node.compare)
-        service = Service(broker.entities, {**following.calls(), **self.own_calls}, ownership.terms)
+        service = Service(
+            broker.entities, {**following.calls(), **ownership.calls(), **self.own_calls}, ownership.terms
+        )
         broker.entities.watch(lambda entity: service.entity_removed(entity) if entity.deleted else None)
         ownership.service = service
         exits.push_async_callback(service.stop)
