@@ -17,6 +17,8 @@ from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import psycopg
 import pytest
@@ -278,6 +280,51 @@ def test_brokers_that_join_and_leave_end_no_lock_and_no_session(cluster: Cluster
     with cluster.administration("c") as admin:
         for name in ("orders", "steps"):
             assert admin.get_queue_runtime_properties(name).total_message_count == 0
+
+
+def health_of(broker: ServerProcess) -> tuple[int, Any]:
+    try:
+        with urlopen(f"http://127.0.0.1:{broker.port}/health", timeout=20) as answer:
+            return answer.status, json.load(answer)
+    except HTTPError as refusal:
+        with refusal:
+            return refusal.code, json.load(refusal)
+
+
+@pytest.mark.row("N-05")
+def test_a_broker_is_drained_and_takes_part_again(cluster: Cluster) -> None:
+    cluster.start("c", "d")
+    until(lambda: len(set(cluster.owners())) == 2)
+    with cluster.administration("c") as admin:
+        admin.create_queue("orders", enable_partitioning=True)
+    with client_of(cluster["c"]) as client, client.get_queue_receiver("orders") as receiver:
+        with client.get_queue_sender("orders") as sender:
+            sender.send_messages([ServiceBusMessage(str(number)) for number in range(32)])
+        locked = []
+        while len(locked) < 32:
+            locked += receiver.receive_messages(32 - len(locked), max_wait_time=20)
+
+        assert bendybus("broker", "drain", "c", "-o", "json", cluster=cluster)["state"] == "draining"
+
+        assert set(cluster.owners()) == {"d"}
+        code, health = health_of(cluster["c"])
+        assert (code, health["status"]) == (503, "draining")
+        assert "The broker 'c' is draining" in health["message"]
+        assert health_of(cluster["d"])[1]["status"] == "healthy"
+        listed = bendybus("broker", "list", "-o", "json", cluster=cluster)
+        assert [(each["name"], each["state"], bool(each["stores"])) for each in listed] == [
+            ("c", "draining", False),
+            ("d", "serving", True),
+        ]
+        for message in locked:
+            receiver.complete_message(message)
+        folder = cluster["c"].data
+        last = run_bendybus("broker", "drain", "d", "--data", str(folder), environment={}, folder=folder)
+        assert last.returncode != 0 and "No other broker serves" in last.stderr
+
+    assert bendybus("broker", "drain", "c", "--stop", "-o", "json", cluster=cluster)["state"] == "serving"
+    until(lambda: len(set(cluster.owners())) == 2)
+    assert health_of(cluster["c"])[0] == 200
 
 
 @pytest.mark.row("N-05")

@@ -17,6 +17,7 @@ from bendybus.store.roster import BrokerRow, RosterView
 __all__ = [
     "BEAT_S",
     "DEAD_AFTER_S",
+    "DRAINING",
     "GONE",
     "LEAVING",
     "SERVING",
@@ -35,6 +36,8 @@ DEAD_AFTER_S: Final = 3.0
 # The states of a broker.
 STARTING: Final = "starting"
 SERVING: Final = "serving"
+DRAINING: Final = "draining"
+"""It gives its stores up, and goes on serving its clients."""
 LEAVING: Final = "leaving"
 """It is ending, and gives its stores up."""
 GONE: Final = "gone"
@@ -50,9 +53,16 @@ def living(view: RosterView) -> dict[str, BrokerRow]:
 
 
 def wanted_owners(view: RosterView, stores: Collection[str]) -> dict[str, str]:
-    """The broker that is to own each store. Empty while no broker serves."""
-    brokers = [broker.name for broker in view.brokers if is_alive(broker) and broker.state == SERVING]
-    return assign(stores, brokers) if brokers else {}
+    """The broker that is to own each store. Empty while no broker serves.
+
+    A broker that drains owns nothing, unless there is no other.
+    """
+    alive = [broker for broker in view.brokers if is_alive(broker)]
+    for state in (SERVING, DRAINING):
+        brokers = [broker.name for broker in alive if broker.state == state]
+        if brokers:
+            return assign(stores, brokers)
+    return {}
 
 
 def refuse_other_stores(view: RosterView, name: str, stores: Collection[str]) -> None:

@@ -20,6 +20,7 @@ from bendybus.cluster.following import Following
 from bendybus.cluster.membership import (
     BEAT_S,
     DEAD_AFTER_S,
+    DRAINING,
     GONE,
     LEAVING,
     SERVING,
@@ -29,7 +30,7 @@ from bendybus.cluster.membership import (
     wanted_owners,
 )
 from bendybus.cluster.ownership import Ownership
-from bendybus.errors import BrokerError, ConfigError, StoreUnavailable
+from bendybus.errors import BrokerError, ConfigError, InvalidOperation, StoreUnavailable
 from bendybus.store.catalog import SharedCatalog
 from bendybus.store.roster import BrokerRow, Roster, RosterView
 
@@ -39,6 +40,9 @@ logger = logging.getLogger(__name__)
 
 # A broker that was killed and is started again at once finds its name taken for so long.
 NAME_PATIENCE_S: Final = DEAD_AFTER_S + 2.0
+# A broker that ends gives its stores away for so long. Then it ends with what it has.
+LEAVE_PATIENCE_S: Final = 15.0
+LOOK_AGAIN_S: Final = 0.02
 
 T = TypeVar("T")
 
@@ -114,6 +118,50 @@ class Node:
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._keep_beating()), loop.create_task(self._keep_acting())]
 
+    @property
+    def state(self) -> str:
+        return self._row.state
+
+    async def drain(self, draining: bool) -> None:
+        """Give all stores away and own none, or take part again. Returns when the others know."""
+        if self.state not in (SERVING, DRAINING):
+            raise InvalidOperation(f"The broker '{self._row.name}' is {self.state}.")
+        if draining and self.view is not None:
+            others = [each for each in self.view.brokers if each.name != self._row.name and is_alive(each)]
+            if not any(each.state == SERVING for each in others):
+                raise InvalidOperation(
+                    f"No other broker serves, so nobody could own the stores of '{self._row.name}'. Start "
+                    "another one first."
+                )
+        before, self._row = self._row, replace(self._row, state=DRAINING if draining else SERVING)
+        try:
+            self.view = await self._beat()
+        except BrokerError:
+            self._row = before
+            raise
+        self._news.set()
+
+    async def look(self) -> None:
+        """Read what there is now instead of at the next heartbeat."""
+        self.view = await self._beat()
+        self._news.set()
+
+    async def leave(self) -> None:
+        """Give all stores away before the end, while clients are still served."""
+        view = await self._say(LEAVING)
+        if view is None or self._ownership is None:
+            return
+        self.view, owned = view, list(self._ownership.terms())
+        self._news.set()
+        try:
+            async with asyncio.timeout(LEAVE_PATIENCE_S):
+                while self._wanted(self.view) and not self._ownership.has_given_away(owned):
+                    await asyncio.sleep(LOOK_AGAIN_S)
+        except TimeoutError:
+            logger.warning(
+                "messaging stores are not given up in time: %s", ", ".join(self._ownership.terms())
+            )
+
     async def stop(self) -> None:
         """Leave in order: others take over at once. May be called again."""
         if self._stopped:
@@ -124,7 +172,7 @@ class Node:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         view = await self._say(LEAVING)
         if self._ownership is not None:
-            await self._ownership.stop({} if view is None else wanted_owners(view, self._row.stores))
+            await self._ownership.stop({} if view is None else self._wanted(view))
         await self._say(GONE)
         await self._ask(self._roster.close)
         self._thread.shutdown(wait=False)
@@ -193,10 +241,13 @@ class Node:
             )
             await self._ownership.check()
         await self._lead(view)
-        await self._ownership.settle(wanted_owners(view, self._row.stores), living(view).keys())
+        await self._ownership.settle(self._wanted(view), living(view).keys())
         if not self._cluster.has_catalog and view.lead.revision != self._revision:
             async with self._following_entities():
                 await self.compare()
+
+    def _wanted(self, view: RosterView) -> dict[str, str]:
+        return wanted_owners(view, self._row.stores)
 
     def _meet(self, view: RosterView) -> None:
         """Call brokers that are new, and forget those that are gone or presumed dead."""

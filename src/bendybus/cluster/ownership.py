@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -113,6 +113,11 @@ class Ownership:
     def terms(self) -> dict[str, int]:
         """The stores that this broker owns, and the term of each."""
         return {name: owned.term for name, owned in self._own.items()}
+
+    def has_given_away(self, names: Iterable[str]) -> bool:
+        """Whether others own these stores, as far as is known here."""
+        owners = {self._cluster.owner_of(name) for name in names}
+        return not owners & {None, self._cluster.me.broker} and not self._leaving
 
     # -- what is to be ------------------------------------------------------------
 

@@ -102,6 +102,9 @@ class ClusterMember(ClusterPart):
             for name in self.membership.brokers
         ]
 
+    async def leave(self) -> None:
+        """Nothing to do: its stores stay its own."""
+
     async def _stop(self) -> None:
         for task in self._tasks:
             task.cancel()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from bendybus.cluster import ownership
+from bendybus.cluster.membership import DRAINING, LEAVING, SERVING
+from bendybus.domain.commands import Enqueue, Enqueued
 from bendybus.domain.entities import QueueDescription
-from bendybus.errors import StoreUnavailable
+from bendybus.domain.messages import Message
+from bendybus.errors import InvalidOperation, StoreUnavailable
 from bendybus.names import EntityPath
 from fix_async import until
 from fix_nodes import NodeMember, nodes
@@ -102,3 +106,59 @@ async def test_after_a_silence_a_broker_asks_its_stores_whether_they_are_still_i
         # It still reaches nobody, but it reaches the stores.
         await cluster["b"].node.round()
         assert not cluster["b"].owns
+
+
+@pytest.mark.row("N-05")
+async def test_a_broker_that_drains_owns_nothing_and_serves_its_clients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ownership, "GIVEN_FOR_S", 0.0)
+    async with nodes("abc") as cluster:
+        await cluster["a"].broker.queues.create(queue("orders"))
+        await cluster["a"].node.drain(True)
+        await cluster.rounds()
+        await cluster.whole()
+        assert cluster["a"].node.state == DRAINING
+        assert not cluster["a"].owns and len(cluster["b"].owns | cluster["c"].owns) == 4
+        assert cluster["a"].cluster.has_catalog
+        for host in cluster["a"].broker.queues.get("orders").hosts:
+            assert isinstance(await host.ask(Enqueue([Message(b"x", 1)])), Enqueued)
+
+        await cluster["a"].node.drain(False)
+        await cluster.rounds()
+        assert cluster["a"].node.state == SERVING and cluster["a"].owns
+
+
+async def test_the_last_broker_that_serves_cannot_be_drained() -> None:
+    async with nodes("ab") as cluster:
+        await cluster["a"].node.drain(True)
+        await cluster.rounds()
+        with pytest.raises(InvalidOperation, match="No other broker serves"):
+            await cluster["b"].node.drain(True)
+        # If the last one dies, one that drains is better than none.
+        cluster["b"].cut()
+        await cluster.pass_time()
+        assert len(cluster["a"].owns) == 4
+
+
+@pytest.mark.row("N-05")
+async def test_a_broker_that_ends_gives_its_stores_away_before_that() -> None:
+    async with nodes("ab") as cluster:
+        await cluster["a"].broker.queues.create(queue("orders"))
+        for member in cluster:
+            member.node.run()
+        await cluster["b"].node.leave()
+        assert cluster["b"].node.state == LEAVING and not cluster["b"].owns
+        await until(lambda: len(cluster["a"].owns) == 4)
+        # Its clients are still served.
+        for host in cluster["b"].broker.queues.get("orders").hosts:
+            assert isinstance(await host.ask(Enqueue([Message(b"x", 1)])), Enqueued)
+        with pytest.raises(InvalidOperation, match="is leaving"):
+            await cluster["b"].node.drain(False)
+
+
+async def test_the_last_broker_ends_with_what_it_has() -> None:
+    async with nodes("a") as cluster:
+        cluster["a"].node.run()
+        await cluster["a"].node.leave()
+        assert len(cluster["a"].owns) == 4
