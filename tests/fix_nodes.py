@@ -189,9 +189,11 @@ class StoreView:
 class NodeMember:
     """One broker."""
 
-    def __init__(self, name: str, nodes: Nodes) -> None:
+    def __init__(self, name: str, nodes: Nodes, stores: Sequence[str]) -> None:
+        """`stores`: those that it is given."""
         self.name = name
         self._nodes = nodes
+        self._stores = stores
         self.replaced = False
         self.broker: Broker
         self.ownership: Ownership
@@ -203,9 +205,9 @@ class NodeMember:
         nodes = self._nodes
         self.catalog = MemorySharedCatalog(nodes.catalog, nodes.roster)
         me = Identity("c", self.name, b"secret")
-        self.cluster = Cluster(me, dict.fromkeys(nodes.stores), (), "", owners_change=True)
+        self.cluster = Cluster(me, dict.fromkeys(self._stores), (), "", owners_change=True)
         self.cluster.peers.call_all(self._connect)
-        row = BrokerRow(self.name, me.instance, self.name, "1", STARTING, tuple(nodes.stores))
+        row = BrokerRow(self.name, me.instance, self.name, "1", STARTING, tuple(self._stores))
         self.node = Node(row, nodes.roster, self.catalog, self.cluster, self._be_replaced)
         await self.node.join()
         self.broker = Broker(self.catalog, [], contents=AmqpContents(), elsewhere=self.cluster)
@@ -268,8 +270,13 @@ class Nodes:
     def __iter__(self) -> Any:
         return iter(list(self.by_name.values()))
 
-    async def add(self, name: str) -> NodeMember:
-        member = self.by_name[name] = NodeMember(name, self)
+    def add_store(self, name: str) -> None:
+        """One more store, which brokers that are started from now on are given."""
+        self.stores[name] = Contents(name)
+        self.stores[name].open()
+
+    async def add(self, name: str, stores: Sequence[str] | None = None) -> NodeMember:
+        member = self.by_name[name] = NodeMember(name, self, list(self.stores) if stores is None else stores)
         await member.start()
         return member
 

@@ -282,6 +282,31 @@ def test_brokers_that_join_and_leave_end_no_lock_and_no_session(cluster: Cluster
             assert admin.get_queue_runtime_properties(name).total_message_count == 0
 
 
+def test_a_store_is_added_by_restarting_one_broker_after_the_other(cluster: Cluster) -> None:
+    cluster.start("b", "c")
+    until(lambda: len(set(cluster.owners())) == 2)
+    refused = run_bendybus(
+        *("store", "attach", "sqlite:///tmp/x.db", "--data", str(cluster["c"].data)),
+        environment={},
+        folder=cluster["c"].data,
+    )
+    assert refused.returncode != 0 and "each with one more --store" in refused.stderr
+    cluster.options.append(cluster.options[-1].replace("s3", "s4"))
+    for name in "bc":
+        assert cluster[name].stop() == 0
+        cluster[name]._options = tuple(cluster.options)
+        cluster.start(name)
+        until(lambda: not {""} & set(cluster.owners()))
+    until(lambda: cluster.ask("SELECT broker FROM s4.owner")[0][0] != "")
+    with cluster.administration("b") as admin:
+        admin.create_queue("orders", enable_partitioning=True)
+    partitions = bendybus("queue", "show", "orders", "--owners", "-o", "json", cluster=cluster)
+    assert {each["store"] for each in partitions} == {"s0", "s1", "s2", "s3", "s4"}
+    with client_of(cluster["c"]) as client, client.get_queue_sender("orders") as sender:
+        for number in range(16):
+            sender.send_messages(ServiceBusMessage(str(number)))
+
+
 def health_of(broker: ServerProcess) -> tuple[int, Any]:
     try:
         with urlopen(f"http://127.0.0.1:{broker.port}/health", timeout=20) as answer:
@@ -430,7 +455,8 @@ def test_what_does_not_work_in_a_cluster_is_refused_in_one_line(
 
 def test_a_broker_with_other_stores_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     cluster.start("a")
-    stranger = Broker(tmp_path / "b", "b", cluster.options[:-1])
+    other = cluster.options[-1].replace("name=s3", "name=other")
+    stranger = Broker(tmp_path / "b", "b", [*cluster.options[:-1], other])
     ended = subprocess.run(stranger.command(), capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
     assert "All brokers of a cluster need the same --store options" in ended.stderr

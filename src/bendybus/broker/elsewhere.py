@@ -35,14 +35,20 @@ class Elsewhere(Protocol):
     def store_names(self) -> Set[str]:
         """The names of the messaging stores that other brokers have."""
 
-    def refuse(self, what: str) -> None:
-        """`NotSupported` if there are other brokers: this does not work with several yet."""
+    def refuse(self, what: str, in_cluster: str = "") -> None:
+        """`NotSupported` if there are other brokers: this does not work with several yet.
+
+        `in_cluster`: what to do instead if the brokers are on many machines.
+        """
 
     def refuse_following(self) -> None:
         """`NotSupported` if another broker has the catalog: this broker cannot create or delete entities."""
 
     def stores(self) -> Sequence[StoreView]:
         """The messaging stores that other brokers have."""
+
+    def takes_new(self, store: str) -> bool:
+        """Whether new partitions may be placed in this store, of whichever broker."""
 
     def queue_partition(
         self, queue: Queue, generation: str, number: PartitionNumber, store: str
@@ -98,7 +104,7 @@ class Alone:
     owners_change = False
     store_names: Set[str] = frozenset()
 
-    def refuse(self, what: str) -> None:
+    def refuse(self, what: str, in_cluster: str = "") -> None:
         pass
 
     def refuse_following(self) -> None:
@@ -106,6 +112,9 @@ class Alone:
 
     def stores(self) -> Sequence[StoreView]:
         return ()
+
+    def takes_new(self, store: str) -> bool:
+        return True
 
     def queue_partition(
         self, queue: Queue, generation: str, number: PartitionNumber, store: str

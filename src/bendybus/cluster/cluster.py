@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict
 from typing import Final
 
@@ -54,15 +54,17 @@ class Cluster:
         self._owners = dict(owners)
         self._catalog = catalog
         self._stores = {store: RemoteStore(store) for store in owners}
+        self.common: Container[str] = self._stores
+        """The stores that all brokers were given, and that new partitions may be placed in."""
         self._nobody: dict[str, Peer] = {}
         """Stands for the owner of a store that has none."""
         self.namespace: Callable[[], Mapping[str, object]] = dict
         """The settings of the namespace, where the catalog is."""
 
-    def refuse(self, what: str) -> None:
+    def refuse(self, what: str, in_cluster: str = "") -> None:
+        advice = in_cluster if self.owners_change and in_cluster else "Use a server with one broker for it."
         raise NotSupported(
-            f"This server has several brokers, and {what} cannot be used with several yet. Use a server with "
-            "one broker for it."
+            f"This server has several brokers, and {what} cannot be used with several yet. {advice}"
         )
 
     def refuse_following(self) -> None:
@@ -85,6 +87,16 @@ class Cluster:
         """This broker has the catalog from now on."""
         self._catalog, self.term = broker, term
         self.has_catalog = broker == self.me.broker
+
+    def know_stores(self, names: Iterable[str]) -> None:
+        """Some broker has these stores. Nobody owns those that are new, as far as is known here."""
+        for name in names:
+            if name not in self._owners:
+                self._owners[name] = None
+                self._stores[name] = RemoteStore(name)
+
+    def takes_new(self, store: str) -> bool:
+        return store in self.common
 
     @property
     def all_stores(self) -> Set[str]:
@@ -120,6 +132,7 @@ class Cluster:
         return self._owner(store).topic_partition(topic, generation, number, self._stores[store])
 
     def _owner(self, store: str) -> Peer:
+        self.know_stores((store,))
         owner = self._owners[store]
         assert owner != self.me.broker, "a partition of this broker has a host"
         return self._unowned(store) if owner is None else self.peers.by_name[owner]

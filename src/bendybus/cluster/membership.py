@@ -22,8 +22,11 @@ __all__ = [
     "LEAVING",
     "SERVING",
     "STARTING",
+    "common_stores",
     "is_alive",
+    "known_stores",
     "living",
+    "refuse_missing_stores",
     "refuse_other_stores",
     "wanted_owners",
 ]
@@ -55,22 +58,48 @@ def living(view: RosterView) -> dict[str, BrokerRow]:
 def wanted_owners(view: RosterView, stores: Collection[str]) -> dict[str, str]:
     """The broker that is to own each store. Empty while no broker serves.
 
-    A broker that drains owns nothing, unless there is no other.
+    A broker that drains owns nothing, unless there is no other. A broker owns only stores that it was given.
     """
     alive = [broker for broker in view.brokers if is_alive(broker)]
     for state in (SERVING, DRAINING):
-        brokers = [broker.name for broker in alive if broker.state == state]
+        brokers = [broker for broker in alive if broker.state == state]
         if brokers:
-            return assign(stores, brokers)
+            groups = set(stores).union(*(broker.stores for broker in brokers))
+            cannot = {(store, each.name) for store in groups for each in brokers if store not in each.stores}
+            return assign(groups, [broker.name for broker in brokers], cannot)
     return {}
 
 
+def known_stores(view: RosterView) -> set[str]:
+    """The stores that some living broker was given."""
+    return set().union(*(broker.stores for broker in living(view).values()))
+
+
+def common_stores(view: RosterView) -> set[str]:
+    """The stores that every living broker was given. Only these get new partitions: others could be lost with
+    one broker."""
+    given = [set(broker.stores) for broker in living(view).values()]
+    return set.intersection(*given) if given else set()
+
+
 def refuse_other_stores(view: RosterView, name: str, stores: Collection[str]) -> None:
-    """`ConfigError` if another broker was given other messaging stores: neither could replace the other."""
+    """`ConfigError` if another broker was given other messaging stores, unless stores are being added: then
+    one of the two has all that the other has."""
     for broker in view.brokers:
-        if broker.name != name and is_alive(broker) and set(broker.stores) != set(stores):
+        theirs, ours = set(broker.stores), set(stores)
+        if broker.name != name and is_alive(broker) and not (theirs <= ours or ours <= theirs):
             raise ConfigError(
                 f"the broker '{broker.name}' of this cluster has the messaging stores "
-                f"{', '.join(sorted(broker.stores))}, this one has {', '.join(sorted(stores))}. All brokers "
-                "of a cluster need the same --store options"
+                f"{', '.join(sorted(theirs))}, this one has {', '.join(sorted(ours))}. All brokers of a "
+                "cluster need the same --store options; to add stores, give them to one broker after another"
             )
+
+
+def refuse_missing_stores(view: RosterView, placed: Collection[str], stores: Collection[str]) -> None:
+    """`ConfigError` if entities have partitions in stores that no living broker was given."""
+    missing = set(placed) - known_stores(view) - set(stores)
+    if missing:
+        raise ConfigError(
+            f"entities of this cluster have partitions in the messaging stores {', '.join(sorted(missing))}, "
+            "and no broker is given them. Add the --store options"
+        )

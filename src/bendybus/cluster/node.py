@@ -24,8 +24,11 @@ from bendybus.cluster.membership import (
     GONE,
     LEAVING,
     SERVING,
+    common_stores,
     is_alive,
+    known_stores,
     living,
+    refuse_missing_stores,
     refuse_other_stores,
     wanted_owners,
 )
@@ -93,8 +96,9 @@ class Node:
         while True:
             view = await self._beat()
             refuse_other_stores(view, self._row.name, self._row.stores)
-            await self._lead(view)
             self._meet(view)
+            refuse_missing_stores(view, await asyncio.to_thread(self._placed), self._row.stores)
+            await self._lead(view)
             if self._cluster.has_catalog or "created_at" in self._catalog.namespace():
                 return
             # Another broker is founding it.
@@ -246,6 +250,10 @@ class Node:
             async with self._following_entities():
                 await self.compare()
 
+    def _placed(self) -> set[str]:
+        """The stores that have partitions, as the catalog says."""
+        return {store for record in self._catalog.entities() for store in record.placement}
+
     def _wanted(self, view: RosterView) -> dict[str, str]:
         return wanted_owners(view, self._row.stores)
 
@@ -254,6 +262,8 @@ class Node:
         peers = self._cluster.peers
         others = {broker.name: broker for broker in view.brokers if broker.name != self._row.name}
         self.addresses = {name: broker.address for name, broker in others.items() if is_alive(broker)}
+        self._cluster.know_stores(known_stores(view))
+        self._cluster.common = common_stores(view)
         for name in self.addresses:
             peers.add(name)
         for name in peers.by_name.keys() - self.addresses.keys():

@@ -273,11 +273,12 @@ class Ownership:
     def heard(self, broker: str, stores: Mapping[str, int], resumed: Mapping[str, int] | None = None) -> None:
         """Another broker says what it owns. `resumed`: see `Owns`."""
         cluster = self._cluster
+        cluster.know_stores(stores)
         for name, term in stores.items():
             heard = self._heard.get(name, (0, ""))[0]
             kept = heard > 0 and (resumed or {}).get(name) == heard
             # A broker that was presumed dead may still be the owner.
-            if name not in cluster.all_stores or term < heard or (term == heard and cluster.owner_of(name)):
+            if term < heard or (term == heard and cluster.owner_of(name)):
                 continue
             self._heard[name] = term, broker
             owned = self._own.get(name)

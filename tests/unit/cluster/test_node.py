@@ -9,7 +9,7 @@ from bendybus.cluster.membership import DRAINING, LEAVING, SERVING
 from bendybus.domain.commands import Enqueue, Enqueued
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Message
-from bendybus.errors import InvalidOperation, StoreUnavailable
+from bendybus.errors import ConfigError, InvalidOperation, StoreUnavailable
 from bendybus.names import EntityPath
 from fix_async import until
 from fix_nodes import NodeMember, nodes
@@ -162,3 +162,42 @@ async def test_the_last_broker_ends_with_what_it_has() -> None:
         cluster["a"].node.run()
         await cluster["a"].node.leave()
         assert len(cluster["a"].owns) == 4
+
+
+async def test_a_store_is_added_by_giving_it_to_one_broker_after_the_other() -> None:
+    async with nodes("ab", ["s0", "s1"]) as cluster:
+
+        def stores_of(path: str, at: str) -> set[str]:
+            return {host.store.name for host in cluster[at].broker.queues.get(path).hosts}
+
+        async def restart(name: str, *stores: str) -> None:
+            await cluster.by_name.pop(name).stop()
+            await cluster.add(name, stores)
+            await cluster.rounds()
+            await cluster.whole()
+
+        cluster.add_store("s2")
+        await restart("b", "s0", "s1", "s2")
+        assert "s2" in cluster["b"].owns
+        await cluster["a"].broker.queues.create(queue("before"))
+        assert stores_of("before", "a") == {"s0", "s1"}
+
+        await restart("a", "s0", "s1", "s2")
+        (leader,) = (member for member in cluster if member.cluster.has_catalog)
+        await leader.broker.queues.create(queue("after"))
+        await cluster.whole()
+        assert stores_of("after", "a") == stores_of("after", "b") == {"s0", "s1", "s2"}
+
+        # One that does not have it cannot own it, and reaches it.
+        await restart("a", "s0", "s1")
+        assert "s2" in cluster["b"].owns
+        for host in cluster["a"].broker.queues.get("after").hosts:
+            assert isinstance(await host.ask(Enqueue([Message(b"x", 1)])), Enqueued)
+
+        await cluster.by_name.pop("b").stop()
+        await cluster.by_name.pop("a").stop()
+        with pytest.raises(ConfigError, match="no broker is given them"):
+            await cluster.add("a", ["s0", "s1"])
+        await cluster["a"].node.stop()
+        await cluster["a"].cluster.stop()
+        cluster.by_name.pop("a")
