@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -64,6 +64,11 @@ class MemoryRoster:
             self.brokers[name] = replace(known, state=state)
         brokers = [replace(each, silent_s=self._silence(each.name)) for each in self.brokers.values()]
         return RosterView(brokers, self.leader, own)
+
+    def reach(self, name: str, instance: str, unreached: Sequence[str]) -> None:
+        known = self.brokers[name]
+        if known.instance == instance:
+            self.brokers[name] = replace(known, unreached=tuple(unreached))
 
     def lead(self, name: str, instance: str, after: int) -> int | None:
         if self.leader.term != after:
@@ -133,12 +138,24 @@ class Contents(MemoryStore):
 class StoreView:
     """`SharedStore`: one broker's access to a store."""
 
-    def __init__(self, contents: Contents) -> None:
+    def __init__(self, contents: Contents, cut_off: Container[str] = ()) -> None:
+        """`cut_off`: the names of stores that the broker does not reach."""
         self._contents = contents
+        self._cut_off = cut_off
         self._term = -1
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._contents, name)
+        found = getattr(self._contents, name)
+        # These two never fail.
+        return self._reach(found) if callable(found) and name not in ("settle", "tidy") else found
+
+    def _reach(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def reached(*args: Any, **options: Any) -> Any:
+            if self.name in self._cut_off:
+                raise StoreUnavailable("no route to host")
+            return call(*args, **options)
+
+        return reached
 
     @property
     def name(self) -> str:
@@ -148,7 +165,7 @@ class StoreView:
         """The contents stay open for the others."""
 
     def owner(self) -> StoreOwner:
-        self._contents.partitions()
+        self.partitions()
         return self._contents.owner
 
     def take(self, broker: str, instance: str, after: int) -> int | None:
@@ -159,11 +176,12 @@ class StoreView:
         return self._term
 
     def release(self) -> None:
-        self._contents.partitions()
+        self.partitions()
         if self._contents.owner.term == self._term:
             self._contents.owner = StoreOwner("", "", self._term)
 
     def _check(self) -> None:
+        self.partitions()
         if self._contents.owner.term != self._term:
             raise PartitionMoved("taken over by another broker")
 
@@ -200,6 +218,8 @@ class NodeMember:
         self.node: Node
         self.silent = False
         """Whether it accepts no connections."""
+        self.cut_off: set[str] = set()
+        """The stores that it does not reach."""
 
     async def start(self) -> None:
         nodes = self._nodes
@@ -217,7 +237,7 @@ class NodeMember:
             self.broker,
             self.cluster,
             following,
-            lambda name: StoreView(nodes.stores[name]),
+            lambda name: StoreView(nodes.stores[name], self.cut_off),
             self.node.compare,
         )
         calls = {**following.calls(), **self.ownership.calls()}

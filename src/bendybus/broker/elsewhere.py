@@ -7,7 +7,7 @@ entities; the others follow it (cluster/following.py). The implementation: clust
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Container, Iterable, Sequence, Set
 from typing import TYPE_CHECKING, Protocol
 
 from bendybus.broker.partition_port import PartitionPort, ReceivingPort, StoreView
@@ -31,6 +31,9 @@ class Elsewhere(Protocol):
     owners_change: bool
     """Whether a partition may pass from one broker to another while the server runs."""
 
+    common: Container[str] | None
+    """The stores that all brokers have, and that new partitions may be placed in; None for all stores."""
+
     @property
     def store_names(self) -> Set[str]:
         """The names of the messaging stores that other brokers have."""
@@ -46,9 +49,6 @@ class Elsewhere(Protocol):
 
     def stores(self) -> Sequence[StoreView]:
         """The messaging stores that other brokers have."""
-
-    def takes_new(self, store: str) -> bool:
-        """Whether new partitions may be placed in this store, of whichever broker."""
 
     def queue_partition(
         self, queue: Queue, generation: str, number: PartitionNumber, store: str
@@ -102,6 +102,7 @@ class Alone:
 
     has_catalog = True
     owners_change = False
+    common: Container[str] | None = None
     store_names: Set[str] = frozenset()
 
     def refuse(self, what: str, in_cluster: str = "") -> None:
@@ -112,9 +113,6 @@ class Alone:
 
     def stores(self) -> Sequence[StoreView]:
         return ()
-
-    def takes_new(self, store: str) -> bool:
-        return True
 
     def queue_partition(
         self, queue: Queue, generation: str, number: PartitionNumber, store: str

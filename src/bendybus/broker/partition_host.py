@@ -1,7 +1,8 @@
 """Runs one partition of a queue or subscription: locking, settling and reading its messages.
 
 What it has in common with a topic's partition, above all the output-commit rule: host.py.
-What it reads from its store: partition_reads.py. Who holds its sessions: holders.py.
+What it reads from its store: partition_reads.py. Who holds its sessions, and what passes to its next owner:
+partition_succession.py.
 """
 
 from __future__ import annotations
@@ -12,11 +13,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from bendybus.broker.holders import SessionHolder, SessionHolders
 from bendybus.broker.host import ignore
 from bendybus.broker.lifecycle import PartitionState
 from bendybus.broker.mailbox import Mailbox, OnReply
-from bendybus.broker.partition_reads import PartitionReads
+from bendybus.broker.partition_succession import PartitionSuccession
 from bendybus.broker.payload_cache import PayloadCache
 from bendybus.broker.scans import Matches, Scan
 from bendybus.broker.stores import AttachedStore
@@ -46,11 +46,9 @@ from bendybus.domain.partition import Partition
 from bendybus.domain.session_commands import (
     AcceptSession,
     LockInSession,
-    ReleaseSession,
     SessionAccepted,
     SessionLock,
 )
-from bendybus.domain.volatile import VolatileState
 from bendybus.errors import BrokerError, EntityNotFound, SessionLockLost
 from bendybus.names import Epoch, Instant, LockToken, PartitionNumber, SequenceNumber
 from bendybus.store.protocol import PartitionKey, Snapshot
@@ -66,7 +64,7 @@ logger = logging.getLogger(__name__)
 _FOR_RECEIVERS: Final = (MessagesAvailable, SessionsReady, SessionsLost)
 
 
-class PartitionHost(PartitionReads):
+class PartitionHost(PartitionSuccession):
     def __init__(
         self,
         queue: Queue,
@@ -78,21 +76,8 @@ class PartitionHost(PartitionReads):
     ) -> None:
         super().__init__(queue, number, key, store, cache, epoch)
         self.queue = queue
-        self.holders = SessionHolders()
         self.scans: dict[Scan, None] = {}
         """The receivers with selectors, and their positions."""
-        self._remembered: list[tuple[VolatileState, Instant]] = []
-        """What the last owner has sent, and when it arrived. The first load uses it."""
-
-    def _built(self, snapshot: Snapshot) -> Partition:
-        partition = self._restored(snapshot)
-        try:
-            for state, at in self._remembered:
-                partition.recall(state, at)
-        except Exception:
-            logger.exception("%s: what the last owner remembered cannot be used: its locks are lost", self)
-            return self._restored(snapshot)
-        return partition
 
     def _restored(self, snapshot: Snapshot) -> Partition:
         queue = self.queue
@@ -107,49 +92,12 @@ class PartitionHost(PartitionReads):
         partition.restore(snapshot.messages, snapshot.identities, snapshot.transferred, sessions)
         return partition
 
-    # -- another owner ------------------------------------------------------------
-
-    def remember(self) -> VolatileState:
-        """What the store does not know, for the next owner. Nothing, if the partition is not in memory."""
-        return VolatileState() if self._held is None else self._held.remember(self.now())
-
-    def expect(self, remembered: list[tuple[VolatileState, Instant]]) -> None:
-        """Continue at the first load with what the last owner remembered."""
-        self._remembered = remembered
-
-    def _leave_sessions(self) -> list[tuple[SessionLock, SessionHolder]]:
-        return self.holders.take_all()
-
-    def _serve_waiting(self) -> None:
-        remembered, self._remembered = self._remembered, []
-        super()._serve_waiting()
-        if remembered and self._held is not None:
-            self._meet_holders(remembered)
-
-    def _meet_holders(self, remembered: list[tuple[VolatileState, Instant]]) -> None:
-        """The sessions that the last owner had given away go on with their holders, or are free."""
-        partition = self._held
-        assert partition is not None
-        for lock in list(self.holders):
-            if not partition.has_session(lock):
-                self.holders.lose([lock])
-            else:
-                self.holders.wake([lock])
-        for state, _ in remembered:
-            for held in state.sessions:
-                if self.holders.of(held.lock) is None:
-                    self.submit(ReleaseSession(held.lock), ignore)
-
     def begin_emptying(self) -> None:
         super().begin_emptying()
-        self.holders.lose_all()
         self._restart_scans()
 
     def _tell_refused(self, mailbox: Mailbox, reason: BrokerError) -> None:
         super()._tell_refused(mailbox, reason)
-        if self.state is not PartitionState.LATE:
-            self._remembered = []
-        self.holders.lose_all()
         self._restart_scans()
 
     def _restart_scans(self) -> None:
@@ -287,16 +235,6 @@ class PartitionHost(PartitionReads):
         )
         assert isinstance(reply, SessionAccepted)
         return reply if reply.lock is not None else None
-
-    def hold_session(self, lock: SessionLock, holder: SessionHolder) -> None:
-        """Tell this holder about messages in the session, and when the session is lost."""
-        self.holders.hold(lock, holder)
-        # So that the lock expires on time even if nothing else happens in this partition.
-        self.queue.keep_time(self)
-
-    def let_go_session(self, lock: SessionLock) -> None:
-        """Tell the holder of this session nothing more."""
-        self.holders.let_go(lock)
 
     def lock_in_session(self, lock: SessionLock, count: int, size_max: int) -> list[Message]:
         """`lock` for the holder of a session; nothing if the session is lost."""

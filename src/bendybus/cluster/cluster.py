@@ -24,7 +24,7 @@ from bendybus.errors import BrokerError, NotSupported, StoreUnavailable, Unavail
 from bendybus.names import EntityPath, Instant, PartitionNumber
 from bendybus.store.catalog import EntityRecord
 
-__all__ = ["Cluster"]
+__all__ = ["Cluster", "stores_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Cluster:
         self._owners = dict(owners)
         self._catalog = catalog
         self._stores = {store: RemoteStore(store) for store in owners}
-        self.common: Container[str] = self._stores
+        self.common: Container[str] | None = None
         """The stores that all brokers were given, and that new partitions may be placed in."""
         self._nobody: dict[str, Peer] = {}
         """Stands for the owner of a store that has none."""
@@ -95,9 +95,6 @@ class Cluster:
                 self._owners[name] = None
                 self._stores[name] = RemoteStore(name)
 
-    def takes_new(self, store: str) -> bool:
-        return store in self.common
-
     @property
     def all_stores(self) -> Set[str]:
         return self._owners.keys()
@@ -105,10 +102,6 @@ class Cluster:
     def owner_of(self, store: str) -> str | None:
         """The broker that owns a store, as far as is known here."""
         return self._owners[store]
-
-    def stores_of(self, broker: str) -> list[str]:
-        """The stores that a broker owns, as far as is known here."""
-        return sorted(store for store, owner in self._owners.items() if owner == broker)
 
     def set_owner(self, store: str, broker: str | None) -> None:
         """The owner of a store has changed. The partitions in it are exchanged next (ownership.py)."""
@@ -246,3 +239,8 @@ class Cluster:
     ) -> None:
         rule = None if add is None else rule_to_record(add)
         await self.leader.call("change-rules", (topic_path, name, rule, remove), type(None))
+
+
+def stores_of(cluster: Cluster, broker: str) -> list[str]:
+    """The stores that a broker owns, as far as is known here."""
+    return sorted(store for store in cluster.all_stores if cluster.owner_of(store) == broker)

@@ -21,10 +21,10 @@ from bendybus.cluster.frames import Frame
 from bendybus.cluster.items import Call
 from bendybus.cluster.lending import LentSession
 from bendybus.cluster.link import PeerLink
-from bendybus.cluster.serving import Calls
+from bendybus.cluster.serving import Calls, Service
 from bendybus.domain.volatile import VolatileState
 from bendybus.errors import BrokerError, StoreUnavailable
-from bendybus.names import EntityPath, PartitionNumber
+from bendybus.names import EntityPath, Instant, PartitionNumber
 
 __all__ = ["HandingOver", "Remembered"]
 
@@ -64,8 +64,15 @@ class Remembered:
         for piece in pieces:
             self._pieces.setdefault((piece.path, piece.generation, piece.number), []).append(piece)
 
-    def of(self, path: EntityPath, generation: str, number: PartitionNumber) -> list[Piece]:
-        return self._pieces.get((path, generation, number), [])
+    def give_to(self, host: PartitionHost, service: Service | None) -> None:
+        """The partition goes on with what its last owner remembers, and its sessions with their holders."""
+        pieces = self._pieces.get((host.path, host.queue.generation, host.number), [])
+        ago_ms = int((asyncio.get_running_loop().time() - self.at) * 1000)
+        host.expect([(piece.state, Instant(host.now() - ago_ms)) for piece in pieces])
+        if service is not None:
+            for piece in pieces:
+                for held, broker in zip(piece.state.sessions, piece.holders, strict=True):
+                    service.lend_session(broker, host, host.queue, held.lock)
 
 
 class HandingOver:

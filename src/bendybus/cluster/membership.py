@@ -7,7 +7,7 @@ harm, because the stores and the catalog refuse what it writes once another brok
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from bendybus.cluster.assignment import assign
@@ -58,21 +58,34 @@ def living(view: RosterView) -> dict[str, BrokerRow]:
 def wanted_owners(view: RosterView, stores: Collection[str]) -> dict[str, str]:
     """The broker that is to own each store. Empty while no broker serves.
 
-    A broker that drains owns nothing, unless there is no other. A broker owns only stores that it was given.
+    A broker that drains owns nothing, unless there is no other. A broker owns only stores that it was given,
+    and that it reaches if another one does.
     """
     alive = [broker for broker in view.brokers if is_alive(broker)]
     for state in (SERVING, DRAINING):
         brokers = [broker for broker in alive if broker.state == state]
         if brokers:
             groups = set(stores).union(*(broker.stores for broker in brokers))
-            cannot = {(store, each.name) for store in groups for each in brokers if store not in each.stores}
-            return assign(groups, [broker.name for broker in brokers], cannot)
+            names = [broker.name for broker in brokers]
+            return assign(groups, names, _cannot_own(brokers, groups))
     return {}
 
 
-def known_stores(view: RosterView) -> set[str]:
+def _cannot_own(brokers: Sequence[BrokerRow], stores: Collection[str]) -> set[tuple[str, str]]:
+    """Which stores which of these brokers cannot own: they were not given them, or do not reach them."""
+    cannot: set[tuple[str, str]] = set()
+    for store in stores:
+        given = [broker for broker in brokers if store in broker.stores]
+        cannot |= {(store, broker.name) for broker in brokers if broker not in given}
+        if any(store not in broker.unreached for broker in given):
+            # Otherwise nobody reaches it, and whoever is to own it goes on trying.
+            cannot |= {(store, broker.name) for broker in given if store in broker.unreached}
+    return cannot
+
+
+def known_stores(view: RosterView) -> list[str]:
     """The stores that some living broker was given."""
-    return set().union(*(broker.stores for broker in living(view).values()))
+    return sorted({store for broker in living(view).values() for store in broker.stores})
 
 
 def common_stores(view: RosterView) -> set[str]:
@@ -97,7 +110,7 @@ def refuse_other_stores(view: RosterView, name: str, stores: Collection[str]) ->
 
 def refuse_missing_stores(view: RosterView, placed: Collection[str], stores: Collection[str]) -> None:
     """`ConfigError` if entities have partitions in stores that no living broker was given."""
-    missing = set(placed) - known_stores(view) - set(stores)
+    missing = set(placed).difference(known_stores(view), stores)
     if missing:
         raise ConfigError(
             f"entities of this cluster have partitions in the messaging stores {', '.join(sorted(missing))}, "

@@ -71,6 +71,8 @@ class Node:
         """What was read last."""
         self._news = asyncio.Event()
         self._was_silent = False
+        self._unreached: list[str] = []
+        """What the others were told."""
         self._revision = -1
         self._following: Following | None = None
         self._ownership: Ownership | None = None
@@ -245,10 +247,23 @@ class Node:
             )
             await self._ownership.check()
         await self._lead(view)
+        await self._tell_unreached()
         await self._ownership.settle(self._wanted(view), living(view).keys())
         if not self._cluster.has_catalog and view.lead.revision != self._revision:
             async with self._following_entities():
                 await self.compare()
+
+    async def _tell_unreached(self) -> None:
+        """So that others own what this broker does not reach."""
+        assert self._ownership is not None
+        unreached = self._ownership.unreached()
+        if unreached != self._unreached:
+            name, instance = self._row.name, self._row.instance
+            await self._ask(lambda: self._roster.reach(name, instance, unreached))
+            logger.warning(
+                "messaging stores that this broker does not reach: %s", ", ".join(unreached) or "none"
+            )
+            self._unreached = unreached
 
     def _placed(self) -> set[str]:
         """The stores that have partitions, as the catalog says."""

@@ -23,6 +23,7 @@ from typing import Any, Final
 from bendybus.broker.broker import Broker
 from bendybus.broker.entity import Entity
 from bendybus.broker.host import Host
+from bendybus.broker.lifecycle import StoreState
 from bendybus.broker.openers import OPENERS
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.partition_port import PartitionPort
@@ -35,9 +36,10 @@ from bendybus.cluster.cluster import Cluster
 from bendybus.cluster.following import Following
 from bendybus.cluster.handing_over import HandingOver, Remembered
 from bendybus.cluster.passing_on import pass_on
+from bendybus.cluster.reaching import Reach
 from bendybus.cluster.serving import Calls, Service
 from bendybus.errors import BrokerError, StoreError
-from bendybus.names import Instant, PartitionNumber
+from bendybus.names import PartitionNumber
 from bendybus.store.protocol import SharedStore
 
 __all__ = ["Ownership"]
@@ -99,6 +101,7 @@ class Ownership:
         """Stores that were given up and do not know it yet."""
         self._taken_at: dict[str, float] = {}
         """When this broker took each of its stores, by the loop's clock."""
+        self._reach = Reach()
         self._handing_over = HandingOver(cluster, self._take_soon)
         self._complaints: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -118,6 +121,13 @@ class Ownership:
         """Whether others own these stores, as far as is known here."""
         owners = {self._cluster.owner_of(name) for name in names}
         return not owners & {None, self._cluster.me.broker} and not self._leaving
+
+    def unreached(self) -> list[str]:
+        """The stores that this broker has not reached for a while, although it tries to."""
+        for name, owned in self._own.items():
+            is_away = owned.attached.state is StoreState.AWAY
+            (self._reach.tries if is_away else self._reach.reached)(name)
+        return self._reach.unreached({*self._own, *self._leaving, *self._taking})
 
     # -- what is to be ------------------------------------------------------------
 
@@ -153,26 +163,32 @@ class Ownership:
             self._taking[name] = asyncio.get_running_loop().create_task(self._take(name))
 
     async def _take(self, name: str) -> None:
+        self._reach.tries(name)
         try:
             store, is_open = self._candidates.get(name), True
             if store is None:
                 store = self._candidates[name] = self._store_named(name)
                 is_open = False
             taken = await asyncio.to_thread(self._claim, store, is_open)
+            self._reach.reached(name)
             if taken is not None:
                 await self._install(name, store, *taken)
             self._complaints.pop(name, None)
         except BrokerError as reason:
             # A database that is away, or one that was put in the place of another. Tried again soon.
-            if self._complaints.get(name) != str(reason):
-                self._complaints[name] = str(reason)
-                logger.error("the messaging store '%s' cannot be taken over: %s", name, reason)
+            self._complain(name, f"the messaging store '{name}' cannot be taken over: {reason}")
             if name in self._candidates:
                 await asyncio.to_thread(self._candidates.pop(name).close)
         except Exception:
             logger.exception("the messaging store '%s' cannot be taken over", name)
         finally:
             del self._taking[name]
+
+    def _complain(self, name: str, complaint: str) -> None:
+        """Log what is wrong with a store, once."""
+        if self._complaints.get(name) != complaint:
+            self._complaints[name] = complaint
+            logger.error(complaint)
 
     def _claim(self, store: SharedStore, is_open: bool) -> tuple[int, PartitionClaims] | None:
         """In a thread: become the owner, and claim all partitions. None if the owner is alive."""
@@ -265,10 +281,17 @@ class Ownership:
             await owned.attached.run(owned.store.release)
         except BrokerError as reason:
             # Only the broker that was asked to can take it: the store still names us. Tried again.
-            logger.warning("the messaging store '%s' does not hear yet that it is given up: %s", name, reason)
+            self._complain(name, f"the messaging store '{name}' does not hear that it is given up: {reason}")
             return
-        del self._leaving[name]
-        await self._close(owned)
+        if name in self._leaving:
+            await self._left(name)
+
+    async def _left(self, name: str) -> None:
+        """A store that was given up knows it."""
+        leaving = self._leaving.pop(name)
+        self._complaints.pop(name, None)
+        self._reach.reached(name)
+        await self._close(leaving.owned)
 
     def heard(self, broker: str, stores: Mapping[str, int], resumed: Mapping[str, int] | None = None) -> None:
         """Another broker says what it owns. `resumed`: see `Owns`."""
@@ -307,6 +330,9 @@ class Ownership:
                 logger.warning("the messaging store '%s' is let go of: another broker has taken it", name)
                 self._uninstall(name, kept=False)
                 await self._close(owned)
+            elif name in self._leaving:
+                # It is reached again, and says so: it does not have to be told any more.
+                await self._left(name)
 
     async def check(self) -> None:
         """Ask each store who owns it: this broker was silent, and may have been replaced."""
@@ -366,7 +392,7 @@ class Ownership:
                 host = queue_host = PartitionHost(entity, number, key, attached, cache, epoch)
                 former = entity.exchange(queue_host, queue_host)
                 if remembered is not None:
-                    self._expect(queue_host, remembered)
+                    remembered.give_to(queue_host, self.service)
             exchanged.append((former, host))
         for former, host in exchanged:
             host.load()
@@ -374,16 +400,6 @@ class Ownership:
         for entity in {entity for entity, _ in self._placed(attached.name)}:
             if isinstance(entity, Queue):
                 self._entities.forwarder(entity).wake()
-
-    def _expect(self, host: PartitionHost, remembered: Remembered) -> None:
-        """The partition goes on with what its last owner remembers, and its sessions with their holders."""
-        pieces = remembered.of(host.path, host.queue.generation, host.number)
-        ago_ms = int((asyncio.get_running_loop().time() - remembered.at) * 1000)
-        host.expect([(piece.state, Instant(host.now() - ago_ms)) for piece in pieces])
-        if self.service is not None:
-            for piece in pieces:
-                for held, broker in zip(piece.state.sessions, piece.holders, strict=True):
-                    self.service.lend_session(broker, host, host.queue, held.lock)
 
     def _exchange_all(
         self, name: str, *, kept: bool, before_passing_on: Callable[[], None] = lambda: None

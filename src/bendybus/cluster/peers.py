@@ -207,7 +207,8 @@ class Peer:
         self._set_all(Availability.UNAVAILABLE)
         for known in list(self._known.values()):
             if known.supplier is not None:
-                known.supplier.lose_sessions()
+                # Sessions that went on while the partition had no owner end now.
+                known.supplier.disconnected()
 
     def _cancel_grace(self) -> None:
         if self._grace is not None:

@@ -164,7 +164,8 @@ class Supplier:
         self._seekers = {True: _Line(), False: _Line()}
         for found in self._found.values():
             found.clear()
-        self.lose_sessions()
+        for token in list(self._sessions):
+            self.lose_session(token)
 
     def leave_partition(
         self, number: PartitionNumber
@@ -188,10 +189,6 @@ class Supplier:
         """The receivers that hold sessions of this partition may ask for messages."""
         for session in [each for each in self._sessions.values() if each.number == number]:
             session.holder.wake()
-
-    def lose_sessions(self) -> None:
-        for token in list(self._sessions):
-            self.lose_session(token)
 
     def rest(self) -> None:
         """The owner has no partition of the queue any more."""

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from bendybus import audit
 from bendybus.admin.broker_routes import ListedBroker
 from bendybus.broker.broker import Broker
-from bendybus.cluster.cluster import Cluster
+from bendybus.cluster.cluster import Cluster, stores_of
 from bendybus.cluster.following import Following
 from bendybus.cluster.frames import Frame
 from bendybus.cluster.items import Call
@@ -135,7 +135,7 @@ class ClusterNode(ClusterPart):
                 broker.name,
                 broker.state if is_alive(broker) or broker.state == GONE else "silent",
                 broker.instance == view.lead.instance,
-                self.cluster.stores_of(broker.name),
+                stores_of(self.cluster, broker.name),
                 broker.address,
                 broker.version,
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bendybus.cluster.membership import (
@@ -75,7 +77,7 @@ def test_new_partitions_are_placed_in_stores_that_all_brokers_have() -> None:
         broker("a", stores=("s", "t")), broker("b", stores=("s",)), broker("c", silent_s=9.0, stores=())
     )
     assert common_stores(seen) == {"s"}
-    assert known_stores(seen) == {"s", "t"}
+    assert known_stores(seen) == ["s", "t"]
 
 
 def test_a_broker_with_other_stores_is_refused() -> None:
@@ -95,3 +97,16 @@ def test_a_store_with_partitions_must_be_given_to_somebody() -> None:
     refuse_missing_stores(seen, ["s", "t"], ["s", "t"])
     with pytest.raises(ConfigError, match="partitions in the messaging stores t, and no broker is given"):
         refuse_missing_stores(seen, ["s", "t"], ["s"])
+
+
+def test_a_store_is_owned_by_a_broker_that_reaches_it_if_there_is_one() -> None:
+    def seen(*unreached_by: str) -> RosterView:
+        return view(
+            *(replace(broker(name), unreached=("s",) if name in unreached_by else ()) for name in "abc")
+        )
+
+    usual = wanted_owners(seen(), STORES)["s"]
+    others = [name for name in "abc" if name != usual]
+    assert wanted_owners(seen(usual), STORES)["s"] in others
+    assert wanted_owners(seen(usual, others[0]), STORES)["s"] == others[1]
+    assert wanted_owners(seen("a", "b", "c"), STORES)["s"] == usual

@@ -11,7 +11,7 @@ import pytest
 
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.queue import Queue
-from bendybus.cluster import ownership
+from bendybus.cluster import ownership, reaching
 from bendybus.cluster.remote import RemotePartition
 from bendybus.domain.commands import Complete, Enqueue, Enqueued, Given, Peek, Settled
 from bendybus.domain.entities import QueueDescription
@@ -379,6 +379,62 @@ async def test_a_store_that_does_not_answer_while_it_is_given_up_is_served_again
         assert name in cluster["a"].owns
         await cluster["a"].broker.recovered()
         await send_to_all(orders(cluster["a"]), "x")
+
+
+@pytest.mark.row("N-04")
+async def test_a_store_that_its_owner_does_not_reach_passes_to_one_that_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reaching, "UNREACHED_AFTER_S", 0.05)
+    monkeypatch.setattr(reaching, "TRY_AGAIN_AFTER_S", 0.05)
+    async with nodes("abc") as cluster:
+        await new_queue(cluster)
+        await send_to_all(orders(cluster["a"]), "before")
+        (name, *_) = cluster["a"].owns
+        queue = orders(cluster["a"])
+        (first, *_) = [host for host in queue.hosts if host.store.name == name]
+        for member in "ab":
+            cluster[member].cut_off.add(name)
+        with pytest.raises(Unavailable):
+            await first.ask(Enqueue(made("lost")))
+
+        while name not in cluster["c"].owns:
+            await cluster.rounds(1)
+        await cluster.whole()
+        # Its clients reach it through the broker that does.
+        await send_to_all(queue, "after")
+        assert await contents(queue) == expected(queue, "before", "after")
+        assert cluster.roster.brokers["a"].unreached == (name,)
+
+        for member in "ab":
+            cluster[member].cut_off.clear()
+        while any(broker.unreached for broker in cluster.roster.brokers.values()):
+            await cluster.rounds(1)
+        await cluster.whole()
+        assert await contents(queue) == expected(queue, "before", "after")
+
+
+async def test_a_store_that_nobody_reaches_is_served_when_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reaching, "UNREACHED_AFTER_S", 0.05)
+    async with nodes("ab") as cluster:
+        await new_queue(cluster)
+        await send_to_all(orders(cluster["a"]), "before")
+        (name, *_) = cluster["a"].owns
+        for member in cluster:
+            member.cut_off.add(name)
+        (first, *_) = [host for host in orders(cluster["a"]).hosts if host.store.name == name]
+        with pytest.raises(Unavailable):
+            await first.ask(Enqueue(made("lost")))
+        while not all(name in broker.unreached for broker in cluster.roster.brokers.values()):
+            await cluster.rounds(1)
+
+        for member in cluster:
+            member.cut_off.clear()
+        while not any(name in member.owns for member in cluster):
+            await cluster.rounds(1)
+        await cluster.whole()
+        queue = orders(cluster["b"])
+        assert await contents(queue) == expected(queue, "before")
 
 
 async def test_what_only_one_broker_would_know_is_refused_even_if_it_owns_all() -> None:
