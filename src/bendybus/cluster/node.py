@@ -155,7 +155,8 @@ class Node:
     async def leave(self) -> None:
         """Give all stores away before the end, while clients are still served."""
         view = await self._say(LEAVING)
-        if view is None or self._ownership is None:
+        if view is None or view.own_silence_s is None or self._ownership is None:
+            # Nobody can be told, or another process has this broker's name.
             return
         self.view, owned = view, list(self._ownership.terms())
         self._news.set()
